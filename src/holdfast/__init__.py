@@ -1,0 +1,39 @@
+"""holdfast: a crash-durable, never-hanging runtime for LLM agents.
+
+This module owns the public names and nothing else. Importing it stays cheap: a public name is loaded from
+its home the first time somebody asks for it, so no database driver, provider client or server comes along.
+"""
+
+import sys as _sys
+from importlib import import_module as _import_module
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"
+
+if _sys.platform not in ("linux", "darwin"):
+    raise ImportError(
+        f"holdfast runs on Linux and macOS, and this is {_sys.platform!r}. "
+        "It stands on file locks, process groups and signals as these two have them."
+    )
+
+# Public name -> the module that defines it. A name added here goes into __all__ too, and as a real import
+# under `if TYPE_CHECKING`, where type checkers look.
+_HOMES: dict[str, str] = {}
+
+TYPE_CHECKING = False  # as in typing, which is not worth its import here
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for a real one
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(_import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+del TYPE_CHECKING
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1013 @@
+"""`apply(snapshot, event, now)`: one event, decided by the tables of `states.py`, carried out here.
+
+Returns a `Change` (the snapshot after, and the journal lines that tell of it) or a `Refused` that names state and
+event; a refusal changes nothing. What a store has to write is the difference between before and after, so a
+snapshot and its rows cannot disagree. Time comes in as `now`; ids come in with the events.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from holdfast.core import events as ev
+from holdfast.core import journal
+from holdfast.core.codec import decode_message, encode
+from holdfast.core.limits import LIMITS, Limits, unclean_backoff_ms
+from holdfast.core.records import (
+    Call,
+    CallState,
+    Cause,
+    Chat,
+    Compaction,
+    External,
+    Failure,
+    Frozen,
+    Message,
+    NewChat,
+    Phase,
+    Queued,
+    Replay,
+    Role,
+    SendMode,
+    Snapshot,
+    State,
+    Synthetic,
+    ToolResult,
+    fence_of,
+    last_attempt_of,
+)
+from holdfast.core.states import (
+    CALLS,
+    EXECUTION,
+    OUTSIDE,
+    OWNERSHIP,
+    RUNNABLE,
+    CallEvent,
+    Owner,
+    OwnerEvent,
+)
+
+Reason = Literal[
+    "state",  # this state does not take this event
+    "stale_writer",  # another (worker, fence) holds the chat, or nobody does
+    "stale_epoch",  # history was cut or work superseded since
+    "taken",  # the chat is held by a worker
+    "not_due",  # its wake_at is still ahead
+    "no_such_call",
+    "call_state",  # the call's own state does not take this
+    "no_such_message",
+    "not_a_user_message",
+    "limit",  # a documented limit is reached
+    "open_calls",  # calls without a result
+    "model_is_next",  # the model still owes a response
+    "not_the_models_turn",  # a response nobody asked for
+    "runnable",  # there is something to run here
+    "nothing_outside",  # nobody outside could wake the chat
+    "wrong_message",  # roles or ids that do not fit the event
+]
+
+
+class Line(Struct, frozen=True):
+    """One journal entry to be. With `pos` it is also a position of the history."""
+
+    entry: journal.Entry
+    pos: int | None = None
+    role: Role | None = None
+    ref: str | None = None  # message id
+
+
+class Change(Frozen):
+    """What happened to one chat. `before` None: it was created."""
+
+    before: Snapshot | None
+    after: Snapshot
+    lines: tuple[Line, ...] = ()
+    cut_from: int | None = None  # history positions from here on left history before `lines` entered it
+    dropped: tuple[Queued, ...] = ()  # queued messages the caller gets back
+    compaction: Compaction | None = None
+    ended_attempt: int | None = None  # its deltas are replaced by its message
+    # What this means for other chats, in the same transaction:
+    spawned: NewChat | None = None
+    awaited: Call | None = None  # a call that now waits for a child, which may have ended already
+    stop_children: tuple[str, ...] = ()
+    stop_all_children: bool = False
+    turn_over: int | None = None  # the turn that ended: a parent may wait for it
+
+    @property
+    def reaches_others(self) -> bool:
+        return bool(
+            self.spawned
+            or self.awaited
+            or self.stop_children
+            or self.stop_all_children
+            or (self.turn_over is not None and self.after.chat.parent_id)
+        )
+
+
+class Refused(Frozen):
+    reason: Reason
+    state: State
+    event: str
+    message: str
+
+
+class Refusal(Exception):
+    """Raised inside a cell, turned into a `Refused` by `apply`."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def row_of(event: ev.Event) -> str:
+    return f"send.{event.mode}" if isinstance(event, ev.Send) else event.name
+
+
+def apply(snapshot: Snapshot, event: ev.Event, now: int, limits: Limits = LIMITS) -> Change | Refused:
+    row = row_of(event)
+    state = snapshot.chat.state
+    cell = EXECUTION[row].get(state)
+    try:
+        if isinstance(event, ev.RunnerEvent):
+            _check_writer(snapshot.chat, event)
+        if cell is None:
+            raise Refusal("state", f"a chat that is {state} does not take {row}")
+        draft = Draft(snapshot, now, limits)
+        _CELLS[cell.do](draft, event)
+    except Refusal as refusal:
+        return Refused(reason=refusal.reason, state=state, event=row, message=str(refusal))
+    change = draft.finish()
+    assert change.after.chat.state in cell.to, f"{row} in {state}: {change.after.chat.state} is not in the table"
+    return change
+
+
+def create(new: NewChat, now: int, limits: Limits = LIMITS) -> Change:
+    """A new chat; with a first message it is running."""
+    chat = Chat(
+        id=new.id,
+        agent=new.agent,
+        owner=new.owner,
+        metadata=new.metadata,
+        title=new.title,
+        parent_id=new.parent_id,
+        parent_call=new.parent_call,
+        depth=new.depth,
+        created_at=now,
+        updated_at=now,
+    )
+    draft = Draft(Snapshot(chat=chat), now, limits)
+    draft.tell(journal.ChatCreated(agent=new.agent, parent_id=new.parent_id))
+    if new.message is not None:
+        begin(draft, ev.Send(message=new.message))
+    return replace(draft.finish(), before=None)
+
+
+def _check_writer(chat: Chat, event: ev.RunnerEvent) -> None:
+    by = event.by
+    if chat.worker != by.worker or chat.fence != by.fence:
+        raise Refusal(
+            "stale_writer",
+            f"the chat is held by {chat.worker or 'nobody'} under fence {chat.fence}, "
+            f"not by {by.worker} under fence {by.fence}",
+        )
+    if event.name not in ev.EPOCH_FREE and chat.epoch != by.epoch:
+        raise Refusal("stale_epoch", f"the chat's epoch is {chat.epoch}, the write was made for {by.epoch}")
+
+
+# --- a change in the making ------------------------------------------------------------------------
+
+
+class Draft:
+    """A snapshot being changed. Cells speak in its verbs; nothing escapes when a cell refuses."""
+
+    def __init__(self, snapshot: Snapshot, now: int, limits: Limits) -> None:
+        self.before = snapshot
+        self.chat = snapshot.chat
+        self.calls = snapshot.calls
+        self.queue = snapshot.queue
+        self.now = now
+        self.limits = limits
+        self.lines: list[Line] = []
+        self.effects: dict[str, Any] = {}
+
+    def finish(self) -> Change:
+        chat = replace(
+            self.chat,
+            version=self.chat.version + 1,
+            updated_at=self.now,
+            seq=self.chat.seq + len(self.lines),
+        )
+        return Change(
+            before=self.before,
+            after=Snapshot(chat=chat, calls=self.calls, queue=self.queue),
+            lines=tuple(self.lines),
+            **self.effects,
+        )
+
+    def set(self, **fields: Any) -> None:
+        self.chat = replace(self.chat, **fields)
+
+    def tell(self, entry: journal.Entry) -> None:
+        self.lines.append(Line(entry))
+
+    # -- ownership
+
+    def own(self, event: OwnerEvent, worker: str | None = None) -> None:
+        owner = Owner.HELD if self.chat.worker else Owner.UNOWNED
+        target = OWNERSHIP[event].get(owner)
+        if target is None:
+            raise Refusal("taken" if event is OwnerEvent.CLAIM else "stale_writer", f"{event}: the chat is {owner}")
+        self.set(worker=(worker or self.chat.worker) if target is Owner.HELD else None)
+
+    # -- execution
+
+    def rest(self, state: State) -> None:
+        self.own(OwnerEvent.REST)
+        self.set(state=state, wake_at=None, turn_started_at=None)
+
+    def run(self) -> None:
+        """To running: the holder goes on, or the next worker is called now."""
+        self.set(state=State.RUNNING, wake_at=None if self.chat.worker else self.now)
+
+    def stopping(self, cause: Cause) -> None:
+        self.set(state=State.STOPPING, cause=cause, wake_at=None if self.chat.worker else self.now)
+        self.tell(journal.StopRequested(cause=cause))
+
+    def end_turn(self, state: State, cause: Cause | None, detail: str | None = None) -> None:
+        if self.chat.turn_started_at is not None:
+            self.tell(journal.TurnEnded(turn=self.chat.turn, state=state, cause=cause, detail=detail))
+            self.effects["turn_over"] = self.chat.turn
+        self.set(cause=cause, turn_started_at=None)
+
+    def rest_or_promote(self) -> None:
+        """The end of every turn: the head of the queue starts the next one, or the chat rests."""
+        if self.queue:
+            head, self.queue = self.queue[0], self.queue[1:]
+            self.start_turn(head.body)
+        else:
+            self.set(phase=Phase.REST)
+            self.rest(State.IDLE)
+
+    def start_turn(self, body: Raw) -> None:
+        assert not any(call.state in RUNNABLE | OUTSIDE for call in self.calls), "open calls under a new message"
+        self.unarchive()
+        self.set(
+            turn=self.chat.turn + 1,
+            turn_started_at=self.now,
+            step=0,
+            turn_tokens=0,
+            cause=None,
+            error=None,
+            unclean=0,
+            phase=Phase.MODEL,
+        )
+        self.tell(journal.TurnStarted(turn=self.chat.turn))
+        self.add_message(body)
+        self.run()
+
+    def unarchive(self) -> None:
+        if self.chat.archived:
+            self.set(archived=False)
+            self.tell(journal.ChatArchived(archived=False))
+
+    # -- history
+
+    def add_message(self, body: Raw) -> None:
+        """A user message that was validated when it was accepted."""
+        message = decode_message(body)
+        self._append(journal.MessageAdded(message=body), message)
+
+    def add_response(self, message: Message, *, attempt: int | None, started: tuple[str, ...] = ()) -> None:
+        entry = journal.MessageAdded(message=Raw(encode(message)), attempt=attempt, started=started)
+        self._append(entry, message)
+
+    def _append(self, entry: journal.MessageAdded, message: Message) -> None:
+        self.lines.append(Line(entry, self.chat.length, message.role, message.id))
+        self.set(length=self.chat.length + 1)
+
+    def cut(self, pos: int) -> None:
+        if not 0 <= pos < self.chat.length:
+            raise Refusal("no_such_message", f"there is no message at position {pos}")
+        self.set(length=pos, epoch=self.chat.epoch + 1)
+        self.effects["cut_from"] = pos
+        self.tell(journal.HistoryCut(length=pos, epoch=self.chat.epoch))
+
+    # -- the queue
+
+    def enqueue(self, event: ev.Send | ev.Edit, mode: SendMode, *, first: bool = False) -> None:
+        if len(self.queue) >= self.limits.queue_messages_max:
+            raise Refusal(
+                "limit",
+                f"the chat has {len(self.queue):,} queued messages, which is the limit: "
+                "wait for them to be handled, or stop with clear_queue",
+            )
+        if any(queued.id == event.message.id for queued in self.queue):
+            raise Refusal("wrong_message", f"message {event.message.id!r} is queued already")
+        body = Raw(encode(event.message))
+        size = len(bytes(body)) + sum(len(bytes(queued.body)) for queued in self.queue)
+        if size > self.limits.queue_bytes_max:
+            raise Refusal(
+                "limit", f"the queue would hold {size:,} bytes, the limit is {self.limits.queue_bytes_max:,}"
+            )
+        rank = 0
+        if self.queue:
+            rank = self.queue[0].rank - 1 if first else self.queue[-1].rank + 1
+        queued = Queued(id=event.message.id, rank=rank, mode=mode, body=body)
+        self.queue = (queued, *self.queue) if first else (*self.queue, queued)
+        self.tell(journal.MessageQueued(message=body, mode=mode, first=first))
+
+    def to_front(self, message_id: str) -> None:
+        queued = self.queued(message_id)
+        rest = tuple(other for other in self.queue if other is not queued)
+        rank = rest[0].rank - 1 if rest else queued.rank
+        self.queue = (replace(queued, rank=rank), *rest)
+        self.tell(journal.MessagePromoted(message_id=message_id))
+
+    def queued(self, message_id: str) -> Queued:
+        for queued in self.queue:
+            if queued.id == message_id:
+                return queued
+        raise Refusal("no_such_message", f"message {message_id!r} is not in the queue")
+
+    def drop(self, gone: tuple[Queued, ...], why: Literal["withdrawn", "cleared", "edited"]) -> None:
+        """Nothing acknowledged vanishes silently: the caller gets the messages, the journal their names."""
+        if gone:
+            self.queue = tuple(queued for queued in self.queue if queued not in gone)
+            self.effects["dropped"] = gone
+            self.tell(journal.MessagesDropped(message_ids=tuple(queued.id for queued in gone), why=why))
+
+    # -- calls
+
+    def open_batch(self, message: Message, plans: dict[str, ev.PlannedCall]) -> None:
+        """The calls of the response just added become the current ones; each result's position is kept free."""
+        if not message.calls:
+            self.calls = ()
+            self.set(batch=None)
+            return
+        batch = self.chat.seq + len(self.lines)  # the response's journal number: never used twice
+        first = self.chat.length
+        self.calls = tuple(
+            Call(
+                id=part.call_id,
+                batch=batch,
+                pos=first + n,
+                name=part.name,
+                replay=plans[part.call_id].replay,
+                on_unknown=plans[part.call_id].on_unknown,
+            )
+            for n, part in enumerate(message.calls)
+        )
+        self.set(batch=batch, length=first + len(self.calls))
+
+    def call(self, call_id: str) -> Call:
+        for call in self.calls:
+            if call.id == call_id:
+                return call
+        raise Refusal("no_such_call", f"call {call_id!r} is not one of the chat's current calls")
+
+    def move(self, call: Call, event: CallEvent, **fields: Any) -> Call:
+        target = CALLS[event].get(call.state)
+        if target is None:
+            raise Refusal("call_state", f"call {call.id!r} is {call.state} and does not take {event}")
+        moved = replace(call, state=target, **fields)
+        self.calls = tuple(moved if other is call else other for other in self.calls)
+        return moved
+
+    def answer(self, call: Call, result: ToolResult) -> None:
+        """Write the call's one result, at the position kept for it; off history if that was cut away."""
+        in_history = call.pos < self.chat.length
+        message = Message(id=f"{call.id}.result", role=Role.TOOL, parts=(result,), created_at=self.now)
+        entry = journal.MessageAdded(message=Raw(encode(message)), call_state=call.state, off_history=not in_history)
+        self.lines.append(Line(entry, call.pos if in_history else None, Role.TOOL, message.id))
+
+    def answer_synthetically(self, call: Call, event: CallEvent, kind: Synthetic, content: str) -> None:
+        moved = self.move(call, event)
+        self.answer(moved, ToolResult(call_id=call.id, name=call.name, content=content, error=True, synthetic=kind))
+        if moved.external is External.CHILD and moved.child_id and moved.state is CallState.CANCELLED:
+            self.effects["stop_children"] = (*self.effects.get("stop_children", ()), moved.child_id)
+
+    def answer_all(self, why: str, *, lost: bool = False) -> None:
+        """Every open call gets its result now. `lost`: nobody saw the started ones end."""
+        for call in self.calls:
+            if call.state is CallState.STARTED and lost and call.replay is Replay.UNSAFE:
+                self.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call))
+            elif call.state is CallState.STARTED:
+                self.answer_synthetically(
+                    call,
+                    CallEvent.CANCEL,
+                    Synthetic.CANCELLED,
+                    f"Cancelled while it ran: {why}. It may have taken effect in part.",
+                )
+            elif call.state in RUNNABLE | OUTSIDE:
+                self.answer_synthetically(call, CallEvent.CANCEL, Synthetic.CANCELLED, f"Never ran: {why}.")
+
+    def settle(self) -> None:
+        """After a call moved: once all are answered the model is next, and steering messages join."""
+        if self.chat.phase is Phase.CALLS and not any(c.state in RUNNABLE | OUTSIDE for c in self.calls):
+            self.set(phase=Phase.MODEL)
+            self.step_boundary()
+
+    def step_boundary(self) -> None:
+        steering = tuple(queued for queued in self.queue if queued.mode == "steer")
+        if steering and self.chat.state is State.RUNNING:
+            self.queue = tuple(queued for queued in self.queue if queued.mode != "steer")
+            for queued in steering:
+                self.add_message(queued.body)
+            self.set(phase=Phase.MODEL)
+
+    def resume_or_wait(self) -> None:
+        """A waiting chat runs again as soon as something is runnable; else it waits for the next expiry."""
+        if self.chat.state is not State.WAITING:
+            return
+        self.settle_waiting()
+        if any(call.state in RUNNABLE for call in self.calls) or self.chat.phase is Phase.MODEL:
+            self.run()
+            self.tell(journal.TurnResumed())
+            if self.chat.phase is Phase.MODEL:
+                self.step_boundary()
+        else:
+            self.set(wake_at=next_expiry(self.calls))
+
+    def settle_waiting(self) -> None:
+        if not any(call.state in RUNNABLE | OUTSIDE for call in self.calls):
+            self.set(phase=Phase.MODEL)
+
+
+def next_expiry(calls: tuple[Call, ...]) -> int | None:
+    times = [call.expires_at for call in calls if call.state in OUTSIDE and call.expires_at is not None]
+    return min(times, default=None)
+
+
+def _unknown_text(call: Call) -> str:
+    return (
+        f"Outcome unknown: {call.name} was started and its worker was lost before it reported. "
+        "It may or may not have taken effect. Verify before you try again."
+    )
+
+
+# --- cells: clients --------------------------------------------------------------------------------
+
+
+def begin(draft: Draft, event: ev.Send) -> None:
+    _check_user(event.message)
+    draft.start_turn(Raw(encode(event.message)))
+
+
+def enqueue(draft: Draft, event: ev.Send) -> None:
+    _check_user(event.message)
+    draft.enqueue(event, event.mode)
+
+
+def enqueue_first(draft: Draft, event: ev.Send) -> None:
+    _check_user(event.message)
+    draft.enqueue(event, event.mode, first=True)
+
+
+def enqueue_and_promote(draft: Draft, event: ev.Send) -> None:
+    _check_user(event.message)
+    if draft.queue:
+        draft.enqueue(event, event.mode)
+        draft.rest_or_promote()
+    else:
+        begin(draft, event)
+
+
+def answer_or_enqueue(draft: Draft, event: ev.Send) -> None:
+    """An open question takes the message as its answer."""
+    _check_user(event.message)
+    for call in draft.calls:
+        if call.state is CallState.EXTERNAL and call.external is External.QUESTION:
+            _finish_external(draft, call, event.message.text, error=False, by="")
+            return
+    draft.enqueue(event, event.mode)
+
+
+def answer_all_and_begin(draft: Draft, event: ev.Send) -> None:
+    _check_user(event.message)
+    draft.answer_all("the user sent a new message")
+    draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
+    draft.start_turn(Raw(encode(event.message)))
+
+
+def interrupt(draft: Draft, event: ev.Send) -> None:
+    _check_user(event.message)
+    draft.enqueue(event, event.mode, first=True)
+    draft.set(epoch=draft.chat.epoch + 1)
+    draft.stopping(Cause.SUPERSEDED)
+
+
+def edit_at_rest(draft: Draft, event: ev.Edit) -> None:
+    _check_edit(draft, event)
+    draft.drop(draft.queue, "edited")
+    draft.cut(event.pos)
+    draft.set(batch=None)
+    draft.calls = ()
+    draft.start_turn(Raw(encode(event.message)))
+
+
+def edit_waiting(draft: Draft, event: ev.Edit) -> None:
+    _check_edit(draft, event)
+    draft.drop(draft.queue, "edited")
+    draft.cut(event.pos)
+    draft.answer_all("the conversation was edited")
+    draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
+    draft.start_turn(Raw(encode(event.message)))
+
+
+def edit_at_work(draft: Draft, event: ev.Edit) -> None:
+    """History is cut now; the edited message waits, first and alone, until the old work is dead."""
+    _check_edit(draft, event)
+    draft.drop(draft.queue, "edited")
+    draft.cut(event.pos)
+    draft.enqueue(event, "interrupt", first=True)
+    if draft.chat.state is State.RUNNING:
+        draft.stopping(Cause.SUPERSEDED)
+
+
+def nothing_to_stop(draft: Draft, event: ev.Stop) -> None:
+    if event.clear_queue:
+        draft.drop(draft.queue, "cleared")
+
+
+def stop(draft: Draft, event: ev.Stop) -> None:
+    if event.clear_queue:
+        draft.drop(draft.queue, "cleared")
+    draft.effects["stop_all_children"] = True
+    draft.stopping(Cause.USER)
+
+
+def stop_again(draft: Draft, event: ev.Stop) -> None:
+    if event.clear_queue:
+        draft.drop(draft.queue, "cleared")
+    draft.effects["stop_all_children"] = True
+    if draft.chat.cause is not Cause.USER:
+        draft.stopping(Cause.USER)
+
+
+def stop_waiting(draft: Draft, event: ev.Stop) -> None:
+    if event.clear_queue:
+        draft.drop(draft.queue, "cleared")
+    draft.effects["stop_all_children"] = True
+    draft.tell(journal.StopRequested(cause=Cause.USER))
+    draft.answer_all("stopped by the user")
+    draft.set(answer=None)
+    draft.end_turn(State.RUNNING if draft.queue else State.IDLE, Cause.USER)
+    draft.rest_or_promote()
+
+
+def promote(draft: Draft, event: ev.Promote) -> None:
+    draft.to_front(event.message_id)
+
+
+def promote_and_supersede(draft: Draft, event: ev.Promote) -> None:
+    draft.to_front(event.message_id)
+    draft.set(epoch=draft.chat.epoch + 1)
+    draft.stopping(Cause.SUPERSEDED)
+
+
+def promote_waiting(draft: Draft, event: ev.Promote) -> None:
+    draft.to_front(event.message_id)
+    draft.answer_all("the user moved on to another message")
+    draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
+    draft.rest_or_promote()
+
+
+def promote_failed(draft: Draft, event: ev.Promote) -> None:
+    draft.to_front(event.message_id)
+    draft.rest_or_promote()
+
+
+def withdraw(draft: Draft, event: ev.Withdraw) -> None:
+    draft.drop((draft.queued(event.message_id),), "withdrawn")
+
+
+def approve(draft: Draft, event: ev.Approve) -> None:
+    call = draft.move(
+        draft.call(event.call_id), CallEvent.APPROVE, answered_by=event.by, question=None, expires_at=None
+    )
+    draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=call.state, by=event.by))
+    draft.resume_or_wait()
+
+
+def deny(draft: Draft, event: ev.Deny) -> None:
+    words = f' They said: "{event.words}"' if event.words else ""
+    call = draft.call(event.call_id)
+    draft.answer_synthetically(call, CallEvent.DENY, Synthetic.DENIED, f"Denied: a person refused this call.{words}")
+    _after_answer(draft)
+
+
+def submit(draft: Draft, event: ev.Submit) -> None:
+    call = draft.call(event.call_id)
+    if call.external not in (External.CLIENT, External.QUESTION):
+        raise Refusal("call_state", f"call {call.id!r} is not one that a client answers")
+    _finish_external(draft, call, event.content, error=event.error, by=event.by)
+
+
+def begin_compaction(draft: Draft, event: ev.Compact) -> None:
+    draft.unarchive()
+    draft.set(compact=True, error=None, unclean=0, phase=Phase.REST)
+    draft.run()
+
+
+def note_compaction(draft: Draft, event: ev.Compact) -> None:
+    draft.set(compact=True)
+
+
+def retry(draft: Draft, event: ev.Retry) -> None:
+    """The turn goes on where it failed: what was committed is not asked for again."""
+    draft.unarchive()
+    draft.set(error=None, cause=None, unclean=0, turn_started_at=draft.now)
+    draft.tell(journal.ChatRetried())
+    draft.run()
+
+
+def archive(draft: Draft, event: ev.Archive) -> None:
+    if draft.chat.archived != event.archived:
+        draft.set(archived=event.archived)
+        draft.tell(journal.ChatArchived(archived=event.archived))
+
+
+def leave(draft: Draft, event: ev.Event) -> None:
+    """Allowed, and nothing in this chat changes by it."""
+
+
+def ignore(draft: Draft, event: ev.Event) -> None:
+    """Too late to matter."""
+
+
+def _check_user(message: Message) -> None:
+    if message.role is not Role.USER:
+        raise Refusal("wrong_message", f"only user messages are sent, this one is of role {message.role}")
+
+
+def _check_edit(draft: Draft, event: ev.Edit) -> None:
+    _check_user(event.message)
+    if event.epoch != draft.chat.epoch:
+        raise Refusal("stale_epoch", "history was cut since the message was looked up; look again")
+    if event.role is not Role.USER:
+        raise Refusal("not_a_user_message", f"only user messages can be edited, this one is of role {event.role}")
+
+
+# --- cells: surroundings ---------------------------------------------------------------------------
+
+
+def child_ended(draft: Draft, event: ev.ChildEnded) -> None:
+    for call in draft.calls:
+        if (
+            call.state is CallState.EXTERNAL
+            and call.child_id == event.child_id
+            and (call.child_turn or 0) <= event.turn
+        ):
+            content = event.text if event.text is not None else "The sub-agent ended without a recorded answer."
+            _finish_external(draft, call, content, error=event.error or event.text is None, by=event.child_id)
+
+
+def due(draft: Draft, event: ev.Event) -> None:
+    for call in draft.calls:
+        if call.state not in OUTSIDE or call.expires_at is None or call.expires_at > draft.now:
+            continue
+        if call.external is External.TIMER:
+            _finish_external(draft, call, "The time has come.", error=False, by="timer")
+        elif call.state is CallState.ASKING:
+            draft.answer_synthetically(
+                call, CallEvent.DENY, Synthetic.EXPIRED, "Denied: nobody answered the approval in time."
+            )
+            _after_answer(draft)
+        else:
+            draft.answer_synthetically(call, CallEvent.CANCEL, Synthetic.EXPIRED, "Expired: nobody answered in time.")
+            _after_answer(draft)
+
+
+def _finish_external(draft: Draft, call: Call, content: str, *, error: bool, by: str) -> None:
+    if call.state is not CallState.EXTERNAL:
+        raise Refusal("call_state", f"call {call.id!r} is {call.state} and waits for nobody outside")
+    moved = draft.move(call, CallEvent.FINISH, answered_by=by)
+    draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=content, error=error))
+    _after_answer(draft)
+
+
+def _after_answer(draft: Draft) -> None:
+    if draft.chat.state is State.WAITING:
+        draft.resume_or_wait()
+    elif draft.chat.state is State.RUNNING:
+        draft.settle()
+
+
+# --- cells: a runner -------------------------------------------------------------------------------
+
+
+def respond(draft: Draft, event: ev.Responded) -> None:
+    message = event.message
+    if message.role is not Role.ASSISTANT:
+        raise Refusal("wrong_message", f"a response is an assistant message, not one of role {message.role}")
+    if draft.chat.phase is not Phase.MODEL:
+        raise Refusal("not_the_models_turn", f"what is next is {draft.chat.phase}, not a model response")
+    if len(message.calls) > draft.limits.batch_calls_max:
+        raise Refusal(
+            "limit", f"{len(message.calls)} calls in one response; the limit is {draft.limits.batch_calls_max}"
+        )
+    plans = {plan.id: plan for plan in event.plans}
+    ids = [call.call_id for call in message.calls]
+    if len(set(ids)) != len(ids) or set(plans) != set(ids):
+        raise Refusal("wrong_message", "every call of a response needs an id of its own and one plan")
+    if fence_of(event.attempt) != draft.chat.fence:
+        raise Refusal("wrong_message", f"attempt {event.attempt} was not made under fence {draft.chat.fence}")
+    started = tuple(id for id in ids if plans[id].start)
+    draft.add_response(message, attempt=event.attempt, started=started)
+    draft.open_batch(message, plans)
+    draft.set(
+        step=draft.chat.step + 1,
+        turn_tokens=draft.chat.turn_tokens + event.tokens,
+        attempt_ended=max(draft.chat.attempt_ended, event.attempt),
+        phase=Phase.CALLS if draft.calls else Phase.REST,
+    )
+    draft.effects["ended_attempt"] = event.attempt
+    for call_id in started:
+        draft.move(draft.call(call_id), CallEvent.START, started_at=draft.now, starts=1)
+    if not draft.calls:
+        draft.step_boundary()
+
+
+def record_lost_attempt(draft: Draft, event: ev.AttemptLost) -> None:
+    draft.set(attempt_ended=max(draft.chat.attempt_ended, event.attempt))
+    draft.tell(
+        journal.AttemptFailed(
+            attempt=event.attempt,
+            model=event.model,
+            error=event.error,
+            code=event.code,
+            status=event.status,
+            retry_in_ms=event.retry_in_ms,
+        )
+    )
+    draft.tell(journal.PreviewReset(attempt=event.attempt))
+
+
+def start_calls(draft: Draft, event: ev.StartCalls) -> None:
+    for call_id in event.call_ids:
+        call = draft.call(call_id)
+        draft.move(call, CallEvent.START, started_at=draft.now, starts=call.starts + 1)
+    draft.tell(journal.CallsStarted(call_ids=event.call_ids))
+
+
+def ask_approval(draft: Draft, event: ev.AskApproval) -> None:
+    call = draft.move(
+        draft.call(event.call_id),
+        CallEvent.ASK,
+        question=event.question,
+        arguments=event.arguments,
+        expires_at=event.expires_at,
+    )
+    draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=call.state, question=event.question))
+
+
+def delegate(draft: Draft, event: ev.Delegate) -> None:
+    call = draft.move(
+        draft.call(event.call_id),
+        CallEvent.DELEGATE,
+        external=event.external,
+        question=event.question,
+        child_id=event.child_id,
+        child_turn=event.child_turn,
+        expires_at=event.expires_at,
+    )
+    if (event.external is External.CHILD) != (event.child_id is not None):
+        raise Refusal("wrong_message", "a call waits for a child exactly when it names one")
+    draft.tell(
+        journal.CallChanged(
+            call_id=call.id,
+            name=call.name,
+            state=call.state,
+            external=call.external,
+            question=call.question,
+            child_id=call.child_id,
+        )
+    )
+    if call.child_id is not None:
+        draft.effects["awaited"] = call
+
+
+def refuse_call(draft: Draft, event: ev.Refuse) -> None:
+    call = draft.call(event.call_id)
+    if event.denied:
+        draft.answer_synthetically(call, CallEvent.DENY, Synthetic.DENIED, event.content)
+    else:
+        draft.answer_synthetically(call, CallEvent.REFUSE, Synthetic.REFUSED, event.content)
+    draft.settle()
+
+
+def record_outcome(draft: Draft, event: ev.Outcome) -> None:
+    call = draft.call(event.call_id)
+    if call.state is not CallState.STARTED:
+        raise Refusal("call_state", f"call {call.id!r} is {call.state}; only a started call has an outcome")
+    moved = draft.move(call, CallEvent.FINISH)
+    draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=event.content, error=event.error))
+    draft.set(unclean=0)
+    if event.spawn is not None:
+        draft.effects["spawned"] = event.spawn
+    if draft.chat.state is State.RUNNING:
+        draft.settle()
+
+
+def note(draft: Draft, event: ev.Note) -> None:
+    draft.tell(journal.Noted(topic=event.topic, text=event.text, call_id=event.call_id))
+
+
+def finish_compaction(draft: Draft, event: ev.FinishCompaction) -> None:
+    draft.set(compact=False)
+    if event.summary is None:
+        draft.tell(journal.CompactionFailed(error=event.error))
+        return
+    if not 0 < event.upto <= draft.chat.length:
+        raise Refusal("no_such_message", f"a compaction up to {event.upto} of {draft.chat.length} positions")
+    draft.effects["compaction"] = Compaction(upto=event.upto, summary=event.summary, created_at=draft.now)
+    draft.tell(journal.Compacted(upto=event.upto, summary=event.summary))
+
+
+def park(draft: Draft, event: ev.Park) -> None:
+    runnable = [call.id for call in draft.calls if call.state in RUNNABLE]
+    outside = tuple(call.id for call in draft.calls if call.state in OUTSIDE)
+    if runnable:
+        raise Refusal("runnable", f"calls {', '.join(runnable)} are runnable")
+    if not outside:
+        raise Refusal("nothing_outside", "no call waits for anybody outside")
+    wake_at = next_expiry(draft.calls)
+    draft.own(OwnerEvent.REST)
+    draft.set(state=State.WAITING, wake_at=wake_at, unclean=0)
+    draft.tell(journal.TurnWaiting(call_ids=outside, wake_at=wake_at))
+
+
+def finish_turn(draft: Draft, event: ev.FinishTurn) -> None:
+    _check_nothing_open(draft)
+    if draft.chat.phase is not Phase.REST and event.cause is None:
+        raise Refusal("model_is_next", "the model still owes a response to the last message")
+    draft.set(unclean=0, answer=event.answer)
+    draft.end_turn(State.RUNNING if draft.queue else State.IDLE, event.cause, event.detail)
+    draft.rest_or_promote()
+
+
+def finish_stop(draft: Draft, event: ev.FinishStop) -> None:
+    """The partial response enters history unless history was cut meanwhile; then it stays in the deltas."""
+    why = "stopped by the user" if draft.chat.cause is Cause.USER else "superseded by a newer message"
+    cause = draft.chat.cause or Cause.USER
+    draft.answer_all(why)
+    if event.partial is not None and event.length == draft.chat.length:
+        _add_partial(draft, event.partial, event.attempt, why)
+    draft.set(unclean=0, answer=None, attempt_ended=max(draft.chat.attempt_ended, last_attempt_of(draft.chat.fence)))
+    draft.end_turn(State.RUNNING if draft.queue else State.IDLE, cause, event.detail)
+    draft.rest_or_promote()
+
+
+def _add_partial(draft: Draft, partial: Message, attempt: int | None, why: str) -> None:
+    if partial.role is not Role.ASSISTANT or not partial.parts:
+        raise Refusal("wrong_message", "a partial response is an assistant message with at least one part")
+    draft.add_response(partial, attempt=attempt)
+    draft.open_batch(partial, {part.call_id: ev.PlannedCall(id=part.call_id) for part in partial.calls})
+    draft.effects["ended_attempt"] = attempt
+    draft.answer_all(why)
+
+
+def fail(draft: Draft, event: ev.Fail) -> None:
+    _fail(draft, event.error)
+
+
+def _fail(draft: Draft, error: Failure) -> None:
+    draft.answer_all("the turn failed", lost=True)
+    draft.end_turn(State.FAILED, error.cause, error.code)
+    draft.rest(State.FAILED)
+    owed = Phase.REST if draft.chat.phase is Phase.REST else Phase.MODEL
+    draft.set(error=error, answer=None, compact=False, phase=owed)
+    draft.tell(journal.ChatFailed(error=error))
+
+
+def fail_stopping(draft: Draft, event: ev.Fail) -> None:
+    """It was to end anyway: the stop is done, the error is noted."""
+    _stop_with_error(draft, event.error)
+
+
+def _stop_with_error(draft: Draft, error: Failure) -> None:
+    draft.tell(journal.Noted(topic="error", text=f"{error.code}: {error.message}"))
+    draft.answer_all("the turn failed while stopping", lost=True)
+    draft.set(
+        answer=None, attempt_ended=max(draft.chat.attempt_ended, last_attempt_of(draft.chat.fence)), compact=False
+    )
+    draft.end_turn(State.RUNNING if draft.queue else State.IDLE, draft.chat.cause, error.code)
+    draft.rest_or_promote()
+
+
+def _check_nothing_open(draft: Draft) -> None:
+    open_calls = [call.id for call in draft.calls if call.state in RUNNABLE | OUTSIDE]
+    if open_calls:
+        raise Refusal("open_calls", f"calls {', '.join(open_calls)} have no result yet")
+
+
+# --- cells: ownership ------------------------------------------------------------------------------
+
+
+def claim(draft: Draft, event: ev.Claim) -> None:
+    if draft.chat.wake_at is not None and draft.chat.wake_at > draft.now:
+        raise Refusal("not_due", f"the chat wakes at {draft.chat.wake_at}, it is {draft.now}")
+    draft.own(OwnerEvent.CLAIM, event.worker)
+    draft.set(fence=draft.chat.fence + 1, wake_at=None)
+    _settle_lost_calls(draft)
+
+
+def claim_waiting(draft: Draft, event: ev.Claim) -> None:
+    """Only the clock leads here. If what was due makes nothing runnable, the chat goes on waiting, unowned."""
+    if draft.chat.wake_at is None or draft.chat.wake_at > draft.now:
+        raise Refusal("not_due", "the chat waits for somebody outside")
+    due(draft, event)
+    if draft.chat.state is State.RUNNING:
+        claim(draft, event)
+
+
+def _settle_lost_calls(draft: Draft) -> None:
+    """Whoever started these calls is gone: a new holder never inherits a running body."""
+    for call in draft.calls:
+        if call.state is not CallState.STARTED:
+            continue
+        if call.replay is not Replay.UNSAFE:
+            moved = draft.move(call, CallEvent.REVERT, started_at=None)
+            draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=moved.state, detail="runs again"))
+        elif call.on_unknown == "ask":
+            moved = draft.move(call, CallEvent.DOUBT, external=External.QUESTION, question=_unknown_text(call))
+            draft.tell(
+                journal.CallChanged(
+                    call_id=call.id,
+                    name=call.name,
+                    state=moved.state,
+                    external=moved.external,
+                    question=moved.question,
+                )
+            )
+        else:
+            draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call))
+    if draft.chat.state is State.RUNNING:
+        draft.settle()
+
+
+def release(draft: Draft, event: ev.Release) -> None:
+    for call_id in event.never_begun:
+        call = draft.call(call_id)
+        draft.move(call, CallEvent.REVERT, started_at=None, starts=call.starts - 1)
+    draft.own(OwnerEvent.RELEASE)
+    _hand_over(draft, Cause.SHUTDOWN, wake_at=draft.now)
+
+
+def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
+    if draft.chat.worker != event.worker:
+        raise Refusal("stale_writer", f"the chat is held by {draft.chat.worker or 'nobody'}, not by {event.worker}")
+    draft.own(OwnerEvent.EXPIRE)
+    unclean = draft.chat.unclean + 1
+    draft.set(unclean=unclean)
+    if unclean >= draft.limits.unclean_claims_max:
+        error = Failure(
+            code="crash",
+            message=f"{unclean} workers in a row were lost while they held this chat and made no progress; "
+            "look at their logs, then retry",
+            cause=Cause.CRASH,
+        )
+        if draft.chat.state is State.STOPPING:
+            _stop_with_error(draft, error)
+        else:
+            _fail(draft, error)
+    else:
+        _hand_over(draft, Cause.CRASH, wake_at=draft.now + unclean_backoff_ms(unclean))
+
+
+def _hand_over(draft: Draft, cause: Cause, *, wake_at: int) -> None:
+    draft.set(wake_at=wake_at)
+    if draft.chat.state is State.RUNNING and draft.chat.phase is Phase.MODEL:
+        # The next holder asks the model again. A stopping chat keeps its preview: it becomes the partial text.
+        ended = last_attempt_of(draft.chat.fence)
+        draft.set(attempt_ended=ended)
+        draft.tell(journal.PreviewReset(attempt=ended, cause=cause))
+
+
+def repair(draft: Draft, event: ev.Repair) -> None:
+    """Bring ownership and wake_at back into line with the state."""
+    chat = draft.chat
+    if chat.state in (State.RUNNING, State.STOPPING):
+        if event.lease_is_live:
+            draft.set(wake_at=None)
+        else:
+            draft.set(worker=None, wake_at=chat.wake_at if chat.wake_at is not None else draft.now)
+    elif chat.state is State.WAITING:
+        draft.set(worker=None)
+        if any(call.state in OUTSIDE for call in draft.calls) and not any(c.state in RUNNABLE for c in draft.calls):
+            draft.set(wake_at=next_expiry(draft.calls))
+        else:
+            draft.set(state=State.RUNNING, wake_at=draft.now)
+            draft.settle()
+    else:
+        draft.set(worker=None, wake_at=None)
+        if chat.state is State.IDLE and draft.queue:
+            draft.rest_or_promote()
+    draft.tell(journal.ChatRepaired(reason=event.reason))
+
+
+_CELLS: dict[str, Callable[[Draft, Any], None]] = {
+    cell.do: globals()[cell.do] for row in EXECUTION.values() for cell in row.values()
+}

@@ -1,0 +1,333 @@
+"""What can happen to a chat: the inputs of `apply`, grouped by who sends them.
+
+Clients ask, the surroundings report, a runner writes under its fence, workers take and leave.
+"""
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from holdfast.core.records import (
+    Cause,
+    External,
+    Failure,
+    Frozen,
+    Message,
+    NewChat,
+    OnUnknown,
+    Replay,
+    Role,
+    SendMode,
+)
+
+
+class Event(Frozen):
+    """Base of all events. `name` is the row of the execution table that decides it."""
+
+    name: ClassVar[str]
+
+
+# --- clients ---------------------------------------------------------------------------------------
+
+
+class Send(Event):
+    message: Message
+    mode: SendMode = "queue"
+
+    name = "send"
+
+
+class Edit(Event):
+    """Replace the user message at `pos` and everything after it. `epoch` is the one `pos` was read under."""
+
+    pos: int
+    role: Role
+    epoch: int
+    message: Message
+
+    name = "edit"
+
+
+class Stop(Event):
+    clear_queue: bool = False
+
+    name = "stop"
+
+
+class Promote(Event):
+    message_id: str
+
+    name = "promote"
+
+
+class Withdraw(Event):
+    """Take a queued message back."""
+
+    message_id: str
+
+    name = "withdraw"
+
+
+class Approve(Event):
+    call_id: str
+    by: str = ""
+
+    name = "approve"
+
+
+class Deny(Event):
+    call_id: str
+    words: str = ""
+    by: str = ""
+
+    name = "deny"
+
+
+class Submit(Event):
+    """The result of a call that somebody outside ran, or the answer to a question."""
+
+    call_id: str
+    content: str
+    error: bool = False
+    by: str = ""
+
+    name = "submit"
+
+
+class Compact(Event):
+    name = "compact"
+
+
+class Retry(Event):
+    name = "retry"
+
+
+class Fork(Event):
+    """Asked of the source only: forking never changes it."""
+
+    name = "fork"
+
+
+class Archive(Event):
+    archived: bool = True
+
+    name = "archive"
+
+
+class Delete(Event):
+    name = "delete"
+
+
+# --- surroundings ----------------------------------------------------------------------------------
+
+
+class ChildEnded(Event):
+    """A spawned chat ended a turn. `text` None: its answer was lost, which is not an empty answer."""
+
+    child_id: str
+    turn: int
+    text: str | None
+    error: bool = False
+
+    name = "child_ended"
+
+
+class Due(Event):
+    """The clock passed `wake_at`: timers ring, unanswered calls expire."""
+
+    name = "due"
+
+
+# --- a runner, under its fence ---------------------------------------------------------------------
+
+
+class Writer(Struct, frozen=True):
+    worker: str
+    fence: int
+    epoch: int
+
+
+class RunnerEvent(Event):
+    by: Writer
+
+
+class PlannedCall(Frozen):
+    """How a call of a response is to be handled. Its id is that of the message's ToolCall."""
+
+    id: str
+    replay: Replay = Replay.UNSAFE
+    on_unknown: OnUnknown = "tell_model"
+    start: bool = False  # its body begins with this commit: nothing can come between
+
+
+class Responded(RunnerEvent):
+    """The model's response is complete."""
+
+    message: Message
+    attempt: int
+    plans: tuple[PlannedCall, ...] = ()
+    tokens: int = 0
+
+    name = "responded"
+
+
+class AttemptLost(RunnerEvent):
+    """An attempt failed and was recorded; the turn goes on (a retry, a fallback, or `Fail` next)."""
+
+    attempt: int
+    model: str
+    error: str
+    code: str = "error"
+    status: int | None = None
+    retry_in_ms: int | None = None
+
+    name = "attempt_lost"
+
+
+class StartCalls(RunnerEvent):
+    """The intent: bodies begin right after this commit."""
+
+    call_ids: tuple[str, ...]
+
+    name = "start_calls"
+
+
+class AskApproval(RunnerEvent):
+    call_id: str
+    question: str
+    arguments: str | None = None  # changed by a hook
+    expires_at: int | None = None
+
+    name = "ask_approval"
+
+
+class Delegate(RunnerEvent):
+    """Hand a call to somebody outside; it is answered by Submit, ChildEnded or Due."""
+
+    call_id: str
+    external: External
+    question: str | None = None
+    child_id: str | None = None
+    child_turn: int | None = None
+    expires_at: int | None = None
+
+    name = "delegate"
+
+
+class Refuse(RunnerEvent):
+    """Answer a call without running it: no such tool, arguments cut off, a guard's veto."""
+
+    call_id: str
+    content: str
+    denied: bool = False
+
+    name = "refuse"
+
+
+class Outcome(RunnerEvent):
+    """What a body returned. Real, so it is never replaced by "cancelled"."""
+
+    call_id: str
+    content: str
+    error: bool = False
+    spawn: NewChat | None = None  # a child chat, created in the same transaction
+
+    name = "outcome"
+
+
+class Note(RunnerEvent):
+    topic: str
+    text: str = ""
+    call_id: str | None = None
+
+    name = "note"
+
+
+class FinishCompaction(RunnerEvent):
+    """`summary` None: it failed, and `error` says how; the chat goes on without it."""
+
+    upto: int = 0
+    summary: str | None = None
+    error: str = ""
+
+    name = "finish_compaction"
+
+
+class Park(RunnerEvent):
+    """Nothing here is runnable; somebody outside must answer."""
+
+    name = "park"
+
+
+class FinishTurn(RunnerEvent):
+    """`cause` None: the model has said all it had to say. `answer` is kept for a parent chat."""
+
+    answer: str | None = None
+    cause: Cause | None = None
+    detail: str | None = None
+
+    name = "finish_turn"
+
+
+class FinishStop(RunnerEvent):
+    """Everything the stop had to end is dead. `partial` was streamed when history had `length` positions."""
+
+    partial: Message | None = None
+    attempt: int | None = None
+    length: int = 0
+    detail: str | None = None
+
+    name = "finish_stop"
+
+
+class Fail(RunnerEvent):
+    error: Failure
+
+    name = "fail"
+
+
+# --- ownership -------------------------------------------------------------------------------------
+
+
+class Claim(Event):
+    worker: str
+
+    name = "claim"
+
+
+class Release(RunnerEvent):
+    """A clean handover. Calls in `never_begun` had their intent written but not their body entered."""
+
+    never_begun: tuple[str, ...] = ()
+
+    name = "release"
+
+
+class LeaseExpired(Event):
+    worker: str
+
+    name = "lease_expired"
+
+
+class Repair(Event):
+    """The sweeper found promise 7 broken in this chat."""
+
+    reason: str
+    lease_is_live: bool = False
+
+    name = "repair"
+
+
+EVENTS: dict[str, type[Event]] = {
+    event.name: event
+    for event in (
+        *(Send, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork, Archive, Delete),
+        *(ChildEnded, Due),
+        *(Responded, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),
+        *(FinishCompaction, Park, FinishTurn, FinishStop, Fail),
+        *(Claim, Release, LeaseExpired, Repair),
+    )
+}
+
+# A real outcome and the end of a stop must get through after history was cut; they look at positions instead.
+EPOCH_FREE = frozenset({Outcome.name, FinishStop.name, Release.name})

@@ -1,0 +1,181 @@
+"""The journal's entries: everything any client ever sees of a chat, in the past tense.
+
+Entries are numbered per chat without gaps. Streamed text arrives as `Delta`s, which have numbers of their own
+(attempt, k) and are replaced by the committed message when the attempt ends.
+"""
+
+from typing import Literal
+
+from msgspec import Raw
+
+from holdfast.core.records import CallState, Cause, External, Failure, Record, SendMode, State
+
+
+class Entry(Record, tag_field="kind"):
+    """Base of the journal's entries."""
+
+
+class ChatCreated(Entry, tag="chat.created"):
+    agent: str
+    parent_id: str | None = None
+    forked_from: str | None = None
+
+
+class MessageAdded(Entry, tag="message"):
+    """A message entered history. Of an attempt: it replaces whatever was streamed of that attempt.
+
+    `off_history` marks a tool's outcome that came after its call had been cut away: recorded, not shown to a model.
+    """
+
+    message: Raw
+    attempt: int | None = None
+    started: tuple[str, ...] = ()  # calls whose bodies begin with this commit
+    call_state: CallState | None = None  # of a tool message: how the call ended
+    off_history: bool = False
+
+
+class MessageQueued(Entry, tag="message.queued"):
+    message: Raw
+    mode: SendMode
+    first: bool = False
+
+
+class MessagePromoted(Entry, tag="message.promoted"):
+    """A queued message was put first."""
+
+    message_id: str
+
+
+class MessagesDropped(Entry, tag="message.dropped"):
+    """Queued messages that will not be delivered; they were returned to whoever caused it."""
+
+    message_ids: tuple[str, ...]
+    why: Literal["withdrawn", "cleared", "edited"]
+
+
+class HistoryCut(Entry, tag="history.cut"):
+    length: int
+    epoch: int
+
+
+class TurnStarted(Entry, tag="turn.started"):
+    turn: int
+
+
+class TurnEnded(Entry, tag="turn.ended"):
+    turn: int
+    state: State
+    cause: Cause | None = None
+    detail: str | None = None
+
+
+class StopRequested(Entry, tag="stop.requested"):
+    cause: Cause
+
+
+class CallsStarted(Entry, tag="calls.started"):
+    call_ids: tuple[str, ...]
+
+
+class CallChanged(Entry, tag="call.changed"):
+    call_id: str
+    name: str
+    state: CallState
+    external: External | None = None
+    question: str | None = None
+    child_id: str | None = None
+    by: str | None = None
+    detail: str | None = None
+
+
+class TurnWaiting(Entry, tag="turn.waiting"):
+    call_ids: tuple[str, ...]
+    wake_at: int | None = None
+
+
+class TurnResumed(Entry, tag="turn.resumed"):
+    pass
+
+
+class AttemptFailed(Entry, tag="attempt.failed"):
+    attempt: int
+    model: str
+    error: str
+    code: str = "error"
+    status: int | None = None
+    retry_in_ms: int | None = None
+
+
+class PreviewReset(Entry, tag="preview.reset"):
+    """Forget what was streamed of every attempt up to this one: the model is asked again."""
+
+    attempt: int
+    cause: Cause | None = None
+
+
+class Compacted(Entry, tag="compacted"):
+    upto: int
+    summary: str
+
+
+class CompactionFailed(Entry, tag="compaction.failed"):
+    error: str
+
+
+class ChatFailed(Entry, tag="chat.failed"):
+    error: Failure
+
+
+class ChatRetried(Entry, tag="chat.retried"):
+    pass
+
+
+class ChatArchived(Entry, tag="chat.archived"):
+    archived: bool
+
+
+class ChatRepaired(Entry, tag="chat.repaired"):
+    reason: str
+
+
+class Noted(Entry, tag="note"):
+    """Something a runner, a tool or a hook wanted clients to see."""
+
+    topic: str
+    text: str = ""
+    call_id: str | None = None
+
+
+AnyEntry = (
+    ChatCreated
+    | MessageAdded
+    | MessageQueued
+    | MessagePromoted
+    | MessagesDropped
+    | HistoryCut
+    | TurnStarted
+    | TurnEnded
+    | StopRequested
+    | CallsStarted
+    | CallChanged
+    | TurnWaiting
+    | TurnResumed
+    | AttemptFailed
+    | PreviewReset
+    | Compacted
+    | CompactionFailed
+    | ChatFailed
+    | ChatRetried
+    | ChatArchived
+    | ChatRepaired
+    | Noted
+)
+
+
+class Delta(Record):
+    """A piece of a response while it streams. Numbered k = 0, 1, … within its attempt."""
+
+    part: Literal["text", "reasoning", "arguments", "progress"]
+    text: str
+    call_id: str | None = None
+    name: str | None = None

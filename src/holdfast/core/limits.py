@@ -1,0 +1,22 @@
+"""The core's limits. Everything that could grow has one; reaching it is an error that names it."""
+
+from holdfast.core.records import Frozen
+
+
+class Limits(Frozen):
+    message_bytes_max: int = 8 << 20
+    queue_messages_max: int = 1_000
+    queue_bytes_max: int = 32 << 20
+    batch_calls_max: int = 128
+    unclean_claims_max: int = 5
+    metadata_bytes_max: int = 64 << 10
+
+
+LIMITS = Limits()
+
+# After the n-th unclean claim the chat rests this long before the next one: the first crash costs nothing.
+UNCLEAN_BACKOFF_MS = (0, 1_000, 5_000, 15_000)
+
+
+def unclean_backoff_ms(unclean: int) -> int:
+    return UNCLEAN_BACKOFF_MS[min(unclean, len(UNCLEAN_BACKOFF_MS)) - 1]

@@ -1,0 +1,337 @@
+"""The records: what a chat is made of, frozen, with one JSON form each.
+
+A record that is stored as JSON is written once and never re-encoded: what newer code wrote survives older code,
+which ignores fields it does not know and refuses kinds it does not know (`UnknownRecord`). What changes over a
+chat's life (`Chat`, `Call`) is stored in columns instead, for the same reason.
+
+All instants are wall-clock milliseconds and end in `_at`.
+"""
+
+from enum import StrEnum
+from typing import Literal, dataclass_transform
+
+from msgspec import Raw, Struct
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Frozen(Struct, frozen=True, kw_only=True):
+    """Base of the values that pass through the core."""
+
+
+class Record(Frozen, omit_defaults=True):
+    """Base of everything stored as JSON."""
+
+
+# --- messages --------------------------------------------------------------------------------------
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class Cause(StrEnum):
+    """Why work ended."""
+
+    USER = "user"
+    SUPERSEDED = "superseded"
+    SHUTDOWN = "shutdown"
+    LEASE_LOST = "lease_lost"
+    DEADLINE = "deadline"
+    CRASH = "crash"
+    BUDGET = "budget"
+
+
+class Synthetic(StrEnum):
+    """Why a tool result was written by the runtime and not by the tool."""
+
+    CANCELLED = "cancelled"  # stopped, superseded or failed before an outcome was known
+    UNKNOWN = "unknown"  # started, then its worker died: it may or may not have happened
+    DENIED = "denied"  # a person or a guard said no
+    EXPIRED = "expired"  # nobody answered in time
+    REFUSED = "refused"  # never run: no such tool, not active, arguments cut off, …
+    NOT_CARRIED_OVER = "not_carried_over"  # still open where the chat was forked
+    REPAIRED = "repaired"  # missing from a history that had to be made valid
+
+
+class Text(Record, tag="text", tag_field="kind"):
+    text: str
+
+
+class Reasoning(Record, tag="reasoning", tag_field="kind"):
+    """A model's reasoning. `signature` is opaque data that only `provider` understands and may demand back."""
+
+    text: str = ""
+    provider: str | None = None
+    signature: Raw | None = None
+
+
+class File(Record, tag="file", tag_field="kind"):
+    """A reference to an image or any other file; the bytes live where `uri` says."""
+
+    media_type: str
+    uri: str
+    name: str | None = None
+    size_bytes: int | None = None
+
+
+class ToolCall(Record, tag="tool_call", tag_field="kind"):
+    """A model's request to run a tool. `arguments` is its text, verbatim; `cut` says that the stream broke in it."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+    cut: bool = False
+
+
+class ToolResult(Record, tag="tool_result", tag_field="kind"):
+    call_id: str
+    name: str
+    content: str = ""
+    error: bool = False
+    synthetic: Synthetic | None = None
+
+
+Part = Text | Reasoning | File | ToolCall | ToolResult
+
+
+class Message(Record):
+    """One entry of a chat's history. A tool message holds exactly one result."""
+
+    id: str
+    role: Role
+    parts: tuple[Part, ...]
+    created_at: int = 0
+    model: str | None = None
+    agent_fingerprint: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    stopped: Cause | None = None  # an assistant message that was cut off, and why
+    metadata: Raw | None = None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+# --- a chat and its parts --------------------------------------------------------------------------
+
+
+class State(StrEnum):
+    """The execution machine: what should happen."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
+class Phase(StrEnum):
+    """Inside a running chat: who is next."""
+
+    MODEL = "model"  # the model owes a response
+    CALLS = "calls"  # the calls of the last response are not all answered
+    REST = "rest"  # nothing is owed; the turn can finish
+
+
+class CallState(StrEnum):
+    """The call machine."""
+
+    PLANNED = "planned"
+    ASKING = "asking"
+    APPROVED = "approved"
+    STARTED = "started"
+    EXTERNAL = "external"
+    DONE = "done"
+    DENIED = "denied"
+    UNKNOWN = "unknown"
+    CANCELLED = "cancelled"
+
+
+class Replay(StrEnum):
+    """What may be done with a call that started and whose outcome was lost."""
+
+    PURE = "pure"
+    IDEMPOTENT = "idempotent"
+    UNSAFE = "unsafe"
+
+
+class External(StrEnum):
+    """Who must answer a call that the worker does not run."""
+
+    CLIENT = "client"
+    CHILD = "child"
+    TIMER = "timer"
+    QUESTION = "question"
+
+
+OnUnknown = Literal["tell_model", "ask"]
+
+
+class Failure(Record):
+    """Why a chat failed, with the whole chain of causes, first cause last."""
+
+    code: str
+    message: str
+    cause: Cause | None = None
+    chain: tuple[str, ...] = ()
+
+
+class Chat(Frozen):
+    """One durable conversation, without its history. Every field is a column of its own."""
+
+    id: str
+    agent: str
+    owner: str = ""
+    metadata: Raw = Raw(b"{}")
+    title: str | None = None
+    created_at: int
+    updated_at: int
+
+    # lineage
+    parent_id: str | None = None  # the chat whose call spawned this one
+    parent_call: str | None = None
+    depth: int = 0
+    forked_from: str | None = None
+    forked_at: int | None = None  # history length that was copied
+
+    # execution
+    state: State = State.IDLE
+    phase: Phase = Phase.REST
+    archived: bool = False
+    compact: bool = False  # a compaction was asked for and is still owed
+    turn: int = 0
+    turn_started_at: int | None = None  # None: no turn is open
+    step: int = 0  # model responses in this turn
+    turn_tokens: int = 0
+    cause: Cause | None = None  # why it is stopping; at rest, why the last turn was cut short
+    error: Failure | None = None
+    answer: str | None = None  # a spawned chat's last answer, for the parent; "" is an answer, None is none
+
+    # ownership
+    worker: str | None = None
+    fence: int = 0
+    wake_at: int | None = None
+    unclean: int = 0  # claims that ended without progress and without a release
+
+    # concurrency and place
+    version: int = 0
+    epoch: int = 0
+    commit_id: str | None = None  # of the last runner's commit
+    seq: int = 0  # last journal number
+    length: int = 0  # history positions taken
+    batch: int | None = None  # journal number of the response whose calls are the current ones
+    attempt_ended: int = 0  # attempts up to this one are over: no client shows their preview
+
+
+class Call(Frozen):
+    """One tool call of the chat's current batch. Every field is a column of its own."""
+
+    id: str
+    batch: int
+    pos: int  # the history position kept free for its result
+    name: str
+    state: CallState = CallState.PLANNED
+    replay: Replay = Replay.UNSAFE
+    on_unknown: OnUnknown = "tell_model"
+    arguments: str | None = None  # only where a hook changed them
+    external: External | None = None
+    child_id: str | None = None
+    child_turn: int | None = None
+    question: str | None = None  # what a person is asked
+    answered_by: str | None = None
+    started_at: int | None = None
+    starts: int = 0
+    expires_at: int | None = None
+
+
+SendMode = Literal["queue", "interrupt", "steer"]
+
+
+class NewChat(Frozen):
+    """What a chat starts from. With a message it starts running."""
+
+    id: str
+    agent: str
+    owner: str = ""
+    metadata: Raw = Raw(b"{}")
+    title: str | None = None
+    message: Message | None = None
+    parent_id: str | None = None
+    parent_call: str | None = None
+    depth: int = 0
+
+
+class Queued(Frozen):
+    """A user message that waits for its turn. `body` is the message's JSON, kept as it came."""
+
+    id: str
+    rank: int
+    mode: SendMode
+    body: Raw
+
+
+class Snapshot(Frozen):
+    """What the core needs to know of a chat to decide: bounded, whatever the chat's length."""
+
+    chat: Chat
+    calls: tuple[Call, ...] = ()  # the current batch, in call order; answered ones included
+    queue: tuple[Queued, ...] = ()  # by rank
+
+    @property
+    def open_calls(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.calls if call.state not in FINAL)
+
+    def call(self, call_id: str) -> Call | None:
+        return next((call for call in self.calls if call.id == call_id), None)
+
+
+FINAL = frozenset({CallState.DONE, CallState.DENIED, CallState.UNKNOWN, CallState.CANCELLED})
+
+
+class Compaction(Record):
+    """Messages before `upto` are represented to the model by `summary`; the rows stay."""
+
+    upto: int
+    summary: str
+    created_at: int = 0
+
+
+class Lease(Frozen):
+    """A worker's time-limited right to act. One row per worker."""
+
+    worker: str
+    host: str  # boot id: which boot of which machine
+    pid: int
+    lock_path: str | None  # on the same host, a free flock here means that the worker is dead
+    started_at: int
+    expires_in_ms: int  # by the store's own clock, at the moment of reading
+    info: Raw = Raw(b"{}")
+
+
+# --- attempts --------------------------------------------------------------------------------------
+
+_ATTEMPTS_PER_CLAIM = 1 << 20
+
+
+def attempt_id(fence: int, n: int) -> int:
+    """The n-th attempt made under a fence. Later claims always number higher, so a stale one is never current."""
+    if not 0 < n < _ATTEMPTS_PER_CLAIM:
+        raise ValueError(f"attempt {n} is out of range 1..{_ATTEMPTS_PER_CLAIM - 1}")
+    return fence * _ATTEMPTS_PER_CLAIM + n
+
+
+def last_attempt_of(fence: int) -> int:
+    """At or above every attempt that was or will be made under this fence."""
+    return fence * _ATTEMPTS_PER_CLAIM + _ATTEMPTS_PER_CLAIM - 1
+
+
+def fence_of(attempt: int) -> int:
+    return attempt // _ATTEMPTS_PER_CLAIM

@@ -1,0 +1,120 @@
+"""One transaction that reaches several chats: a child's end wakes its parent, a stop reaches the children.
+
+`transact` is a generator, so that it stays pure: it yields what it needs to read and is sent the answer. The store
+drives it inside one write transaction and then writes every `Change` it returns, or none. Chats are asked for in
+the order in which a store must lock them: a parent before its children.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.core.apply import Change, Refused, apply, create
+from holdfast.core.events import ChildEnded, Event, Stop
+from holdfast.core.limits import LIMITS, Limits
+from holdfast.core.records import Call, Snapshot, State
+
+
+class ReadChat(Struct, frozen=True):
+    """Answer: a Snapshot, or None if there is no such chat."""
+
+    chat_id: str
+
+
+class ReadChildren(Struct, frozen=True):
+    """Answer: the ids of the spawned chats of this one that are running, stopping or waiting, in id order."""
+
+    chat_id: str
+
+
+Need = ReadChat | ReadChildren
+Steps = Generator[Need, Any, "tuple[Change, ...] | Refused"]
+
+
+def transact(snapshot: Snapshot, events: Iterable[Event], now: int, limits: Limits = LIMITS) -> Steps:
+    """Apply events to one chat in order, all or none, and everything that follows from them elsewhere.
+
+    The first change is the asked-for one; changes of one chat come in order.
+    """
+    unit = _Unit(now, limits)
+    unit.chats[snapshot.chat.id] = snapshot
+    for event in events:
+        refused = unit.apply(snapshot.chat.id, event)
+        if refused is not None:
+            return refused
+    yield from unit.follow_up()
+    return tuple(unit.changes)
+
+
+class _Unit:
+    def __init__(self, now: int, limits: Limits) -> None:
+        self.now = now
+        self.limits = limits
+        self.chats: dict[str, Snapshot] = {}
+        self.changes: list[Change] = []
+        self.done = 0  # changes already followed up
+
+    def apply(self, chat_id: str, event: Event) -> Refused | None:
+        outcome = apply(self.chats[chat_id], event, self.now, self.limits)
+        if isinstance(outcome, Refused):
+            return outcome
+        self.record(outcome)
+        return None
+
+    def record(self, change: Change) -> None:
+        self.chats[change.after.chat.id] = change.after
+        self.changes.append(change)
+
+    def read(self, chat_id: str) -> Generator[Need, Any, bool]:
+        if chat_id not in self.chats:
+            snapshot = yield ReadChat(chat_id)
+            if snapshot is None:
+                return False
+            self.chats[chat_id] = snapshot
+        return True
+
+    def follow_up(self) -> Generator[Need, Any, None]:
+        while self.done < len(self.changes):
+            change = self.changes[self.done]
+            self.done += 1
+            if not change.reaches_others:
+                continue
+            chat = change.after.chat
+            if change.spawned is not None:
+                self.record(create(change.spawned, self.now, self.limits))
+            if change.awaited is not None:
+                yield from self.look_at_child(chat.id, change.awaited)
+            children: tuple[str, ...] = change.stop_children
+            if change.stop_all_children:
+                children = yield ReadChildren(chat.id)
+            for child_id in children:
+                # A child that rests already refuses nothing and changes nothing.
+                if (yield from self.read(child_id)) and self.chats[child_id].chat.state in _STOPPABLE:
+                    self.apply(child_id, Stop(clear_queue=True))
+            if change.turn_over is not None and chat.parent_id and (yield from self.read(chat.parent_id)):
+                self.apply(chat.parent_id, child_report(change.after, change.turn_over))
+
+    def look_at_child(self, parent_id: str, call: Call) -> Generator[Need, Any, None]:
+        """The child may have ended before its parent began to wait."""
+        assert call.child_id is not None
+        wanted = call.child_turn or 0
+        if not (yield from self.read(call.child_id)):
+            self.apply(parent_id, ChildEnded(child_id=call.child_id, turn=wanted, text=None, error=True))
+            return
+        child = self.chats[call.child_id]
+        ended = child.chat.turn if child.chat.turn_started_at is None else child.chat.turn - 1
+        if ended >= wanted:
+            self.apply(parent_id, child_report(child, ended))
+
+
+_STOPPABLE = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
+
+
+def child_report(child: Snapshot, turn: int) -> ChildEnded:
+    """What a parent is told. An empty answer is an answer; no answer is said to be none."""
+    if child.chat.error is not None:
+        return ChildEnded(
+            child_id=child.chat.id, turn=turn, text=f"The sub-agent failed: {child.chat.error.message}", error=True
+        )
+    return ChildEnded(child_id=child.chat.id, turn=turn, text=child.chat.answer)

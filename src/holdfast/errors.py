@@ -1,0 +1,167 @@
+"""Every error holdfast raises, in one tree, by who must act.
+
+    HoldfastError
+    ├── CallerError              the caller: the request was wrong; change it
+    │   ├── InvalidInput         a value no store or provider accepts (too large, NUL, broken Unicode, …)
+    │   ├── NotFound             no such chat, message, call or worker
+    │   ├── RefusedError         the chat's state does not allow this now (`refusal` says state and event)
+    │   ├── KeyReused            an idempotency key came back with another body
+    │   ├── LimitReached         a documented limit; `limit` and `value` say which and how far
+    │   └── ConfigError          a setting or URL is wrong
+    ├── OwnershipLost            this worker may no longer act
+    │   ├── LeaseLost            the worker's lease ended; everything it holds is lost to it
+    │   └── StaleWriter          the chat moved on: another fence or epoch
+    ├── RecordError              stored bytes that this code cannot read
+    │   ├── UnknownRecord        written by newer code: leave it to a worker that knows it
+    │   └── CorruptRecord        not a record at all
+    └── StoreError               the store
+        ├── StoreUnavailable     cannot be reached now; `outcome` says whether the write may have happened
+        ├── StoreTimeout         no answer within its deadline; same `outcome`
+        ├── StoreFull            no room on disk; nothing was written, retry when there is room
+        ├── StoreReadOnly        the file or server does not accept writes
+        ├── StoreGone            the database file was deleted or replaced under us
+        ├── StoreAuth            the server refused the credentials
+        ├── StoreCorrupt         not a database, or damaged
+        ├── StoreClosed          used after close
+        └── SchemaError          the schema is not one this code can run on
+
+Messages say what was wrong and what to do next; fields carry the same facts for programs.
+"""
+
+from typing import Literal
+
+Outcome = Literal["not_written", "unknown"]
+
+
+class HoldfastError(Exception):
+    """The root of every error raised by holdfast."""
+
+    code = "error"
+
+
+class CallerError(HoldfastError):
+    code = "caller"
+
+
+class InvalidInput(CallerError):
+    code = "invalid_input"
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class NotFound(CallerError):
+    code = "not_found"
+
+    def __init__(self, what: str, id: str) -> None:
+        super().__init__(f"there is no {what} {id!r}: check the id, or whether it was deleted")
+        self.what = what
+        self.id = id
+
+
+class RefusedError(CallerError):
+    code = "refused"
+
+    def __init__(self, message: str, *, reason: str, state: str, event: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.state = state
+        self.event = event
+
+
+class KeyReused(CallerError):
+    code = "key_reused"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"idempotency key {key!r} was used before with another body: use a new key for a new request"
+        )
+        self.key = key
+
+
+class LimitReached(CallerError):
+    code = "limit_reached"
+
+    def __init__(self, what: str, value: int, limit: int, advice: str) -> None:
+        super().__init__(f"{what} is {value:,}, the limit is {limit:,}: {advice}")
+        self.what = what
+        self.value = value
+        self.limit = limit
+
+
+class ConfigError(CallerError):
+    code = "config"
+
+
+class OwnershipLost(HoldfastError):
+    code = "ownership_lost"
+
+
+class LeaseLost(OwnershipLost):
+    code = "lease_lost"
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"the lease of worker {worker!r} has ended: drop its chats and register as a new worker")
+        self.worker = worker
+
+
+class StaleWriter(OwnershipLost):
+    code = "stale_writer"
+
+
+class RecordError(HoldfastError):
+    code = "record"
+
+
+class UnknownRecord(RecordError):
+    code = "unknown_record"
+
+
+class CorruptRecord(RecordError):
+    code = "corrupt_record"
+
+
+class StoreError(HoldfastError):
+    code = "store"
+
+
+class StoreUnavailable(StoreError):
+    code = "store_unavailable"
+
+    def __init__(self, message: str, *, outcome: Outcome = "not_written") -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class StoreTimeout(StoreUnavailable):
+    code = "store_timeout"
+
+
+class StoreFull(StoreError):
+    code = "store_full"
+
+
+class StoreReadOnly(StoreError):
+    code = "store_read_only"
+
+
+class StoreGone(StoreError):
+    code = "store_gone"
+
+
+class StoreAuth(StoreError):
+    code = "store_auth"
+
+
+class StoreCorrupt(StoreError):
+    code = "store_corrupt"
+
+
+class StoreClosed(StoreError):
+    code = "store_closed"
+
+
+class SchemaError(StoreError):
+    code = "schema"
