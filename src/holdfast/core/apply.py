@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core import journal
-from holdfast.core.codec import decode_message, encode
+from holdfast.core.codec import encode
 from holdfast.core.limits import LIMITS, Limits, unclean_backoff_ms
 from holdfast.core.records import (
     Call,
@@ -23,6 +23,7 @@ from holdfast.core.records import (
     Compaction,
     External,
     Failure,
+    File,
     Frozen,
     Message,
     NewChat,
@@ -34,6 +35,8 @@ from holdfast.core.records import (
     Snapshot,
     State,
     Synthetic,
+    Text,
+    ToolCall,
     ToolResult,
     fence_of,
     last_attempt_of,
@@ -41,6 +44,7 @@ from holdfast.core.records import (
 from holdfast.core.states import (
     CALLS,
     EXECUTION,
+    OPEN,
     OUTSIDE,
     OWNERSHIP,
     RUNNABLE,
@@ -48,6 +52,7 @@ from holdfast.core.states import (
     Owner,
     OwnerEvent,
 )
+from holdfast.errors import InvalidInput
 
 Reason = Literal[
     "state",  # this state does not take this event
@@ -62,10 +67,12 @@ Reason = Literal[
     "limit",  # a documented limit is reached
     "open_calls",  # calls without a result
     "model_is_next",  # the model still owes a response
+    "compaction_is_next",  # a compaction was asked for and is still owed
     "not_the_models_turn",  # a response nobody asked for
     "runnable",  # there is something to run here
     "nothing_outside",  # nobody outside could wake the chat
-    "wrong_message",  # roles or ids that do not fit the event
+    "wrong_message",  # roles, parts or ids that do not fit the event
+    "wrong_cause",  # a cause that this event cannot have
 ]
 
 
@@ -94,6 +101,7 @@ class Change(Frozen):
     stop_children: tuple[str, ...] = ()
     stop_all_children: bool = False
     turn_over: int | None = None  # the turn that ended: a parent may wait for it
+    gone: bool = False  # deleted: no later turn will end
 
     @property
     def reaches_others(self) -> bool:
@@ -102,7 +110,7 @@ class Change(Frozen):
             or self.awaited
             or self.stop_children
             or self.stop_all_children
-            or (self.turn_over is not None and self.after.chat.parent_id)
+            or ((self.gone or self.turn_over is not None) and self.after.chat.parent_id)
         )
 
 
@@ -144,7 +152,7 @@ def apply(snapshot: Snapshot, event: ev.Event, now: int, limits: Limits = LIMITS
 
 
 def create(new: NewChat, now: int, limits: Limits = LIMITS) -> Change:
-    """A new chat; with a first message it is running."""
+    """A new chat; with a first message it is running. Raises InvalidInput for a message that no user sends."""
     chat = Chat(
         id=new.id,
         agent=new.agent,
@@ -160,7 +168,10 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS) -> Change:
     draft = Draft(Snapshot(chat=chat), now, limits)
     draft.tell(journal.ChatCreated(agent=new.agent, parent_id=new.parent_id))
     if new.message is not None:
-        begin(draft, ev.Send(message=new.message))
+        try:
+            begin(draft, ev.Send(message=new.message))
+        except Refusal as refusal:
+            raise InvalidInput("message", str(refusal)) from refusal
     return replace(draft.finish(), before=None)
 
 
@@ -225,7 +236,9 @@ class Draft:
 
     def rest(self, state: State) -> None:
         self.own(OwnerEvent.REST)
-        self.set(state=state, wake_at=None, turn_started_at=None)
+        # Nobody streams into a chat at rest, and the next holder numbers its attempts higher.
+        ended = max(self.chat.attempt_ended, last_attempt_of(self.chat.fence))
+        self.set(state=state, wake_at=None, turn_started_at=None, attempt_ended=ended)
 
     def run(self) -> None:
         """To running: the holder goes on, or the next worker is called now."""
@@ -235,23 +248,41 @@ class Draft:
         self.set(state=State.STOPPING, cause=cause, wake_at=None if self.chat.worker else self.now)
         self.tell(journal.StopRequested(cause=cause))
 
-    def end_turn(self, state: State, cause: Cause | None, detail: str | None = None) -> None:
+    def end_turn(
+        self, state: State, cause: Cause | None, detail: str | None = None, answer: str | None = None
+    ) -> None:
+        """Does nothing if no turn is open: a compaction at rest leaves the last turn's cause and answer alone."""
         if self.chat.turn_started_at is not None:
             self.tell(journal.TurnEnded(turn=self.chat.turn, state=state, cause=cause, detail=detail))
             self.effects["turn_over"] = self.chat.turn
-        self.set(cause=cause, turn_started_at=None)
+            self.set(cause=cause, answer=answer, turn_started_at=None)
 
-    def rest_or_promote(self) -> None:
-        """The end of every turn: the head of the queue starts the next one, or the chat rests."""
+    def end_turn_and_go_on(
+        self, cause: Cause | None, detail: str | None = None, answer: str | None = None, **fields: Any
+    ) -> None:
+        """How a turn ends that did not fail: the queue's head starts the next one, or the chat rests.
+
+        A compaction asked for in the turn's last moments comes before the rest: it was accepted, so it is done.
+        """
+        if fields:
+            self.set(**fields)
+        state = State.RUNNING if self.queue or self.chat.compact else State.IDLE
+        self.end_turn(state, cause, detail, answer)
         if self.queue:
-            head, self.queue = self.queue[0], self.queue[1:]
-            self.start_turn(head.body)
+            self.start_next_turn()
+        elif self.chat.compact:
+            self.set(phase=Phase.REST)
+            self.run()
         else:
             self.set(phase=Phase.REST)
             self.rest(State.IDLE)
 
-    def start_turn(self, body: Raw) -> None:
-        assert not any(call.state in RUNNABLE | OUTSIDE for call in self.calls), "open calls under a new message"
+    def start_next_turn(self) -> None:
+        head, self.queue = self.queue[0], self.queue[1:]
+        self.start_turn(head.id, head.body)
+
+    def start_turn(self, message_id: str, body: Raw) -> None:
+        assert not self.has_open_calls(), "open calls under a new message"
         self.unarchive()
         self.set(
             turn=self.chat.turn + 1,
@@ -264,7 +295,7 @@ class Draft:
             phase=Phase.MODEL,
         )
         self.tell(journal.TurnStarted(turn=self.chat.turn))
-        self.add_message(body)
+        self.add_user_message(message_id, body)
         self.run()
 
     def unarchive(self) -> None:
@@ -274,18 +305,22 @@ class Draft:
 
     # -- history
 
-    def add_message(self, body: Raw) -> None:
-        """A user message that was validated when it was accepted."""
-        message = decode_message(body)
-        self._append(journal.MessageAdded(message=body), message)
+    def add_user_message(self, message_id: str, body: Raw) -> None:
+        """It was checked when it was accepted, and is passed on unread: newer code may have queued it."""
+        self._append(journal.MessageAdded(message=body), Role.USER, message_id)
 
-    def add_response(self, message: Message, *, attempt: int | None, started: tuple[str, ...] = ()) -> None:
+    def add_response(self, message: Message, *, attempt: int, started: tuple[str, ...] = ()) -> None:
         entry = journal.MessageAdded(message=Raw(encode(message)), attempt=attempt, started=started)
-        self._append(entry, message)
+        self._append(entry, Role.ASSISTANT, message.id)
+        self.effects["ended_attempt"] = attempt
 
-    def _append(self, entry: journal.MessageAdded, message: Message) -> None:
-        self.lines.append(Line(entry, self.chat.length, message.role, message.id))
+    def _append(self, entry: journal.MessageAdded, role: Role, message_id: str) -> None:
+        self.lines.append(Line(entry, self.chat.length, role, message_id))
         self.set(length=self.chat.length + 1)
+
+    def end_attempts(self, upto: int) -> None:
+        if upto > self.chat.attempt_ended:
+            self.set(attempt_ended=upto)
 
     def cut(self, pos: int) -> None:
         if not 0 <= pos < self.chat.length:
@@ -306,7 +341,7 @@ class Draft:
         if any(queued.id == event.message.id for queued in self.queue):
             raise Refusal("wrong_message", f"message {event.message.id!r} is queued already")
         body = Raw(encode(event.message))
-        size = len(bytes(body)) + sum(len(bytes(queued.body)) for queued in self.queue)
+        size = len(body) + sum(len(queued.body) for queued in self.queue)
         if size > self.limits.queue_bytes_max:
             raise Refusal(
                 "limit", f"the queue would hold {size:,} bytes, the limit is {self.limits.queue_bytes_max:,}"
@@ -342,7 +377,8 @@ class Draft:
 
     def open_batch(self, message: Message, plans: dict[str, ev.PlannedCall]) -> None:
         """The calls of the response just added become the current ones; each result's position is kept free."""
-        if not message.calls:
+        calls = message.calls
+        if not calls:
             self.calls = ()
             self.set(batch=None)
             return
@@ -357,9 +393,12 @@ class Draft:
                 replay=plans[part.call_id].replay,
                 on_unknown=plans[part.call_id].on_unknown,
             )
-            for n, part in enumerate(message.calls)
+            for n, part in enumerate(calls)
         )
         self.set(batch=batch, length=first + len(self.calls))
+
+    def has_open_calls(self) -> bool:
+        return any(call.state in OPEN for call in self.calls)
 
     def call(self, call_id: str) -> Call:
         for call in self.calls:
@@ -382,8 +421,10 @@ class Draft:
         entry = journal.MessageAdded(message=Raw(encode(message)), call_state=call.state, off_history=not in_history)
         self.lines.append(Line(entry, call.pos if in_history else None, Role.TOOL, message.id))
 
-    def answer_synthetically(self, call: Call, event: CallEvent, kind: Synthetic, content: str) -> None:
-        moved = self.move(call, event)
+    def answer_synthetically(
+        self, call: Call, event: CallEvent, kind: Synthetic, content: str, **fields: Any
+    ) -> None:
+        moved = self.move(call, event, **fields)
         self.answer(moved, ToolResult(call_id=call.id, name=call.name, content=content, error=True, synthetic=kind))
         if moved.external is External.CHILD and moved.child_id and moved.state is CallState.CANCELLED:
             self.effects["stop_children"] = (*self.effects.get("stop_children", ()), moved.child_id)
@@ -391,47 +432,40 @@ class Draft:
     def answer_all(self, why: str, *, lost: bool = False) -> None:
         """Every open call gets its result now. `lost`: nobody saw the started ones end."""
         for call in self.calls:
+            if call.state not in OPEN:
+                continue
             if call.state is CallState.STARTED and lost and call.replay is Replay.UNSAFE:
                 self.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call))
-            elif call.state is CallState.STARTED:
-                self.answer_synthetically(
-                    call,
-                    CallEvent.CANCEL,
-                    Synthetic.CANCELLED,
-                    f"Cancelled while it ran: {why}. It may have taken effect in part.",
-                )
-            elif call.state in RUNNABLE | OUTSIDE:
-                self.answer_synthetically(call, CallEvent.CANCEL, Synthetic.CANCELLED, f"Never ran: {why}.")
+            else:
+                kind, content = _cancelled(call, why)
+                self.answer_synthetically(call, CallEvent.CANCEL, kind, content)
 
     def settle(self) -> None:
-        """After a call moved: once all are answered the model is next, and steering messages join."""
-        if self.chat.phase is Phase.CALLS and not any(c.state in RUNNABLE | OUTSIDE for c in self.calls):
+        """After a call moved: a waiting chat runs again as soon as something is runnable, else it waits for the next
+        expiry; once all calls are answered the model is next, and steering messages join.
+        """
+        if self.chat.state is State.STOPPING:
+            return  # what is still open is answered when the stop is done
+        answered = not self.has_open_calls()
+        if self.chat.state is State.WAITING:
+            if not answered and not any(call.state in RUNNABLE for call in self.calls):
+                self.set(wake_at=next_expiry(self.calls))
+                return
+            self.run()
+            self.tell(journal.TurnResumed())
+        if answered and self.chat.phase is Phase.CALLS:
             self.set(phase=Phase.MODEL)
             self.step_boundary()
 
     def step_boundary(self) -> None:
+        """Steering messages join here: never between a call and its result."""
+        if not self.queue:
+            return
         steering = tuple(queued for queued in self.queue if queued.mode == "steer")
-        if steering and self.chat.state is State.RUNNING:
+        if steering:
             self.queue = tuple(queued for queued in self.queue if queued.mode != "steer")
             for queued in steering:
-                self.add_message(queued.body)
-            self.set(phase=Phase.MODEL)
-
-    def resume_or_wait(self) -> None:
-        """A waiting chat runs again as soon as something is runnable; else it waits for the next expiry."""
-        if self.chat.state is not State.WAITING:
-            return
-        self.settle_waiting()
-        if any(call.state in RUNNABLE for call in self.calls) or self.chat.phase is Phase.MODEL:
-            self.run()
-            self.tell(journal.TurnResumed())
-            if self.chat.phase is Phase.MODEL:
-                self.step_boundary()
-        else:
-            self.set(wake_at=next_expiry(self.calls))
-
-    def settle_waiting(self) -> None:
-        if not any(call.state in RUNNABLE | OUTSIDE for call in self.calls):
+                self.add_user_message(queued.id, queued.body)
             self.set(phase=Phase.MODEL)
 
 
@@ -447,12 +481,23 @@ def _unknown_text(call: Call) -> str:
     )
 
 
+def _cancelled(call: Call, why: str) -> tuple[Synthetic, str]:
+    """What the model is told of a call that ends without an outcome. "Never ran" is said only where it is true."""
+    if call.state is CallState.STARTED:
+        return Synthetic.CANCELLED, f"Cancelled while it ran: {why}. It may have taken effect in part."
+    if call.starts:
+        return Synthetic.UNKNOWN, f"{_unknown_text(call)} Nothing more was done about it: {why}."
+    if call.state is CallState.EXTERNAL:
+        return Synthetic.CANCELLED, f"Not answered: {why}."
+    return Synthetic.CANCELLED, f"Never ran: {why}."
+
+
 # --- cells: clients --------------------------------------------------------------------------------
 
 
 def begin(draft: Draft, event: ev.Send) -> None:
     _check_user(event.message)
-    draft.start_turn(Raw(encode(event.message)))
+    draft.start_turn(event.message.id, Raw(encode(event.message)))
 
 
 def enqueue(draft: Draft, event: ev.Send) -> None:
@@ -469,7 +514,7 @@ def enqueue_and_promote(draft: Draft, event: ev.Send) -> None:
     _check_user(event.message)
     if draft.queue:
         draft.enqueue(event, event.mode)
-        draft.rest_or_promote()
+        draft.start_next_turn()
     else:
         begin(draft, event)
 
@@ -479,7 +524,8 @@ def answer_or_enqueue(draft: Draft, event: ev.Send) -> None:
     _check_user(event.message)
     for call in draft.calls:
         if call.state is CallState.EXTERNAL and call.external is External.QUESTION:
-            _finish_external(draft, call, event.message.text, error=False, by="")
+            _finish_external(draft, call, _as_answer(event.message), error=False, by="")
+            draft.settle()
             return
     draft.enqueue(event, event.mode)
 
@@ -488,7 +534,7 @@ def answer_all_and_begin(draft: Draft, event: ev.Send) -> None:
     _check_user(event.message)
     draft.answer_all("the user sent a new message")
     draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
-    draft.start_turn(Raw(encode(event.message)))
+    draft.start_turn(event.message.id, Raw(encode(event.message)))
 
 
 def interrupt(draft: Draft, event: ev.Send) -> None:
@@ -504,7 +550,7 @@ def edit_at_rest(draft: Draft, event: ev.Edit) -> None:
     draft.cut(event.pos)
     draft.set(batch=None)
     draft.calls = ()
-    draft.start_turn(Raw(encode(event.message)))
+    draft.start_turn(event.message.id, Raw(encode(event.message)))
 
 
 def edit_waiting(draft: Draft, event: ev.Edit) -> None:
@@ -513,7 +559,7 @@ def edit_waiting(draft: Draft, event: ev.Edit) -> None:
     draft.cut(event.pos)
     draft.answer_all("the conversation was edited")
     draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
-    draft.start_turn(Raw(encode(event.message)))
+    draft.start_turn(event.message.id, Raw(encode(event.message)))
 
 
 def edit_at_work(draft: Draft, event: ev.Edit) -> None:
@@ -521,6 +567,7 @@ def edit_at_work(draft: Draft, event: ev.Edit) -> None:
     _check_edit(draft, event)
     draft.drop(draft.queue, "edited")
     draft.cut(event.pos)
+    draft.set(phase=Phase.REST)  # whatever was streamed answers messages that are gone
     draft.enqueue(event, "interrupt", first=True)
     if draft.chat.state is State.RUNNING:
         draft.stopping(Cause.SUPERSEDED)
@@ -551,10 +598,8 @@ def stop_waiting(draft: Draft, event: ev.Stop) -> None:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
     draft.tell(journal.StopRequested(cause=Cause.USER))
-    draft.answer_all("stopped by the user")
-    draft.set(answer=None)
-    draft.end_turn(State.RUNNING if draft.queue else State.IDLE, Cause.USER)
-    draft.rest_or_promote()
+    draft.answer_all(_why(Cause.USER))
+    draft.end_turn_and_go_on(Cause.USER, compact=False)
 
 
 def promote(draft: Draft, event: ev.Promote) -> None:
@@ -571,12 +616,12 @@ def promote_waiting(draft: Draft, event: ev.Promote) -> None:
     draft.to_front(event.message_id)
     draft.answer_all("the user moved on to another message")
     draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
-    draft.rest_or_promote()
+    draft.start_next_turn()
 
 
 def promote_failed(draft: Draft, event: ev.Promote) -> None:
     draft.to_front(event.message_id)
-    draft.rest_or_promote()
+    draft.start_next_turn()
 
 
 def withdraw(draft: Draft, event: ev.Withdraw) -> None:
@@ -588,14 +633,23 @@ def approve(draft: Draft, event: ev.Approve) -> None:
         draft.call(event.call_id), CallEvent.APPROVE, answered_by=event.by, question=None, expires_at=None
     )
     draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=call.state, by=event.by))
-    draft.resume_or_wait()
+    draft.settle()
 
 
 def deny(draft: Draft, event: ev.Deny) -> None:
     words = f' They said: "{event.words}"' if event.words else ""
     call = draft.call(event.call_id)
-    draft.answer_synthetically(call, CallEvent.DENY, Synthetic.DENIED, f"Denied: a person refused this call.{words}")
-    _after_answer(draft)
+    if call.state is not CallState.ASKING:
+        raise Refusal("call_state", f"call {call.id!r} is {call.state}; a person denies what a person was asked")
+    draft.answer_synthetically(
+        call,
+        CallEvent.DENY,
+        Synthetic.DENIED,
+        f"Denied: a person refused this call.{words}",
+        answered_by=event.by,
+        question=None,
+    )
+    draft.settle()
 
 
 def submit(draft: Draft, event: ev.Submit) -> None:
@@ -603,6 +657,7 @@ def submit(draft: Draft, event: ev.Submit) -> None:
     if call.external not in (External.CLIENT, External.QUESTION):
         raise Refusal("call_state", f"call {call.id!r} is not one that a client answers")
     _finish_external(draft, call, event.content, error=event.error, by=event.by)
+    draft.settle()
 
 
 def begin_compaction(draft: Draft, event: ev.Compact) -> None:
@@ -633,6 +688,11 @@ def leave(draft: Draft, event: ev.Event) -> None:
     """Allowed, and nothing in this chat changes by it."""
 
 
+def delete(draft: Draft, event: ev.Delete) -> None:
+    """Allowed. Whoever waits for a later turn of this chat is told that none will come."""
+    draft.effects["gone"] = True
+
+
 def ignore(draft: Draft, event: ev.Event) -> None:
     """Too late to matter."""
 
@@ -640,6 +700,10 @@ def ignore(draft: Draft, event: ev.Event) -> None:
 def _check_user(message: Message) -> None:
     if message.role is not Role.USER:
         raise Refusal("wrong_message", f"only user messages are sent, this one is of role {message.role}")
+    if not all(isinstance(part, Text | File) for part in message.parts):
+        raise Refusal("wrong_message", "a user message holds text and files, nothing else")
+    if not any(isinstance(part, File) or part.text for part in message.parts if isinstance(part, Text | File)):
+        raise Refusal("wrong_message", "the message says nothing; send some text or a file")
 
 
 def _check_edit(draft: Draft, event: ev.Edit) -> None:
@@ -650,18 +714,27 @@ def _check_edit(draft: Draft, event: ev.Edit) -> None:
         raise Refusal("not_a_user_message", f"only user messages can be edited, this one is of role {event.role}")
 
 
+def _as_answer(message: Message) -> str:
+    """A message as the answer to a question: its text, and where its files are."""
+    files = [f"[{part.media_type}: {part.uri}]" for part in message.parts if isinstance(part, File)]
+    return "\n".join([message.text, *files] if message.text else files)
+
+
+def _why(cause: Cause | None) -> str:
+    return "superseded by a newer message" if cause is Cause.SUPERSEDED else "stopped by the user"
+
+
 # --- cells: surroundings ---------------------------------------------------------------------------
 
 
 def child_ended(draft: Draft, event: ev.ChildEnded) -> None:
+    content = event.text if event.text is not None else "The sub-agent ended without a recorded answer."
+    error = event.error or event.text is None
     for call in draft.calls:
-        if (
-            call.state is CallState.EXTERNAL
-            and call.child_id == event.child_id
-            and (call.child_turn or 0) <= event.turn
-        ):
-            content = event.text if event.text is not None else "The sub-agent ended without a recorded answer."
-            _finish_external(draft, call, content, error=event.error or event.text is None, by=event.child_id)
+        waits = call.state is CallState.EXTERNAL and call.child_id == event.child_id
+        if waits and (call.child_turn or 0) <= event.turn:
+            _finish_external(draft, call, content, error=error, by=event.child_id)
+    draft.settle()
 
 
 def due(draft: Draft, event: ev.Event) -> None:
@@ -674,10 +747,9 @@ def due(draft: Draft, event: ev.Event) -> None:
             draft.answer_synthetically(
                 call, CallEvent.DENY, Synthetic.EXPIRED, "Denied: nobody answered the approval in time."
             )
-            _after_answer(draft)
         else:
             draft.answer_synthetically(call, CallEvent.CANCEL, Synthetic.EXPIRED, "Expired: nobody answered in time.")
-            _after_answer(draft)
+    draft.settle()
 
 
 def _finish_external(draft: Draft, call: Call, content: str, *, error: bool, by: str) -> None:
@@ -685,53 +757,60 @@ def _finish_external(draft: Draft, call: Call, content: str, *, error: bool, by:
         raise Refusal("call_state", f"call {call.id!r} is {call.state} and waits for nobody outside")
     moved = draft.move(call, CallEvent.FINISH, answered_by=by)
     draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=content, error=error))
-    _after_answer(draft)
-
-
-def _after_answer(draft: Draft) -> None:
-    if draft.chat.state is State.WAITING:
-        draft.resume_or_wait()
-    elif draft.chat.state is State.RUNNING:
-        draft.settle()
 
 
 # --- cells: a runner -------------------------------------------------------------------------------
 
 
 def respond(draft: Draft, event: ev.Responded) -> None:
-    message = event.message
-    if message.role is not Role.ASSISTANT:
-        raise Refusal("wrong_message", f"a response is an assistant message, not one of role {message.role}")
-    if draft.chat.phase is not Phase.MODEL:
-        raise Refusal("not_the_models_turn", f"what is next is {draft.chat.phase}, not a model response")
-    if len(message.calls) > draft.limits.batch_calls_max:
-        raise Refusal(
-            "limit", f"{len(message.calls)} calls in one response; the limit is {draft.limits.batch_calls_max}"
-        )
+    message, chat = event.message, draft.chat
+    if chat.phase is not Phase.MODEL:
+        raise Refusal("not_the_models_turn", f"what is next is {chat.phase}, not a model response")
+    calls = _check_response(message)
+    if len(calls) > draft.limits.batch_calls_max:
+        raise Refusal("limit", f"{len(calls)} calls in one response; the limit is {draft.limits.batch_calls_max}")
     plans = {plan.id: plan for plan in event.plans}
-    ids = [call.call_id for call in message.calls]
-    if len(set(ids)) != len(ids) or set(plans) != set(ids):
-        raise Refusal("wrong_message", "every call of a response needs an id of its own and one plan")
-    if fence_of(event.attempt) != draft.chat.fence:
-        raise Refusal("wrong_message", f"attempt {event.attempt} was not made under fence {draft.chat.fence}")
-    started = tuple(id for id in ids if plans[id].start)
+    if plans.keys() != calls:
+        raise Refusal("wrong_message", "every call of a response needs one plan")
+    _check_attempt(chat, event.attempt)
+    started = tuple(plan.id for plan in event.plans if plan.start)
     draft.add_response(message, attempt=event.attempt, started=started)
     draft.open_batch(message, plans)
     draft.set(
-        step=draft.chat.step + 1,
-        turn_tokens=draft.chat.turn_tokens + event.tokens,
-        attempt_ended=max(draft.chat.attempt_ended, event.attempt),
+        step=chat.step + 1,
+        turn_tokens=chat.turn_tokens + event.tokens,
+        attempt_ended=event.attempt,
         phase=Phase.CALLS if draft.calls else Phase.REST,
     )
-    draft.effects["ended_attempt"] = event.attempt
     for call_id in started:
         draft.move(draft.call(call_id), CallEvent.START, started_at=draft.now, starts=1)
     if not draft.calls:
         draft.step_boundary()
 
 
+def _check_response(message: Message) -> set[str]:
+    """The ids of its calls."""
+    if message.role is not Role.ASSISTANT:
+        raise Refusal("wrong_message", f"a response is an assistant message, not one of role {message.role}")
+    if any(isinstance(part, ToolResult) for part in message.parts):
+        raise Refusal("wrong_message", "a response holds no tool results")
+    ids = [part.call_id for part in message.parts if isinstance(part, ToolCall)]
+    unique = set(ids)
+    if len(unique) != len(ids):
+        raise Refusal("wrong_message", "every call of a response needs an id of its own")
+    return unique
+
+
+def _check_attempt(chat: Chat, attempt: int) -> None:
+    if fence_of(attempt) != chat.fence:
+        raise Refusal("wrong_message", f"attempt {attempt} was not made under fence {chat.fence}")
+    if attempt <= chat.attempt_ended:
+        raise Refusal("wrong_message", f"attempt {attempt} is over; the last one to end was {chat.attempt_ended}")
+
+
 def record_lost_attempt(draft: Draft, event: ev.AttemptLost) -> None:
-    draft.set(attempt_ended=max(draft.chat.attempt_ended, event.attempt))
+    _check_attempt(draft.chat, event.attempt)
+    draft.end_attempts(event.attempt)
     draft.tell(
         journal.AttemptFailed(
             attempt=event.attempt,
@@ -764,17 +843,21 @@ def ask_approval(draft: Draft, event: ev.AskApproval) -> None:
 
 
 def delegate(draft: Draft, event: ev.Delegate) -> None:
+    call_id, spawn = event.call_id, event.spawn
+    child_id = spawn.id if spawn is not None else event.child_id
+    if (event.external is External.CHILD) != (child_id is not None):
+        raise Refusal("wrong_message", "a call waits for a child exactly when it names one")
+    if event.external is External.TIMER and event.expires_at is None:
+        raise Refusal("wrong_message", "a timer needs the time at which it rings")
     call = draft.move(
-        draft.call(event.call_id),
+        draft.call(call_id),
         CallEvent.DELEGATE,
         external=event.external,
         question=event.question,
-        child_id=event.child_id,
+        child_id=child_id,
         child_turn=event.child_turn,
         expires_at=event.expires_at,
     )
-    if (event.external is External.CHILD) != (event.child_id is not None):
-        raise Refusal("wrong_message", "a call waits for a child exactly when it names one")
     draft.tell(
         journal.CallChanged(
             call_id=call.id,
@@ -785,8 +868,21 @@ def delegate(draft: Draft, event: ev.Delegate) -> None:
             child_id=call.child_id,
         )
     )
+    if spawn is not None:
+        _spawn(draft, call, spawn)
     if call.child_id is not None:
         draft.effects["awaited"] = call
+
+
+def _spawn(draft: Draft, call: Call, new: NewChat) -> None:
+    """A child chat, created in this transaction. Who its parent is, is known here and nowhere better."""
+    if new.message is not None:
+        _check_user(new.message)
+    chat = draft.chat
+    draft.effects["spawned"] = replace(new, parent_id=chat.id, parent_call=call.id, depth=chat.depth + 1)
+    if chat.state is State.STOPPING and chat.cause is Cause.USER:
+        # The stop has already gone through the children and would miss this one.
+        draft.effects["stop_children"] = (new.id,)
 
 
 def refuse_call(draft: Draft, event: ev.Refuse) -> None:
@@ -804,11 +900,11 @@ def record_outcome(draft: Draft, event: ev.Outcome) -> None:
         raise Refusal("call_state", f"call {call.id!r} is {call.state}; only a started call has an outcome")
     moved = draft.move(call, CallEvent.FINISH)
     draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=event.content, error=event.error))
-    draft.set(unclean=0)
+    if draft.chat.unclean:
+        draft.set(unclean=0)
     if event.spawn is not None:
-        draft.effects["spawned"] = event.spawn
-    if draft.chat.state is State.RUNNING:
-        draft.settle()
+        _spawn(draft, call, event.spawn)
+    draft.settle()
 
 
 def note(draft: Draft, event: ev.Note) -> None:
@@ -822,6 +918,8 @@ def finish_compaction(draft: Draft, event: ev.FinishCompaction) -> None:
         return
     if not 0 < event.upto <= draft.chat.length:
         raise Refusal("no_such_message", f"a compaction up to {event.upto} of {draft.chat.length} positions")
+    if draft.has_open_calls() and event.upto >= draft.calls[0].pos:
+        raise Refusal("open_calls", f"a compaction up to {event.upto} covers calls that have no result yet")
     draft.effects["compaction"] = Compaction(upto=event.upto, summary=event.summary, created_at=draft.now)
     draft.tell(journal.Compacted(upto=event.upto, summary=event.summary))
 
@@ -840,33 +938,60 @@ def park(draft: Draft, event: ev.Park) -> None:
 
 
 def finish_turn(draft: Draft, event: ev.FinishTurn) -> None:
+    chat = draft.chat
     _check_nothing_open(draft)
-    if draft.chat.phase is not Phase.REST and event.cause is None:
+    if event.cause not in _CAUSES_OF_A_RUNNER:
+        raise Refusal("wrong_cause", f"a runner does not end a turn because of {event.cause}")
+    if chat.phase is not Phase.REST and event.cause is None:
         raise Refusal("model_is_next", "the model still owes a response to the last message")
-    draft.set(unclean=0, answer=event.answer)
-    draft.end_turn(State.RUNNING if draft.queue else State.IDLE, event.cause, event.detail)
-    draft.rest_or_promote()
+    if chat.compact and chat.turn_started_at is None:
+        raise Refusal("compaction_is_next", "the compaction that this chat was woken for is still owed")
+    draft.end_turn_and_go_on(event.cause, event.detail, event.answer, unclean=0)
+
+
+# A stop comes from a user, a handover from a release or a lost lease; none of them is a turn's own end.
+_CAUSES_OF_A_RUNNER = (None, Cause.BUDGET, Cause.DEADLINE)
 
 
 def finish_stop(draft: Draft, event: ev.FinishStop) -> None:
-    """The partial response enters history unless history was cut meanwhile; then it stays in the deltas."""
-    why = "stopped by the user" if draft.chat.cause is Cause.USER else "superseded by a newer message"
     cause = draft.chat.cause or Cause.USER
-    draft.answer_all(why)
-    if event.partial is not None and event.length == draft.chat.length:
-        _add_partial(draft, event.partial, event.attempt, why)
-    draft.set(unclean=0, answer=None, attempt_ended=max(draft.chat.attempt_ended, last_attempt_of(draft.chat.fence)))
-    draft.end_turn(State.RUNNING if draft.queue else State.IDLE, cause, event.detail)
-    draft.rest_or_promote()
+    draft.answer_all(_why(cause))
+    if event.partial is not None:
+        _add_partial(draft, event, event.partial, cause)
+    _end_stopped_attempts(draft, event.attempt)
+    _finish_stopping(draft, cause, event.detail, unclean=0)
 
 
-def _add_partial(draft: Draft, partial: Message, attempt: int | None, why: str) -> None:
-    if partial.role is not Role.ASSISTANT or not partial.parts:
-        raise Refusal("wrong_message", "a partial response is an assistant message with at least one part")
-    draft.add_response(partial, attempt=attempt)
-    draft.open_batch(partial, {part.call_id: ev.PlannedCall(id=part.call_id) for part in partial.calls})
-    draft.effects["ended_attempt"] = attempt
-    draft.answer_all(why)
+def _add_partial(draft: Draft, event: ev.FinishStop, partial: Message, cause: Cause) -> None:
+    """The partial response enters history if the model still owed it there; else it stays in the deltas.
+
+    It does not if history was cut meanwhile, nor if clients were told to forget it because its worker was lost before
+    the stop.
+    """
+    _check_response(partial)
+    if event.attempt is None or not partial.parts:
+        raise Refusal("wrong_message", "a partial response has at least one part and names its attempt")
+    chat = draft.chat
+    if chat.phase is Phase.MODEL and event.length == chat.length and event.attempt > chat.attempt_ended:
+        # Only now is the cause certain: a user's stop may have come after the message that superseded this.
+        partial = replace(partial, stopped=cause)
+        draft.add_response(partial, attempt=event.attempt)
+        draft.open_batch(partial, {part.call_id: ev.PlannedCall(id=part.call_id) for part in partial.calls})
+        draft.answer_all(_why(cause))
+
+
+def _end_stopped_attempts(draft: Draft, attempt: int | None) -> None:
+    """The stopped attempt is over, and so are those of earlier holders. The holder's next one is not."""
+    fence = draft.chat.fence
+    if attempt is not None and fence_of(attempt) > fence:
+        raise Refusal("wrong_message", f"attempt {attempt} was not made under fence {fence} or before")
+    draft.end_attempts(max(attempt or 0, last_attempt_of(fence - 1)))
+
+
+def _finish_stopping(draft: Draft, cause: Cause, detail: str | None, **fields: Any) -> None:
+    if cause is Cause.USER:
+        fields["compact"] = False  # the user's stop ends a compaction as well
+    draft.end_turn_and_go_on(cause, detail, **fields)
 
 
 def fail(draft: Draft, event: ev.Fail) -> None:
@@ -878,27 +1003,24 @@ def _fail(draft: Draft, error: Failure) -> None:
     draft.end_turn(State.FAILED, error.cause, error.code)
     draft.rest(State.FAILED)
     owed = Phase.REST if draft.chat.phase is Phase.REST else Phase.MODEL
-    draft.set(error=error, answer=None, compact=False, phase=owed)
+    draft.set(error=error, compact=False, phase=owed)
     draft.tell(journal.ChatFailed(error=error))
 
 
 def fail_stopping(draft: Draft, event: ev.Fail) -> None:
     """It was to end anyway: the stop is done, the error is noted."""
+    _end_stopped_attempts(draft, event.attempt)
     _stop_with_error(draft, event.error)
 
 
 def _stop_with_error(draft: Draft, error: Failure) -> None:
     draft.tell(journal.Noted(topic="error", text=f"{error.code}: {error.message}"))
     draft.answer_all("the turn failed while stopping", lost=True)
-    draft.set(
-        answer=None, attempt_ended=max(draft.chat.attempt_ended, last_attempt_of(draft.chat.fence)), compact=False
-    )
-    draft.end_turn(State.RUNNING if draft.queue else State.IDLE, draft.chat.cause, error.code)
-    draft.rest_or_promote()
+    _finish_stopping(draft, draft.chat.cause or Cause.USER, error.code, compact=False)
 
 
 def _check_nothing_open(draft: Draft) -> None:
-    open_calls = [call.id for call in draft.calls if call.state in RUNNABLE | OUTSIDE]
+    open_calls = [call.id for call in draft.calls if call.state in OPEN]
     if open_calls:
         raise Refusal("open_calls", f"calls {', '.join(open_calls)} have no result yet")
 
@@ -918,20 +1040,24 @@ def claim_waiting(draft: Draft, event: ev.Claim) -> None:
     """Only the clock leads here. If what was due makes nothing runnable, the chat goes on waiting, unowned."""
     if draft.chat.wake_at is None or draft.chat.wake_at > draft.now:
         raise Refusal("not_due", "the chat waits for somebody outside")
-    due(draft, event)
+    due(draft, event)  # sets the next wake_at if nothing came of it
     if draft.chat.state is State.RUNNING:
         claim(draft, event)
 
 
 def _settle_lost_calls(draft: Draft) -> None:
-    """Whoever started these calls is gone: a new holder never inherits a running body."""
+    """Whoever started these calls is gone: a new holder never inherits a running body.
+
+    A stop asks nobody: what it does not know it tells the model.
+    """
+    stopping = draft.chat.state is State.STOPPING
     for call in draft.calls:
         if call.state is not CallState.STARTED:
             continue
         if call.replay is not Replay.UNSAFE:
             moved = draft.move(call, CallEvent.REVERT, started_at=None)
             draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=moved.state, detail="runs again"))
-        elif call.on_unknown == "ask":
+        elif call.on_unknown == "ask" and not stopping:
             moved = draft.move(call, CallEvent.DOUBT, external=External.QUESTION, question=_unknown_text(call))
             draft.tell(
                 journal.CallChanged(
@@ -944,8 +1070,7 @@ def _settle_lost_calls(draft: Draft) -> None:
             )
         else:
             draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call))
-    if draft.chat.state is State.RUNNING:
-        draft.settle()
+    draft.settle()
 
 
 def release(draft: Draft, event: ev.Release) -> None:
@@ -982,29 +1107,31 @@ def _hand_over(draft: Draft, cause: Cause, *, wake_at: int) -> None:
     if draft.chat.state is State.RUNNING and draft.chat.phase is Phase.MODEL:
         # The next holder asks the model again. A stopping chat keeps its preview: it becomes the partial text.
         ended = last_attempt_of(draft.chat.fence)
-        draft.set(attempt_ended=ended)
+        draft.end_attempts(ended)
         draft.tell(journal.PreviewReset(attempt=ended, cause=cause))
 
 
 def repair(draft: Draft, event: ev.Repair) -> None:
-    """Bring ownership and wake_at back into line with the state."""
+    """Bring ownership, wake_at and calls back into line with the state."""
     chat = draft.chat
     if chat.state in (State.RUNNING, State.STOPPING):
-        if event.lease_is_live:
+        wake_at = chat.wake_at if chat.wake_at is not None else draft.now
+        if chat.worker is None:
+            draft.set(wake_at=wake_at)
+        elif event.lease_is_live:
             draft.set(wake_at=None)
         else:
-            draft.set(worker=None, wake_at=chat.wake_at if chat.wake_at is not None else draft.now)
+            draft.own(OwnerEvent.EXPIRE)
+            _hand_over(draft, Cause.LEASE_LOST, wake_at=wake_at)
     elif chat.state is State.WAITING:
-        draft.set(worker=None)
-        if any(call.state in OUTSIDE for call in draft.calls) and not any(c.state in RUNNABLE for c in draft.calls):
-            draft.set(wake_at=next_expiry(draft.calls))
-        else:
-            draft.set(state=State.RUNNING, wake_at=draft.now)
-            draft.settle()
+        draft.own(OwnerEvent.REST)
+        draft.settle()
     else:
-        draft.set(worker=None, wake_at=None)
+        draft.own(OwnerEvent.REST)
+        draft.set(wake_at=None)
+        draft.answer_all("the chat was at rest", lost=True)
         if chat.state is State.IDLE and draft.queue:
-            draft.rest_or_promote()
+            draft.start_next_turn()
     draft.tell(journal.ChatRepaired(reason=event.reason))
 
 

@@ -26,7 +26,7 @@ def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, what: str) ->
         if "Invalid value" in str(error) or "Invalid enum value" in str(error):
             raise UnknownRecord(f"a {what} was written by newer code: {error}") from error
         raise CorruptRecord(f"stored bytes are not a {what}: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise CorruptRecord(f"stored bytes are not a {what}: {error}") from error
 
 

@@ -202,13 +202,17 @@ class AskApproval(RunnerEvent):
 
 
 class Delegate(RunnerEvent):
-    """Hand a call to somebody outside; it is answered by Submit, ChildEnded or Due."""
+    """Hand a call to somebody outside; it is answered by Submit, ChildEnded or Due.
+
+    To a child: one that exists (`child_id`), or one that is created in the same transaction (`spawn`).
+    """
 
     call_id: str
     external: External
     question: str | None = None
     child_id: str | None = None
-    child_turn: int | None = None
+    child_turn: int | None = None  # wait for the end of this turn; None: of the one it is in, if any
+    spawn: NewChat | None = None
     expires_at: int | None = None
 
     name = "delegate"
@@ -230,7 +234,7 @@ class Outcome(RunnerEvent):
     call_id: str
     content: str
     error: bool = False
-    spawn: NewChat | None = None  # a child chat, created in the same transaction
+    spawn: NewChat | None = None  # a child chat that nobody waits for, created in the same transaction
 
     name = "outcome"
 
@@ -260,7 +264,7 @@ class Park(RunnerEvent):
 
 
 class FinishTurn(RunnerEvent):
-    """`cause` None: the model has said all it had to say. `answer` is kept for a parent chat."""
+    """`cause` None: the model has said all it had to say; else a budget or deadline. `answer`: for a parent chat."""
 
     answer: str | None = None
     cause: Cause | None = None
@@ -270,7 +274,10 @@ class FinishTurn(RunnerEvent):
 
 
 class FinishStop(RunnerEvent):
-    """Everything the stop had to end is dead. `partial` was streamed when history had `length` positions."""
+    """Everything the stop had to end is dead. `partial` was streamed when history had `length` positions.
+
+    `attempt` is the last one, named even if nothing of it is kept: it is over, the next one is not.
+    """
 
     partial: Message | None = None
     attempt: int | None = None
@@ -282,6 +289,7 @@ class FinishStop(RunnerEvent):
 
 class Fail(RunnerEvent):
     error: Failure
+    attempt: int | None = None  # as in FinishStop, should the chat be stopping
 
     name = "fail"
 

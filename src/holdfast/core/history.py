@@ -144,5 +144,5 @@ def _counts(part: Part) -> bool:
 def _is_json_object(text: str) -> bool:
     try:
         return isinstance(msgspec.json.decode(text), dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):  # a model can nest as deep as it likes
         return False

@@ -8,13 +8,20 @@ All instants are wall-clock milliseconds and end in `_at`.
 """
 
 from enum import StrEnum
-from typing import Literal, dataclass_transform
+from typing import Any, Literal, dataclass_transform
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, StructMeta
+
+
+class _KeywordOnly(StructMeta):
+    """msgspec hands `frozen` down to subclasses but not `kw_only`; a record's fields are always named."""
+
+    def __new__(mcls, *args: Any, **options: Any) -> "_KeywordOnly":
+        return super().__new__(mcls, *args, **{"kw_only": True, **options})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Frozen(Struct, frozen=True, kw_only=True):
+class Frozen(Struct, frozen=True, metaclass=_KeywordOnly):
     """Base of the values that pass through the core."""
 
 

@@ -98,7 +98,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
     },
     "fork": _stays("leave", IDLE, RUNNING, STOPPING, WAITING, FAILED),
     "archive": _stays("archive", IDLE, FAILED),
-    "delete": _stays("leave", IDLE, FAILED),
+    "delete": _stays("delete", IDLE, FAILED),
     # -- surroundings
     "child_ended": {
         IDLE: Cell("ignore", (IDLE,)),
@@ -225,5 +225,6 @@ CALLS: dict[CallEvent, dict[CallState, CallState]] = {
 # What a runner could do something about, and what only somebody outside can.
 RUNNABLE = frozenset({PLANNED, APPROVED, STARTED})
 OUTSIDE = frozenset({ASKING, EXTERNAL})
+OPEN = RUNNABLE | OUTSIDE
 
 assert {row.partition(".")[0] for row in ROWS} == set(EVENTS)

@@ -92,23 +92,39 @@ class _Unit:
                 # A child that rests already refuses nothing and changes nothing.
                 if (yield from self.read(child_id)) and self.chats[child_id].chat.state in _STOPPABLE:
                     self.apply(child_id, Stop(clear_queue=True))
-            if change.turn_over is not None and chat.parent_id and (yield from self.read(chat.parent_id)):
-                self.apply(chat.parent_id, child_report(change.after, change.turn_over))
+            if chat.parent_id and (report := _report(change)) and (yield from self.read(chat.parent_id)):
+                self.apply(chat.parent_id, report)
 
     def look_at_child(self, parent_id: str, call: Call) -> Generator[Need, Any, None]:
-        """The child may have ended before its parent began to wait."""
+        """The child may have ended before its parent began to wait. One that cannot report is reported lost."""
         assert call.child_id is not None
-        wanted = call.child_turn or 0
-        if not (yield from self.read(call.child_id)):
-            self.apply(parent_id, ChildEnded(child_id=call.child_id, turn=wanted, text=None, error=True))
+        known = yield from self.read(call.child_id)
+        child = self.chats[call.child_id] if known else None
+        if child is None or child.chat.parent_id != parent_id:
+            self.apply(parent_id, _lost(call.child_id))
             return
-        child = self.chats[call.child_id]
-        ended = child.chat.turn if child.chat.turn_started_at is None else child.chat.turn - 1
-        if ended >= wanted:
+        at_rest = child.chat.turn_started_at is None
+        ended = child.chat.turn if at_rest else child.chat.turn - 1
+        if at_rest if call.child_turn is None else ended >= call.child_turn:
             self.apply(parent_id, child_report(child, ended))
 
 
 _STOPPABLE = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
+
+
+_ANY_TURN = 1 << 62
+
+
+def _lost(child_id: str) -> ChildEnded:
+    return ChildEnded(child_id=child_id, turn=_ANY_TURN, text=None, error=True)
+
+
+def _report(change: Change) -> ChildEnded | None:
+    if change.gone:
+        return _lost(change.after.chat.id)
+    if change.turn_over is not None:
+        return child_report(change.after, change.turn_over)
+    return None
 
 
 def child_report(child: Snapshot, turn: int) -> ChildEnded:

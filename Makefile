@@ -1,0 +1,84 @@
+# Needs make and Python 3.11 or newer; everything else goes into .venv. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+CODE   := src tests $(wildcard bench)
+
+# More for one run: make test PYTEST_ARGS="-k lease -x", make lock LOCK_ARGS=--upgrade
+PYTEST_ARGS ?=
+LOCK_ARGS   ?=
+BENCH_ARGS  ?=
+
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List these targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: setup
+setup: $(VENV)/.ready ## Make .venv with the locked dependencies and holdfast itself
+
+.PHONY: run
+run: ## Start holdfast (so far: say what there is)
+	@echo "There is nothing to serve yet."
+	@echo "What exists is the durable core and its stores; the worker, the command line and the HTTP server come next."
+
+.PHONY: test
+test: check ## Check, then run the tests (PYTEST_ARGS="-k name -x")
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: check
+check: setup ## Check format, lint, types and the direction of imports
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/mypy $(CODE)
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: setup ## Format the code and mend what the linter can mend
+	@$(BIN)/ruff format $(CODE)
+	@$(BIN)/ruff check --fix $(CODE)
+
+.PHONY: bench
+bench: setup ## Measure (BENCH_OUT=file keeps the figures)
+	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+# Versions that are already locked stay as they are, so running it twice changes nothing.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS) pyproject.toml
+
+.PHONY: lock
+lock: setup ## Lock the dependencies of pyproject.toml (LOCK_ARGS=--upgrade for newer ones)
+	@$(COMPILE) --output-file requirements.lock
+	@$(COMPILE) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+
+.PHONY: clean
+clean: ## Remove .venv, caches and builds
+	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The two stamps: a changed lock makes the environment anew, so nothing stays that is no longer locked;
+# a changed pyproject.toml or version installs only holdfast again.
+define PYTHON_TOO_OLD
+import sys
+if sys.version_info < (3, 11):
+    sys.exit("holdfast needs Python 3.11 or newer, and $(PYTHON) is %d.%d." % sys.version_info[:2]
+        + " Name a newer one: make setup PYTHON=python3.11")
+endef
+export PYTHON_TOO_OLD
+
+$(VENV)/.locked: requirements-dev.lock
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "holdfast needs Python 3.11 or newer, and there is no $(PYTHON). Name one: make setup PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c "$$PYTHON_TOO_OLD"
+	@echo "Installing the locked dependencies into $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.locked pyproject.toml src/holdfast/__init__.py
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,567 @@
+"""The store's contract: few verbs, each one transaction. Decisions come from the core; the stores differ in SQL.
+
+Every verb either happened wholly or not at all, and raises what `errors.py` says. None waits longer than the
+store's deadline (8 s by default); `StoreTimeout.outcome` then says whether the write may still happen. A verb with
+a key or a commit id may simply be called again: it is answered as done if it was.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Literal, NoReturn
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.core.apply import Change, Refused, apply
+from holdfast.core.codec import check_text, encode
+from holdfast.core.events import Claim, Edit, Event, LeaseExpired, Repair, Send
+from holdfast.core.limits import LIMITS, Limits
+from holdfast.core.records import (
+    Compaction,
+    Frozen,
+    Lease,
+    Message,
+    NewChat,
+    Record,
+    Role,
+    Snapshot,
+    State,
+    Text,
+)
+from holdfast.errors import (
+    InvalidInput,
+    KeyReused,
+    LimitReached,
+    NotFound,
+    RefusedError,
+    StaleWriter,
+    UnknownRecord,
+)
+from holdfast.ids import new_id
+from holdfast.store import hostlock
+from holdfast.store.bell import WORK, Bell
+from holdfast.store.cursor import Cursor
+from holdfast.store.rows import ChatWrite, writes_of
+
+STORE_DEADLINE_S = 8.0
+RENEWAL_DEADLINE_S = 5.0
+POLL_INTERVAL_S = 0.25
+RECEIPT_DAYS = 7
+PAGE_ROWS = 500
+
+
+class StoreOptions(Frozen):
+    """What both stores can be told. Everything has a default that is safe."""
+
+    limits: Limits = LIMITS
+    clock: Clock = SystemClock()
+    deadline_s: float = STORE_DEADLINE_S
+    lease_ttl_ms: int = 30_000
+    poll_interval_s: float = POLL_INTERVAL_S
+
+
+class Key(Frozen):
+    """An idempotency key: unique per principal, remembered for seven days with the answer it got."""
+
+    principal: str
+    key: str
+
+
+class Answer(Record):
+    """What a client call did. The same call with the same key gets the same answer."""
+
+    chat_id: str
+    seq: int
+    state: State
+    dropped: tuple[Raw, ...] = ()  # queued messages that will not be delivered
+
+
+class Item(Frozen):
+    """One thing a reader sees: a journal entry, or a delta of the response that is being streamed."""
+
+    cursor: str
+    at: int
+    body: bytes
+    seq: int | None = None
+    attempt: int | None = None
+    k: int | None = None
+
+
+class Page(Frozen):
+    items: tuple[Item, ...]
+    cursor: str  # read on after this
+    at_rest: bool  # nothing more will come until somebody does something
+    more: bool  # there is more right now
+
+
+class Located(Frozen):
+    pos: int
+    role: Role
+    epoch: int
+
+
+class HistoryRow(Frozen):
+    """One position of the history. `body` is the journal entry's JSON, as it was written."""
+
+    pos: int
+    seq: int
+    role: Role
+    message_id: str
+    body: bytes
+
+
+class DeltaRow(Frozen):
+    attempt: int
+    k: int
+    body: bytes
+
+
+class DeltaBatch(Frozen):
+    """The deltas of one chat in a flush. Written only while this (worker, fence) holds the chat."""
+
+    chat_id: str
+    worker: str
+    fence: int
+    attempt: int
+    first_k: int
+    bodies: tuple[bytes, ...]
+
+
+class WorkerInfo(Frozen):
+    worker: str
+    host: str
+    pid: int
+    lock_path: str | None = None
+    info: Raw = Raw(b"{}")
+
+
+class Violation(Frozen):
+    """A chat for which promise 7 does not hold."""
+
+    chat_id: str
+    state: State
+    reason: str
+
+
+class ChatLine(Frozen):
+    """A chat in a listing."""
+
+    id: str
+    agent: str
+    owner: str
+    title: str | None
+    state: State
+    archived: bool
+    queued: int
+    created_at: int
+    updated_at: int
+    worker: str | None
+    wake_at: int | None
+    metadata: Raw
+
+
+Children = Literal["refuse", "include"]
+
+
+class LeaseLine(ABC):
+    """A worker's lease, kept from any thread over a connection of its own. Synchronous: no event loop needed."""
+
+    @abstractmethod
+    def register(self, worker: WorkerInfo) -> Lease:
+        """Take a lease under a new worker id."""
+
+    @abstractmethod
+    def renew(self, worker: str, info: Raw | None = None) -> Lease:
+        """Extend it by the TTL. Raises LeaseLost once it has ended, even if nobody noticed yet."""
+
+    @abstractmethod
+    def retire(self, worker: str) -> None:
+        """Give the lease up. What the worker still holds is released as after a crash, by the next sweep."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Store(ABC):
+    """See the module's first lines. `open` before use, `close` after; also an async context manager."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.options = options
+        self.bell = Bell()
+        self.unreadable = 0  # chats passed over because newer code wrote them
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect and migrate. Raises StoreUnavailable, StoreAuth, StoreCorrupt, StoreReadOnly, SchemaError."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was taken, then let go. Bounded by the deadline."""
+
+    async def __aenter__(self) -> "Store":
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- chats ------------------------------------------------------------------------------------------------
+
+    async def create_chat(self, new: NewChat, key: Key | None = None) -> Answer:
+        """Create a chat; with a first message it is running. Raises InvalidInput, KeyReused."""
+        self._check_new_chat(new)
+        return await self._create(new, key or own_key(), request_hash(new))
+
+    async def submit(self, chat_id: str, event: Event, key: Key | None = None) -> Answer:
+        """Apply a client's event. Raises NotFound, RefusedError, LimitReached, InvalidInput, KeyReused."""
+        if isinstance(event, Send | Edit):
+            self._check_message(event.message)
+        return await self._submit(chat_id, event, key or own_key(), request_hash(chat_id, event))
+
+    @abstractmethod
+    async def commit(self, snapshot: Snapshot, events: Sequence[Event], commit_id: str) -> Snapshot:
+        """A runner's write: all events or none, fenced. Returns the snapshot after.
+
+        `snapshot` is the runner's own, from its claim or its last commit; if the chat moved on since, the events are
+        applied to what is there now. The same commit id again is answered as done. Raises StaleWriter when another
+        fence or epoch rules, RefusedError when the state does not take an event.
+        """
+
+    @abstractmethod
+    async def read_chat(self, chat_id: str) -> Snapshot:
+        """Raises NotFound, or RecordError if newer code wrote what this code cannot read."""
+
+    @abstractmethod
+    async def list_chats(
+        self, *, owner: str | None = None, state: State | None = None, before: str | None = None, limit: int = 50
+    ) -> list[ChatLine]:
+        """Newest first; `before` is the id of the last one of the page before."""
+
+    @abstractmethod
+    async def fork_chat(
+        self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
+    ) -> Answer:
+        """Copy the history, as bytes, up to the end of the group that position `upto` is in; lands idle."""
+
+    @abstractmethod
+    async def delete_chat(self, chat_id: str, *, children: Children = "refuse") -> tuple[str, ...]:
+        """Really gone, and the spawned chats with it if told so. Returns the ids; refused unless all are at rest."""
+
+    # --- history and journal ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def read_history(self, chat_id: str, *, start: int = 0, limit: int = 10_000) -> list[HistoryRow]:
+        """Positions from `start` on, in order. While calls are open, the positions of their results are missing."""
+
+    @abstractmethod
+    async def read_compaction(self, chat_id: str) -> Compaction | None: ...
+
+    @abstractmethod
+    async def locate_message(self, chat_id: str, message_id: str) -> Located:
+        """Where a message stands in history now. Raises NotFound."""
+
+    @abstractmethod
+    async def read_journal(self, chat_id: str, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
+        """What a reader at cursor `after` has not seen. Raises NotFound, InvalidInput for a bad cursor.
+
+        Deltas come only for an attempt that is still open; once its message is committed, a reader gets that, with
+        the attempt's number on it, in place of the deltas it did not see.
+        """
+
+    async def wait_journal(self, chat_id: str, after: str | None, deadline_s: float) -> Page:
+        """As `read_journal`, but waits until there is something, or the deadline: then an empty page."""
+        clock = _Countdown(deadline_s)
+        with self.bell.listen(chat_id) as listener:
+            while True:
+                page = await self.read_journal(chat_id, after)
+                left_s = clock.left_s()
+                if page.items or left_s <= 0:
+                    return page
+                await listener.wait(min(left_s, self.options.poll_interval_s))
+
+    async def follow_journal(self, chat_id: str, after: str | None = None) -> AsyncIterator[Item]:
+        """Everything from a cursor on, forever; the caller decides when to leave."""
+        while True:
+            page = await self.wait_journal(chat_id, after, deadline_s=60.0)
+            for item in page.items:
+                yield item
+            after = page.cursor
+
+    @abstractmethod
+    async def add_deltas(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
+        """One transaction for all chats. Returns the chats that refused: their writer is stale. Safe to repeat."""
+
+    @abstractmethod
+    async def read_deltas(self, chat_id: str, attempt: int) -> list[DeltaRow]: ...
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lease_line(self) -> LeaseLine:
+        """A connection for leases alone; call from the thread that keeps them."""
+
+    @abstractmethod
+    async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:
+        """Take chats that are due, oldest first, in turn between agents, at most `agents[name]` of each.
+
+        A chat goes to one worker only. A chat this code cannot read is left for a worker that can. Raises LeaseLost.
+        """
+
+    @abstractmethod
+    async def list_workers(self) -> list[Lease]: ...
+
+    async def expire_workers(self) -> dict[str, int]:
+        """Take their chats from workers that are dead: lease over, or flock free on this host.
+
+        Each chat is a transaction of its own. Returns how many chats each lost worker had held.
+        """
+        lost: dict[str, int] = {}
+        for lease in await self.list_workers():
+            if lease.expires_in_ms <= 0 or (lease.lock_path is not None and hostlock.is_dead(lease.lock_path)):
+                # The lease first, so that it cannot be renewed any more; then chat by chat; then the row.
+                await self._end_lease(lease.worker)
+                lost[lease.worker] = await self._take_back(lease.worker)
+                if lease.lock_path is not None:
+                    hostlock.forget(lease.lock_path)
+        for worker in await self._unknown_holders():
+            lost[worker] = await self._take_back(worker)
+        return lost
+
+    async def _take_back(self, worker: str) -> int:
+        held = await self._held_by(worker)
+        for chat_id in held:
+            await self._apply_alone(chat_id, LeaseExpired(worker=worker))
+        await self._drop_worker(worker)
+        return len(held)
+
+    # --- upkeep ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def find_violations(self) -> list[Violation]:
+        """Promise 7 as one query. Empty is what it should be."""
+
+    async def sweep(self) -> dict[str, int]:
+        """Expire dead workers, then repair violations, each in a transaction of its own, counted by reason."""
+        await self.expire_workers()
+        repaired: dict[str, int] = {}
+        for violation in await self.find_violations():
+            live = violation.reason == "running_with_owner_and_wake_at"
+            if await self._apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=live)):
+                repaired[violation.reason] = repaired.get(violation.reason, 0) + 1
+        return repaired
+
+    @abstractmethod
+    async def read_repairs(self) -> dict[str, int]:
+        """How many violations were ever repaired, by reason."""
+
+    @abstractmethod
+    async def prune_receipts(self) -> int:
+        """Forget answers older than seven days."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, int | float | str | None]:
+        """Figures beside their limits, for /health. Never blocks, never raises."""
+
+    # --- for the implementations ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def _create(self, new: NewChat, key: Key, hash: str) -> Answer: ...
+
+    @abstractmethod
+    async def _submit(self, chat_id: str, event: Event, key: Key, hash: str) -> Answer: ...
+
+    async def _apply_alone(self, chat_id: str, event: Event) -> bool:
+        """One chat, one transaction: a chat that refuses, is gone or cannot be read stops nobody else's repair."""
+        try:
+            await self._apply_upkeep(chat_id, event)
+        except UnknownRecord:
+            self.unreadable += 1
+            return False
+        except (RefusedError, StaleWriter, NotFound):
+            return False
+        return True
+
+    @abstractmethod
+    async def _apply_upkeep(self, chat_id: str, event: Event) -> None:
+        """Apply an event that nobody asked for; a Repair is counted in the same transaction."""
+
+    @abstractmethod
+    async def _end_lease(self, worker: str) -> None: ...
+
+    @abstractmethod
+    async def _held_by(self, worker: str) -> list[str]: ...
+
+    @abstractmethod
+    async def _unknown_holders(self) -> list[str]:
+        """Workers that hold chats and have no row: nobody would ever take those chats back."""
+
+    @abstractmethod
+    async def _drop_worker(self, worker: str) -> None:
+        """Forget a worker that holds nothing any more."""
+
+    def _decide_ahead(
+        self, snapshot: Snapshot, events: Sequence[Event], commit_id: str, now: int
+    ) -> "Decided | None":
+        """A runner's commit decided on the runner's own snapshot, so that the store has only to compare and swap.
+
+        None where the store must look for itself: the snapshot refuses, or other chats are reached.
+        """
+        changes: list[Change] = []
+        after = snapshot
+        for event in events:
+            outcome = apply(after, event, now, self.options.limits)
+            if isinstance(outcome, Refused) or outcome.reaches_others:
+                return None
+            changes.append(outcome)
+            after = outcome.after
+        return decided(changes, commit_id)
+
+    def _claim(self, snapshot: Snapshot, worker: str, now: int) -> Change | None:
+        change = apply(snapshot, Claim(worker=worker), now, self.options.limits)
+        return None if isinstance(change, Refused) else change
+
+    def _check_new_chat(self, new: NewChat) -> None:
+        for name in ("id", "agent", "owner"):
+            check_text(name, getattr(new, name), bytes_max=512)
+        if not new.id or not new.agent:
+            raise InvalidInput("id" if not new.id else "agent", "is empty")
+        if new.title is not None:
+            check_text("title", new.title, bytes_max=4096)
+        metadata = bytes(new.metadata)
+        if len(metadata) > self.options.limits.metadata_bytes_max:
+            raise LimitReached(
+                "metadata in bytes",
+                len(metadata),
+                self.options.limits.metadata_bytes_max,
+                "keep it in a store of yours",
+            )
+        check_json_object("metadata", metadata)
+        if new.message is not None:
+            self._check_message(new.message)
+
+    def _check_message(self, message: Message) -> None:
+        check_text("message id", message.id, bytes_max=512)
+        if not message.id or not message.parts:
+            raise InvalidInput("message", "needs an id and at least one part")
+        size = 0
+        limit = self.options.limits.message_bytes_max
+        for part in message.parts:
+            for name in part.__struct_fields__:
+                value = getattr(part, name)
+                if isinstance(value, str):
+                    check_text(f"message {type(part).__name__.lower()} {name}", value, bytes_max=limit)
+                    size += len(value)
+        if not any(not isinstance(part, Text) or part.text for part in message.parts):
+            raise InvalidInput("message", "says nothing; send some text or a file")
+        if size > limit:
+            raise InvalidInput("message", f"is over {limit:,} bytes; send large content as file references")
+
+    def _ring(self, changes: Sequence[Change]) -> None:
+        topics = {change.after.chat.id for change in changes}
+        if any(change.after.chat.wake_at is not None for change in changes):
+            topics.add(WORK)
+        self.bell.ring(topics)
+
+
+class Decided(Frozen):
+    """Changes ready to be written, and what the first chat looks like after them."""
+
+    changes: tuple[Change, ...]
+    writes: list[ChatWrite]
+    after: Snapshot
+
+
+def decided(changes: Sequence[Change], commit_id: str | None = None) -> Decided:
+    writes = writes_of(changes, commit_id)
+    chat = writes[0].after
+    last = next(change for change in reversed(changes) if change.after.chat.id == chat.id)
+    return Decided(changes=tuple(changes), writes=writes, after=replace(last.after, chat=chat))
+
+
+def in_turn(lists: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Round robin: the first of each list, then the second of each."""
+    for rank in range(max(map(len, lists), default=0)):
+        for items in lists:
+            if rank < len(items):
+                yield items[rank]
+
+
+class _Countdown:
+    def __init__(self, seconds: float) -> None:
+        self._clock = SystemClock()
+        self._end_ms = self._clock.boot_ms() + seconds * 1000
+
+    def left_s(self) -> float:
+        return (self._end_ms - self._clock.boot_ms()) / 1000
+
+
+def check_json_object(field: str, data: bytes) -> None:
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(field, f"is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInput(field, "is not a JSON object")
+    if b"\\u0000" in data:
+        raise InvalidInput(field, "holds a NUL character; remove it")
+
+
+def raise_refused(refused: Refused) -> NoReturn:
+    message = f"{refused.event} refused while the chat is {refused.state}: {refused.message}"
+    if refused.reason in ("stale_writer", "stale_epoch"):
+        raise StaleWriter(message)
+    raise RefusedError(message, reason=refused.reason, state=refused.state, event=refused.event)
+
+
+def answer_of(changes: Sequence[Change]) -> Answer:
+    first = changes[0]
+    return Answer(
+        chat_id=first.after.chat.id,
+        seq=first.after.chat.seq,
+        state=first.after.chat.state,
+        dropped=tuple(queued.body for queued in first.dropped),
+    )
+
+
+_answer = msgspec.json.Decoder(Answer)
+
+
+def decode_answer(text: str) -> Answer:
+    return _answer.decode(text)
+
+
+def check_receipt(key: Key, stored_hash: str, hash: str) -> None:
+    if stored_hash != hash:
+        raise KeyReused(key.key)
+
+
+def own_key() -> Key:
+    """Without a key from the caller the store uses one of its own, to ask again after a lost connection."""
+    return Key(principal="", key=new_id("req"))
+
+
+def request_hash(*values: object) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for value in values:
+        digest.update(type(value).__name__.encode())
+        digest.update(encode(value))
+    return digest.hexdigest()
+
+
+def page_of(after: Cursor, journal: Sequence[tuple[int, int, str]], deltas: Sequence[tuple[int, int, int, str]],
+            *, at_rest: bool, more: bool) -> Page:  # fmt: skip
+    """Journal rows (seq, at, body), then, once a reader is at the journal's end, the open attempt's deltas."""
+    items: list[Item] = []
+    cursor = after
+    for seq, at, body in journal:
+        cursor = Cursor(seq, cursor.attempt, cursor.k)
+        items.append(Item(cursor=str(cursor), at=at, body=body.encode(), seq=seq))
+    for attempt, k, at, body in deltas:
+        cursor = Cursor(cursor.seq, attempt, k)
+        items.append(Item(cursor=str(cursor), at=at, body=body.encode(), attempt=attempt, k=k))
+    return Page(items=tuple(items), cursor=str(cursor), at_rest=at_rest, more=more)

@@ -1,0 +1,66 @@
+"""Wakes waiters inside one process: "this chat changed", "there is work".
+
+A bell is a hint. Whoever waits looks at the store first and again after every ring and every timeout, so a ring
+too many costs a look and a ring too few costs one poll interval.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+WORK = ""  # the topic of workers: something may be claimable
+
+
+class Bell:
+    """Not thread-safe: belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
+
+    @property
+    def waiter_count(self) -> int:
+        return sum(len(waiters) for waiters in self._waiters.values())
+
+    def ring(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            for waiter in self._waiters.get(topic, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def ring_all(self) -> None:
+        self.ring(list(self._waiters))
+
+    def listen(self, topic: str) -> "Listener":
+        """Listen first, then look at the store, then wait: what rings in between is not missed."""
+        return Listener(self, topic)
+
+
+class Listener:
+    def __init__(self, bell: Bell, topic: str) -> None:
+        self._bell = bell
+        self._topic = topic
+        self._future: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> "Listener":
+        self._arm()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        waiters = self._bell._waiters.get(self._topic)
+        if waiters is not None and self._future is not None:
+            waiters.discard(self._future)
+            if not waiters:
+                del self._bell._waiters[self._topic]
+
+    def _arm(self) -> None:
+        self._future = asyncio.get_running_loop().create_future()
+        self._bell._waiters.setdefault(self._topic, set()).add(self._future)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """True if it rang since the listener was made or last waited."""
+        assert self._future is not None
+        await asyncio.wait((self._future,), timeout=timeout_s)
+        if not self._future.done():
+            return False
+        self.__exit__()
+        self._arm()
+        return True

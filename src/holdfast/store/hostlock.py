@@ -1,0 +1,57 @@
+"""Death on the same host: a worker holds a `flock` on a file of its own; a free lock means that it is dead.
+
+The kernel drops the lock with the process, however it ends. Pids are not used: they are reused, a killed process
+that nobody reaped still has one, and containers have their own.
+"""
+
+import fcntl
+import os
+
+
+class HostLock:
+    """Held from construction until `release`, or until this process is gone."""
+
+    def __init__(self, path: str) -> None:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        self.path = path
+        self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        if self._fd is not None:
+            _remove(self.path)
+            os.close(self._fd)
+            self._fd = None
+
+
+def is_dead(path: str) -> bool:
+    """True only if the file is there and nobody holds it. A missing file says nothing: it may be in a container."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared, so that two who look at the same moment do not take each other for the holder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def forget(path: str) -> None:
+    """Remove the file of a worker that was found dead."""
+    if is_dead(path):
+        _remove(path)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,43 @@
+"""Promise 7 as one query, the same on both stores: what no chat may be, with a reason code for each way.
+
+`{live}` is the store's own condition that a row of `workers` is a live lease, by the store's own clock.
+"""
+
+_OPEN_OUTSIDE = (
+    "SELECT 1 FROM calls WHERE calls.chat_id = chats.id AND calls.batch = chats.batch "
+    "AND calls.state IN ('asking', 'external')"
+)
+
+# Reason code -> the condition that makes a chat a violation. The first that holds is the one reported.
+REASONS: dict[str, str] = {
+    "running_without_owner_or_wake_at": (
+        "chats.state IN ('running', 'stopping') AND chats.worker IS NULL AND chats.wake_at IS NULL"
+    ),
+    "running_with_owner_and_wake_at": (
+        "chats.state IN ('running', 'stopping') AND chats.worker IS NOT NULL AND chats.wake_at IS NOT NULL"
+    ),
+    "running_under_dead_lease": (
+        "chats.state IN ('running', 'stopping') AND chats.worker IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = chats.worker AND {live})"
+    ),
+    "waiting_but_owned": "chats.state = 'waiting' AND chats.worker IS NOT NULL",
+    "waiting_for_nobody": f"chats.state = 'waiting' AND NOT EXISTS ({_OPEN_OUTSIDE})",
+    "waiting_without_wake_at_for_an_expiry": (
+        "chats.state = 'waiting' AND chats.wake_at IS NULL "
+        f"AND EXISTS ({_OPEN_OUTSIDE} AND calls.expires_at IS NOT NULL)"
+    ),
+    "resting_but_owned": "chats.state IN ('idle', 'failed') AND chats.worker IS NOT NULL",
+    "resting_with_wake_at": "chats.state IN ('idle', 'failed') AND chats.wake_at IS NOT NULL",
+    "idle_with_queued_messages": (
+        "chats.state = 'idle' AND EXISTS (SELECT 1 FROM queue WHERE queue.chat_id = chats.id)"
+    ),
+}
+
+
+def liveness_query(live: str) -> str:
+    cases = "\n".join(f"        WHEN {condition} THEN '{reason}'" for reason, condition in REASONS.items())
+    return (
+        "SELECT id, state, reason FROM (\n    SELECT chats.id AS id, chats.state AS state, CASE\n"
+        f"{cases.format(live=live)}\n    END AS reason\n    FROM chats\n) AS checked "
+        "WHERE reason IS NOT NULL ORDER BY id"
+    )

@@ -1,0 +1,168 @@
+"""Records to rows and back: shared by both stores, which differ only in SQL.
+
+`writes_of` turns the changes of a transaction into one `ChatWrite` per chat: the new chat row, guarded by what it
+replaces, and the rows that differ between the snapshots before and after.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Raw, Struct, field
+
+from holdfast.core.apply import Change
+from holdfast.core.codec import decode_failure, encode
+from holdfast.core.records import (
+    Call,
+    CallState,
+    Cause,
+    Chat,
+    Compaction,
+    External,
+    Phase,
+    Queued,
+    Replay,
+    Snapshot,
+    State,
+)
+
+CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
+# Set when the chat is created and by no change of state after it.
+FIXED_COLUMNS = frozenset(
+    {"id", "agent", "owner", "metadata", "title", "created_at", "parent_id", "parent_call", "depth"}
+    | {"forked_from", "forked_at"}
+)
+MOVING_COLUMNS = tuple(column for column in CHAT_COLUMNS if column not in FIXED_COLUMNS)
+CALL_COLUMNS: tuple[str, ...] = Call.__struct_fields__
+
+Row = tuple[Any, ...]
+
+
+class ChatWrite(Struct):
+    """Everything one transaction writes for one chat. `before` None: the chat is new."""
+
+    before: Chat | None
+    after: Chat
+    journal: list[Row] = field(default_factory=list)  # seq, at, role, pos, ref, body
+    cut_from: int | None = None
+    calls: list[Call] = field(default_factory=list)
+    queue_put: list[Queued] = field(default_factory=list)
+    queue_drop: list[str] = field(default_factory=list)
+    compaction: Compaction | None = None
+    ended_attempt: int | None = None
+
+
+def writes_of(changes: Iterable[Change], commit_id: str | None = None) -> list[ChatWrite]:
+    """One write per chat, in order of first touch. `commit_id` marks the first chat: a runner's own."""
+    writes: dict[str, ChatWrite] = {}
+    for change in changes:
+        chat = change.after.chat
+        write = writes.get(chat.id)
+        if write is None:
+            before = change.before.chat if change.before is not None else None
+            write = writes[chat.id] = ChatWrite(before=before, after=chat)
+        _add(write, change)
+    ordered = list(writes.values())
+    if commit_id is not None:
+        ordered[0].after = _replace_commit_id(ordered[0].after, commit_id)
+    return ordered
+
+
+def _replace_commit_id(chat: Chat, commit_id: str) -> Chat:
+    values = {name: getattr(chat, name) for name in CHAT_COLUMNS}
+    values["commit_id"] = commit_id
+    return Chat(**values)
+
+
+def _add(write: ChatWrite, change: Change) -> None:
+    write.after = change.after.chat
+    if change.cut_from is not None:
+        # A cut takes back what this very transaction had added behind it.
+        write.journal = [
+            (seq, at, role, None if pos is not None and pos >= change.cut_from else pos, ref, body)
+            for seq, at, role, pos, ref, body in write.journal
+        ]
+        write.cut_from = min(change.cut_from, write.cut_from if write.cut_from is not None else change.cut_from)
+    first = change.after.chat.seq - len(change.lines) + 1
+    at = change.after.chat.updated_at
+    for n, line in enumerate(change.lines):
+        write.journal.append((first + n, at, line.role, line.pos, line.ref, encode(line.entry).decode()))
+    before = change.before
+    had_calls = before.calls if before is not None else ()
+    if change.after.calls is not had_calls:
+        known = {id(call) for call in had_calls}
+        for call in change.after.calls:
+            if id(call) not in known:
+                write.calls = [other for other in write.calls if other.id != call.id or other.batch != call.batch]
+                write.calls.append(call)
+    had_queue = before.queue if before is not None else ()
+    if change.after.queue is not had_queue:
+        _diff_queue(write, had_queue, change.after.queue)
+    if change.compaction is not None:
+        write.compaction = change.compaction
+    if change.ended_attempt is not None:
+        write.ended_attempt = change.ended_attempt
+
+
+def _diff_queue(write: ChatWrite, before: Sequence[Queued], after: Sequence[Queued]) -> None:
+    had = {queued.id: queued for queued in before}
+    has = {queued.id: queued for queued in after}
+    for gone in had.keys() - has.keys():
+        put = [queued for queued in write.queue_put if queued.id == gone]
+        write.queue_put = [queued for queued in write.queue_put if queued.id != gone]
+        if not put or had[gone] is not put[0]:
+            write.queue_drop.append(gone)
+    for queued in after:
+        if had.get(queued.id) is not queued:
+            write.queue_put = [other for other in write.queue_put if other.id != queued.id]
+            write.queue_put.append(queued)
+
+
+# --- values ---------------------------------------------------------------------------------------------------
+
+
+def chat_row(chat: Chat, columns: Sequence[str] = CHAT_COLUMNS) -> Row:
+    return tuple([_out(getattr(chat, column)) for column in columns])
+
+
+def _out(value: Any) -> Any:
+    if value.__class__ is Raw:
+        return bytes(value).decode()
+    if isinstance(value, Struct):
+        return encode(value).decode()
+    return value
+
+
+def chat_of(row: Sequence[Any]) -> Chat:
+    values = dict(zip(CHAT_COLUMNS, row, strict=True))
+    values["metadata"] = Raw(values["metadata"].encode())
+    values["state"] = State(values["state"])
+    values["phase"] = Phase(values["phase"])
+    values["archived"] = bool(values["archived"])
+    values["compact"] = bool(values["compact"])
+    if values["cause"] is not None:
+        values["cause"] = Cause(values["cause"])
+    if values["error"] is not None:
+        values["error"] = decode_failure(values["error"])
+    return Chat(**values)
+
+
+def call_row(call: Call) -> Row:
+    return tuple([getattr(call, column) for column in CALL_COLUMNS])
+
+
+def call_of(row: Sequence[Any]) -> Call:
+    values = dict(zip(CALL_COLUMNS, row, strict=True))
+    values["state"] = CallState(values["state"])
+    values["replay"] = Replay(values["replay"])
+    if values["external"] is not None:
+        values["external"] = External(values["external"])
+    return Call(**values)
+
+
+def queued_of(row: Sequence[Any]) -> Queued:
+    id, rank, mode, body = row
+    return Queued(id=id, rank=rank, mode=mode, body=Raw(body.encode()))
+
+
+def snapshot_of(chat: Row, calls: Iterable[Row], queue: Iterable[Row]) -> Snapshot:
+    return Snapshot(chat=chat_of(chat), calls=tuple(map(call_of, calls)), queue=tuple(map(queued_of, queue)))

@@ -1,0 +1,202 @@
+"""Opening a SQLite file: pragmas one by one and read back, checks of what the file is and where it lies, and what
+SQLite's errors mean in ours.
+
+The database file is never opened by other means: closing a second descriptor in this process would drop SQLite's
+own locks. `-wal` and `-shm` are SQLite's alone.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    SchemaError,
+    StoreCorrupt,
+    StoreFull,
+    StoreGone,
+    StoreReadOnly,
+    StoreTimeout,
+    StoreUnavailable,
+)
+
+BUSY_TIMEOUT_MS = 5_000
+# After a reset the WAL file is cut back to this; it can grow beyond while a reader is in the way.
+WAL_KEEP_BYTES = 16 << 20
+
+# Marks a file as ours ("HOLD"), so that another program's database is never taken for one.
+APPLICATION_ID = 0x484F4C44
+
+_NETWORK_FILESYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "9p", "fuse.sshfs", "fuse.s3fs", "davfs"}
+)
+
+
+def connect(
+    path: str, *, read_only: bool = False, vfs: str | None = None, synchronous: str = "FULL"
+) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READWRITE if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    with translated(path):
+        connection = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=200)
+        try:
+            _configure(connection, path, read_only=read_only, synchronous=synchronous)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _configure(connection: apsw.Connection, path: str, *, read_only: bool, synchronous: str) -> None:
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    if connection.readonly("main"):
+        raise StoreReadOnly(f"{path} cannot be written to: check the permissions of the file and of its folder")
+    _check_whose(connection, path)
+    connection.wal_autocheckpoint(0)  # checkpoints are ours: counted, and never inside somebody's commit
+    expected = {
+        "journal_mode": ("WAL", "wal"),
+        "synchronous": (synchronous, {"FULL": 2, "NORMAL": 1, "OFF": 0}[synchronous]),
+        "foreign_keys": ("OFF", 0),
+        "temp_store": ("MEMORY", 2),
+        "cache_size": ("-16000", -16000),
+        "journal_size_limit": (str(WAL_KEEP_BYTES), WAL_KEEP_BYTES),
+        "query_only": ("ON" if read_only else "OFF", int(read_only)),
+    }
+    for name, (value, wanted) in expected.items():
+        connection.pragma(name, value)
+        if (got := connection.pragma(name)) != wanted:
+            raise StoreUnavailable(f"{path}: SQLite answered {name}={got!r} where {wanted!r} was asked for")
+
+
+def _check_whose(connection: apsw.Connection, path: str) -> None:
+    """Before anything is changed in it."""
+    application_id = connection.pragma("application_id")
+    tables = len(connection.execute("SELECT 1 FROM sqlite_schema").fetchall())
+    if application_id != APPLICATION_ID and (application_id or tables):
+        raise SchemaError(
+            f"{path} is a SQLite database of another program ({tables} tables and indexes): name another file, "
+            "nothing in this one was changed"
+        )
+
+
+@contextmanager
+def translated(path: str, *, committing: bool = False) -> Iterator[None]:
+    """SQLite's errors as ours. `committing`: an I/O error leaves open whether the commit reached the disk."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise explain(error, path, committing=committing) from error
+
+
+def explain(error: apsw.Error, path: str, *, committing: bool = False) -> HoldfastError:
+    match error:
+        case apsw.FullError():
+            return StoreFull(f"no room left on the disk of {path}: nothing was written; free some and try again")
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return StoreReadOnly(f"{path} cannot be written to ({error}): check the permissions of file and folder")
+        case apsw.NotADBError():
+            return StoreCorrupt(f"{path} is not a SQLite database: name another file, nothing in it was changed")
+        case apsw.CorruptError():
+            return StoreCorrupt(f"{path} is damaged ({error}): restore it from a backup, and keep the damaged file")
+        case apsw.CantOpenError():
+            return StoreUnavailable(f"{path} cannot be opened ({error}): is its folder there, and writable?")
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreTimeout(f"{path} was locked for {BUSY_TIMEOUT_MS} ms by another program; try again")
+        case _:
+            outcome = "unknown" if committing else "not_written"
+            return StoreUnavailable(f"{path}: {error}; ask again", outcome=outcome)  # type: ignore[arg-type]
+
+
+# --- where the file lies ------------------------------------------------------------------------------------------
+
+
+def check_place(path: str) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise ConfigError(f"the folder {folder} does not exist: create it, or name another path for the database")
+    if os.path.isdir(path):
+        raise ConfigError(f"{path} is a folder: name a file for the database")
+    try:
+        with open("/proc/self/mountinfo") as mounts:
+            kind = filesystem_of(os.path.realpath(path), mounts.read())
+    except OSError:
+        return
+    if kind in _NETWORK_FILESYSTEMS:
+        raise ConfigError(
+            f"{path} lies on a network file system ({kind}), where SQLite's locks do not hold between machines: "
+            "use a local disk, or PostgreSQL for several machines"
+        )
+
+
+def filesystem_of(path: str, mountinfo: str) -> str | None:
+    """The type of the file system that `path` is on, from the text of /proc/self/mountinfo."""
+    best = ""
+    kind = None
+    for line in mountinfo.splitlines():
+        fields, separator, tail = line.partition(" - ")
+        columns = fields.split()
+        if not separator or len(columns) < 5 or not tail:
+            continue
+        mount = columns[4].encode().decode("unicode_escape")
+        inside = path == mount or path.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, tail.split()[0]
+    return kind
+
+
+class FileIdentity:
+    """Notices that the database file was deleted or replaced: what is written then goes nowhere."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._identity = self._look()
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def check(self) -> None:
+        if self._look() != self._identity:
+            raise StoreGone(
+                f"{self._path} was deleted or replaced while it was open: this write is not safe and was not "
+                "acknowledged; restore the file and restart"
+            )
+
+
+# --- one writer at a time, in turn ----------------------------------------------------------------------------------
+
+
+class WriteLock:
+    """The `flock` side files around each write transaction, across processes and across our own connections.
+
+    SQLite's own lock is polled with sleeps, which starves whoever comes second to a busy writer. A flock wakes its
+    waiters; the gate in front of it keeps the last holder from taking it again before a waiter got its turn.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._gate = os.open(f"{path}.gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.waited_s_max = 0.0
+
+    def __enter__(self) -> None:
+        began = time.monotonic()
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        self.waited_s_max = max(self.waited_s_max, time.monotonic() - began)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._gate)
+        os.close(self._lock)

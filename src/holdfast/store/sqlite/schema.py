@@ -1,0 +1,42 @@
+"""Bringing a SQLite file to the schema of this code, safely when two processes start at once."""
+
+from typing import Any
+
+import apsw
+
+from holdfast.errors import SchemaError
+from holdfast.faults import reach
+from holdfast.store.migrations import migrations, pending
+from holdfast.store.sqlite.connection import APPLICATION_ID, WriteLock
+
+
+def migrate(connection: apsw.Connection, path: str) -> None:
+    lock = WriteLock(path)
+    try:
+        with lock:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                _migrate(connection)
+                reach("migrate.before")
+                connection.execute("COMMIT")
+                reach("migrate.after")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+    finally:
+        lock.close()
+
+
+def _migrate(connection: apsw.Connection) -> None:
+    connection.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
+    found: list[tuple[Any, ...]] = connection.execute("SELECT key, value FROM meta").fetchall()
+    meta: dict[str, int] = dict(found)
+    for migration in pending(migrations("sqlite"), meta.get("schema_version", 0), meta.get("oldest_code", 0)):
+        try:
+            connection.execute(migration.sql)
+        except apsw.SQLError as error:
+            raise SchemaError(f"migration {migration.name} failed: {error}; nothing was changed") from error
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (migration.number,))
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('oldest_code', ?)", (migration.oldest_code,))
+    connection.pragma("application_id", APPLICATION_ID)

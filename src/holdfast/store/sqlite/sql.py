@@ -1,0 +1,182 @@
+"""The statements of the SQLite store, each named and described. No decision is taken here."""
+
+from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
+
+
+def _columns(names: tuple[str, ...]) -> str:
+    return ", ".join(names)
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+# -- chats
+
+INSERT_CHAT = f"INSERT INTO chats ({_columns(CHAT_COLUMNS)}) VALUES ({_marks(len(CHAT_COLUMNS))})"
+
+# Compare and swap: nothing happens unless the chat is still what the change was decided on.
+UPDATE_CHAT = (
+    f"UPDATE chats SET {', '.join(f'{name} = ?' for name in MOVING_COLUMNS)} "
+    "WHERE id = ? AND version = ? AND fence = ? AND epoch = ?"
+)
+
+READ_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = ?"
+
+READ_CALLS = f"SELECT {_columns(CALL_COLUMNS)} FROM calls WHERE chat_id = ? AND batch = ? ORDER BY pos"
+
+READ_QUEUE = "SELECT id, rank, mode, body FROM queue WHERE chat_id = ? ORDER BY rank"
+
+# Spawned chats that a stop has to reach.
+READ_BUSY_CHILDREN = (
+    "SELECT id FROM chats WHERE parent_id = ? AND state IN ('running', 'stopping', 'waiting') ORDER BY id"
+)
+
+# The chat and everything spawned below it, with what forbids deleting it.
+READ_FAMILY = """
+WITH RECURSIVE family (id, state) AS (
+    SELECT id, state FROM chats WHERE id = ?
+    UNION SELECT chats.id, chats.state FROM chats JOIN family ON chats.parent_id = family.id
+)
+SELECT id, state FROM family
+"""
+
+LIST_CHATS = """
+SELECT id, agent, owner, title, state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
+       created_at, updated_at, worker, wake_at, metadata
+FROM chats
+WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR id < ?3)
+ORDER BY id DESC LIMIT ?4
+"""
+
+DELETE_CHAT_ROWS = tuple(
+    f"DELETE FROM {table} WHERE {column} = ?"
+    for table, column in (
+        ("journal", "chat_id"),
+        ("deltas", "chat_id"),
+        ("calls", "chat_id"),
+        ("queue", "chat_id"),
+        ("compactions", "chat_id"),
+        ("chats", "id"),
+    )
+)
+
+# -- what a chat holds
+
+INSERT_JOURNAL = "INSERT INTO journal (chat_id, seq, at, role, pos, ref, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+# Positions from here on leave history; their journal entries stay.
+CUT_HISTORY = "UPDATE journal SET pos = NULL WHERE chat_id = ? AND pos >= ?"
+
+CUT_COMPACTIONS = "DELETE FROM compactions WHERE chat_id = ? AND upto > ?"
+
+PUT_CALL = f"INSERT OR REPLACE INTO calls (chat_id, {_columns(CALL_COLUMNS)}) VALUES (?, {_marks(len(CALL_COLUMNS))})"
+
+PUT_QUEUED = "INSERT OR REPLACE INTO queue (chat_id, id, rank, mode, body) VALUES (?, ?, ?, ?, ?)"
+
+DROP_QUEUED = "DELETE FROM queue WHERE chat_id = ? AND id = ?"
+
+PUT_COMPACTION = "INSERT OR REPLACE INTO compactions (chat_id, upto, summary, created_at) VALUES (?, ?, ?, ?)"
+
+READ_COMPACTION = "SELECT upto, summary, created_at FROM compactions WHERE chat_id = ? ORDER BY upto DESC LIMIT 1"
+
+READ_HISTORY = "SELECT pos, seq, role, ref, body FROM journal WHERE chat_id = ? AND pos >= ? ORDER BY pos LIMIT ?"
+
+# Newest first: who edits, edits near the end.
+LOCATE_MESSAGE = """
+SELECT journal.pos, journal.role, chats.epoch FROM journal JOIN chats ON chats.id = journal.chat_id
+WHERE journal.chat_id = ? AND journal.pos IS NOT NULL AND journal.ref = ? ORDER BY journal.pos DESC LIMIT 1
+"""
+
+READ_JOURNAL = "SELECT seq, at, body FROM journal WHERE chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+
+READ_PLACE = "SELECT state, seq, attempt_ended FROM chats WHERE id = ?"
+
+# -- deltas
+
+# Only while this worker and fence hold the chat and the attempt is open; repeating a flush changes nothing.
+ADD_DELTA = """
+INSERT OR IGNORE INTO deltas (chat_id, attempt, k, at, body)
+SELECT ?1, ?2, ?3, ?4, ?5
+"""
+
+MAY_STREAM = "SELECT 1 FROM chats WHERE id = ? AND worker = ? AND fence = ? AND attempt_ended < ?"
+
+READ_OPEN_DELTAS = """
+SELECT attempt, k, at, body FROM deltas
+WHERE chat_id = ?1 AND attempt > ?2 AND (attempt, k) > (?3, ?4) ORDER BY attempt, k LIMIT ?5
+"""
+
+READ_DELTAS = "SELECT attempt, k, body FROM deltas WHERE chat_id = ? AND attempt = ? ORDER BY k"
+
+DROP_DELTAS = "DELETE FROM deltas WHERE chat_id = ? AND attempt = ?"
+
+# -- fork
+
+# The first position behind the group that a position is in: results belong to the response before them.
+END_OF_GROUP = "SELECT min(pos) FROM journal WHERE chat_id = ? AND pos > ? AND role <> 'tool'"
+
+# As bytes, renumbered: one journal entry per position, behind the new chat's first entry.
+COPY_HISTORY = """
+INSERT INTO journal (chat_id, seq, at, role, pos, ref, body)
+SELECT ?1, 1 + row_number() OVER (ORDER BY pos), at, role, pos, ref, body
+FROM journal WHERE chat_id = ?2 AND pos < ?3 ORDER BY pos
+"""
+
+COPY_COMPACTIONS = """
+INSERT INTO compactions (chat_id, upto, summary, created_at)
+SELECT ?1, upto, summary, created_at FROM compactions WHERE chat_id = ?2 AND upto <= ?3
+"""
+
+# -- receipts
+
+READ_RECEIPT = "SELECT hash, answer FROM receipts WHERE principal = ? AND key = ?"
+
+PUT_RECEIPT = "INSERT INTO receipts (principal, key, hash, answer, created_at) VALUES (?, ?, ?, ?, ?)"
+
+PRUNE_RECEIPTS = "DELETE FROM receipts WHERE created_at < ?"
+
+# -- workers
+
+REGISTER_WORKER = (
+    "INSERT INTO workers (id, host, pid, lock_path, started_at, renewed_at, expires_at, info) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+# A lease that has run out is not revived: somebody may have acted on it.
+RENEW_WORKER = (
+    "UPDATE workers SET renewed_at = ?, expires_at = ?, info = coalesce(?, info) "
+    "WHERE id = ? AND host = ? AND expires_at > ? RETURNING pid, lock_path, started_at, info"
+)
+
+RETIRE_WORKER = "UPDATE workers SET expires_at = 0 WHERE id = ?"
+
+DROP_WORKER = "DELETE FROM workers WHERE id = ? AND NOT EXISTS (SELECT 1 FROM chats WHERE worker = workers.id)"
+
+LIVE_WORKER = "SELECT 1 FROM workers WHERE id = ? AND host = ? AND expires_at > ?"
+
+LIST_WORKERS = "SELECT id, host, pid, lock_path, started_at, renewed_at, expires_at, info FROM workers ORDER BY id"
+
+HELD_CHATS = "SELECT id FROM chats WHERE worker = ? ORDER BY id"
+
+# Chats whose holder has no row at all: nobody will ever release them.
+UNKNOWN_HOLDERS = """
+SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL AND worker NOT IN (SELECT id FROM workers)
+"""
+
+# -- claims
+
+DUE_CHATS = "SELECT id FROM chats WHERE agent = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+
+# -- upkeep
+
+COUNT_REPAIR = """
+INSERT INTO repairs (reason, count, last_at) VALUES (?, 1, ?)
+ON CONFLICT (reason) DO UPDATE SET count = count + 1, last_at = excluded.last_at
+"""
+
+READ_REPAIRS = "SELECT reason, count FROM repairs"
+
+NEWEST_ROWID = "SELECT max(rowid) FROM journal"
+
+CHANGED_SINCE = "SELECT DISTINCT chat_id FROM journal WHERE rowid > ? LIMIT 10000"

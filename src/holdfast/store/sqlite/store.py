@@ -1,0 +1,572 @@
+"""The SQLite store: writes go to the one writer thread, reads to a few reader threads. The verbs are `base.py`'s."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import apsw
+from msgspec import Raw
+
+from holdfast import threads
+from holdfast.clock import boot_id
+from holdfast.core.apply import Change, Refused, create
+from holdfast.core.codec import encode
+from holdfast.core.events import Delete, Event, Repair
+from holdfast.core.fork import fork
+from holdfast.core.records import Compaction, Lease, NewChat, Role, Snapshot, State
+from holdfast.core.unit import ReadChat, transact
+from holdfast.errors import (
+    ConfigError,
+    LeaseLost,
+    NotFound,
+    RefusedError,
+    StoreClosed,
+    StoreTimeout,
+    UnknownRecord,
+)
+from holdfast.faults import reach
+from holdfast.store.base import (
+    PAGE_ROWS,
+    RECEIPT_DAYS,
+    Answer,
+    ChatLine,
+    Children,
+    Decided,
+    DeltaBatch,
+    DeltaRow,
+    HistoryRow,
+    Key,
+    LeaseLine,
+    Located,
+    Page,
+    Store,
+    StoreOptions,
+    Violation,
+    answer_of,
+    decided,
+    in_turn,
+    own_key,
+    page_of,
+    raise_refused,
+    request_hash,
+)
+from holdfast.store.bell import WORK
+from holdfast.store.cursor import parse
+from holdfast.store.liveness import liveness_query
+from holdfast.store.rows import writes_of
+from holdfast.store.sqlite import sql
+from holdfast.store.sqlite.connection import check_place, connect, translated
+from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
+from holdfast.store.sqlite.schema import migrate
+from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
+from holdfast.store.sqlite.writing import load, must_load, read_receipt, row, rows, swap, write_all
+
+T = TypeVar("T")
+
+READER_THREADS = 4
+_LIVENESS = liveness_query("workers.host = ?1 AND workers.expires_at > ?2")
+
+
+class SqliteStore(Store):
+    def __init__(
+        self, location: str, options: StoreOptions, *, vfs: str | None = None, synchronous: str = "FULL"
+    ) -> None:
+        super().__init__(options)
+        self.path = _path_of(location)
+        self._vfs = vfs
+        self._synchronous = synchronous
+        self._host = boot_id()
+        self._writer: Writer | None = None
+        self._readers: threads.Pool | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._writer is not None:
+            return
+        opener = threads.Pool("sqlite-open", 1, lambda: None, lambda _: None)
+        try:
+            connection = await self._on(opener, lambda _: self._prepare())
+        finally:
+            opener.stop(0)
+        self._writer = Writer(self.path, connection)
+        self._writer.start()
+        self._readers = threads.Pool(
+            "sqlite-reader", READER_THREADS, self._open_reader, lambda connection: connection.close()
+        )
+        self._watch = asyncio.get_running_loop().create_task(self._watch_other_processes())
+
+    def _prepare(self) -> apsw.Connection:
+        check_place(self.path)
+        connection = connect(self.path, vfs=self._vfs, synchronous=self._synchronous)
+        try:
+            with translated(self.path):
+                migrate(connection, self.path)
+                check_single_machine(connection, self.path, self._host, self.options)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _open_reader(self) -> apsw.Connection:
+        return connect(self.path, read_only=True, vfs=self._vfs, synchronous=self._synchronous)
+
+    async def close(self) -> None:
+        writer, readers, watch = self._writer, self._readers, self._watch
+        self._writer = self._readers = self._watch = None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.wait((watch,))
+        if readers is not None:
+            readers.stop(self.options.deadline_s)
+        if writer is not None:
+            writer.stop(self.options.deadline_s)
+        self.bell.ring_all()
+
+    # --- threads ------------------------------------------------------------------------------------------------
+
+    async def _on(self, pool: threads.Pool, work: Callable[[Any], T]) -> T:
+        job = threads.Job(work, asyncio.get_running_loop())
+        pool.submit(job)
+        return await self._wait(job)
+
+    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        if self._readers is None:
+            raise StoreClosed("the store is not open")
+
+        def in_one_transaction(connection: apsw.Connection) -> T:
+            with translated(self.path):
+                connection.execute("BEGIN")
+                try:
+                    return work(connection)
+                finally:
+                    connection.execute("ROLLBACK")
+
+        return await self._on(self._readers, in_one_transaction)
+
+    async def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return await self._read(lambda connection: rows(connection, statement, values))
+
+    async def _write(self, work: Callable[[apsw.Connection], T]) -> T:
+        if self._writer is None:
+            raise StoreClosed("the store is not open")
+        job = threads.Job(work, asyncio.get_running_loop())
+        self._writer.submit(job)
+        return await self._wait(job)
+
+    async def _wait(self, job: threads.Job[T]) -> T:
+        """Bounded. A job that was taken goes on without its waiter; one that was not is withdrawn."""
+        timer = job.loop.call_later(self.options.deadline_s, self._give_up, job)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            job.withdraw()
+            raise
+        finally:
+            timer.cancel()
+
+    def _give_up(self, job: threads.Job[Any]) -> None:
+        withdrawn = job.withdraw()
+        job.deliver(
+            None,
+            StoreTimeout(
+                f"{self.path} did not answer within {self.options.deadline_s:g} s: is the disk, or a process, stuck?",
+                outcome="not_written" if withdrawn else "unknown",
+            ),
+        )
+
+    # --- chats ------------------------------------------------------------------------------------------------
+
+    async def _create(self, new: NewChat, key: Key, hash: str) -> Answer:
+        def work(connection: apsw.Connection) -> tuple[Answer, Sequence[Change]]:
+            reach("create.before")
+            if (answer := read_receipt(connection, key, hash)) is not None:
+                return answer, ()
+            if load(connection, new.id) is not None:
+                raise RefusedError(
+                    f"there is a chat {new.id!r} already", reason="state", state="idle", event="create"
+                )
+            changes = (create(new, self.options.clock.wall_ms(), self.options.limits),)
+            write_all(connection, writes_of(changes))
+            answer = self._keep_receipt(connection, key, hash, changes)
+            reach("create.after")
+            return answer, changes
+
+        answer, changes = await self._write(work)
+        self._ring(changes)
+        return answer
+
+    async def _submit(self, chat_id: str, event: Event, key: Key, hash: str) -> Answer:
+        def work(connection: apsw.Connection) -> tuple[Answer, Sequence[Change]]:
+            if (answer := read_receipt(connection, key, hash)) is not None:
+                return answer, ()
+            changes = self._transact(connection, must_load(connection, chat_id), (event,))
+            write_all(connection, writes_of(changes))
+            return self._keep_receipt(connection, key, hash, changes), changes
+
+        answer, changes = await self._write(work)
+        self._ring(changes)
+        return answer
+
+    async def commit(self, snapshot: Snapshot, events: Sequence[Event], commit_id: str) -> Snapshot:
+        ready = self._decide_ahead(snapshot, events, commit_id, self.options.clock.wall_ms())
+
+        def work(connection: apsw.Connection) -> Decided:
+            if ready is not None and swap(connection, ready.writes[0]):
+                return ready
+            current = must_load(connection, snapshot.chat.id)
+            if current.chat.commit_id == commit_id:
+                return Decided(changes=(), writes=[], after=current)
+            outcome = decided(self._transact(connection, current, events), commit_id)
+            write_all(connection, outcome.writes)
+            return outcome
+
+        outcome = await self._write(work)
+        self._ring(outcome.changes)
+        return outcome.after
+
+    def _transact(
+        self, connection: apsw.Connection, snapshot: Snapshot, events: Sequence[Event]
+    ) -> tuple[Change, ...]:
+        steps = transact(snapshot, events, self.options.clock.wall_ms(), self.options.limits)
+        try:
+            need = next(steps)
+            while True:
+                if isinstance(need, ReadChat):
+                    need = steps.send(load(connection, need.chat_id))
+                else:
+                    children = rows(connection, sql.READ_BUSY_CHILDREN, (need.chat_id,))
+                    need = steps.send(tuple(child[0] for child in children))
+        except StopIteration as stop:
+            outcome: tuple[Change, ...] | Refused = stop.value
+        if isinstance(outcome, Refused):
+            raise_refused(outcome)
+        return outcome
+
+    def _keep_receipt(self, connection: apsw.Connection, key: Key, hash: str, changes: Sequence[Change]) -> Answer:
+        reach("write.receipt.before")
+        answer = answer_of(changes)
+        connection.execute(
+            sql.PUT_RECEIPT, (key.principal, key.key, hash, encode(answer).decode(), self.options.clock.wall_ms())
+        )
+        reach("write.receipt.after")
+        return answer
+
+    async def read_chat(self, chat_id: str) -> Snapshot:
+        return await self._read(lambda connection: must_load(connection, chat_id))
+
+    async def list_chats(
+        self, *, owner: str | None = None, state: State | None = None, before: str | None = None, limit: int = 50
+    ) -> list[ChatLine]:
+        found = await self._rows(sql.LIST_CHATS, (owner, state, before, limit))
+        return [
+            ChatLine(
+                id=row[0],
+                agent=row[1],
+                owner=row[2],
+                title=row[3],
+                state=State(row[4]),
+                archived=bool(row[5]),
+                queued=row[6],
+                created_at=row[7],
+                updated_at=row[8],
+                worker=row[9],
+                wake_at=row[10],
+                metadata=Raw(row[11].encode()),
+            )
+            for row in found
+        ]
+
+    async def fork_chat(
+        self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
+    ) -> Answer:
+        key = key or own_key()
+        hash = request_hash(chat_id, new_id, upto, owner)
+
+        def work(connection: apsw.Connection) -> tuple[Answer, Sequence[Change]]:
+            reach("fork.before")
+            if (answer := read_receipt(connection, key, hash)) is not None:
+                return answer, ()
+            source = must_load(connection, chat_id)
+            end = source.chat.length
+            if upto is not None:
+                if not 0 <= upto < end:
+                    raise NotFound("position", str(upto))
+                found = row(connection, sql.END_OF_GROUP, (chat_id, upto))
+                end = found[0] if found and found[0] is not None else end
+            changes = fork(source, new_id, end, self.options.clock.wall_ms(), owner=owner)
+            if isinstance(changes, Refused):
+                raise_refused(changes)
+            write_all(connection, writes_of(changes))
+            connection.execute(sql.COPY_HISTORY, (new_id, chat_id, end))
+            connection.execute(sql.COPY_COMPACTIONS, (new_id, chat_id, end))
+            answer = self._keep_receipt(connection, key, hash, changes[-1:])
+            reach("fork.after")
+            return answer, changes
+
+        answer, changes = await self._write(work)
+        self._ring(changes)
+        return answer
+
+    async def delete_chat(self, chat_id: str, *, children: Children = "refuse") -> tuple[str, ...]:
+        def work(connection: apsw.Connection) -> tuple[str, ...]:
+            reach("delete.before")
+            family = rows(connection, sql.READ_FAMILY, (chat_id,))
+            if not family:
+                raise NotFound("chat", chat_id)
+            if len(family) > 1 and children == "refuse":
+                raise RefusedError(
+                    f"chat {chat_id!r} has {len(family) - 1} spawned chats: delete them too (children='include')",
+                    reason="children",
+                    state=family[0][1],
+                    event="delete",
+                )
+            connection.pragma("secure_delete", True)
+            try:
+                for id, _ in family:
+                    self._transact(connection, must_load(connection, id), (Delete(),))
+                    for statement in sql.DELETE_CHAT_ROWS:
+                        connection.execute(statement, (id,))
+            finally:
+                connection.pragma("secure_delete", False)
+            assert self._writer is not None
+            self._writer.scrub()
+            reach("delete.after")
+            return tuple(id for id, _ in family)
+
+        deleted = await self._write(work)
+        self.bell.ring(deleted)
+        return deleted
+
+    # --- history and journal ------------------------------------------------------------------------------------
+
+    async def read_history(self, chat_id: str, *, start: int = 0, limit: int = 10_000) -> list[HistoryRow]:
+        return [
+            HistoryRow(pos=pos, seq=seq, role=Role(role), message_id=ref, body=body.encode())
+            for pos, seq, role, ref, body in await self._rows(sql.READ_HISTORY, (chat_id, start, limit))
+        ]
+
+    async def read_compaction(self, chat_id: str) -> Compaction | None:
+        found = await self._rows(sql.READ_COMPACTION, (chat_id,))
+        return Compaction(upto=found[0][0], summary=found[0][1], created_at=found[0][2]) if found else None
+
+    async def locate_message(self, chat_id: str, message_id: str) -> Located:
+        found = await self._rows(sql.LOCATE_MESSAGE, (chat_id, message_id))
+        if not found:
+            raise NotFound("message", message_id)
+        pos, role, epoch = found[0]
+        return Located(pos=pos, role=Role(role), epoch=epoch)
+
+    async def read_journal(self, chat_id: str, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
+        cursor = parse(after)
+
+        def work(connection: apsw.Connection) -> Page:
+            place = row(connection, sql.READ_PLACE, (chat_id,))
+            if place is None:
+                raise NotFound("chat", chat_id)
+            state, last_seq, attempt_ended = place
+            journal = rows(connection, sql.READ_JOURNAL, (chat_id, cursor.seq, limit))
+            at_end = not journal or journal[-1][0] == last_seq
+            room = limit - len(journal)
+            deltas: list[tuple[Any, ...]] = []
+            if at_end and room > 0:
+                place = (chat_id, attempt_ended, cursor.attempt, cursor.k, room)
+                deltas = rows(connection, sql.READ_OPEN_DELTAS, place)
+            return page_of(
+                cursor,
+                journal,
+                deltas,
+                at_rest=at_end and state in ("idle", "failed"),
+                more=not at_end or len(journal) + len(deltas) >= limit,
+            )
+
+        return await self._read(work)
+
+    async def add_deltas(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
+        now = self.options.clock.wall_ms()
+
+        def work(connection: apsw.Connection) -> tuple[str, ...]:
+            reach("deltas.before")
+            refused = []
+            for batch in batches:
+                holder = (batch.chat_id, batch.worker, batch.fence, batch.attempt)
+                if row(connection, sql.MAY_STREAM, holder) is None:
+                    refused.append(batch.chat_id)
+                    continue
+                connection.executemany(
+                    sql.ADD_DELTA,
+                    [
+                        (batch.chat_id, batch.attempt, batch.first_k + n, now, body.decode())
+                        for n, body in enumerate(batch.bodies)
+                    ],
+                )
+            reach("deltas.after")
+            return tuple(refused)
+
+        refused = await self._write(work)
+        self.bell.ring(batch.chat_id for batch in batches)
+        return refused
+
+    async def read_deltas(self, chat_id: str, attempt: int) -> list[DeltaRow]:
+        found = await self._rows(sql.READ_DELTAS, (chat_id, attempt))
+        return [DeltaRow(attempt=attempt, k=k, body=body.encode()) for attempt, k, body in found]
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def lease_line(self) -> LeaseLine:
+        return SqliteLeaseLine(self.path, self._host, self.options, vfs=self._vfs, synchronous=self._synchronous)
+
+    async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:
+        def work(connection: apsw.Connection) -> list[Change]:
+            reach("claim.before")
+            self._check_lease(connection, worker)
+            now = self.options.clock.wall_ms()
+            due = [
+                [row[0] for row in rows(connection, sql.DUE_CHATS, (agent, now, min(room, limit)))]
+                for agent, room in agents.items()
+                if room > 0
+            ]
+            claimed: list[Change] = []
+            for chat_id in in_turn(due):
+                if len(claimed) >= limit:
+                    break
+                try:
+                    change = self._claim(must_load(connection, chat_id), worker, now)
+                except UnknownRecord:
+                    self.unreadable += 1
+                    continue
+                if change is not None:
+                    write_all(connection, writes_of((change,)))
+                    claimed.append(change)
+            reach("claim.after")
+            return claimed
+
+        changes = await self._write(work)
+        self._ring(changes)
+        # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
+        return [change.after for change in changes if change.after.chat.worker == worker]
+
+    def _check_lease(self, connection: apsw.Connection, worker: str) -> None:
+        if row(connection, sql.LIVE_WORKER, (worker, self._host, self.options.clock.boot_ms())) is None:
+            raise LeaseLost(worker)
+
+    async def list_workers(self) -> list[Lease]:
+        now = self.options.clock.boot_ms()
+        return [
+            Lease(
+                worker=id,
+                host=host,
+                pid=pid,
+                lock_path=lock_path,
+                started_at=started_at,
+                # A lease of another boot has no meaning on this one's clock: that machine is gone.
+                expires_in_ms=expires_at - now if host == self._host else 0,
+                info=Raw(info.encode()),
+            )
+            for id, host, pid, lock_path, started_at, _, expires_at, info in await self._rows(sql.LIST_WORKERS)
+        ]
+
+    async def _end_lease(self, worker: str) -> None:
+        def work(connection: apsw.Connection) -> None:
+            reach("expire.before")
+            connection.execute(sql.RETIRE_WORKER, (worker,))
+            reach("expire.after")
+
+        await self._write(work)
+
+    async def _held_by(self, worker: str) -> list[str]:
+        return [row[0] for row in await self._rows(sql.HELD_CHATS, (worker,))]
+
+    async def _unknown_holders(self) -> list[str]:
+        return [row[0] for row in await self._rows(sql.UNKNOWN_HOLDERS)]
+
+    async def _drop_worker(self, worker: str) -> None:
+        await self._write(lambda connection: rows(connection, sql.DROP_WORKER, (worker,)))
+
+    async def _apply_upkeep(self, chat_id: str, event: Event) -> None:
+        def work(connection: apsw.Connection) -> tuple[Change, ...]:
+            changes = self._transact(connection, must_load(connection, chat_id), (event,))
+            write_all(connection, writes_of(changes))
+            if isinstance(event, Repair):
+                connection.execute(sql.COUNT_REPAIR, (event.reason, self.options.clock.wall_ms()))
+            return changes
+
+        self._ring(await self._write(work))
+
+    # --- upkeep ---------------------------------------------------------------------------------------------------
+
+    async def find_violations(self) -> list[Violation]:
+        now = self.options.clock.boot_ms()
+        found = await self._rows(_LIVENESS, (self._host, now))
+        return [Violation(chat_id=id, state=State(state), reason=reason) for id, state, reason in found]
+
+    async def prune_receipts(self) -> int:
+        oldest = self.options.clock.wall_ms() - RECEIPT_DAYS * 86_400_000
+
+        def work(connection: apsw.Connection) -> int:
+            connection.execute(sql.PRUNE_RECEIPTS, (oldest,))
+            return connection.changes()
+
+        return await self._write(work)
+
+    async def check_integrity(self) -> list[str]:
+        """What SQLite itself finds wrong with the file; empty is good. Reads all of it."""
+        return [row[0] for row in await self._rows("PRAGMA integrity_check") if row[0] != "ok"]
+
+    def stats(self) -> dict[str, int | float | str | None]:
+        writer = self._writer
+        return {
+            "store": "sqlite",
+            "sqlite_version": apsw.sqlite_lib_version(),
+            "wal_bytes": _size(f"{self.path}-wal"),
+            "wal_bytes_bound": WAL_BOUND_BYTES,
+            "wal_pages": writer.wal_pages if writer else None,
+            "checkpoints": writer.checkpoints if writer else None,
+            "checkpoints_busy": writer.checkpoints_busy if writer else None,
+            "write_transactions": writer.transactions if writer else None,
+            "write_jobs": writer.jobs if writer else None,
+            "write_jobs_queued": writer.queued if writer else None,
+            "reader_threads": self._readers.thread_count if self._readers else 0,
+            "reader_threads_max": READER_THREADS,
+            "waiters": self.bell.waiter_count,
+            "unreadable_chats": self.unreadable,
+        }
+
+    async def read_repairs(self) -> dict[str, int]:
+        return dict(await self._rows(sql.READ_REPAIRS))
+
+    async def _watch_other_processes(self) -> None:
+        """Rings for what other processes wrote. A hint: waiters also look for themselves."""
+        seen = 0
+        while True:
+            await asyncio.sleep(self.options.poll_interval_s / 5)
+            if not self.bell.waiter_count:
+                continue
+            try:
+                newest = (await self._rows(sql.NEWEST_ROWID))[0][0] or 0
+                if newest > seen:
+                    self.bell.ring([WORK, *(row[0] for row in await self._rows(sql.CHANGED_SINCE, (seen,)))])
+                seen = newest
+            except StoreTimeout:
+                continue
+
+
+def _path_of(location: str) -> str:
+    """`sqlite:///relative.db`, `sqlite:////absolute.db`: one slash belongs to the URL."""
+    path, _, query = location.partition("?")
+    if query:
+        names = ", ".join(name for name, _ in parse_qsl(query, keep_blank_values=True)) or query
+        raise ConfigError(f"a SQLite URL takes no options, this one has: {names}")
+    if not path.startswith("/") or path == "/":
+        raise ConfigError("a SQLite URL names a file: sqlite:///path/to/file.db or sqlite:////absolute/path.db")
+    return os.path.abspath(path[1:])
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None

@@ -1,0 +1,104 @@
+"""What happens inside a write transaction: reading snapshots, comparing and swapping, writing differences."""
+
+from typing import Any
+
+import apsw
+
+from holdfast.core.records import Snapshot
+from holdfast.errors import NotFound, StoreUnavailable
+from holdfast.faults import reach
+from holdfast.store.base import Answer, Key, check_receipt, decode_answer
+from holdfast.store.rows import CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, snapshot_of
+from holdfast.store.sqlite import sql
+
+
+def rows(connection: apsw.Connection, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    return connection.execute(statement, values).fetchall()
+
+
+def row(connection: apsw.Connection, statement: str, values: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
+    return connection.execute(statement, values).fetchone()
+
+
+_BATCH = CHAT_COLUMNS.index("batch")
+
+
+def load(connection: apsw.Connection, chat_id: str) -> Snapshot | None:
+    chat = row(connection, sql.READ_CHAT, (chat_id,))
+    if chat is None:
+        return None
+    calls = rows(connection, sql.READ_CALLS, (chat_id, chat[_BATCH])) if chat[_BATCH] is not None else ()
+    return snapshot_of(chat, calls, rows(connection, sql.READ_QUEUE, (chat_id,)))
+
+
+def must_load(connection: apsw.Connection, chat_id: str) -> Snapshot:
+    snapshot = load(connection, chat_id)
+    if snapshot is None:
+        raise NotFound("chat", chat_id)
+    return snapshot
+
+
+def read_receipt(connection: apsw.Connection, key: Key, hash: str) -> Answer | None:
+    receipt = row(connection, sql.READ_RECEIPT, (key.principal, key.key))
+    if receipt is None:
+        return None
+    check_receipt(key, receipt[0], hash)
+    return decode_answer(receipt[1])
+
+
+def write_all(connection: apsw.Connection, writes: list[ChatWrite]) -> None:
+    """Snapshots read in this transaction cannot have moved: a miss here is a fault, not a race."""
+    for write in writes:
+        if not swap(connection, write):
+            raise StoreUnavailable(f"chat {write.after.id} changed inside a transaction; nothing was written")
+
+
+def swap(connection: apsw.Connection, write: ChatWrite) -> bool:
+    """Write one chat's difference, if it is still what the change was decided on. False: nothing was written."""
+    reach("write.chat.before")
+    before, after = write.before, write.after
+    if before is None:
+        connection.execute(sql.INSERT_CHAT, chat_row(after))
+    else:
+        guard = (after.id, before.version, before.fence, before.epoch)
+        connection.execute(sql.UPDATE_CHAT, chat_row(after, MOVING_COLUMNS) + guard)
+        if connection.changes() != 1:
+            return False
+    reach("write.chat.after")
+    _write_journal(connection, write)
+    _write_calls(connection, write)
+    _write_queue(connection, write)
+    return True
+
+
+def _write_journal(connection: apsw.Connection, write: ChatWrite) -> None:
+    reach("write.journal.before")
+    chat_id = write.after.id
+    if write.cut_from is not None:
+        connection.execute(sql.CUT_HISTORY, (chat_id, write.cut_from))
+        connection.execute(sql.CUT_COMPACTIONS, (chat_id, write.cut_from))
+    for line in write.journal:
+        connection.execute(sql.INSERT_JOURNAL, (chat_id, *line))
+    if write.compaction is not None:
+        record = write.compaction
+        connection.execute(sql.PUT_COMPACTION, (chat_id, record.upto, record.summary, record.created_at))
+    if write.ended_attempt is not None:
+        connection.execute(sql.DROP_DELTAS, (chat_id, write.ended_attempt))
+    reach("write.journal.after")
+
+
+def _write_calls(connection: apsw.Connection, write: ChatWrite) -> None:
+    reach("write.calls.before")
+    for call in write.calls:
+        connection.execute(sql.PUT_CALL, (write.after.id, *call_row(call)))
+    reach("write.calls.after")
+
+
+def _write_queue(connection: apsw.Connection, write: ChatWrite) -> None:
+    reach("write.queue.before")
+    for message_id in write.queue_drop:
+        connection.execute(sql.DROP_QUEUED, (write.after.id, message_id))
+    for queued in write.queue_put:
+        body = bytes(queued.body).decode()
+        connection.execute(sql.PUT_QUEUED, (write.after.id, queued.id, queued.rank, queued.mode, body))
+    reach("write.queue.after")

@@ -1,0 +1,133 @@
+"""The only module that makes threads. Every thread has a name, an owner and a count that `/health` can show.
+
+Threads are daemons: one that hangs in the kernel or in somebody's code is abandoned and counted, never joined
+without a limit, so nothing that hangs can hold up an exit.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def start(name: str, target: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+class Job(Generic[T]):
+    """One piece of work for another thread. It is withdrawn, or taken; once taken it runs to its end."""
+
+    __slots__ = ("_loop", "_state", "future", "work")
+
+    def __init__(self, work: Callable[..., T], loop: asyncio.AbstractEventLoop) -> None:
+        self.work = work
+        self.future: asyncio.Future[T] = loop.create_future()
+        self._loop = loop
+        self._state = threading.Lock()
+
+    def take(self) -> bool:
+        """True for the first caller only: the thread that runs it, or the waiter that gave up."""
+        return self._state.acquire(blocking=False)
+
+    withdraw = take
+
+    def deliver(self, result: T | None, error: BaseException | None) -> None:
+        """Called in the loop's thread."""
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)  # type: ignore[arg-type]
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+
+def deliver(outcomes: list[tuple[Job[Any], Any, BaseException | None]]) -> None:
+    """Hand results to their loops: one wake-up per loop, however many results."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job[Any], Any, BaseException | None]]] = {}
+    for outcome in outcomes:
+        by_loop.setdefault(outcome[0].loop, []).append(outcome)
+    for loop, group in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_deliver_here, group)
+        except RuntimeError:  # the loop was closed: nobody waits any more
+            continue
+
+
+def _deliver_here(group: list[tuple[Job[Any], Any, BaseException | None]]) -> None:
+    for job, result, error in group:
+        job.deliver(result, error)
+
+
+class Pool:
+    """A bounded set of threads, each with a resource of its own (a database connection, or nothing).
+
+    Threads are made on demand up to `size`. `stop` lets queued work finish but waits no longer than told.
+    """
+
+    def __init__(self, name: str, size: int, open_resource: Callable[[], Any], close_resource: Callable[[Any], None]):
+        self._name = name
+        self._size = size
+        self._open = open_resource
+        self._close = close_resource
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._stopped = False
+
+    @property
+    def thread_count(self) -> int:
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def submit(self, job: Job[Any]) -> None:
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError(f"the {self._name} threads are stopped")
+            if self._idle <= self._jobs.qsize() and len(self._threads) < self._size:
+                self._threads.append(start(f"{self._name}-{len(self._threads) + 1}", self._serve))
+        self._jobs.put(job)
+
+    def stop(self, wait_s: float) -> int:
+        """Returns how many threads were still busy and had to be left behind."""
+        with self._lock:
+            self._stopped = True
+            threads = list(self._threads)
+        for _ in threads:
+            self._jobs.put(None)
+        for thread in threads:
+            thread.join(wait_s / max(1, len(threads)))
+        return sum(thread.is_alive() for thread in threads)
+
+    def _serve(self) -> None:
+        resource: Any = None
+        opened = False
+        while True:
+            with self._lock:
+                self._idle += 1
+            job = self._jobs.get()
+            with self._lock:
+                self._idle -= 1
+            if job is None:
+                break
+            if not job.take():
+                continue
+            result, error = None, None
+            try:
+                if not opened:
+                    resource, opened = self._open(), True
+                result = job.work(resource)
+            except BaseException as caught:  # noqa: BLE001  whatever it was belongs to the waiter
+                error = caught
+            deliver([(job, result, error)])
+            del job, result, error
+        if opened:
+            self._close(resource)

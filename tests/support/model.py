@@ -1,0 +1,157 @@
+"""`ModelStore`: what a store must do with a `Change`, in the fewest words.
+
+It keeps rows as the real stores do and builds every snapshot from them again, so that a change whose snapshot and
+rows disagree is caught here. It is a model to compare with, never a store to run on: no durability, no leases.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.core import journal
+from holdfast.core.apply import Change, Refused, create
+from holdfast.core.codec import decode_entry, decode_message, encode
+from holdfast.core.events import Event
+from holdfast.core.fork import fork
+from holdfast.core.limits import LIMITS, Limits
+from holdfast.core.records import Call, Chat, Compaction, Message, NewChat, Queued, Role, Snapshot, State
+from holdfast.core.unit import Need, ReadChat, transact
+
+AT_WORK = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
+
+
+class Row(Struct):
+    """One journal row. `pos` is taken away when history is cut before it; the row stays."""
+
+    seq: int
+    body: bytes
+    pos: int | None
+    role: Role | None
+    ref: str | None
+
+
+class ModelStore:
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.limits = limits
+        self.chats: dict[str, Chat] = {}
+        self.rows: dict[str, list[Row]] = {}
+        self.calls: dict[tuple[str, int, int], Call] = {}  # by chat, batch, pos
+        self.queues: dict[str, dict[str, Queued]] = {}
+        self.compactions: dict[str, Compaction] = {}
+        self.deleted: set[str] = set()
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def load(self, chat_id: str) -> Snapshot | None:
+        chat = self.chats.get(chat_id)
+        if chat is None:
+            return None
+        calls = sorted(
+            (call for (owner, batch, _), call in self.calls.items() if owner == chat_id and batch == chat.batch),
+            key=lambda call: call.pos,
+        )
+        queue = sorted(self.queues[chat_id].values(), key=lambda queued: queued.rank)
+        return Snapshot(chat=chat, calls=tuple(calls), queue=tuple(queue))
+
+    def get(self, chat_id: str) -> Snapshot:
+        snapshot = self.load(chat_id)
+        assert snapshot is not None, f"there is no chat {chat_id}"
+        return snapshot
+
+    def positions(self, chat_id: str) -> dict[int, Message]:
+        rows = sorted((row.pos, row) for row in self.rows[chat_id] if row.pos is not None)
+        return {pos: _message_of(row) for pos, row in rows}
+
+    def history(self, chat_id: str) -> list[Message]:
+        """In order. While calls are open, the positions kept for their results are missing."""
+        return list(self.positions(chat_id).values())
+
+    def journal(self, chat_id: str) -> list[journal.AnyEntry]:
+        return [decode_entry(row.body) for row in self.rows[chat_id]]
+
+    def numbered_journal(self, chat_id: str) -> list[tuple[int, journal.AnyEntry]]:
+        return [(row.seq, decode_entry(row.body)) for row in self.rows[chat_id]]
+
+    def children(self, chat_id: str) -> tuple[str, ...]:
+        chats = self.chats.values()
+        return tuple(sorted(c.id for c in chats if c.parent_id == chat_id and c.state in AT_WORK))
+
+    # --- writing ------------------------------------------------------------------------------------
+
+    def create(self, new: NewChat, now: int) -> Change:
+        change = create(new, now, self.limits)
+        self.write([change])
+        return change
+
+    def apply(self, chat_id: str, *events: Event, now: int) -> tuple[Change, ...] | Refused:
+        """All of them in one transaction, with everything that follows from them in other chats."""
+        steps = transact(self.get(chat_id), events, now, self.limits)
+        answer: Snapshot | tuple[str, ...] | None = None
+        try:
+            while True:
+                answer = self._read(steps.send(answer))
+        except StopIteration as done:
+            outcome: tuple[Change, ...] | Refused = done.value
+        if not isinstance(outcome, Refused):
+            self.write(outcome)
+        return outcome
+
+    def fork(self, chat_id: str, new_id: str, end: int, now: int) -> tuple[Change, ...] | Refused:
+        outcome = fork(self.get(chat_id), new_id, end, now)
+        if isinstance(outcome, Refused):
+            return outcome
+        created, filled = outcome
+        self.write([created])
+        copies = [row for row in self.rows[chat_id] if row.pos is not None and row.pos < end]
+        for row in sorted(copies, key=lambda row: row.pos or 0):
+            self.rows[new_id].append(Row(len(self.rows[new_id]) + 1, row.body, row.pos, row.role, row.ref))
+        self._put(filled)
+        return outcome
+
+    def write(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            chat_id = change.after.chat.id
+            assert self.load(chat_id) == change.before, "a change is made from what is stored"
+            self._put(change)
+            if change.gone:
+                self._forget(chat_id)
+
+    def _read(self, need: Need) -> Snapshot | tuple[str, ...] | None:
+        return self.load(need.chat_id) if isinstance(need, ReadChat) else self.children(need.chat_id)
+
+    def _put(self, change: Change) -> None:
+        chat = change.after.chat
+        self.chats[chat.id] = chat
+        rows = self.rows.setdefault(chat.id, [])
+        if change.cut_from is not None:
+            self._cut(chat.id, change.cut_from)
+        for line in change.lines:
+            assert line.pos is None or line.pos not in self.positions(chat.id), f"position {line.pos} is taken"
+            rows.append(Row(len(rows) + 1, encode(line.entry), line.pos, line.role, line.ref))
+        for call in change.after.calls:
+            self.calls[chat.id, call.batch, call.pos] = call
+        self.queues[chat.id] = {queued.id: queued for queued in change.after.queue}
+        if change.compaction is not None:
+            self.compactions[chat.id] = change.compaction
+        assert self.load(chat.id) == change.after, "the rows say what the snapshot says"
+
+    def _cut(self, chat_id: str, pos: int) -> None:
+        for row in self.rows[chat_id]:
+            if row.pos is not None and row.pos >= pos:
+                row.pos = None
+        compaction = self.compactions.get(chat_id)
+        if compaction is not None and compaction.upto > pos:
+            del self.compactions[chat_id]
+
+    def _forget(self, chat_id: str) -> None:
+        self.deleted.add(chat_id)
+        del self.chats[chat_id], self.rows[chat_id], self.queues[chat_id]
+        self.compactions.pop(chat_id, None)
+        for key in [key for key in self.calls if key[0] == chat_id]:
+            del self.calls[key]
+
+
+def _message_of(row: Row) -> Message:
+    entry = decode_entry(row.body)
+    assert isinstance(entry, journal.MessageAdded)
+    return decode_message(bytes(entry.message))
