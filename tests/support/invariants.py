@@ -20,7 +20,7 @@ FIXED = (
 
 
 def promise_7(snapshot: Snapshot, live_workers: Collection[str]) -> list[str]:
-    """No chat is stranded: at work, one of a live lease and a wake_at; waiting, somebody outside; at rest, neither."""
+    """No chat is stranded: at work it is held or wakes, waiting it has somebody outside, at rest it has neither."""
     chat = snapshot.chat
     if chat.state in (State.RUNNING, State.STOPPING):
         return _called_or_held(chat, live_workers)
@@ -72,7 +72,6 @@ def consistency(snapshot: Snapshot) -> list[str]:
     if chat.state is State.RUNNING:
         must((chat.phase is Phase.CALLS) == bool(open_calls), "calls are next exactly while one is open")
         must(chat.turn_started_at is not None or chat.phase is Phase.REST, "without a turn the model owes nothing")
-        must(chat.turn_started_at is not None or chat.compact or chat.phase is Phase.REST, "there is something to do")
     if chat.state in (State.IDLE, State.FAILED):
         must(not open_calls, "no call is open")
         must(chat.turn_started_at is None, "no turn is open")
@@ -90,7 +89,9 @@ def consistency(snapshot: Snapshot) -> list[str]:
 def step(before: Snapshot, after: Snapshot) -> list[str]:
     """What may not go backwards from one version to the next, and what may not change at all."""
     old, new = before.chat, after.chat
-    found = [f"{name} fell from {getattr(old, name)} to {getattr(new, name)}" for name in GROWS if _fell(name, old, new)]
+    found = [
+        f"{name} fell from {getattr(old, name)} to {getattr(new, name)}" for name in GROWS if _fell(name, old, new)
+    ]
     found += [f"{name} changed" for name in FIXED if getattr(old, name) != getattr(new, name)]
     if new.version <= old.version:
         found.append(f"the version did not grow from {old.version}")
@@ -132,7 +133,9 @@ def journal_problems(snapshot: Snapshot, entries: Sequence[tuple[int, journal.An
         for result in _results(message):
             answered[result.call_id] = answered.get(result.call_id, 0) + 1
     found += [f"call {call_id} has {count} results" for call_id, count in answered.items() if count != 1]
-    found += [f"there is a result for {call_id}, which nobody asked for" for call_id in answered if call_id not in asked]
+    found += [
+        f"there is a result for {call_id}, which nobody asked for" for call_id in answered if call_id not in asked
+    ]
     open_now = {call.id for call in snapshot.open_calls}
     for call_id in asked:
         if (call_id in answered) == (call_id in open_now):
@@ -148,8 +151,8 @@ def history_problems(snapshot: Snapshot, messages: Sequence[Message]) -> list[st
     """Any history can be made valid; one that is complete is valid as it stands, flaws of cut-off messages aside."""
     found = history.problems(history.make_valid(messages))
     chat = snapshot.chat
-    waits_for_results = chat.state in (State.WAITING, State.STOPPING) or chat.phase is Phase.CALLS
-    if not waits_for_results or chat.state in (State.IDLE, State.FAILED):
+    at_rest = chat.state in (State.IDLE, State.FAILED)
+    if at_rest or (chat.state is State.RUNNING and chat.phase is not Phase.CALLS):
         found += [problem for problem in history.problems(messages) if not _is_flaw_of_cut_off(problem, messages)]
         if len(messages) != chat.length:
             found.append(f"the history has {len(messages)} messages and is said to have {chat.length}")

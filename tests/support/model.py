@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.core import journal
 from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import decode_entry, decode_message, encode
 from holdfast.core.events import Event
 from holdfast.core.fork import fork
+from holdfast.core.journal import AnyEntry, MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import Call, Chat, Compaction, Message, NewChat, Queued, Role, Snapshot, State
 from holdfast.core.unit import Need, ReadChat, transact
@@ -66,10 +66,10 @@ class ModelStore:
         """In order. While calls are open, the positions kept for their results are missing."""
         return list(self.positions(chat_id).values())
 
-    def journal(self, chat_id: str) -> list[journal.AnyEntry]:
+    def journal(self, chat_id: str) -> list[AnyEntry]:
         return [decode_entry(row.body) for row in self.rows[chat_id]]
 
-    def numbered_journal(self, chat_id: str) -> list[tuple[int, journal.AnyEntry]]:
+    def numbered_journal(self, chat_id: str) -> list[tuple[int, AnyEntry]]:
         return [(row.seq, decode_entry(row.body)) for row in self.rows[chat_id]]
 
     def children(self, chat_id: str) -> tuple[str, ...]:
@@ -153,5 +153,5 @@ class ModelStore:
 
 def _message_of(row: Row) -> Message:
     entry = decode_entry(row.body)
-    assert isinstance(entry, journal.MessageAdded)
+    assert isinstance(entry, MessageAdded)
     return decode_message(bytes(entry.message))

@@ -336,7 +336,7 @@ class _Disk:
             if number is not None:
                 inode = self._inodes[number]
                 files[name] = inode.survive(fate, rng)
-                story.append(f"{name}: {len(inode.pending)} unsynced {fate}")
+                story.append(f"{name}: {len(inode.pending)} unsynced, {fate}" if inode.pending else f"{name}: synced")
             if chosen < len(history) - 1:
                 story.append(f"{name}: {len(history) - 1 - chosen} creations or deletions undone")
         return files, "; ".join(story) or "nothing there"

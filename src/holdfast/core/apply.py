@@ -63,6 +63,7 @@ Reason = Literal[
     "no_such_call",
     "call_state",  # the call's own state does not take this
     "no_such_message",
+    "stale_position",  # history was cut since a client looked
     "not_a_user_message",
     "limit",  # a documented limit is reached
     "open_calls",  # calls without a result
@@ -709,7 +710,7 @@ def _check_user(message: Message) -> None:
 def _check_edit(draft: Draft, event: ev.Edit) -> None:
     _check_user(event.message)
     if event.epoch != draft.chat.epoch:
-        raise Refusal("stale_epoch", "history was cut since the message was looked up; look again")
+        raise Refusal("stale_position", "history was cut since the message was looked up; look again")
     if event.role is not Role.USER:
         raise Refusal("not_a_user_message", f"only user messages can be edited, this one is of role {event.role}")
 

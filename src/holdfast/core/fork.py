@@ -18,8 +18,8 @@ def fork(
     group: a response and its results are copied together or not at all. Approvals and the queue are never copied.
     """
     if not 0 <= end <= source.chat.length:
-        message = f"there is no position {end} in a history of {source.chat.length}"
-        return Refused(reason="no_such_message", state=source.chat.state, event="fork", message=message)
+        why = f"there is no position {end} in a history of {source.chat.length}"
+        return Refused(reason="no_such_message", state=source.chat.state, event="fork", message=why)
     open_calls = [call for call in source.open_calls if call.pos < end]
     copied = end - len(open_calls)
     chat = Chat(

@@ -1,0 +1,249 @@
+"""Creating chats and sending events as a client: what is acknowledged, what is refused, what a key protects."""
+
+import asyncio
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.clock import FakeClock
+from holdfast.core import events as ev
+from holdfast.core.codec import decode_message
+from holdfast.core.limits import Limits
+from holdfast.core.records import File, Message, NewChat, Role, State, Text
+from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError
+from holdfast.store import open_store
+from holdfast.store.base import Key, Store, StoreOptions
+from tests.support.chats import Hand, history, new_chat, texts, told, user
+
+
+async def test_a_created_chat_with_a_message_is_running_and_due(store: Store) -> None:
+    answer = await store.create_chat(new_chat("hello", id="c1", owner="ada"))
+    assert (answer.chat_id, answer.state) == ("c1", State.RUNNING)
+    chat = (await store.read_chat("c1")).chat
+    assert (chat.owner, chat.turn, chat.worker, chat.version) == ("ada", 1, None, 1)
+    assert chat.wake_at is not None
+    assert texts(await history(store, "c1")) == ["hello"]
+
+
+async def test_a_chat_without_a_message_rests(store: Store) -> None:
+    answer = await store.create_chat(new_chat(None, id="c1"))
+    assert answer.state is State.IDLE
+    assert (await store.read_chat("c1")).chat.wake_at is None
+
+
+async def test_creating_a_chat_that_exists_is_refused_and_changes_nothing(store: Store) -> None:
+    await store.create_chat(new_chat("first", id="c1"))
+    with pytest.raises(RefusedError, match="already"):
+        await store.create_chat(new_chat("second", id="c1"))
+    assert texts(await history(store, "c1")) == ["first"]
+
+
+async def test_metadata_is_kept_byte_for_byte(store: Store) -> None:
+    odd = b'{ "z": 1.50,  "a":"\xc3\xa9 \\u00e9", "n": 123456789012345678901234567890 }'
+    await store.create_chat(NewChat(id="c1", agent="a", metadata=Raw(odd)))
+    assert bytes((await store.read_chat("c1")).chat.metadata) == odd
+
+
+async def test_a_chat_that_does_not_exist_is_named(store: Store) -> None:
+    with pytest.raises(NotFound, match="'nope'"):
+        await store.read_chat("nope")
+    with pytest.raises(NotFound, match="'nope'"):
+        await store.submit("nope", ev.Send(message=user()))
+    with pytest.raises(NotFound, match="'nope'"):
+        await store.read_journal("nope")
+
+
+async def test_messages_sent_while_busy_are_queued_in_order(store: Store) -> None:
+    await store.create_chat(new_chat("one", id="c1"))
+    for text in ("two", "three"):
+        await store.submit("c1", ev.Send(message=user(text)))
+    snapshot = await store.read_chat("c1")
+    assert [decode_message(queued.body).text for queued in snapshot.queue] == ["two", "three"]
+    assert texts(await history(store, "c1")) == ["one"]
+
+
+async def test_stop_with_clear_queue_returns_what_it_removed(store: Store) -> None:
+    await store.create_chat(new_chat("one", id="c1"))
+    await store.submit("c1", ev.Send(message=user("two")))
+    answer = await store.submit("c1", ev.Stop(clear_queue=True))
+    assert [decode_message(body).text for body in answer.dropped] == ["two"]
+    assert (await store.read_chat("c1")).queue == ()
+
+
+async def test_a_refused_event_changes_nothing(store: Store) -> None:
+    await store.create_chat(new_chat("one", id="c1"))
+    before = await store.read_chat("c1")
+    with pytest.raises(RefusedError, match="retry refused while the chat is running") as caught:
+        await store.submit("c1", ev.Retry())
+    assert (caught.value.reason, caught.value.state, caught.value.event) == ("state", "running", "retry")
+    assert await store.read_chat("c1") == before
+
+
+async def test_the_same_key_gets_the_same_answer_and_happens_once(store: Store) -> None:
+    key = Key(principal="ada", key="k1")
+    new, message = new_chat("hello", id="c1"), user("again", id="m2")
+    first = await store.create_chat(new, key)
+    assert await store.create_chat(new, key) == first
+    key = Key(principal="ada", key="k2")
+    sent = await store.submit("c1", ev.Send(message=message), key)
+    await store.submit("c1", ev.Stop())
+    assert await store.submit("c1", ev.Send(message=message), key) == sent
+    assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m2"]
+
+
+async def test_a_key_with_another_body_is_refused(store: Store) -> None:
+    key = Key(principal="ada", key="k1")
+    await store.create_chat(new_chat("hello", id="c1"), key)
+    with pytest.raises(KeyReused, match="k1"):
+        await store.create_chat(new_chat("other", id="c2"), key)
+    with pytest.raises(NotFound):
+        await store.read_chat("c2")
+
+
+async def test_keys_of_different_principals_do_not_meet(store: Store) -> None:
+    await store.create_chat(new_chat("hello", id="c1"), Key(principal="ada", key="k"))
+    await store.create_chat(new_chat("hello", id="c2"), Key(principal="bob", key="k"))
+    assert len(await store.list_chats()) == 2
+
+
+async def test_a_refused_call_leaves_its_key_unused(store: Store) -> None:
+    await store.create_chat(new_chat("hello", id="c1"))
+    key = Key(principal="ada", key="k1")
+    with pytest.raises(RefusedError):
+        await store.submit("c1", ev.Retry(), key)
+    await store.submit("c1", ev.Stop(), key)
+
+
+async def test_a_thousand_concurrent_repeats_of_one_key_happen_once(store: Store) -> None:
+    await store.create_chat(new_chat("hello", id="c1"))
+    event, key = ev.Send(message=user("once", id="m1")), Key(principal="", key="same")
+    answers = await asyncio.gather(*(store.submit("c1", event, key) for _ in range(100)))
+    assert len({answer.seq for answer in answers}) == 1
+    assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m1"]
+
+
+async def test_receipts_are_kept_for_seven_days(store: Store, clock: FakeClock) -> None:
+    key, new = Key(principal="", key="k"), new_chat("hello", id="c1")
+    await store.create_chat(new, key)
+    clock.advance(6 * 86_400_000)
+    assert await store.prune_receipts() == 0
+    await store.create_chat(new, key)
+    clock.advance(2 * 86_400_000)
+    assert await store.prune_receipts() == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (user("a\x00b"), "NUL character at position 1"),
+        (user("a\ud800b"), "not valid Unicode at position 1"),
+        (Message(id="m", role=Role.USER, parts=()), "at least one part"),
+        (Message(id="", role=Role.USER, parts=(Text(text="x"),)), "needs an id"),
+        (user(""), "says nothing"),
+        (Message(id="m", role=Role.USER, parts=(File(media_type="image/png", uri="file:\x00"),)), "NUL"),
+    ],
+)
+async def test_a_message_no_store_or_provider_takes_is_refused_before_anything_is_written(
+    store: Store, message: Message, said: str
+) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    before = await store.read_chat("c1")
+    with pytest.raises(InvalidInput, match=said):
+        await store.submit("c1", ev.Send(message=message))
+    with pytest.raises(InvalidInput, match=said):
+        await store.create_chat(NewChat(id="c2", agent="a", message=message))
+    assert await store.read_chat("c1") == before
+    assert [line.id for line in await store.list_chats()] == ["c1"]
+
+
+async def test_a_message_of_50_mb_is_refused_and_says_the_limit(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    with pytest.raises(InvalidInput, match="the limit is 8,388,608"):
+        await store.submit("c1", ev.Send(message=user("x" * 50_000_000)))
+
+
+async def test_a_message_just_under_the_limit_round_trips(store: Store) -> None:
+    text = "é" * (4 << 20)
+    await store.create_chat(new_chat(text[:-10], id="c1"))
+    assert texts(await history(store, "c1")) == [text[:-10]]
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (NewChat(id="", agent="a"), "id: is empty"),
+        (NewChat(id="c", agent=""), "agent: is empty"),
+        (NewChat(id="c\x00", agent="a"), "id: has a NUL"),
+        (NewChat(id="c", agent="a", owner="\udfff"), "owner: is not valid Unicode"),
+        (NewChat(id="c", agent="a", metadata=Raw(b"[1]")), "metadata: is not a JSON object"),
+        (NewChat(id="c", agent="a", metadata=Raw(b"{")), "metadata: is not JSON"),
+        (NewChat(id="c", agent="a", metadata=Raw(b'{"a":"\\u0000"}')), "metadata: holds a NUL"),
+    ],
+)
+async def test_a_new_chat_with_bad_fields_is_refused_by_name(store: Store, new: NewChat, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        await store.create_chat(new)
+
+
+async def test_metadata_has_a_limit(store: Store) -> None:
+    with pytest.raises(LimitReached, match="65,536"):
+        await store.create_chat(NewChat(id="c", agent="a", metadata=Raw(b'{"a":"' + b"x" * 70_000 + b'"}')))
+
+
+async def test_the_queue_has_a_limit_and_what_was_queued_stays(store_url: str, clock: FakeClock) -> None:
+    options = StoreOptions(clock=clock, limits=Limits(queue_messages_max=5))
+    async with open_store(store_url, options) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        for n in range(5):
+            await store.submit("c1", ev.Send(message=user(str(n))))
+        with pytest.raises(RefusedError, match="5 queued messages, which is the limit"):
+            await store.submit("c1", ev.Send(message=user("one too many")))
+        assert len((await store.read_chat("c1")).queue) == 5
+
+
+async def test_the_queue_has_a_limit_in_bytes(store_url: str, clock: FakeClock) -> None:
+    options = StoreOptions(clock=clock, limits=Limits(queue_bytes_max=2_000))
+    async with open_store(store_url, options) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        await store.submit("c1", ev.Send(message=user("x" * 1_500)))
+        with pytest.raises(RefusedError, match="2,000"):
+            await store.submit("c1", ev.Send(message=user("x" * 1_500)))
+
+
+async def test_an_edit_cuts_history_and_returns_the_queue(store: Store) -> None:
+    hand = Hand(store)
+    await store.create_chat(NewChat(id="c1", agent="agent", message=user("one", id="m1")))
+    await hand.take("c1")
+    await hand.end_turn("first answer")
+    await store.submit("c1", ev.Send(message=user("two", id="m2")))
+    await hand.take("c1")
+    await hand.end_turn("second answer")
+    spot = await store.locate_message("c1", "m2")
+    edit = ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user("two, rather", id="m3"))
+    await store.submit("c1", edit)
+    assert texts(await history(store, "c1")) == ["one", "first answer", "two, rather"]
+    assert (await store.read_chat("c1")).chat.epoch == 1
+    with pytest.raises(NotFound):
+        await store.locate_message("c1", "m2")
+    with pytest.raises(RefusedError, match="cut since"):
+        await store.submit("c1", replace(edit, message=user("x")))
+    assert "second answer" in await told(store, "c1")
+    hand.close()
+
+
+async def test_chats_are_listed_newest_first_in_pages_by_owner_and_state(store: Store) -> None:
+    for n in range(5):
+        await store.create_chat(new_chat("hi" if n % 2 else None, id=f"c{n}", owner="ada" if n < 3 else "bob"))
+    assert [line.id for line in await store.list_chats(limit=2)] == ["c4", "c3"]
+    assert [line.id for line in await store.list_chats(limit=2, before="c3")] == ["c2", "c1"]
+    assert [line.id for line in await store.list_chats(owner="ada")] == ["c2", "c1", "c0"]
+    assert [line.id for line in await store.list_chats(state=State.RUNNING)] == ["c3", "c1"]
+
+
+async def test_an_archived_chat_comes_back_with_the_next_message(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    await store.submit("c1", ev.Archive())
+    assert (await store.list_chats())[0].archived
+    await store.submit("c1", ev.Send(message=user()))
+    assert not (await store.read_chat("c1")).chat.archived

@@ -1,0 +1,214 @@
+"""The journal as readers see it: every event once, in order, from any cursor, while it is being written."""
+
+import asyncio
+import random
+
+import pytest
+
+from holdfast.core import events as ev
+from holdfast.core.codec import decode_delta, decode_entry, encode
+from holdfast.core.journal import Delta, MessageAdded, PreviewReset
+from holdfast.core.records import attempt_id
+from holdfast.errors import InvalidInput
+from holdfast.store import open_store
+from holdfast.store.base import DeltaBatch, Item, Store
+from tests.support.chats import Hand, call, new_chat, user
+
+
+def batch(hand: Hand, attempt: int, first_k: int, *pieces: str) -> DeltaBatch:
+    return DeltaBatch(
+        chat_id=hand.held.chat.id,
+        worker=hand.name,
+        fence=hand.held.chat.fence,
+        attempt=attempt,
+        first_k=first_k,
+        bodies=tuple(encode(Delta(part="text", text=piece)) for piece in pieces),
+    )
+
+
+def streamed(items: tuple[Item, ...]) -> str:
+    return "".join(decode_delta(item.body).text for item in items if item.attempt is not None)
+
+
+async def claimed(store: Store, chat_id: str = "c1") -> Hand:
+    await store.create_chat(new_chat("hello", id=chat_id))
+    hand = Hand(store)
+    await hand.take(chat_id)
+    return hand
+
+
+async def test_a_reader_of_pages_sees_every_entry_once_and_in_order(store: Store) -> None:
+    hand = await claimed(store)
+    for n in range(10):
+        await hand.respond(f"step {n}", call(f"k{n}"))
+        await hand.finish(f"k{n}")
+    whole = (await store.read_journal("c1", limit=1_000)).items
+    assert [item.seq for item in whole] == list(range(1, len(whole) + 1))
+    seen: list[Item] = []
+    after = None
+    while True:
+        page = await store.read_journal("c1", after, limit=3)
+        seen += page.items
+        after = page.cursor
+        if not page.more:
+            break
+    assert tuple(seen) == whole
+
+
+async def test_any_items_cursor_resumes_right_behind_it(store: Store) -> None:
+    hand = await claimed(store)
+    await store.add_deltas([batch(hand, attempt_id(1, 1), 0, "a", "b", "c")])
+    whole = (await store.read_journal("c1")).items
+    for n, item in enumerate(whole):
+        rest = await store.read_journal("c1", item.cursor)
+        assert [(i.seq, i.attempt, i.k) for i in rest.items] == [(i.seq, i.attempt, i.k) for i in whole[n + 1 :]]
+
+
+async def test_deltas_are_seen_while_their_attempt_is_open(store: Store) -> None:
+    hand = await claimed(store)
+    attempt = attempt_id(1, 1)
+    await store.add_deltas([batch(hand, attempt, 0, "Hel", "lo")])
+    page = await store.read_journal("c1")
+    assert streamed(page.items) == "Hello"
+    await store.add_deltas([batch(hand, attempt, 2, ", world")])
+    page = await store.read_journal("c1", page.cursor)
+    assert streamed(page.items) == ", world"
+
+
+async def test_the_committed_message_replaces_the_deltas_a_reader_has_not_seen(store: Store) -> None:
+    hand = await claimed(store)
+    attempt = attempt_id(1, 1)
+    await store.add_deltas([batch(hand, attempt, 0, "Hel")])
+    page = await store.read_journal("c1")
+    await store.add_deltas([batch(hand, attempt, 1, "lo")])
+    await hand.respond("Hello")
+    late = await store.read_journal("c1", page.cursor)
+    assert streamed(late.items) == ""
+    entry = decode_entry(late.items[0].body)
+    assert isinstance(entry, MessageAdded)
+    assert entry.attempt == attempt, "marked: it replaces what was streamed of this attempt"
+    assert await store.read_deltas("c1", attempt) == []
+
+
+async def test_a_repeated_flush_changes_nothing(store: Store) -> None:
+    hand = await claimed(store)
+    flush = [batch(hand, attempt_id(1, 1), 0, "a", "b")]
+    assert await store.add_deltas(flush) == ()
+    assert await store.add_deltas(flush) == ()
+    assert streamed((await store.read_journal("c1")).items) == "ab"
+
+
+async def test_a_stale_writers_deltas_are_refused_and_other_chats_are_not_disturbed(store: Store) -> None:
+    stale, fresh = await claimed(store, "c1"), await claimed(store, "c2")
+    good = batch(fresh, attempt_id(1, 1), 0, "good")
+    bad = DeltaBatch(
+        chat_id="c1", worker="somebody else", fence=1, attempt=attempt_id(1, 1), first_k=0, bodies=good.bodies
+    )
+    assert await store.add_deltas([bad, good]) == ("c1",)
+    assert streamed((await store.read_journal("c1")).items) == ""
+    assert streamed((await store.read_journal("c2")).items) == "good"
+    assert await store.read_deltas("c1", attempt_id(1, 1)) == []
+    stale.close()
+
+
+async def test_deltas_of_an_attempt_that_ended_are_refused(store: Store) -> None:
+    hand = await claimed(store)
+    flush = batch(hand, attempt_id(1, 1), 0, "late")
+    await hand.respond("done")
+    assert await store.add_deltas([flush]) == ("c1",)
+    assert await store.read_deltas("c1", attempt_id(1, 1)) == []
+
+
+async def test_after_a_crash_the_preview_is_reset_and_the_partial_text_stays_on_record(store: Store) -> None:
+    hand = await claimed(store)
+    attempt = attempt_id(1, 1)
+    await store.add_deltas([batch(hand, attempt, 0, "half an ans")])
+    page = await store.read_journal("c1")
+    hand.line.retire(hand.name)
+    await store.expire_workers()
+    page = await store.read_journal("c1", page.cursor)
+    reset = decode_entry(page.items[0].body)
+    assert isinstance(reset, PreviewReset)
+    assert reset.attempt >= attempt
+    assert streamed((await store.read_journal("c1")).items) == "", "a new reader is not shown what is void"
+    kept = await store.read_deltas("c1", attempt)
+    assert [decode_delta(row.body).text for row in kept] == ["half an ans"]
+
+
+async def test_after_a_stop_and_a_crash_the_preview_stays_until_the_successor_commits_it(store: Store) -> None:
+    hand = await claimed(store)
+    await store.add_deltas([batch(hand, attempt_id(1, 1), 0, "half an ans")])
+    await store.submit("c1", ev.Stop())
+    hand.line.retire(hand.name)
+    await store.expire_workers()
+    assert streamed((await store.read_journal("c1")).items) == "half an ans"
+
+
+async def test_waiting_for_more_ends_with_the_next_event(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    after = (await store.read_journal("c1")).cursor
+    waiting = asyncio.ensure_future(store.wait_journal("c1", after, deadline_s=30))
+    await asyncio.sleep(0)
+    await store.submit("c1", ev.Send(message=user("hello")))
+    page = await waiting
+    assert page.items
+
+
+async def test_waiting_is_bounded_by_its_deadline(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    after = (await store.read_journal("c1")).cursor
+    page = await store.wait_journal("c1", after, deadline_s=0.05)
+    assert page.items == ()
+    assert page.cursor == after
+    assert page.at_rest
+
+
+async def test_what_another_process_writes_is_seen_by_those_who_wait(store: Store, store_url: str) -> None:
+    """Another store on the same database stands for another process: nothing is shared between the two."""
+    await store.create_chat(new_chat(None, id="c1"))
+    after = (await store.read_journal("c1")).cursor
+    waiting = asyncio.ensure_future(store.wait_journal("c1", after, deadline_s=30))
+    await asyncio.sleep(0)
+    async with open_store(store_url) as other:
+        await other.submit("c1", ev.Send(message=user("from elsewhere")))
+        assert (await waiting).items
+
+
+@pytest.mark.parametrize("bad", ["x", "MQ", "!!!", "é", "MS4xLjIuMy40", "a" * 10_000, "LTEuMS4xLjE"])
+async def test_a_cursor_that_is_none_is_refused_by_name(store: Store, bad: str) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    with pytest.raises(InvalidInput, match="cursor"):
+        await store.read_journal("c1", bad)
+
+
+async def test_many_readers_follow_a_chat_while_it_is_written(store: Store) -> None:
+    """Readers that drop out at random and resume see every entry once, and rebuild exactly what was said."""
+    hand = await claimed(store)
+    steps = 12
+    rng = random.Random(7)
+
+    async def write() -> None:
+        for n in range(steps):
+            attempt = attempt_id(1, n + 1)
+            for k in range(3):
+                await store.add_deltas([batch(hand, attempt, k, f"{n}.{k} ")])
+            await hand.respond(f"step {n}", call(f"k{n}"))
+            await hand.finish(f"k{n}")
+        await hand.end_turn("done")
+
+    async def read() -> list[int]:
+        seen: list[int] = []
+        after = None
+        while True:
+            page = await store.wait_journal("c1", after, deadline_s=30)
+            keep = rng.randint(1, max(1, len(page.items)))
+            for item in page.items[:keep]:  # the rest is lost with the connection
+                if item.seq is not None:
+                    seen.append(item.seq)
+                after = item.cursor
+            if page.at_rest and keep == len(page.items):
+                return seen
+
+    *readers, _ = await asyncio.gather(*(read() for _ in range(8)), write())
+    expected = list(range(1, (await store.read_chat("c1")).chat.seq + 1))
+    assert all(seen == expected for seen in readers)

@@ -1,0 +1,349 @@
+"""Events that could happen to a chat, drawn from its snapshot: likely ones mostly, illegal and stale ones too.
+
+`events(snapshot, world)` serves every test that lets chats live at random, on the core alone and on real stores.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from msgspec import Raw, Struct
+
+from holdfast.core import events as ev
+from holdfast.core.records import (
+    CallState,
+    Cause,
+    External,
+    Failure,
+    File,
+    Message,
+    NewChat,
+    Part,
+    Phase,
+    Reasoning,
+    Replay,
+    Role,
+    Snapshot,
+    State,
+    Text,
+    ToolCall,
+    ToolResult,
+    attempt_id,
+    fence_of,
+)
+from holdfast.core.states import EXECUTION, OUTSIDE, ROWS
+
+NOBODY = "nobody"  # an id that names nothing
+SHORT = st.sampled_from(("Hi.", "Grüezi", "🦑", "line\nbreak", 'a "quote"'))
+
+
+class World(Struct):
+    """What a snapshot does not know and an event needs."""
+
+    now: int
+    workers: tuple[str, ...]
+    fresh: Callable[[str], str]  # an id never used before
+    role_at: Callable[[int], Role | None]  # of the chat's history
+    children: tuple[str, ...] = ()  # chats that may be waited for
+    may_spawn: bool = True
+
+
+# --- which -----------------------------------------------------------------------------------------
+
+
+@st.composite
+def events(draw: st.DrawFn, snapshot: Snapshot, world: World) -> ev.Event:
+    state = snapshot.chat.state
+    taken = [row for row in ROWS if state in EXECUTION[row]]
+    row = draw(st.sampled_from([*likely(snapshot, world) * 6, *taken * 2, *ROWS]))
+    return draw(_EVENTS[row.partition(".")[0]](snapshot, world, row))
+
+
+def likely(snapshot: Snapshot, world: World) -> list[str]:
+    """What somebody sensible would do next, so that random lives get somewhere."""
+    chat = snapshot.chat
+    states = {call.state for call in snapshot.calls}
+    if chat.state is State.WAITING:
+        rows = ["approve", "deny", "submit", "claim", "send.queue"]
+    elif chat.state is State.IDLE or chat.state is State.FAILED:
+        rows = ["send.queue", "retry"]
+    elif chat.worker is None:
+        rows = ["claim"]
+    elif chat.state is State.STOPPING:
+        rows = ["finish_stop", "outcome"]
+    elif chat.phase is Phase.MODEL:
+        rows = ["responded", "responded", "attempt_lost", "send.steer"]
+    elif chat.phase is Phase.REST:
+        rows = ["finish_compaction", "finish_turn"] if chat.compact else ["finish_turn", "send.queue"]
+    else:
+        rows = ["park"] if not states & {CallState.PLANNED, CallState.APPROVED, CallState.STARTED} else []
+        rows += ["start_calls", "ask_approval", "delegate", "refuse"] if CallState.PLANNED in states else []
+        rows += ["start_calls"] if CallState.APPROVED in states else []
+        rows += ["outcome", "outcome"] if CallState.STARTED in states else []
+        rows += ["approve", "submit", "send.steer"] if states & OUTSIDE else []
+    return rows
+
+
+# --- pieces ----------------------------------------------------------------------------------------
+
+
+def writers(snapshot: Snapshot, world: World) -> st.SearchStrategy[ev.Writer]:
+    """The holder, nearly always; else somebody whose time is over, or who never was."""
+    chat = snapshot.chat
+    right = ev.Writer(chat.worker or world.workers[0], chat.fence, chat.epoch)
+    stale = [
+        ev.Writer(right.worker, right.fence - 1, right.epoch),
+        ev.Writer(right.worker, right.fence, right.epoch - 1),
+        *(ev.Writer(worker, right.fence, right.epoch) for worker in world.workers),
+    ]
+    return st.sampled_from([*[right] * 20, *stale])
+
+
+def call_ids(snapshot: Snapshot, *states: CallState) -> st.SearchStrategy[str]:
+    fitting = [call.id for call in snapshot.calls if call.state in states]
+    return st.sampled_from([*fitting * 8, *[call.id for call in snapshot.calls], NOBODY])
+
+
+def expiries(world: World) -> st.SearchStrategy[int | None]:
+    return st.sampled_from((None, world.now, world.now + 10, world.now + 5_000, world.now - 5))
+
+
+@st.composite
+def user_messages(draw: st.DrawFn, world: World) -> Message:
+    """One in ten is not one that anybody may send."""
+    id = world.fresh("m")
+    odd = draw(st.integers(0, 19))
+    if odd == 0:
+        return Message(id=id, role=Role.USER, parts=())
+    if odd == 1:
+        return Message(id=id, role=Role.ASSISTANT, parts=(Text(text="I am a model."),))
+    parts: tuple[Part, ...] = (Text(text=draw(SHORT)),)
+    if draw(st.booleans()):
+        parts += (File(media_type="image/png", uri="blob:1"),)
+    metadata = draw(st.sampled_from((None, Raw(b'{ "k" : 1 }'))))
+    return Message(id=id, role=Role.USER, parts=parts, created_at=world.now, metadata=metadata)
+
+
+@st.composite
+def responses(draw: st.DrawFn, world: World, *, whole: bool) -> Message:
+    """A model's response; one that is not whole was cut off, and may be flawed as streams leave them."""
+    parts: list[Part] = []
+    if draw(st.booleans()):
+        signed = whole or draw(st.booleans())
+        parts.append(Reasoning(text="Hm.", provider="p", signature=Raw(b'"sig"') if signed else None))
+    calls = draw(st.integers(0, 3))
+    if calls == 0 or draw(st.booleans()):
+        parts.append(Text(text=draw(SHORT) if whole or draw(st.booleans()) else ""))
+    for _ in range(calls):
+        cut = not whole and draw(st.booleans())
+        arguments = '{"city": "Be' if cut else draw(st.sampled_from(("{}", '{"city": "Bern"}')))
+        parts.append(ToolCall(call_id=world.fresh("call"), name="tool", arguments=arguments, cut=cut))
+    return Message(id=world.fresh("r"), role=Role.ASSISTANT, parts=tuple(parts), created_at=world.now)
+
+
+@st.composite
+def plans(draw: st.DrawFn, message: Message) -> tuple[ev.PlannedCall, ...]:
+    return tuple(
+        ev.PlannedCall(
+            id=call.call_id,
+            replay=draw(st.sampled_from((Replay.UNSAFE, *Replay))),
+            on_unknown=draw(st.sampled_from(("tell_model", "ask"))),
+            start=draw(st.booleans()),
+        )
+        for call in message.calls
+    )
+
+
+def new_chats(world: World) -> st.SearchStrategy[NewChat | None]:
+    if not world.may_spawn:
+        return st.none()
+    child = st.builds(
+        lambda message: NewChat(id=world.fresh("chat"), agent="agent", message=message),
+        st.one_of(st.none(), user_messages(world)),
+    )
+    return st.one_of(st.none(), child)
+
+
+def next_attempt(snapshot: Snapshot) -> int:
+    chat = snapshot.chat
+    first = attempt_id(max(chat.fence, 1), 1)
+    return chat.attempt_ended + 1 if chat.attempt_ended >= first else first
+
+
+def attempts(snapshot: Snapshot) -> st.SearchStrategy[int]:
+    right = next_attempt(snapshot)
+    return st.sampled_from([*[right] * 10, right + 3, max(right - 1, 1), right + (1 << 20)])
+
+
+# --- every kind of event ---------------------------------------------------------------------------
+
+Maker = Callable[[Snapshot, World, str], st.SearchStrategy[ev.Event]]
+
+
+def _send(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[ev.Event]:
+    mode: Any = row.partition(".")[2]
+    return st.builds(ev.Send, message=user_messages(world), mode=st.just(mode))
+
+
+@st.composite
+def _edit(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
+    places = [(pos, role) for pos in range(snapshot.chat.length) if (role := world.role_at(pos)) is not None]
+    users = [place for place in places if place[1] is Role.USER]
+    pos, role = draw(st.sampled_from([*users * 5, *places, (snapshot.chat.length, Role.USER)]))
+    epoch = snapshot.chat.epoch - draw(st.sampled_from((0, 0, 0, 0, 1)))
+    return ev.Edit(pos=pos, role=role, epoch=epoch, message=draw(user_messages(world)))
+
+
+@st.composite
+def _responded(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
+    message = draw(responses(world, whole=True))
+    if draw(st.integers(0, 19)) == 0:
+        wrong = ToolResult(call_id=NOBODY, name="tool")
+        message = Message(id=message.id, role=Role.ASSISTANT, parts=(*message.parts, wrong))
+    return ev.Responded(
+        by=draw(writers(snapshot, world)),
+        message=message,
+        attempt=draw(attempts(snapshot)),
+        plans=draw(plans(message)),
+        tokens=draw(st.integers(0, 100)),
+    )
+
+
+@st.composite
+def _delegate(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
+    external = draw(st.sampled_from(External))
+    spawn = draw(new_chats(world)) if external is External.CHILD else None
+    child_id = None
+    if external is External.CHILD and spawn is None:
+        child_id = draw(st.sampled_from((*world.children, snapshot.chat.id, NOBODY)))
+    return ev.Delegate(
+        by=draw(writers(snapshot, world)),
+        call_id=draw(call_ids(snapshot, CallState.PLANNED, CallState.APPROVED)),
+        external=external,
+        question="Which?" if external is External.QUESTION else None,
+        child_id=child_id,
+        child_turn=draw(st.sampled_from((None, None, 1))),
+        spawn=spawn,
+        expires_at=draw(expiries(world)),
+    )
+
+
+@st.composite
+def _finish_stop(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
+    partial = draw(st.one_of(st.none(), responses(world, whole=False)))
+    fences = [snapshot.chat.fence, max(snapshot.chat.fence - 1, 1)]
+    streamed = st.sampled_from(fences).map(lambda fence: attempt_id(max(fence, 1), 7))
+    attempt = draw(st.one_of(attempts(snapshot), streamed))
+    return ev.FinishStop(
+        by=draw(writers(snapshot, world)),
+        partial=partial,
+        attempt=attempt if partial is not None else draw(st.sampled_from((None, attempt))),
+        length=snapshot.chat.length - draw(st.sampled_from((0, 0, 0, 1))),
+    )
+
+
+def _queued_ids(snapshot: Snapshot) -> st.SearchStrategy[str]:
+    return st.sampled_from([*[queued.id for queued in snapshot.queue] * 4, NOBODY])
+
+
+def _by_writer(kind: type[ev.RunnerEvent], **fields: st.SearchStrategy[Any]) -> Maker:
+    return lambda snapshot, world, row: st.builds(kind, by=writers(snapshot, world), **fields)
+
+
+def _plain(kind: type[ev.Event], **fields: st.SearchStrategy[Any]) -> Maker:
+    return lambda snapshot, world, row: st.builds(kind, **fields)
+
+
+def _for_call(kind: type[ev.Event], *states: CallState, **fields: st.SearchStrategy[Any]) -> Maker:
+    def make(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[ev.Event]:
+        more = {"by": writers(snapshot, world)} if issubclass(kind, ev.RunnerEvent) else {}
+        return st.builds(kind, call_id=call_ids(snapshot, *states), **more, **fields)
+
+    return make
+
+
+_ERRORS = st.sampled_from((Failure(code="boom", message="it broke"), Failure(code="x", message="y", chain=("z",))))
+
+_EVENTS: dict[str, Maker] = {
+    "send": _send,
+    "edit": _edit,
+    "stop": _plain(ev.Stop, clear_queue=st.booleans()),
+    "promote": lambda snapshot, world, row: st.builds(ev.Promote, message_id=_queued_ids(snapshot)),
+    "withdraw": lambda snapshot, world, row: st.builds(ev.Withdraw, message_id=_queued_ids(snapshot)),
+    "approve": _for_call(ev.Approve, CallState.ASKING),
+    "deny": _for_call(ev.Deny, CallState.ASKING, words=st.sampled_from(("", "No!"))),
+    "submit": _for_call(ev.Submit, CallState.EXTERNAL, content=SHORT, error=st.booleans()),
+    "compact": _plain(ev.Compact),
+    "retry": _plain(ev.Retry),
+    "fork": _plain(ev.Fork),
+    "archive": _plain(ev.Archive, archived=st.booleans()),
+    "delete": _plain(ev.Delete),
+    "child_ended": lambda snapshot, world, row: st.builds(
+        ev.ChildEnded,
+        child_id=st.sampled_from((*world.children, NOBODY)),
+        turn=st.integers(0, 2),
+        text=st.sampled_from((None, "", "Done.")),
+    ),
+    "due": _plain(ev.Due),
+    "responded": _responded,
+    "attempt_lost": lambda snapshot, world, row: st.builds(
+        ev.AttemptLost,
+        by=writers(snapshot, world),
+        attempt=attempts(snapshot),
+        model=st.just("m"),
+        error=st.just("503"),
+    ),
+    "start_calls": lambda snapshot, world, row: st.builds(
+        ev.StartCalls,
+        by=writers(snapshot, world),
+        call_ids=st.lists(call_ids(snapshot, CallState.PLANNED, CallState.APPROVED), max_size=3).map(tuple),
+    ),
+    "ask_approval": lambda snapshot, world, row: st.builds(
+        ev.AskApproval,
+        by=writers(snapshot, world),
+        call_id=call_ids(snapshot, CallState.PLANNED),
+        question=st.just("May I?"),
+        expires_at=expiries(world),
+    ),
+    "delegate": _delegate,
+    "refuse": _for_call(ev.Refuse, CallState.PLANNED, content=st.just("no"), denied=st.booleans()),
+    "outcome": lambda snapshot, world, row: st.builds(
+        ev.Outcome,
+        by=writers(snapshot, world),
+        call_id=call_ids(snapshot, CallState.STARTED),
+        content=SHORT,
+        error=st.booleans(),
+        spawn=st.one_of(st.none(), st.none(), new_chats(world)),
+    ),
+    "note": _by_writer(ev.Note, topic=st.just("news")),
+    "finish_compaction": lambda snapshot, world, row: st.builds(
+        ev.FinishCompaction,
+        by=writers(snapshot, world),
+        upto=st.integers(0, snapshot.chat.length + 1),
+        summary=st.sampled_from((None, "In short.")),
+    ),
+    "park": _by_writer(ev.Park),
+    "finish_turn": _by_writer(
+        ev.FinishTurn,
+        answer=st.sampled_from((None, "", "Done.")),
+        cause=st.sampled_from((*[None] * 8, *Cause)),
+    ),
+    "finish_stop": _finish_stop,
+    "fail": _by_writer(ev.Fail, error=_ERRORS),
+    "claim": lambda snapshot, world, row: st.builds(ev.Claim, worker=st.sampled_from(world.workers)),
+    "release": lambda snapshot, world, row: st.builds(
+        ev.Release,
+        by=writers(snapshot, world),
+        never_begun=st.lists(call_ids(snapshot, CallState.STARTED), max_size=2, unique=True).map(tuple),
+    ),
+    "lease_expired": lambda snapshot, world, row: st.builds(
+        ev.LeaseExpired,
+        worker=st.sampled_from([*[snapshot.chat.worker or NOBODY] * 3, *world.workers]),
+    ),
+    "repair": lambda snapshot, world, row: st.builds(
+        ev.Repair, reason=st.just("test"), lease_is_live=st.just(snapshot.chat.worker in world.workers)
+    ),
+}
+
+assert set(_EVENTS) == set(ev.EVENTS)
+assert fence_of(attempt_id(3, 1)) == 3
