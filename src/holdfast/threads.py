@@ -70,7 +70,7 @@ def _deliver_here(group: list[tuple[Job[Any], Any, BaseException | None]]) -> No
 class Pool:
     """A bounded set of threads, each with a resource of its own (a database connection, or nothing).
 
-    Threads are made on demand up to `size`. `stop` lets queued work finish but waits no longer than told.
+    Threads are made on demand up to `size`, and end after `stop`.
     """
 
     def __init__(self, name: str, size: int, open_resource: Callable[[], Any], close_resource: Callable[[Any], None]):
@@ -96,16 +96,13 @@ class Pool:
                 self._threads.append(start(f"{self._name}-{len(self._threads) + 1}", self._serve))
         self._jobs.put(job)
 
-    def stop(self, wait_s: float) -> int:
-        """Returns how many threads were still busy and had to be left behind."""
+    def stop(self) -> None:
+        """Queued work is still done. Does not wait: look at `thread_count`."""
         with self._lock:
             self._stopped = True
             threads = list(self._threads)
         for _ in threads:
             self._jobs.put(None)
-        for thread in threads:
-            thread.join(wait_s / max(1, len(threads)))
-        return sum(thread.is_alive() for thread in threads)
 
     def _serve(self) -> None:
         resource: Any = None

@@ -55,13 +55,23 @@ class RandomLives(RuleBasedStateMachine):
         self._create(data)
 
     @rule(data=st.data())
-    @precondition(lambda self: len(self.store.chats) < CHATS_MAX)
-    def somebody_creates_a_chat(self, data: st.DataObject) -> None:
+    @precondition(lambda self: len(self.store.chats) == 0)
+    def somebody_creates_another_chat(self, data: st.DataObject) -> None:
         self._create(data)
+
+    @rule(data=st.data(), steps=st.integers(1, 6))
+    @precondition(lambda self: self.store.chats)
+    def sensible_things_happen(self, data: st.DataObject, steps: int) -> None:
+        chat_id = data.draw(st.sampled_from(sorted(self.store.chats)))
+        for _ in range(steps):
+            snapshot, world = self.store.get(chat_id), self._world(chat_id, sensible=True)
+            self.now = max(self.now, snapshot.chat.wake_at or 0)
+            self._happens(chat_id, data.draw(events(snapshot, world)))
+            self.all_invariants_hold()
 
     @rule(data=st.data())
     @precondition(lambda self: self.store.chats)
-    def something_happens(self, data: st.DataObject) -> None:
+    def anything_happens(self, data: st.DataObject) -> None:
         chat_id = data.draw(st.sampled_from(sorted(self.store.chats)))
         self._happens(chat_id, data.draw(events(self.store.get(chat_id), self._world(chat_id))))
 
@@ -126,7 +136,7 @@ class RandomLives(RuleBasedStateMachine):
         self.number += 1
         return f"{prefix}{self.number}"
 
-    def _world(self, chat_id: str) -> World:
+    def _world(self, chat_id: str, *, sensible: bool = False) -> World:
         positions = self.store.positions(chat_id)
         children = [chat.id for chat in self.store.chats.values() if chat.parent_id == chat_id]
         return World(
@@ -136,6 +146,7 @@ class RandomLives(RuleBasedStateMachine):
             role_at=lambda pos: positions[pos].role if pos in positions else None,
             children=tuple(sorted(children)),
             may_spawn=len(self.store.chats) < CHATS_MAX,
+            sensible=sensible,
         )
 
     def _create(self, data: st.DataObject) -> None:

@@ -112,7 +112,7 @@ async def test_a_worker_that_died_on_this_host_is_noticed_at_once(store: Store, 
     os.close(lock._fd)
     assert is_dead(lock.path)
     assert await store.expire_workers() == {hand.name: 1}
-    assert not os.path.exists(lock.path)  # noqa: ASYNC240
+    assert not Path(lock.path).exists()  # noqa: ASYNC240
 
 
 async def test_a_missing_lock_file_says_nothing(store: Store, tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ class ModelStore:
             chat_id = change.after.chat.id
             assert self.load(chat_id) == change.before, "a change is made from what is stored"
             self._put(change)
-            if change.gone:
-                self._forget(chat_id)
+        for chat_id in {change.after.chat.id for change in changes if change.gone}:
+            self._forget(chat_id)
 
     def _read(self, need: Need) -> Snapshot | tuple[str, ...] | None:
         return self.load(need.chat_id) if isinstance(need, ReadChat) else self.children(need.chat_id)

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from holdfast.core import events as ev
 from holdfast.core.records import (
+    NOTHING,
     CallState,
     Cause,
     External,
@@ -31,7 +32,7 @@ from holdfast.core.records import (
     attempt_id,
     fence_of,
 )
-from holdfast.core.states import EXECUTION, OUTSIDE, ROWS
+from holdfast.core.states import EXECUTION, OUTSIDE, ROWS, RUNNABLE
 
 NOBODY = "nobody"  # an id that names nothing
 SHORT = st.sampled_from(("Hi.", "Grüezi", "🦑", "line\nbreak", 'a "quote"'))
@@ -46,6 +47,7 @@ class World(Struct):
     role_at: Callable[[int], Role | None]  # of the chat's history
     children: tuple[str, ...] = ()  # chats that may be waited for
     may_spawn: bool = True
+    sensible: bool = False  # only what fits: no strangers, no stale writers, no wrong ids
 
 
 # --- which -----------------------------------------------------------------------------------------
@@ -55,32 +57,41 @@ class World(Struct):
 def events(draw: st.DrawFn, snapshot: Snapshot, world: World) -> ev.Event:
     state = snapshot.chat.state
     taken = [row for row in ROWS if state in EXECUTION[row]]
-    row = draw(st.sampled_from([*likely(snapshot, world) * 6, *taken * 2, *ROWS]))
+    rows = likely(snapshot) if world.sensible else [*likely(snapshot) * 2, *taken * 2, *ROWS]
+    row = draw(st.sampled_from(rows))
     return draw(_EVENTS[row.partition(".")[0]](snapshot, world, row))
 
 
-def likely(snapshot: Snapshot, world: World) -> list[str]:
+def likely(snapshot: Snapshot) -> list[str]:
     """What somebody sensible would do next, so that random lives get somewhere."""
     chat = snapshot.chat
     states = {call.state for call in snapshot.calls}
+    rows: list[str] = []
     if chat.state is State.WAITING:
-        rows = ["approve", "deny", "submit", "claim", "send.queue"]
-    elif chat.state is State.IDLE or chat.state is State.FAILED:
-        rows = ["send.queue", "retry"]
+        rows += ["approve", "deny"] if CallState.ASKING in states else []
+        rows += ["submit", "send.queue"] if CallState.EXTERNAL in states else []
+        rows += ["due", "claim"] if chat.wake_at is not None else []
+        rows += ["send.steer", "send.interrupt", "stop", "edit"]
+    elif chat.state is State.FAILED:
+        rows += ["retry", "send.queue", "send.steer", "edit", "compact"]
+    elif chat.state is State.IDLE:
+        rows += ["send.queue", "send.queue", "edit", "compact"] if chat.length else ["send.queue"]
     elif chat.worker is None:
-        rows = ["claim"]
+        rows += ["claim"]
     elif chat.state is State.STOPPING:
-        rows = ["finish_stop", "outcome"]
+        rows += ["finish_stop", "release", "edit"]
+        rows += ["outcome"] * 3 if CallState.STARTED in states else []
     elif chat.phase is Phase.MODEL:
-        rows = ["responded", "responded", "attempt_lost", "send.steer"]
+        rows += ["responded"] * 5 + ["attempt_lost", "send.steer", "send.queue", "stop", "edit", "fail"]
     elif chat.phase is Phase.REST:
-        rows = ["finish_compaction", "finish_turn"] if chat.compact else ["finish_turn", "send.queue"]
+        rows += ["finish_compaction"] if chat.compact else ["send.queue"]
+        rows += [] if chat.compact and chat.turn_started_at is None else ["finish_turn"] * 2
     else:
-        rows = ["park"] if not states & {CallState.PLANNED, CallState.APPROVED, CallState.STARTED} else []
-        rows += ["start_calls", "ask_approval", "delegate", "refuse"] if CallState.PLANNED in states else []
+        rows += ["delegate"] * 2 + ["start_calls", "ask_approval", "refuse"] if CallState.PLANNED in states else []
         rows += ["start_calls"] if CallState.APPROVED in states else []
-        rows += ["outcome", "outcome"] if CallState.STARTED in states else []
+        rows += ["outcome"] * 3 + ["stop", "edit"] if CallState.STARTED in states else []
         rows += ["approve", "submit", "send.steer"] if states & OUTSIDE else []
+        rows += ["park"] * 9 if states & OUTSIDE and not states & RUNNABLE else []
     return rows
 
 
@@ -91,6 +102,8 @@ def writers(snapshot: Snapshot, world: World) -> st.SearchStrategy[ev.Writer]:
     """The holder, nearly always; else somebody whose time is over, or who never was."""
     chat = snapshot.chat
     right = ev.Writer(chat.worker or world.workers[0], chat.fence, chat.epoch)
+    if world.sensible:
+        return st.just(right)
     stale = [
         ev.Writer(right.worker, right.fence - 1, right.epoch),
         ev.Writer(right.worker, right.fence, right.epoch - 1),
@@ -99,8 +112,10 @@ def writers(snapshot: Snapshot, world: World) -> st.SearchStrategy[ev.Writer]:
     return st.sampled_from([*[right] * 20, *stale])
 
 
-def call_ids(snapshot: Snapshot, *states: CallState) -> st.SearchStrategy[str]:
+def call_ids(snapshot: Snapshot, world: World, *states: CallState) -> st.SearchStrategy[str]:
     fitting = [call.id for call in snapshot.calls if call.state in states]
+    if world.sensible and fitting:
+        return st.sampled_from(fitting)
     return st.sampled_from([*fitting * 8, *[call.id for call in snapshot.calls], NOBODY])
 
 
@@ -112,7 +127,7 @@ def expiries(world: World) -> st.SearchStrategy[int | None]:
 def user_messages(draw: st.DrawFn, world: World) -> Message:
     """One in ten is not one that anybody may send."""
     id = world.fresh("m")
-    odd = draw(st.integers(0, 19))
+    odd = None if world.sensible else draw(st.integers(0, 19))
     if odd == 0:
         return Message(id=id, role=Role.USER, parts=())
     if odd == 1:
@@ -120,7 +135,7 @@ def user_messages(draw: st.DrawFn, world: World) -> Message:
     parts: tuple[Part, ...] = (Text(text=draw(SHORT)),)
     if draw(st.booleans()):
         parts += (File(media_type="image/png", uri="blob:1"),)
-    metadata = draw(st.sampled_from((None, Raw(b'{ "k" : 1 }'))))
+    metadata = draw(st.sampled_from((NOTHING, Raw(b'{ "k" : 1 }'))))
     return Message(id=id, role=Role.USER, parts=parts, created_at=world.now, metadata=metadata)
 
 
@@ -130,7 +145,7 @@ def responses(draw: st.DrawFn, world: World, *, whole: bool) -> Message:
     parts: list[Part] = []
     if draw(st.booleans()):
         signed = whole or draw(st.booleans())
-        parts.append(Reasoning(text="Hm.", provider="p", signature=Raw(b'"sig"') if signed else None))
+        parts.append(Reasoning(text="Hm.", provider="p", signature=Raw(b'"sig"') if signed else NOTHING))
     calls = draw(st.integers(0, 3))
     if calls == 0 or draw(st.booleans()):
         parts.append(Text(text=draw(SHORT) if whole or draw(st.booleans()) else ""))
@@ -170,8 +185,10 @@ def next_attempt(snapshot: Snapshot) -> int:
     return chat.attempt_ended + 1 if chat.attempt_ended >= first else first
 
 
-def attempts(snapshot: Snapshot) -> st.SearchStrategy[int]:
+def attempts(snapshot: Snapshot, world: World) -> st.SearchStrategy[int]:
     right = next_attempt(snapshot)
+    if world.sensible:
+        return st.just(right)
     return st.sampled_from([*[right] * 10, right + 3, max(right - 1, 1), right + (1 << 20)])
 
 
@@ -189,21 +206,22 @@ def _send(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[ev.Ev
 def _edit(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
     places = [(pos, role) for pos in range(snapshot.chat.length) if (role := world.role_at(pos)) is not None]
     users = [place for place in places if place[1] is Role.USER]
-    pos, role = draw(st.sampled_from([*users * 5, *places, (snapshot.chat.length, Role.USER)]))
-    epoch = snapshot.chat.epoch - draw(st.sampled_from((0, 0, 0, 0, 1)))
+    wrong = [] if world.sensible and users else [*places, (snapshot.chat.length, Role.USER)]
+    pos, role = draw(st.sampled_from([*users * 5, *wrong]))
+    epoch = snapshot.chat.epoch - (0 if world.sensible else draw(st.sampled_from((0, 0, 0, 0, 1))))
     return ev.Edit(pos=pos, role=role, epoch=epoch, message=draw(user_messages(world)))
 
 
 @st.composite
 def _responded(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
     message = draw(responses(world, whole=True))
-    if draw(st.integers(0, 19)) == 0:
+    if not world.sensible and draw(st.integers(0, 19)) == 0:
         wrong = ToolResult(call_id=NOBODY, name="tool")
         message = Message(id=message.id, role=Role.ASSISTANT, parts=(*message.parts, wrong))
     return ev.Responded(
         by=draw(writers(snapshot, world)),
         message=message,
-        attempt=draw(attempts(snapshot)),
+        attempt=draw(attempts(snapshot, world)),
         plans=draw(plans(message)),
         tokens=draw(st.integers(0, 100)),
     )
@@ -215,10 +233,10 @@ def _delegate(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev
     spawn = draw(new_chats(world)) if external is External.CHILD else None
     child_id = None
     if external is External.CHILD and spawn is None:
-        child_id = draw(st.sampled_from((*world.children, snapshot.chat.id, NOBODY)))
+        child_id = draw(st.sampled_from((*world.children * 3, snapshot.chat.id, NOBODY)))
     return ev.Delegate(
         by=draw(writers(snapshot, world)),
-        call_id=draw(call_ids(snapshot, CallState.PLANNED, CallState.APPROVED)),
+        call_id=draw(call_ids(snapshot, world, CallState.PLANNED, CallState.APPROVED)),
         external=external,
         question="Which?" if external is External.QUESTION else None,
         child_id=child_id,
@@ -233,7 +251,7 @@ def _finish_stop(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) ->
     partial = draw(st.one_of(st.none(), responses(world, whole=False)))
     fences = [snapshot.chat.fence, max(snapshot.chat.fence - 1, 1)]
     streamed = st.sampled_from(fences).map(lambda fence: attempt_id(max(fence, 1), 7))
-    attempt = draw(st.one_of(attempts(snapshot), streamed))
+    attempt = draw(st.one_of(attempts(snapshot, world), streamed))
     return ev.FinishStop(
         by=draw(writers(snapshot, world)),
         partial=partial,
@@ -257,7 +275,7 @@ def _plain(kind: type[ev.Event], **fields: st.SearchStrategy[Any]) -> Maker:
 def _for_call(kind: type[ev.Event], *states: CallState, **fields: st.SearchStrategy[Any]) -> Maker:
     def make(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[ev.Event]:
         more = {"by": writers(snapshot, world)} if issubclass(kind, ev.RunnerEvent) else {}
-        return st.builds(kind, call_id=call_ids(snapshot, *states), **more, **fields)
+        return st.builds(kind, call_id=call_ids(snapshot, world, *states), **more, **fields)
 
     return make
 
@@ -289,19 +307,19 @@ _EVENTS: dict[str, Maker] = {
     "attempt_lost": lambda snapshot, world, row: st.builds(
         ev.AttemptLost,
         by=writers(snapshot, world),
-        attempt=attempts(snapshot),
+        attempt=attempts(snapshot, world),
         model=st.just("m"),
         error=st.just("503"),
     ),
     "start_calls": lambda snapshot, world, row: st.builds(
         ev.StartCalls,
         by=writers(snapshot, world),
-        call_ids=st.lists(call_ids(snapshot, CallState.PLANNED, CallState.APPROVED), max_size=3).map(tuple),
+        call_ids=st.lists(call_ids(snapshot, world, CallState.PLANNED, CallState.APPROVED), max_size=3).map(tuple),
     ),
     "ask_approval": lambda snapshot, world, row: st.builds(
         ev.AskApproval,
         by=writers(snapshot, world),
-        call_id=call_ids(snapshot, CallState.PLANNED),
+        call_id=call_ids(snapshot, world, CallState.PLANNED),
         question=st.just("May I?"),
         expires_at=expiries(world),
     ),
@@ -310,7 +328,7 @@ _EVENTS: dict[str, Maker] = {
     "outcome": lambda snapshot, world, row: st.builds(
         ev.Outcome,
         by=writers(snapshot, world),
-        call_id=call_ids(snapshot, CallState.STARTED),
+        call_id=call_ids(snapshot, world, CallState.STARTED),
         content=SHORT,
         error=st.booleans(),
         spawn=st.one_of(st.none(), st.none(), new_chats(world)),
@@ -319,14 +337,15 @@ _EVENTS: dict[str, Maker] = {
     "finish_compaction": lambda snapshot, world, row: st.builds(
         ev.FinishCompaction,
         by=writers(snapshot, world),
-        upto=st.integers(0, snapshot.chat.length + 1),
+        upto=st.integers(0, snapshot.chat.length + (0 if world.sensible else 1)),
         summary=st.sampled_from((None, "In short.")),
     ),
     "park": _by_writer(ev.Park),
-    "finish_turn": _by_writer(
+    "finish_turn": lambda snapshot, world, row: st.builds(
         ev.FinishTurn,
+        by=writers(snapshot, world),
         answer=st.sampled_from((None, "", "Done.")),
-        cause=st.sampled_from((*[None] * 8, *Cause)),
+        cause=st.none() if world.sensible else st.sampled_from((*[None] * 8, *Cause)),
     ),
     "finish_stop": _finish_stop,
     "fail": _by_writer(ev.Fail, error=_ERRORS),
@@ -334,7 +353,7 @@ _EVENTS: dict[str, Maker] = {
     "release": lambda snapshot, world, row: st.builds(
         ev.Release,
         by=writers(snapshot, world),
-        never_begun=st.lists(call_ids(snapshot, CallState.STARTED), max_size=2, unique=True).map(tuple),
+        never_begun=st.lists(call_ids(snapshot, world, CallState.STARTED), max_size=2, unique=True).map(tuple),
     ),
     "lease_expired": lambda snapshot, world, row: st.builds(
         ev.LeaseExpired,

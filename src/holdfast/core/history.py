@@ -137,7 +137,7 @@ def _counts(part: Part) -> bool:
     if isinstance(part, Text):
         return bool(part.text)
     if isinstance(part, Reasoning):
-        return part.signature is not None
+        return part.signed
     return True
 
 

@@ -29,6 +29,10 @@ class Record(Frozen, omit_defaults=True):
     """Base of everything stored as JSON."""
 
 
+# An optional Raw field has this value when there is nothing: msgspec cannot decode into `Raw | None`.
+NOTHING = Raw(b"null")
+
+
 # --- messages --------------------------------------------------------------------------------------
 
 
@@ -72,7 +76,11 @@ class Reasoning(Record, tag="reasoning", tag_field="kind"):
 
     text: str = ""
     provider: str | None = None
-    signature: Raw | None = None
+    signature: Raw = NOTHING
+
+    @property
+    def signed(self) -> bool:
+        return self.signature != NOTHING
 
 
 class File(Record, tag="file", tag_field="kind"):
@@ -116,7 +124,7 @@ class Message(Record):
     input_tokens: int | None = None
     output_tokens: int | None = None
     stopped: Cause | None = None  # an assistant message that was cut off, and why
-    metadata: Raw | None = None
+    metadata: Raw = NOTHING
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -200,7 +208,6 @@ class Chat(Frozen):
     metadata: Raw = Raw(b"{}")
     title: str | None = None
     created_at: int
-    updated_at: int
 
     # lineage
     parent_id: str | None = None  # the chat whose call spawned this one
@@ -208,6 +215,9 @@ class Chat(Frozen):
     depth: int = 0
     forked_from: str | None = None
     forked_at: int | None = None  # history length that was copied
+
+    # What follows changes, and is rewritten with every change.
+    updated_at: int
 
     # execution
     state: State = State.IDLE

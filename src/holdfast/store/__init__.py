@@ -17,6 +17,6 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
 
         return PostgresStore(url, options)
     raise ConfigError(
-        f"{url.partition('@')[2] or url!r} is not a store URL: use sqlite:///path/to/file.db, "
+        f"{url.rpartition('@')[2]!r} is not a store URL: use sqlite:///path/to/file.db, "
         "sqlite:////absolute/path.db or postgresql://user:password@host/database"
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct, field
+from msgspec.structs import astuple, replace
 
 from holdfast.core.apply import Change
 from holdfast.core.codec import decode_failure, encode
@@ -26,18 +27,17 @@ from holdfast.core.records import (
 )
 
 CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
-# Set when the chat is created and by no change of state after it.
-FIXED_COLUMNS = frozenset(
-    {"id", "agent", "owner", "metadata", "title", "created_at", "parent_id", "parent_call", "depth"}
-    | {"forked_from", "forked_at"}
-)
-MOVING_COLUMNS = tuple(column for column in CHAT_COLUMNS if column not in FIXED_COLUMNS)
+# From `updated_at` on, columns move with every change; those before are set when the chat is created.
+_METADATA = CHAT_COLUMNS.index("metadata")
+_ERROR = CHAT_COLUMNS.index("error")
+_FIRST_MOVING = CHAT_COLUMNS.index("updated_at")
+MOVING_COLUMNS = CHAT_COLUMNS[_FIRST_MOVING:]
 CALL_COLUMNS: tuple[str, ...] = Call.__struct_fields__
 
 Row = tuple[Any, ...]
 
 
-class ChatWrite(Struct):
+class ChatWrite(Struct, gc=False):
     """Everything one transaction writes for one chat. `before` None: the chat is new."""
 
     before: Chat | None
@@ -63,14 +63,8 @@ def writes_of(changes: Iterable[Change], commit_id: str | None = None) -> list[C
         _add(write, change)
     ordered = list(writes.values())
     if commit_id is not None:
-        ordered[0].after = _replace_commit_id(ordered[0].after, commit_id)
+        ordered[0].after = replace(ordered[0].after, commit_id=commit_id)
     return ordered
-
-
-def _replace_commit_id(chat: Chat, commit_id: str) -> Chat:
-    values = {name: getattr(chat, name) for name in CHAT_COLUMNS}
-    values["commit_id"] = commit_id
-    return Chat(**values)
 
 
 def _add(write: ChatWrite, change: Change) -> None:
@@ -120,16 +114,19 @@ def _diff_queue(write: ChatWrite, before: Sequence[Queued], after: Sequence[Queu
 # --- values ---------------------------------------------------------------------------------------------------
 
 
-def chat_row(chat: Chat, columns: Sequence[str] = CHAT_COLUMNS) -> Row:
-    return tuple([_out(getattr(chat, column)) for column in columns])
+def chat_row(chat: Chat) -> Row:
+    values = list(astuple(chat))
+    values[_METADATA] = bytes(chat.metadata).decode()
+    if chat.error is not None:
+        values[_ERROR] = encode(chat.error).decode()
+    return tuple(values)
 
 
-def _out(value: Any) -> Any:
-    if value.__class__ is Raw:
-        return bytes(value).decode()
-    if isinstance(value, Struct):
-        return encode(value).decode()
-    return value
+def moving_row(chat: Chat) -> Row:
+    """The values of MOVING_COLUMNS."""
+    if chat.error is not None:
+        return chat_row(chat)[_FIRST_MOVING:]
+    return astuple(chat)[_FIRST_MOVING:]
 
 
 def chat_of(row: Sequence[Any]) -> Chat:
@@ -147,7 +144,7 @@ def chat_of(row: Sequence[Any]) -> Chat:
 
 
 def call_row(call: Call) -> Row:
-    return tuple([getattr(call, column) for column in CALL_COLUMNS])
+    return astuple(call)
 
 
 def call_of(row: Sequence[Any]) -> Call:

@@ -7,12 +7,15 @@ own locks. `-wal` and `-shm` are SQLite's alone.
 
 import fcntl
 import os
+import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import apsw
 
+from holdfast import threads
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -33,7 +36,10 @@ WAL_KEEP_BYTES = 16 << 20
 APPLICATION_ID = 0x484F4C44
 
 _NETWORK_FILESYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "9p", "fuse.sshfs", "fuse.s3fs", "davfs"}
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "davfs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs"),
+        *("fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.davfs2"),
+    }
 )
 
 
@@ -105,7 +111,7 @@ def explain(error: apsw.Error, path: str, *, committing: bool = False) -> Holdfa
         case apsw.CantOpenError():
             return StoreUnavailable(f"{path} cannot be opened ({error}): is its folder there, and writable?")
         case apsw.BusyError() | apsw.LockedError():
-            return StoreTimeout(f"{path} was locked for {BUSY_TIMEOUT_MS} ms by another program; try again")
+            return StoreTimeout(f"{path} is locked by another program, which does not let go: end it, or try again")
         case _:
             outcome = "unknown" if committing else "not_written"
             return StoreUnavailable(f"{path}: {error}; ask again", outcome=outcome)  # type: ignore[arg-type]
@@ -121,7 +127,7 @@ def check_place(path: str) -> None:
     if os.path.isdir(path):
         raise ConfigError(f"{path} is a folder: name a file for the database")
     try:
-        with open("/proc/self/mountinfo") as mounts:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             kind = filesystem_of(os.path.realpath(path), mounts.read())
     except OSError:
         return
@@ -141,33 +147,53 @@ def filesystem_of(path: str, mountinfo: str) -> str | None:
         columns = fields.split()
         if not separator or len(columns) < 5 or not tail:
             continue
-        mount = columns[4].encode().decode("unicode_escape")
+        mount = _unescaped(columns[4])
         inside = path == mount or path.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
             best, kind = mount, tail.split()[0]
     return kind
 
 
+def _unescaped(field: str) -> str:
+    r"""The kernel writes a space as `\040`; everything but space, tab, newline and backslash stands as it is."""
+    raw = field.encode("utf-8", "surrogateescape")
+    plain = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), raw)
+    return plain.decode("utf-8", "surrogateescape")
+
+
 class FileIdentity:
-    """Notices that the database file was deleted or replaced: what is written then goes nowhere."""
+    """Notices that the database file or its WAL was deleted or replaced: what is written then goes nowhere.
+
+    SQLite keeps its WAL as long as anybody has the database open, so a missing one was removed by somebody else.
+    """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._files = (path, f"{path}-wal")
         self._identity = self._look()
 
-    def _look(self) -> tuple[int, int] | None:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
+    def _look(self) -> list[tuple[int, int] | None]:
+        return [_inode(file) for file in self._files]
 
     def check(self) -> None:
-        if self._look() != self._identity:
-            raise StoreGone(
-                f"{self._path} was deleted or replaced while it was open: this write is not safe and was not "
-                "acknowledged; restore the file and restart"
+        now = self._look()
+        if now != self._identity or None in now:
+            file = next(
+                file
+                for file, had, has in zip(self._files, self._identity, now, strict=True)
+                if has != had or has is None
             )
+            raise StoreGone(
+                f"{file} was deleted or replaced while it was open: this write is not safe and was not acknowledged; "
+                "restore the file and restart"
+            )
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 # --- one writer at a time, in turn ----------------------------------------------------------------------------------
@@ -181,8 +207,12 @@ class WriteLock:
     """
 
     def __init__(self, path: str) -> None:
-        self._gate = os.open(f"{path}.gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._gate = _open_side_file(f"{path}.gate")
+        try:
+            self._lock = _open_side_file(f"{path}.lock")
+        except BaseException:
+            os.close(self._gate)
+            raise
         self.waited_s_max = 0.0
 
     def __enter__(self) -> None:
@@ -197,6 +227,81 @@ class WriteLock:
     def __exit__(self, *_: object) -> None:
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
+    def try_enter(self) -> bool:
+        """Only if nobody holds it and nobody waits for it."""
+        try:
+            fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        return True
+
     def close(self) -> None:
         os.close(self._gate)
         os.close(self._lock)
+
+
+def _open_side_file(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except PermissionError as error:
+        raise StoreReadOnly(f"{path} cannot be written to ({error}): check the permissions of file and folder") from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be opened ({error}); mend that and try again") from error
+
+
+class TimedWriteLock:
+    """The same lock for a caller that must not wait forever. A flock knows no deadline, so a thread waits in it.
+
+    A lock that is not granted in time stays asked for, by at most one thread, and is let go again when it comes at
+    a moment when nobody wants it. For one caller at a time.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = WriteLock(path)
+        self._changed = threading.Condition()
+        self._asking = self._wanted = self._granted = self._closed = False
+
+    @contextmanager
+    def within(self, wait_s: float) -> Iterator[None]:
+        with self._changed:
+            if self._asking or not self._lock.try_enter():
+                self._wait(wait_s)
+        try:
+            yield
+        finally:
+            self._lock.__exit__()
+
+    def _wait(self, wait_s: float) -> None:
+        self._wanted = True
+        if not self._asking:
+            self._asking = True
+            threads.start("sqlite-lock", self._ask)
+        granted = self._changed.wait_for(lambda: self._granted, wait_s)
+        self._wanted = self._granted = False
+        if not granted:
+            raise StoreTimeout(f"the write lock of {self._path} was not free within {wait_s:g} s: is a process stuck?")
+
+    def _ask(self) -> None:
+        self._lock.__enter__()
+        with self._changed:
+            self._asking = False
+            if self._wanted:
+                self._granted = True
+                self._changed.notify()
+                return
+            self._lock.__exit__()
+            if self._closed:
+                self._lock.close()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            if not self._asking:  # else the thread that waits closes it
+                self._lock.close()

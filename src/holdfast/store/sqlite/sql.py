@@ -15,11 +15,21 @@ def _marks(count: int) -> str:
 
 INSERT_CHAT = f"INSERT INTO chats ({_columns(CHAT_COLUMNS)}) VALUES ({_marks(len(CHAT_COLUMNS))})"
 
+
+def _update_chat(columns: tuple[str, ...]) -> str:
+    return (
+        f"UPDATE chats SET {', '.join(f'{name} = ?' for name in columns)} "
+        "WHERE id = ? AND version = ? AND fence = ? AND epoch = ?"
+    )
+
+
 # Compare and swap: nothing happens unless the chat is still what the change was decided on.
-UPDATE_CHAT = (
-    f"UPDATE chats SET {', '.join(f'{name} = ?' for name in MOVING_COLUMNS)} "
-    "WHERE id = ? AND version = ? AND fence = ? AND epoch = ?"
-)
+UPDATE_CHAT = _update_chat(MOVING_COLUMNS)
+
+# The same for a change that leaves ownership alone, as most do: SQLite rewrites the index of every column that is
+# set, changed or not, which would be one page more in every commit.
+OWNERSHIP_COLUMNS = ("worker", "wake_at")
+UPDATE_CHAT_WORK = _update_chat(tuple(name for name in MOVING_COLUMNS if name not in OWNERSHIP_COLUMNS))
 
 READ_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = ?"
 

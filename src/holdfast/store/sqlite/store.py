@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -23,6 +24,8 @@ from holdfast.errors import (
     NotFound,
     RefusedError,
     StoreClosed,
+    StoreCorrupt,
+    StoreError,
     StoreTimeout,
     UnknownRecord,
 )
@@ -80,51 +83,77 @@ class SqliteStore(Store):
         self._host = boot_id()
         self._writer: Writer | None = None
         self._readers: threads.Pool | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
+        self._waiting: deque[tuple[float, threads.Job[Any]]] = deque()
+        self._opening_or_closing = asyncio.Lock()
 
     # --- life -----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        if self._writer is not None:
-            return
+        async with self._opening_or_closing:
+            if self._writer is None:
+                await self._open()
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._watches = [loop.create_task(self._watch_deadlines())]
         opener = threads.Pool("sqlite-open", 1, lambda: None, lambda _: None)
         try:
-            connection = await self._on(opener, lambda _: self._prepare())
+            self._writer = await self._on(opener, lambda _: self._prepare())
+        except BaseException:
+            await self._stop_watching()
+            raise
         finally:
-            opener.stop(0)
-        self._writer = Writer(self.path, connection)
+            opener.stop()
         self._writer.start()
         self._readers = threads.Pool(
             "sqlite-reader", READER_THREADS, self._open_reader, lambda connection: connection.close()
         )
-        self._watch = asyncio.get_running_loop().create_task(self._watch_other_processes())
+        self._watches.append(loop.create_task(self._watch_other_processes()))
 
-    def _prepare(self) -> apsw.Connection:
+    def _prepare(self) -> Writer:
         check_place(self.path)
         connection = connect(self.path, vfs=self._vfs, synchronous=self._synchronous)
         try:
             with translated(self.path):
                 migrate(connection, self.path)
                 check_single_machine(connection, self.path, self._host, self.options)
+            return Writer(self.path, connection)
         except BaseException:
             connection.close()
             raise
-        return connection
 
     def _open_reader(self) -> apsw.Connection:
         return connect(self.path, read_only=True, vfs=self._vfs, synchronous=self._synchronous)
 
     async def close(self) -> None:
-        writer, readers, watch = self._writer, self._readers, self._watch
-        self._writer = self._readers = self._watch = None
-        if watch is not None:
-            watch.cancel()
-            await asyncio.wait((watch,))
+        async with self._opening_or_closing:
+            await self._close()
+
+    async def _close(self) -> None:
+        writer, readers = self._writer, self._readers
+        self._writer = self._readers = None
         if readers is not None:
-            readers.stop(self.options.deadline_s)
+            readers.stop()
         if writer is not None:
-            writer.stop(self.options.deadline_s)
+            writer.stop()
+        until = asyncio.get_running_loop().time() + self.options.deadline_s
+        while (readers and readers.thread_count) or (writer and writer.running):
+            if asyncio.get_running_loop().time() > until:
+                break  # stuck in the kernel: daemon threads, left behind
+            await asyncio.sleep(0.002)
+        await self._stop_watching()
+        for _, job in self._waiting:
+            self._give_up(job)
+        self._waiting.clear()
         self.bell.ring_all()
+
+    async def _stop_watching(self) -> None:
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.cancel()
+        if watches:
+            await asyncio.wait(watches)
 
     # --- threads ------------------------------------------------------------------------------------------------
 
@@ -159,14 +188,22 @@ class SqliteStore(Store):
 
     async def _wait(self, job: threads.Job[T]) -> T:
         """Bounded. A job that was taken goes on without its waiter; one that was not is withdrawn."""
-        timer = job.loop.call_later(self.options.deadline_s, self._give_up, job)
+        self._waiting.append((job.loop.time() + self.options.deadline_s, job))
         try:
             return await job.future
         except asyncio.CancelledError:
             job.withdraw()
             raise
-        finally:
-            timer.cancel()
+
+    async def _watch_deadlines(self) -> None:
+        """One timer for all: jobs wait in the order of their deadlines, because all have the same."""
+        while True:
+            await asyncio.sleep(min(0.1, self.options.deadline_s / 10))
+            now = asyncio.get_running_loop().time()
+            while self._waiting and (self._waiting[0][1].future.done() or self._waiting[0][0] <= now):
+                _, job = self._waiting.popleft()
+                if not job.future.done():
+                    self._give_up(job)
 
     def _give_up(self, job: threads.Job[Any]) -> None:
         withdrawn = job.withdraw()
@@ -417,6 +454,8 @@ class SqliteStore(Store):
     # --- workers ------------------------------------------------------------------------------------------------
 
     def lease_line(self) -> LeaseLine:
+        if self._writer is None:
+            raise StoreClosed("the store is not open")
         return SqliteLeaseLine(self.path, self._host, self.options, vfs=self._vfs, synchronous=self._synchronous)
 
     async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:
@@ -514,7 +553,10 @@ class SqliteStore(Store):
 
     async def check_integrity(self) -> list[str]:
         """What SQLite itself finds wrong with the file; empty is good. Reads all of it."""
-        return [row[0] for row in await self._rows("PRAGMA integrity_check") if row[0] != "ok"]
+        try:
+            return [row[0] for row in await self._rows("PRAGMA integrity_check") if row[0] != "ok"]
+        except StoreCorrupt as error:  # too damaged even for the check
+            return [str(error)]
 
     def stats(self) -> dict[str, int | float | str | None]:
         writer = self._writer
@@ -524,6 +566,8 @@ class SqliteStore(Store):
             "wal_bytes": _size(f"{self.path}-wal"),
             "wal_bytes_bound": WAL_BOUND_BYTES,
             "wal_pages": writer.wal_pages if writer else None,
+            "wal_pages_max": writer.wal_pages_max if writer else None,
+            "wal_pages_written": writer.wal_pages_written if writer else None,
             "checkpoints": writer.checkpoints if writer else None,
             "checkpoints_busy": writer.checkpoints_busy if writer else None,
             "write_transactions": writer.transactions if writer else None,
@@ -550,8 +594,8 @@ class SqliteStore(Store):
                 if newest > seen:
                     self.bell.ring([WORK, *(row[0] for row in await self._rows(sql.CHANGED_SINCE, (seen,)))])
                 seen = newest
-            except StoreTimeout:
-                continue
+            except StoreError:
+                continue  # whoever waits looks for itself, and is told
 
 
 def _path_of(location: str) -> str:
@@ -562,6 +606,8 @@ def _path_of(location: str) -> str:
         raise ConfigError(f"a SQLite URL takes no options, this one has: {names}")
     if not path.startswith("/") or path == "/":
         raise ConfigError("a SQLite URL names a file: sqlite:///path/to/file.db or sqlite:////absolute/path.db")
+    if path == "/:memory:":
+        raise ConfigError("there is no store in memory: name a file, on a tmpfs if it need not outlive a reboot")
     return os.path.abspath(path[1:])
 
 

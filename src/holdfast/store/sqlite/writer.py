@@ -1,7 +1,9 @@
 """The one writer thread: group commit, checkpoints, and the promise that what was acknowledged is on disk.
 
-Jobs that wait while a transaction is being synced share the next one, each in a savepoint of its own, so a job that
-fails takes nothing with it. A batch is capped by count and by time, so that other processes get their turn.
+Jobs that wait while a transaction is being synced share the next one. A job that fails takes nothing with it: nearly
+always it failed before its first write, and in the rare other case the transaction is undone and the rest of the
+batch get one each, which costs less than a savepoint around every job. A batch is capped by count and by time, so
+that other processes get their turn.
 
 Checkpoints go by pages, not by transactions: a batch of 32 chats writes as much as 100 single commits, and what a
 checkpoint costs and a reader has to search is pages. Passive at 1,000 pages (about 4 MiB); from 4,000 pages on, when
@@ -31,10 +33,21 @@ Work = Callable[[apsw.Connection], Any]
 Outcome = tuple[threads.Job[Any], Any, BaseException | None]
 
 
+class _HalfWritten(Exception):
+    """A job failed after its first write."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Writer:
     def __init__(self, path: str, connection: apsw.Connection) -> None:
+        """The connection is the writer's from here on. Raises what opening the side files raises."""
         self._path = path
         self._connection = connection
+        self._lock = WriteLock(path)
+        self._identity = FileIdentity(path)
         self._jobs: SimpleQueue[threads.Job[Any] | None] = SimpleQueue()
         self._wal_pages = 0
         self._next_checkpoint = CHECKPOINT_PAGES
@@ -45,6 +58,7 @@ class Writer:
         self.checkpoints = 0
         self.checkpoints_busy = 0
         self.wal_pages_max = 0
+        self.wal_pages_written = 0
         self._thread: Any = None
 
     def start(self) -> None:
@@ -67,27 +81,24 @@ class Writer:
         """Ask that deleted content leaves the WAL too. Called from inside a job."""
         self._scrub = True
 
-    def stop(self, wait_s: float) -> bool:
-        """Finish what is queued, then end. False if it had to be left behind."""
+    def stop(self) -> None:
+        """What is queued is still done. Does not wait: look at `running`."""
         self._closed = True
         self._jobs.put(None)
-        if self._thread is None:
-            return True
-        self._thread.join(wait_s)
-        return not self._thread.is_alive()
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     # --- in the writer's thread ---------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        connection = self._connection
+        connection, lock, identity = self._connection, self._lock, self._identity
         connection.set_wal_hook(self._note_wal)
-        lock = WriteLock(self._path)
-        identity = FileIdentity(self._path)
         try:
             while (job := self._jobs.get()) is not None:
-                if job.take():
-                    threads.deliver(self._batch(connection, lock, identity, job))
-                    self._checkpoint(connection, lock)
+                threads.deliver(self._batch(connection, lock, identity, job))
+                self._checkpoint(connection, lock)
         finally:
             self._last_checkpoint(connection)
             connection.close()
@@ -96,6 +107,8 @@ class Writer:
     def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         if pages < self._wal_pages:  # the WAL was started over
             self._next_checkpoint = CHECKPOINT_PAGES
+            self._wal_pages = 0
+        self.wal_pages_written += pages - self._wal_pages
         self._wal_pages = pages
         self.wal_pages_max = max(self.wal_pages_max, pages)
         return int(apsw.SQLITE_OK)
@@ -103,60 +116,86 @@ class Writer:
     def _batch(
         self, connection: apsw.Connection, lock: WriteLock, identity: FileIdentity, first: threads.Job[Any]
     ) -> list[Outcome]:
-        taken = [first]
+        taken: list[threads.Job[Any]] = []
         outcomes: list[Outcome] = []
         try:
             with lock:
-                with translated(self._path):
-                    connection.execute("BEGIN IMMEDIATE")
-                reach("write.begun")
-                self._run(connection, first, outcomes)
+                self._begin(connection)
+                # A job is taken only now: one whose waiter gave up while somebody kept the lock is not begun at all.
                 until = time.monotonic() + BATCH_S_MAX
-                while len(outcomes) < BATCH_JOBS_MAX and time.monotonic() < until:
-                    try:
-                        job = self._jobs.get_nowait()
-                    except Empty:
-                        break
-                    if job is None:
-                        self._jobs.put(None)
-                        break
+                job: threads.Job[Any] | None = first
+                while job is not None:
                     if job.take():
                         taken.append(job)
                         self._run(connection, job, outcomes)
-                reach("commit.before")
-                with translated(self._path, committing=True):
-                    connection.execute("COMMIT")
-                reach("commit.after")
-            identity.check()
-            self.transactions += 1
-            self.jobs += len(outcomes)
-            reach("ack.before")
+                    job = self._next() if len(taken) < BATCH_JOBS_MAX and time.monotonic() < until else None
+                self._commit(connection, identity)
+        except _HalfWritten as half:
+            self._roll_back(connection)
+            if len(taken) == 1:
+                return [(taken[0], None, half.error)]
+            # One job spoilt the transaction of all: the others get one each.
+            return [outcome for job in taken for outcome in self._alone(connection, lock, identity, job)]
         except BaseException as error:  # noqa: BLE001  the batch failed as one: everybody in it is told
             self._roll_back(connection)
+            if not taken and first.take():
+                return [(first, None, error)]
             refused = {job: own for job, _, own in outcomes if own is not None}
             return [(job, None, refused.get(job, error)) for job in taken]
+        self.jobs += len(outcomes)
+        reach("ack.before")
         return outcomes
 
-    def _run(
-        self,
-        connection: apsw.Connection,
-        job: threads.Job[Any],
-        outcomes: list[Outcome],
-    ) -> None:
-        connection.execute("SAVEPOINT job")
+    def _next(self) -> threads.Job[Any] | None:
         try:
-            result = job.work(connection)
-            connection.execute("RELEASE job")
+            job = self._jobs.get_nowait()
+        except Empty:
+            return None
+        if job is None:
+            self._jobs.put(None)  # the end is for `_serve` to see
+        return job
+
+    def _alone(
+        self, connection: apsw.Connection, lock: WriteLock, identity: FileIdentity, job: threads.Job[Any]
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        try:
+            with lock:
+                self._begin(connection)
+                self._run(connection, job, outcomes)
+                self._commit(connection, identity)
+        except BaseException as error:  # noqa: BLE001  it is the job's own and goes to its waiter
+            self._roll_back(connection)
+            return [(job, None, error.error if isinstance(error, _HalfWritten) else error)]
+        self.jobs += 1
+        return outcomes
+
+    def _begin(self, connection: apsw.Connection) -> None:
+        with translated(self._path):
+            connection.execute("BEGIN IMMEDIATE")
+        reach("write.begun")
+
+    def _commit(self, connection: apsw.Connection, identity: FileIdentity) -> None:
+        reach("commit.before")
+        with translated(self._path, committing=True):
+            connection.execute("COMMIT")
+        reach("commit.after")
+        identity.check()
+        self.transactions += 1
+
+    def _run(self, connection: apsw.Connection, job: threads.Job[Any], outcomes: list[Outcome]) -> None:
+        """A job that fails before its first write, as a refused one does, leaves nothing to undo."""
+        written = connection.total_changes()
+        try:
+            outcomes.append((job, job.work(connection), None))
         except Exception as caught:
             error = explain(caught, self._path) if isinstance(caught, apsw.Error) else caught
             # A full disk or an I/O error may have ended the whole transaction: then the batch fails with it.
             if not connection.in_transaction:
                 raise error from caught
-            connection.execute("ROLLBACK TO job")
-            connection.execute("RELEASE job")
+            if connection.total_changes() != written:
+                raise _HalfWritten(error) from caught
             outcomes.append((job, None, error))
-        else:
-            outcomes.append((job, result, None))
 
     def _roll_back(self, connection: apsw.Connection) -> None:
         if connection.in_transaction:

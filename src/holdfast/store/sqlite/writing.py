@@ -8,7 +8,7 @@ from holdfast.core.records import Snapshot
 from holdfast.errors import NotFound, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.base import Answer, Key, check_receipt, decode_answer
-from holdfast.store.rows import CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, snapshot_of
+from holdfast.store.rows import CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, moving_row, snapshot_of
 from holdfast.store.sqlite import sql
 
 
@@ -21,6 +21,7 @@ def row(connection: apsw.Connection, statement: str, values: tuple[Any, ...] = (
 
 
 _BATCH = CHAT_COLUMNS.index("batch")
+_WORKER, _WAKE_AT = (MOVING_COLUMNS.index(name) for name in sql.OWNERSHIP_COLUMNS)
 
 
 def load(connection: apsw.Connection, chat_id: str) -> Snapshot | None:
@@ -61,7 +62,14 @@ def swap(connection: apsw.Connection, write: ChatWrite) -> bool:
         connection.execute(sql.INSERT_CHAT, chat_row(after))
     else:
         guard = (after.id, before.version, before.fence, before.epoch)
-        connection.execute(sql.UPDATE_CHAT, chat_row(after, MOVING_COLUMNS) + guard)
+        if before.worker == after.worker and before.wake_at == after.wake_at:
+            values = moving_row(after)
+            connection.execute(
+                sql.UPDATE_CHAT_WORK,
+                (*values[:_WORKER], *values[_WORKER + 1 : _WAKE_AT], *values[_WAKE_AT + 1 :], *guard),
+            )
+        else:
+            connection.execute(sql.UPDATE_CHAT, moving_row(after) + guard)
         if connection.changes() != 1:
             return False
     reach("write.chat.after")

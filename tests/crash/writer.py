@@ -1,0 +1,84 @@
+"""The process that gets killed: plays the scenario and writes down what it was told.
+
+`python -m tests.crash.writer URL LOG [CROWD]`. A line goes to LOG before each step (what the process is about to ask
+for, and all it knows) and one after it, once the store has answered. Lines are flushed to the kernel: the process is
+killed, not the machine. `HOLDFAST_CRASH_AT` says where it dies. With CROWD, as many runs of the scenario as that
+share the store at once, so that their writes share transactions.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from holdfast.clock import FakeClock
+from holdfast.core.records import Snapshot
+from holdfast.store import open_store
+from holdfast.store.base import StoreOptions
+from holdfast.store.hostlock import HostLock
+from holdfast.store.sqlite import writer as sqlite_writer
+from tests.support.scenario import STEPS, Run
+
+CHECKPOINT_PAGES = 100  # so that the scenario is long enough to reach some
+
+
+class Line(msgspec.Struct):
+    """`answered` False: about to ask. `held` and `wall_ms` are what the process knows at that moment."""
+
+    prefix: str
+    step: str
+    answered: bool
+    wall_ms: int
+    held: dict[str, Snapshot]
+    answer: msgspec.Raw
+
+
+_encode = msgspec.json.Encoder().encode
+_line = msgspec.json.Decoder(Line)
+
+
+def read_log(path: Path) -> list[Line]:
+    return [_line.decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+class Log:
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, run: Run, *, answered: bool, answer: object = None) -> None:
+        told = msgspec.Raw(_encode(answer))
+        line = Line(run.prefix, run.step.name, answered, run.clock.wall_ms(), run.held, told)
+        os.write(self._fd, _encode(line) + b"\n")
+
+
+async def write(url: str, log: Log, crowd: int) -> None:
+    sqlite_writer.CHECKPOINT_PAGES = CHECKPOINT_PAGES
+    lock = HostLock(f"{sys.argv[2]}.workers/lock")
+    clock = FakeClock()
+    store = open_store(url, StoreOptions(clock=clock))
+    runs = [
+        Run(store, clock, url, prefix=f"{n}-" if crowd else "", lock_path=Path(lock.path))
+        for n in range(max(1, crowd))
+    ]
+
+    async def play(run: Run, first: int) -> None:
+        for step in STEPS[first:]:
+            if crowd and step.alone:
+                continue
+            run.step = step
+            log.write(run, answered=False)
+            log.write(run, answered=True, answer=await run.play(step))
+
+    # Opening comes first and once; the runs that share the store begin behind it.
+    log.write(runs[0], answered=False)
+    log.write(runs[0], answered=True, answer=await runs[0].play(STEPS[0]))
+    await asyncio.gather(*(play(run, 1) for run in runs))
+    for run in runs:
+        run.close()
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(write(sys.argv[1], Log(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0))

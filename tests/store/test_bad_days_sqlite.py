@@ -1,0 +1,659 @@
+"""A SQLite file on a bad day: not ours, not writable, gone, damaged, locked, on a network, closed.
+
+Each gets a typed error that says what to do, and what was in the file before is in it afterwards.
+"""
+
+import asyncio
+import json
+import os
+import pwd
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.clock import FakeClock, boot_id
+from holdfast.core import events as ev
+from holdfast.core.records import State
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    NotFound,
+    SchemaError,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreGone,
+    StoreTimeout,
+)
+from holdfast.store import open_store
+from holdfast.store.base import Store, StoreOptions, WorkerInfo
+from holdfast.store.sqlite import connection as sqlite_connection
+from holdfast.store.sqlite.connection import filesystem_of
+from holdfast.store.sqlite.store import SqliteStore
+from tests.support.behind import sql
+from tests.support.chats import Hand, history, new_chat, texts, user
+from tests.support.programs import Program
+
+PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489") * 200
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "holdfast.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+@asynccontextmanager
+async def opened(url: str, **options: object) -> AsyncIterator[SqliteStore]:
+    async with open_store(url, StoreOptions(**options)) as store:  # type: ignore[arg-type]
+        assert isinstance(store, SqliteStore)
+        yield store
+
+
+async def filled(url: str, chats: int = 3) -> None:
+    """A file with some chats in it, closed again."""
+    async with opened(url) as store:
+        for n in range(chats):
+            await store.create_chat(new_chat(f"hello {n}", id=f"c{n}"))
+
+
+async def fails_to_open(url: str, kind: type[StoreError] | type[ConfigError], *says: str) -> str:
+    with pytest.raises(kind) as caught:
+        await open_store(url, StoreOptions(deadline_s=5)).open()
+    for text in says:
+        assert text in str(caught.value)
+    return str(caught.value)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder. Only while nobody in this process has the database open."""
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+# --- what the file is ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bytes_of_it",
+    [b"Dear diary,\n" * 500, b"short", PNG, b"SQLite format 3\x00" + b"\xa5" * 8_000, bytes(3), os.urandom(65_536)],
+    ids=["text", "few-bytes", "png", "header-only", "three-zeros", "noise"],
+)
+async def test_a_file_that_is_no_database_is_refused_and_not_touched(
+    url: str, path: Path, tmp_path: Path, bytes_of_it: bytes
+) -> None:
+    path.write_bytes(bytes_of_it)
+    await fails_to_open(url, StoreCorrupt, str(path), "is not a SQLite database: name another file")
+    assert contents(tmp_path) == {path.name: bytes_of_it}
+
+
+async def test_an_empty_file_is_an_empty_store(url: str, path: Path) -> None:
+    path.touch()
+    await filled(url)
+    async with opened(url) as store:
+        assert len(await store.list_chats()) == 3
+
+
+async def test_a_file_that_was_cut_off_is_refused_as_damaged_and_not_touched(
+    url: str, path: Path, tmp_path: Path
+) -> None:
+    await filled(url, chats=200)
+    half = path.read_bytes()[: path.stat().st_size // 8192 * 4096]
+    path.write_bytes(half)
+    await fails_to_open(url, StoreCorrupt, "is damaged", "restore it from a backup, and keep the damaged file")
+    assert path.read_bytes() == half
+
+
+@pytest.mark.parametrize("journal_mode", ["delete", "wal"])
+async def test_the_database_of_another_program_is_refused_and_not_touched(
+    url: str, path: Path, tmp_path: Path, journal_mode: str
+) -> None:
+    foreign = apsw.Connection(str(path))
+    foreign.pragma("journal_mode", journal_mode)
+    foreign.execute("CREATE TABLE chats (id TEXT, said TEXT)")
+    foreign.execute("INSERT INTO chats VALUES ('1', 'hello')")
+    foreign.close()
+    before = contents(tmp_path)
+    await fails_to_open(url, SchemaError, "of another program", "name another file, nothing in this one was changed")
+    assert contents(tmp_path) == before
+    again = apsw.Connection(str(path))
+    assert again.pragma("journal_mode") == journal_mode
+    assert again.execute("SELECT * FROM chats").fetchall() == [("1", "hello")]
+    again.close()
+
+
+async def test_an_empty_database_that_another_program_has_marked_is_refused(url: str, path: Path) -> None:
+    foreign = apsw.Connection(str(path))
+    foreign.pragma("application_id", 0x0F055112)
+    foreign.execute("VACUUM")
+    foreign.close()
+    await fails_to_open(url, SchemaError, "of another program")
+
+
+async def test_damage_inside_the_file_is_named_and_other_chats_go_on(url: str, path: Path) -> None:
+    """One page of the journal is overwritten: its chat cannot be read, nobody else notices."""
+    async with opened(url) as store:
+        for n in range(40):
+            await store.create_chat(new_chat(f"{n} " + "x" * 3_000, id=f"c{n:02}"))
+    connection = apsw.Connection(str(path))
+    rows = "SELECT pageno FROM dbstat WHERE name = 'journal' AND pagetype = 'leaf' ORDER BY path"
+    leaves = [row[0] for row in connection.execute(rows)]
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((leaves[len(leaves) // 2] - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    async with opened(url) as store:
+        damaged = []
+        for n in range(40):
+            try:
+                assert texts(await history(store, f"c{n:02}"))[0].startswith(f"{n} ")
+            except StoreCorrupt as error:
+                assert "is damaged" in str(error)
+                assert "restore it from a backup" in str(error)
+                damaged.append(n)
+        assert 1 <= len(damaged) <= 3
+        healthy = next(n for n in range(40) if n not in damaged)
+        await store.submit(f"c{healthy:02}", ev.Send(message=user("still there?")))
+        assert await store.check_integrity() != []
+
+
+# --- where the file lies --------------------------------------------------------------------------------------------
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    said = await fails_to_open(f"sqlite:///{tmp_path}/not/there.db", ConfigError, f"{tmp_path}/not", "create it")
+    assert "does not exist" in said
+    assert not (tmp_path / "not").exists()
+
+
+async def test_a_folder_is_not_a_database(tmp_path: Path) -> None:
+    await fails_to_open(f"sqlite:///{tmp_path}", ConfigError, "is a folder: name a file")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite://", "names a file"),
+        ("sqlite:///", "names a file"),
+        ("sqlite://holdfast.db", "sqlite:///path/to/file.db"),
+        ("sqlite:///:memory:", "there is no store in memory"),
+        ("sqlite:///a.db?mode=ro&cache=shared", "takes no options, this one has: mode, cache"),
+        ("holdfast.db", "is not a store URL: use sqlite:///"),
+        ("", "is not a store URL"),
+        ("mysql://root:hunter2@db/chats", "'db/chats' is not a store URL"),
+        ("mysql://root:hun@ter2@db/chats", "'db/chats' is not a store URL"),
+    ],
+)
+async def test_a_url_that_names_no_store_says_how_one_looks(url: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_store(url)
+    assert says in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "ter2" not in str(caught.value)
+
+
+MOUNTS = r"""
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+23 22 0:21 / /proc rw,nosuid shared:12 - proc proc rw
+40 22 0:36 / /data rw,relatime shared:20 - nfs4 filer:/export rw,vers=4.2,addr=10.0.0.7
+41 40 254:1 / /data/local rw,relatime - xfs /dev/vdb rw
+42 22 0:37 / /mnt/my\040share rw shared:5 master:7 - cifs //filer/share rw
+43 22 0:38 / /mnt/caf\303\251 rw - fuse.sshfs ada@host:/ rw
+44 22 0:39 / /mnt/größe rw - nfs filer:/x rw
+45 22 0:40 / /mnt/back\134slash rw - nfs filer:/y rw
+46 22 0:41 / /over rw - nfs filer:/z rw
+47 22 254:2 / /over rw - ext4 /dev/vdc rw
+48 22 0:42 / /glu rw - fuse.glusterfs gluster:/vol rw
+a line that is none
+49 22 0:43 / /cut rw -
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("/home/ada/holdfast.db", "ext4"),
+        ("/data/holdfast.db", "nfs4"),
+        ("/data", "nfs4"),
+        ("/database/holdfast.db", "ext4"),
+        ("/data/local/holdfast.db", "xfs"),
+        ("/data/localhost/holdfast.db", "nfs4"),
+        ("/mnt/my share/holdfast.db", "cifs"),
+        ("/mnt/my/holdfast.db", "ext4"),
+        ("/mnt/café/holdfast.db", "fuse.sshfs"),
+        ("/mnt/größe/holdfast.db", "nfs"),
+        ("/mnt/back\\slash/holdfast.db", "nfs"),
+        ("/over/holdfast.db", "ext4"),
+        ("/glu/holdfast.db", "fuse.glusterfs"),
+        ("/cut/holdfast.db", "ext4"),
+    ],
+)
+def test_the_file_system_of_a_path_is_the_one_mounted_last_and_deepest(file: str, kind: str) -> None:
+    assert filesystem_of(file, MOUNTS) == kind
+
+
+def test_without_a_word_about_mounts_nothing_is_said() -> None:
+    assert filesystem_of("/home/holdfast.db", "") is None
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre", "9p"])
+async def test_a_network_mount_is_refused_before_anything_is_written(
+    url: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connection, "filesystem_of", lambda _path, _mounts: kind)
+    await fails_to_open(url, ConfigError, f"network file system ({kind})", "use a local disk, or PostgreSQL")
+    assert contents(tmp_path) == {}
+
+
+def _worker_elsewhere(url: str, renewed_at: int) -> None:
+    row = ("w-far", "another-boot", 4711, None, 0, renewed_at, 1 << 50, "{}")
+    sql(url, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+
+@pytest.mark.parametrize("skew_ms", [-20_000, -1, 0, 20_000])
+async def test_a_file_that_another_machine_is_using_is_refused(url: str, skew_ms: int) -> None:
+    """A lease renewed a moment ago under another boot id: two machines. Their clocks need not agree."""
+    await filled(url)
+    _worker_elsewhere(url, time.time_ns() // 1_000_000 + skew_ms)
+    await fails_to_open(
+        url, ConfigError, "'w-far' (pid 4711) of another machine", "one machine; use PostgreSQL for several"
+    )
+    assert sql(url, "SELECT count(*) FROM chats") == [(3,)]
+
+
+async def test_a_file_that_came_from_another_machine_is_fine(url: str) -> None:
+    """Copied over, or from before a reboot: the lease is old, and its chats are taken back."""
+    await filled(url)
+    _worker_elsewhere(url, time.time_ns() // 1_000_000 - 31_000)
+    sql(url, "UPDATE chats SET worker = 'w-far', fence = 1, wake_at = NULL WHERE id = 'c1'")
+    async with opened(url) as store:
+        assert await store.expire_workers() == {"w-far": 1}
+        assert (await store.read_chat("c1")).chat.worker is None
+        assert await store.find_violations() == []
+
+
+# --- permissions --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that `nobody` can reach; pytest's own are for one user only."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir="/tmp"))
+    folder.chmod(0o777)
+    yield folder
+    folder.chmod(0o700)
+    shutil.rmtree(folder)
+
+
+async def a_store_in(folder: Path) -> Path:
+    """Made by us, then handed to the user that will try to open it."""
+    path = folder / "holdfast.db"
+    await filled(f"sqlite:///{path}")
+    if os.getuid() == 0:
+        for file in folder.iterdir():
+            os.chown(file, pwd.getpwnam("nobody").pw_uid, -1)
+    return path
+
+
+def tried_as_nobody(path: Path) -> tuple[str, str]:
+    with Program("tests.store.unprivileged", f"sqlite:///{path}") as program:
+        said = json.loads(program.finish())
+    return said["error"], said["message"]
+
+
+async def test_a_file_that_may_be_written_opens(shared_folder: Path) -> None:
+    path = await a_store_in(shared_folder)
+    assert tried_as_nobody(path) == ("", "")
+
+
+async def test_a_read_only_file_is_named_as_such(shared_folder: Path) -> None:
+    path = await a_store_in(shared_folder)
+    path.chmod(0o444)
+    before = path.read_bytes()
+    error, message = tried_as_nobody(path)
+    assert (error, path.read_bytes()) == ("StoreReadOnly", before)
+    assert f"{path} cannot be written to" in message
+    assert "check the permissions" in message
+
+
+async def test_a_read_only_folder_is_named_as_such(shared_folder: Path) -> None:
+    path = await a_store_in(shared_folder)
+    for side_file in shared_folder.glob("*.db.*"):
+        side_file.unlink()
+    before = path.read_bytes()
+    os.chown(shared_folder, os.getuid(), -1)
+    shared_folder.chmod(0o555)
+    error, message = tried_as_nobody(path)
+    assert (error, path.read_bytes()) == ("StoreReadOnly", before)
+    assert "check the permissions of file and folder" in message
+
+
+async def test_a_new_file_in_a_read_only_folder_is_refused(shared_folder: Path) -> None:
+    shared_folder.chmod(0o555)
+    error, message = tried_as_nobody(shared_folder / "new.db")
+    assert error in ("StoreUnavailable", "StoreReadOnly")
+    assert "new.db" in message
+    assert "writable?" in message
+
+
+async def test_a_file_that_may_not_be_read_is_refused(shared_folder: Path) -> None:
+    path = await a_store_in(shared_folder)
+    path.chmod(0)
+    error, message = tried_as_nobody(path)
+    assert error in ("StoreUnavailable", "StoreReadOnly")
+    assert str(path) in message
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user, and only root can become one")
+async def test_side_files_of_another_user_are_named(shared_folder: Path) -> None:
+    """The database may be shared by two users, but the first one's lock files are not: say whose."""
+    path = await a_store_in(shared_folder)
+    for side_file in shared_folder.glob("*.db.*"):
+        os.chown(side_file, 0, 0)
+        side_file.chmod(0o600)
+    error, message = tried_as_nobody(path)
+    assert error == "StoreReadOnly"
+    assert "holdfast.db.gate" in message or "holdfast.db.lock" in message
+
+
+# --- gone while open ------------------------------------------------------------------------------------------------
+
+
+async def test_a_write_into_a_deleted_file_is_not_acknowledged(url: str, path: Path) -> None:
+    async with opened(url) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        path.unlink()
+        for _ in range(2):
+            with pytest.raises(StoreGone, match="was deleted or replaced while it was open.*restore the file"):
+                await store.submit("c1", ev.Send(message=user("lost")))
+
+
+async def test_a_write_into_a_replaced_file_is_not_acknowledged_and_the_new_file_is_not_touched(
+    url: str, path: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.db"
+    await filled(f"sqlite:///{other}", chats=1)
+    async with opened(url) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        shutil.move(other, path)
+        with pytest.raises(StoreGone, match="deleted or replaced"):
+            await store.create_chat(new_chat("lost", id="c2"))
+    for side_file in (tmp_path / "holdfast.db-wal", tmp_path / "holdfast.db-shm"):
+        side_file.unlink(missing_ok=True)
+    async with opened(url) as store:
+        assert [line.id for line in await store.list_chats()] == ["c0"]
+
+
+async def test_a_write_while_the_wal_is_deleted_is_not_acknowledged(url: str, path: Path) -> None:
+    """What somebody does who sees "temporary" files: the next power cut would take everything since with it."""
+    async with opened(url) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        Path(f"{path}-wal").unlink()
+        with pytest.raises(StoreGone, match="deleted or replaced"):
+            await store.create_chat(new_chat("lost", id="c2"))
+
+
+async def test_a_lease_in_a_deleted_file_is_not_renewed(url: str, path: Path) -> None:
+    async with opened(url) as store:
+        hand = Hand(store)
+        path.unlink()
+        with pytest.raises(StoreGone):
+            hand.line.renew(hand.name)
+        hand.close()
+
+
+# --- locked, stuck --------------------------------------------------------------------------------------------------
+
+
+async def test_a_program_that_keeps_sqlites_own_lock_costs_a_timeout_and_then_work_goes_on(
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_MS", 200)
+    async with opened(url) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        foreign = apsw.Connection(str(path))
+        foreign.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreTimeout, match="locked for 200 ms by another program; try again") as caught:
+            await store.submit("c1", ev.Send(message=user("first try", id="m1")))
+        assert caught.value.outcome == "not_written"
+        assert (await store.read_chat("c1")).queue == (), "reading goes on meanwhile"
+        foreign.execute("ROLLBACK")
+        foreign.close()
+        await store.submit("c1", ev.Send(message=user("second try", id="m2")))
+        assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m2"]
+
+
+async def test_a_stopped_process_that_holds_the_write_lock_costs_a_timeout_and_then_work_goes_on(
+    url: str, path: Path
+) -> None:
+    """As a debugger or a frozen container leaves it: what was not begun is not written, now or later."""
+    async with opened(url, deadline_s=0.5) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        with Program("tests.store.holder", str(path)) as holder:
+            assert holder.hear() == "held"
+            os.kill(holder.pid, signal.SIGSTOP)
+            began = time.monotonic()
+            sends = [store.submit("c1", ev.Send(message=user(f"try {n}", id=f"m{n}"))) for n in range(3)]
+            for outcome in await asyncio.gather(*sends, return_exceptions=True):
+                assert isinstance(outcome, StoreTimeout)
+                assert outcome.outcome == "not_written"
+                assert "is the disk, or a process, stuck?" in str(outcome)
+            assert time.monotonic() - began < 2.0
+            assert (await store.read_chat("c1")).queue == (), "reading goes on meanwhile"
+            os.kill(holder.pid, signal.SIGCONT)
+            holder.say("go")
+            holder.finish()
+        await store.submit("c1", ev.Send(message=user("later", id="m9")))
+        assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m9"]
+
+
+async def test_a_renewal_behind_a_stopped_process_ends_at_its_deadline(url: str, path: Path) -> None:
+    async with opened(url, deadline_s=0.5) as store:
+        hand = Hand(store)
+        with Program("tests.store.holder", str(path)) as holder:
+            assert holder.hear() == "held"
+            os.kill(holder.pid, signal.SIGSTOP)
+            for _ in range(3):
+                began = time.monotonic()
+                with pytest.raises(StoreTimeout, match="stuck") as caught:
+                    hand.line.renew(hand.name)
+                assert time.monotonic() - began < 2.0
+                assert caught.value.outcome == "not_written"
+            os.kill(holder.pid, signal.SIGCONT)
+            holder.say("go")
+            holder.finish()
+        hand.line.renew(hand.name)
+        await store.create_chat(new_chat("the lock is free for others again"))
+        hand.line.renew(hand.name)
+        hand.close()
+
+
+async def test_opening_behind_a_stopped_process_ends_at_its_deadline(url: str, path: Path) -> None:
+    await filled(url)
+    with Program("tests.store.holder", str(path)) as holder:
+        assert holder.hear() == "held"
+        os.kill(holder.pid, signal.SIGSTOP)
+        with pytest.raises(StoreTimeout, match="stuck"):
+            await open_store(url, StoreOptions(deadline_s=0.5)).open()
+        os.kill(holder.pid, signal.SIGCONT)
+        holder.say("go")
+        holder.finish()
+    await filled_again(url)
+
+
+async def filled_again(url: str) -> None:
+    async with opened(url) as store:
+        assert len(await store.list_chats()) == 3
+
+
+# --- open and closed ------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_is_not_open_says_so(url: str) -> None:
+    store = open_store(url)
+    for _ in range(2):
+        with pytest.raises(StoreClosed, match="not open"):
+            await store.read_chat("c1")
+        with pytest.raises(StoreClosed, match="not open"):
+            await store.create_chat(new_chat())
+        with pytest.raises(StoreClosed, match="not open"):
+            store.lease_line()
+        store.stats()
+        await store.open()
+        await store.close()
+    await store.close()
+
+
+async def test_opening_twice_is_opening_once(url: str) -> None:
+    store = open_store(url)
+    await asyncio.gather(store.open(), store.open(), store.open())
+    await store.open()
+    await store.create_chat(new_chat(id="c1"))
+    await store.close()
+    with pytest.raises(StoreClosed):
+        await store.read_chat("c1")
+    async with open_store(url) as again:
+        assert len(await again.list_chats()) == 1
+
+
+async def test_a_store_that_could_not_be_opened_can_be_opened_later(url: str, path: Path) -> None:
+    path.write_bytes(PNG)
+    store = open_store(url)
+    with pytest.raises(StoreCorrupt):
+        await store.open()
+    path.unlink()
+    async with store:
+        await store.create_chat(new_chat())
+
+
+async def test_two_stores_of_one_process_share_a_file(url: str) -> None:
+    async with opened(url) as one, opened(url) as two:
+        await one.create_chat(new_chat("hello", id="c1"))
+        await two.submit("c1", ev.Send(message=user("and again")))
+        assert len((await one.read_chat("c1")).queue) == 1
+
+
+async def test_closing_finishes_what_was_begun(url: str) -> None:
+    """Every call that was made before `close` gets its answer, and what was answered is there."""
+    store = open_store(url)
+    await store.open()
+    calls = [asyncio.ensure_future(store.create_chat(new_chat(id=f"c{n:03}"))) for n in range(300)]
+    reads = [asyncio.ensure_future(store.list_chats()) for _ in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(not isinstance(read, BaseException) for read in await asyncio.gather(*reads, return_exceptions=True))
+    acknowledged = sorted(answer.chat_id for answer in answers if not isinstance(answer, BaseException))
+    assert acknowledged == [f"c{n:03}" for n in range(300)]
+    async with opened(url) as again:
+        assert sorted(line.id for line in await again.list_chats(limit=1_000)) == acknowledged
+
+
+async def test_closing_is_bounded_and_does_not_hold_up_the_event_loop(url: str, path: Path) -> None:
+    """The writer hangs behind a stopped process: the loop goes on, and `close` gives up at the deadline."""
+    store = open_store(url, StoreOptions(deadline_s=0.5))
+    await store.open()
+    with Program("tests.store.holder", str(path)) as holder:
+        assert holder.hear() == "held"
+        os.kill(holder.pid, signal.SIGSTOP)
+        send = asyncio.ensure_future(store.create_chat(new_chat()))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store.close())
+        gaps: list[float] = []
+        began = last = time.monotonic()
+        while not closing.done():
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+        await closing
+        assert time.monotonic() - began < 3.0
+        assert max(gaps) < 0.3
+        with pytest.raises(StoreTimeout):
+            await send
+        os.kill(holder.pid, signal.SIGCONT)
+        holder.say("go")
+        holder.finish()
+
+
+async def test_those_who_wait_when_the_store_closes_are_told(url: str) -> None:
+    store = open_store(url)
+    await store.open()
+    await store.create_chat(new_chat(None, id="c1"))
+    page = await store.read_journal("c1")
+    waiting = asyncio.ensure_future(store.wait_journal("c1", page.cursor, deadline_s=60))
+    while not store.bell.waiter_count:
+        await asyncio.sleep(0)
+    await store.close()
+    with pytest.raises(StoreClosed):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_the_watch_for_other_processes_survives_a_bad_moment(url: str) -> None:
+    """It is a hint, but one that must not die silently: after an error it looks again."""
+    async with opened(url, poll_interval_s=0.05) as store:
+        await store.create_chat(new_chat(None, id="c1"))
+        healthy, failures = store._rows, 0
+
+        async def failing(statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+            nonlocal failures
+            if failures < 3 and "max(rowid)" in statement:
+                failures += 1
+                raise StoreCorrupt("a bad moment")
+            return await healthy(statement, values)
+
+        store._rows = failing  # type: ignore[method-assign]
+        with store.bell.listen("c1") as listener:
+            while failures < 3:
+                await asyncio.sleep(0.005)
+            async with opened(url) as other:
+                await other.submit("c1", ev.Send(message=user("from elsewhere")))
+            assert await listener.wait(5)
+
+
+async def test_what_failed_leaves_the_store_usable(url: str, clock: FakeClock) -> None:
+    """One error of each kind, then ordinary work."""
+    async with opened(url, clock=clock) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        attempts = (
+            store.read_chat("nope"),
+            store.create_chat(new_chat(id="c1")),
+            store.submit("c1", ev.Retry()),
+            store.submit("c1", ev.Send(message=user("a\x00b"))),
+            store.claim_chats("nobody", {"agent": 1}, 1),
+            store.read_journal("c1", "not-a-cursor"),
+        )
+        for outcome in await asyncio.gather(*attempts, return_exceptions=True):
+            assert isinstance(outcome, HoldfastError)
+        hand = Hand(store)
+        await hand.take("c1")
+        assert (await hand.end_turn()).chat.state is State.IDLE
+        assert await store.find_violations() == []
+        assert await store.check_integrity() == []
+        hand.close()
+
+
+async def test_a_worker_row_can_be_read_by_people(url: str) -> None:
+    """`host` is the boot id, `pid` the process: what `check_single_machine` says must be findable."""
+    async with opened(url) as store:
+        line = store.lease_line()
+        line.register(WorkerInfo(worker="w1", host="", pid=os.getpid()))
+        assert [(lease.worker, lease.host, lease.pid) for lease in await store.list_workers()] == [
+            ("w1", boot_id(), os.getpid())
+        ]
+        line.close()
+
+
+async def _unused(store: Store) -> None:
+    with pytest.raises(NotFound):
+        await store.read_chat("x")
