@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.core import events as ev
 from holdfast.core.apply import Change, Refused, row_of
-from holdfast.core.journal import MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     Call,
@@ -183,7 +182,7 @@ class RandomLives(RuleBasedStateMachine):
                 message = change.spawned.message
                 self.accepted[change.spawned.id] = {message.id} if message is not None else set()
         for event, change in zip(happened, changes, strict=False):
-            if isinstance(event, ev.Send) and _answered_a_question(change):
+            if isinstance(event, ev.Send) and _took_as_answer(change, event.message.id):
                 self.settled.add(event.message.id)
 
     # --- a sensible worker, and sensible people ---------------------------------------------------------
@@ -244,10 +243,11 @@ class RandomLives(RuleBasedStateMachine):
 _RUNNABLE = OPEN - {CallState.ASKING, CallState.EXTERNAL}
 
 
-def _answered_a_question(change: Change) -> bool:
-    return any(isinstance(line.entry, MessageAdded) and line.role is Role.TOOL for line in change.lines) and not any(
-        line.role is Role.USER for line in change.lines
-    )
+def _took_as_answer(change: Change, message_id: str) -> bool:
+    """It became the result of an open question, and so is neither queued nor a message of its own."""
+    answered = any(line.role is Role.TOOL for line in change.lines)
+    elsewhere = {line.ref for line in change.lines} | {queued.id for queued in change.after.queue}
+    return answered and message_id not in elsewhere
 
 
 class RandomLivesAtTheLimits(RandomLives):

@@ -17,7 +17,6 @@ from holdfast.clock import FakeClock
 from holdfast.core.records import Snapshot
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
-from holdfast.store.hostlock import HostLock
 from holdfast.store.sqlite import writer as sqlite_writer
 from tests.support.scenario import STEPS, Run
 
@@ -43,8 +42,14 @@ def read_log(path: Path) -> list[Line]:
     return [_line.decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
+def locks_of(log: Path) -> Path:
+    """Where the workers of the process with this log hold their locks."""
+    return log.with_suffix(".locks")
+
+
 class Log:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, run: Run, *, answered: bool, answer: object = None) -> None:
@@ -55,11 +60,10 @@ class Log:
 
 async def write(url: str, log: Log, crowd: int) -> None:
     sqlite_writer.CHECKPOINT_PAGES = CHECKPOINT_PAGES
-    lock = HostLock(f"{sys.argv[2]}.workers/lock")
     clock = FakeClock()
     store = open_store(url, StoreOptions(clock=clock))
     runs = [
-        Run(store, clock, url, prefix=f"{n}-" if crowd else "", lock_path=Path(lock.path))
+        Run(store, clock, url, prefix=f"{n}-" if crowd else "", locks=locks_of(log.path))
         for n in range(max(1, crowd))
     ]
 
@@ -81,4 +85,4 @@ async def write(url: str, log: Log, crowd: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(write(sys.argv[1], Log(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0))
+    asyncio.run(write(sys.argv[1], Log(Path(sys.argv[2])), int(sys.argv[3]) if len(sys.argv) > 3 else 0))

@@ -24,7 +24,6 @@ from holdfast.core.records import State
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
-    NotFound,
     SchemaError,
     StoreClosed,
     StoreCorrupt,
@@ -33,7 +32,7 @@ from holdfast.errors import (
     StoreTimeout,
 )
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions, WorkerInfo
+from holdfast.store.base import StoreOptions, WorkerInfo
 from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite.connection import filesystem_of
 from holdfast.store.sqlite.store import SqliteStore
@@ -423,7 +422,7 @@ async def test_a_program_that_keeps_sqlites_own_lock_costs_a_timeout_and_then_wo
         await store.create_chat(new_chat("hello", id="c1"))
         foreign = apsw.Connection(str(path))
         foreign.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreTimeout, match="locked for 200 ms by another program; try again") as caught:
+        with pytest.raises(StoreTimeout, match="is locked by another program.*try again") as caught:
             await store.submit("c1", ev.Send(message=user("first try", id="m1")))
         assert caught.value.outcome == "not_written"
         assert (await store.read_chat("c1")).queue == (), "reading goes on meanwhile"
@@ -652,8 +651,3 @@ async def test_a_worker_row_can_be_read_by_people(url: str) -> None:
             ("w1", boot_id(), os.getpid())
         ]
         line.close()
-
-
-async def _unused(store: Store) -> None:
-    with pytest.raises(NotFound):
-        await store.read_chat("x")

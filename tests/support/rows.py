@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import apsw
-import psycopg
 
 # Table -> the column that says what a row belongs to, and the word for that.
 TABLES = {
@@ -55,8 +54,8 @@ def execute(url: str, statement: str) -> None:
         finally:
             connection.close()
     else:
-        with psycopg.connect(url, autocommit=True) as server:
-            server.execute(statement)  # type: ignore[call-overload]
+        with _postgres(url) as server:
+            server.execute(statement)
 
 
 def sqlite_path(url: str) -> str:
@@ -100,15 +99,22 @@ def _connected(url: str) -> Iterator[Any]:
 
             def select(statement: str) -> list[dict[str, Any]]:
                 cursor = connection.execute(statement)
-                rows = cursor.fetchall()
-                columns = [column[0] for column in cursor.get_description()] if rows else []
-                return [dict(zip(columns, row, strict=True)) for row in rows]
+                return [{column[0]: value for column, value in zip(cursor.get_description(), row, strict=True)}
+                        for row in cursor]  # fmt: skip
 
             yield select
             connection.execute("ROLLBACK")
         finally:
             connection.close()
     else:
-        with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as server:
+        with _postgres(url) as server:
             server.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             yield lambda statement: server.execute(statement).fetchall()
+
+
+def _postgres(url: str) -> Any:
+    # Where it is not needed it is not loaded: that is a third of the life of a process that crash tests kill.
+    import psycopg  # noqa: PLC0415
+    from psycopg.rows import dict_row  # noqa: PLC0415
+
+    return psycopg.connect(url, row_factory=dict_row, connect_timeout=10)

@@ -30,6 +30,7 @@ from holdfast.core.records import (
 )
 from holdfast.errors import NotFound, RefusedError
 from holdfast.store.base import Answer, DeltaBatch, Key, LeaseLine, Store, WorkerInfo
+from holdfast.store.hostlock import HostLock
 from tests.support.rows import execute
 
 DAY_MS = 86_400_000
@@ -68,16 +69,20 @@ class Step:
 class Run:
     """What a client and a worker know in one life of the scenario."""
 
-    def __init__(self, store: Store, clock: FakeClock, url: str, *, prefix: str = "", lock_path: Path | None = None):
+    def __init__(
+        self, store: Store, clock: FakeClock, url: str, *, prefix: str = "", locks: Path | None = None
+    ) -> None:
+        """`locks`: a folder in which each worker holds a lock, so that others see when this process is dead."""
         self.store = store
         self.clock = clock
         self.url = url
         self.prefix = prefix
-        self.lock_path = str(lock_path) if lock_path is not None else None
         self.held: dict[str, Snapshot] = {}
         self.repeating = False  # this step may have happened already
         self.step = STEPS[0]
         self._lines: dict[str, LeaseLine] = {}
+        self._locks = locks
+        self._held_locks: list[HostLock] = []
 
     async def play(self, step: Step, *, repeating: bool = False) -> object:
         self.step, self.repeating = step, repeating
@@ -87,6 +92,9 @@ class Run:
         for line in self._lines.values():
             line.close()
         self._lines.clear()
+        for lock in self._held_locks:
+            lock.release()
+        self._held_locks.clear()
 
     # --- names ------------------------------------------------------------------------------------------------
 
@@ -129,8 +137,12 @@ class Run:
     async def register(self, worker: str) -> None:
         if self.repeating and self.id(worker) in {lease.worker for lease in await self.store.list_workers()}:
             return
+        lock_path = None
+        if self._locks is not None:
+            self._held_locks.append(HostLock(str(self._locks / self.id(worker))))
+            lock_path = self._held_locks[-1].path
         self.line(worker).register(
-            WorkerInfo(worker=self.id(worker), host="", pid=os.getpid(), lock_path=self.lock_path)
+            WorkerInfo(worker=self.id(worker), host="", pid=os.getpid(), lock_path=lock_path)
         )
 
     async def claim(self, worker: str, *chats: str) -> None:

@@ -77,7 +77,7 @@ Reason = Literal[
 ]
 
 
-class Line(Struct, frozen=True):
+class Line(Struct, frozen=True, gc=False):
     """One journal entry to be. With `pos` it is also a position of the history."""
 
     entry: journal.Entry

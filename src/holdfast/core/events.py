@@ -141,7 +141,7 @@ class Due(Event):
 # --- a runner, under its fence ---------------------------------------------------------------------
 
 
-class Writer(Struct, frozen=True):
+class Writer(Struct, frozen=True, gc=False):
     worker: str
     fence: int
     epoch: int

@@ -21,8 +21,12 @@ class _KeywordOnly(StructMeta):
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Frozen(Struct, frozen=True, metaclass=_KeywordOnly):
-    """Base of the values that pass through the core."""
+class Frozen(Struct, frozen=True, gc=False, metaclass=_KeywordOnly):
+    """Base of the values that pass through the core.
+
+    Frozen values cannot form cycles, so the garbage collector need not look at them: it took a sixth of the time of
+    32 busy chats when it did.
+    """
 
 
 class Record(Frozen, omit_defaults=True):

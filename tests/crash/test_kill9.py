@@ -1,0 +1,257 @@
+"""`kill -9` at every crash point, in different verbs, on both stores.
+
+A process plays the scenario and is killed with SIGKILL where `HOLDFAST_CRASH_AT` says. Then the store is opened
+again, and what is in it must be, row by row, what an undisturbed run had committed at that step: everything that was
+answered, the verb in flight wholly or not at all, nothing else. The verb in flight is asked for again and has then
+happened once. The dead worker's chats are taken over and every chat can be finished.
+
+`HOLDFAST_CRASH_MATRIX=full` kills in every step at every point that the step passes.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import cycle, islice
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast import faults
+from holdfast.clock import FakeClock
+from holdfast.store import open_store
+from holdfast.store.base import StoreOptions
+from tests.crash.judge import Judge, work_goes_on
+from tests.crash.reference import Reference, play_undisturbed
+from tests.crash.writer import Line, read_log
+from tests.support.scenario import STEPS, Kind
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITER_S_MAX = 60
+
+# Which points a step of a kind passes. `test_the_points_are_where_this_file_says` keeps it true.
+TRANSACTION = ("write.begun", "commit.before", "commit.after", "ack.before")
+CHAT = tuple(point for point in faults.POINTS if point.startswith("write.") and "receipt" not in point)[1:]
+RECEIPT = ("write.receipt.before", "write.receipt.after")
+POINTS_OF: dict[Kind, tuple[str, ...]] = {
+    "open": ("migrate.before", "migrate.after"),
+    "create": (*TRANSACTION, *CHAT, *RECEIPT, "create.before", "create.after"),
+    "client": (*TRANSACTION, *CHAT, *RECEIPT),
+    "commit": (*TRANSACTION, *CHAT),
+    "claim": (*TRANSACTION, *CHAT, "claim.before", "claim.after"),
+    "deltas": (*TRANSACTION, "deltas.before", "deltas.after"),
+    "fork": (*TRANSACTION, *CHAT, *RECEIPT, "fork.before", "fork.after"),
+    "delete": (*TRANSACTION, "delete.before", "delete.after"),
+    "lease": ("lease.before", "lease.after"),
+    "expire": (*TRANSACTION, *CHAT, "expire.before", "expire.after"),
+    "sweep": (*TRANSACTION, *CHAT),
+    "upkeep": TRANSACTION,
+    "refused": (),
+    "sabotage": (),
+}
+
+# Points that only one store has, and why.
+SQLITE_ONLY = {
+    "checkpoint.before": "PostgreSQL's server makes its own checkpoints, in a process of its own",
+    "checkpoint.after": "as before",
+}
+
+STEPS_PER_POINT = 7
+
+
+def where_to_kill() -> list[tuple[str, str]]:
+    """Every point, each in several steps; a point's steps begin where the last point's ended, so all get their turn."""
+    cases: list[tuple[str, str]] = []
+    offset = 0
+    for point in faults.POINTS:
+        steps = [step.name for step in STEPS if point in POINTS_OF[step.kind]]
+        if os.environ.get("HOLDFAST_CRASH_MATRIX") == "full":
+            cases += [(point, step) for step in steps]
+        elif steps:
+            count = min(STEPS_PER_POINT, len(steps))
+            stride = max(1, len(steps) // count)
+            cases += [(point, step) for step in sorted(islice(cycle(steps), offset, offset + count * stride, stride))]
+            offset = (offset + 1) % stride
+    return cases
+
+
+# --- the run that nobody disturbs -------------------------------------------------------------------------------
+
+References = Callable[[str], Reference]
+
+
+@pytest.fixture(scope="session")
+def reference_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> References:
+    """By URL: the undisturbed run on that kind of store, played when it is first asked for."""
+    known: dict[str, Reference] = {}
+
+    def reference_of(url: str) -> Reference:
+        kind = url.partition(":")[0]
+        if kind not in known:
+            known[kind] = asyncio.run(play_undisturbed(own_store(kind, request, tmp_path_factory)))[""]
+        return known[kind]
+
+    return reference_of
+
+
+@pytest.fixture(scope="session")
+def crowd_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Reference]]:
+    """The same for several runs in one store, by prefix."""
+    known: dict[str, dict[str, Reference]] = {}
+
+    def crowd_of(url: str) -> dict[str, Reference]:
+        kind = url.partition(":")[0]
+        if kind not in known:
+            prefixes = tuple(f"{n}-" for n in range(CROWD))
+            known[kind] = asyncio.run(play_undisturbed(own_store(kind, request, tmp_path_factory), prefixes))
+        return known[kind]
+
+    return crowd_of
+
+
+def own_store(kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if kind == "sqlite":
+        return f"sqlite:///{tmp_path_factory.mktemp('reference')}/holdfast.db"
+    server: PostgresServer = request.getfixturevalue("postgres_cluster")
+    return server.create_database()
+
+
+def kill_at(order: str, url: str, folder: Path, *arguments: str) -> list[Line]:
+    """Run the writer until it dies there. Returns what it had written down."""
+    log = folder / "log"
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.crash.writer", url, str(log), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "HOLDFAST_CRASH_AT": order},
+        capture_output=True,
+        text=True,
+        timeout=WRITER_S_MAX,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, f"it was to die at {order}: {died.stderr}"
+    return read_log(log)
+
+
+async def reopen_and_judge(url: str, log: list[Line], reference: Reference) -> None:
+    clock = FakeClock(wall_ms=log[-1].wall_ms)
+    async with open_store(url, StoreOptions(clock=clock)) as store:
+        await Judge(log, reference, store, clock, url).judge()
+        await work_goes_on(store, clock)
+        if url.startswith("sqlite"):
+            assert await store.check_integrity() == []  # type: ignore[attr-defined]
+
+
+# --- one process, killed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("point", "step"), where_to_kill())
+def test_a_killed_writer_loses_nothing_and_leaves_nothing_half(
+    point: str, step: str, store_url: str, reference_of: References, tmp_path: Path
+) -> None:
+    reference = reference_of(store_url)
+    log = kill_at(f"{point}:{reference.occurrence(point, step)}", store_url, tmp_path)
+    assert (log[-1].step, log[-1].answered) == (step, False), "it died in another step than it was to die in"
+    asyncio.run(reopen_and_judge(store_url, log, reference))
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("point", SQLITE_ONLY)
+def test_a_writer_killed_around_a_checkpoint_loses_nothing(
+    point: str, at: int, reference_of: References, tmp_path: Path
+) -> None:
+    """Checkpoints run beside the answer: the step in flight is this one or the next."""
+    url = f"sqlite:///{tmp_path}/holdfast.db"
+    log = kill_at(f"{point}:{at}", url, tmp_path)
+    asyncio.run(reopen_and_judge(url, log, reference_of(url)))
+
+
+# --- several at once ------------------------------------------------------------------------------------------------
+
+CROWD = 4
+# A crowd's writes share transactions, so there are fewer of those than writes; these are reached in any case.
+CROWD_CRASHES = (
+    *("write.begun:9", "commit.before:5", "commit.before:14", "commit.before:23", "commit.after:6", "commit.after:19"),
+    *("ack.before:4", "ack.before:12", "ack.before:27", "create.after:7", "claim.after:11", "deltas.after:3"),
+    *("fork.after:2", "delete.before:2", "delete.after:5", "lease.after:6", "write.receipt.after:21"),
+    *("write.chat.after:40", "write.journal.after:77", "write.calls.after:101", "write.queue.after:118"),
+)
+
+
+@pytest.mark.parametrize("order", CROWD_CRASHES)
+def test_writes_that_share_a_transaction_are_each_whole_or_absent(
+    order: str, store_url: str, crowd_of: Callable[[str], dict[str, Reference]], tmp_path: Path
+) -> None:
+    log = kill_at(order, store_url, tmp_path, str(CROWD))
+    asyncio.run(reopen_and_judge_all(store_url, log, crowd_of(store_url)))
+
+
+async def reopen_and_judge_all(url: str, log: list[Line], references: dict[str, Reference]) -> None:
+    clock = FakeClock()
+    async with open_store(url, StoreOptions(clock=clock)) as store:
+        for prefix, reference in references.items():
+            # The store was opened once, by the first.
+            own = [line for line in log if line.prefix == prefix or line.step == "open_the_store"]
+            lines = [msgspec.structs.replace(line, prefix=prefix) for line in own]
+            await Judge(lines, reference, store, clock, url).judge()
+        await work_goes_on(store, clock)
+
+
+@pytest.mark.parametrize(
+    ("point", "step"),
+    [
+        ("write.begun", "approve"),
+        ("write.journal.after", "finish_the_turn"),
+        ("write.queue.after", "end_the_child"),
+        ("write.receipt.after", "edit_a_message"),
+        ("commit.before", "claim_two_chats"),
+        ("commit.after", "respond_with_calls"),
+        ("ack.before", "queue_a_message"),
+        ("deltas.after", "stream_to_two_chats"),
+        ("delete.after", "delete_a_chat_and_its_child"),
+        ("lease.before", "renew_a_lease"),
+        ("expire.after", "expire_workers"),
+    ],
+)
+def test_a_process_that_had_the_store_open_all_along_goes_on(
+    point: str, step: str, store_url: str, reference_of: References, tmp_path: Path
+) -> None:
+    """The dead one held the write lock, or a half written transaction; the other one needs no restart."""
+
+    async def survive() -> None:
+        clock = FakeClock()
+        async with open_store(store_url, StoreOptions(clock=clock)) as store:
+            await store.create_chat(NewChat(id="mine", agent="another agent"))
+            execute(store_url, "DELETE FROM chats WHERE id = 'mine'")
+            execute(store_url, "DELETE FROM journal WHERE chat_id = 'mine'")
+            execute(store_url, "DELETE FROM receipts")
+            log = kill_at(f"{point}:{reference.occurrence(point, step)}", store_url, tmp_path)
+            await Judge(log, reference, store, clock, store_url).judge()
+            await work_goes_on(store, clock)
+
+    reference = reference_of(store_url)
+    asyncio.run(survive())
+
+
+# --- what else could be wrong with these tests ------------------------------------------------------------------
+
+
+def test_every_point_is_reached_and_they_are_where_this_file_says(store_url: str, reference_of: References) -> None:
+    """A point that the scenario never reaches is a crash that nobody tried."""
+    reached = set(reference_of(store_url).reached)
+    declared = {(point, step.name) for step in STEPS for point in POINTS_OF[step.kind]}
+    assert declared - reached == set()
+    points = set(faults.POINTS) if store_url.startswith("sqlite") else set(faults.POINTS) - SQLITE_ONLY.keys()
+    assert {point for point, _ in reached} == points
+    assert {point for point, _ in where_to_kill()} == set(faults.POINTS) - SQLITE_ONLY.keys()
+
+
+def test_every_step_that_should_change_something_does(store_url: str, reference_of: References) -> None:
+    reference = reference_of(store_url)
+    for step in STEPS:
+        changed = reference.before(step.name) != reference.after(step.name)
+        assert changed == (step.kind not in ("open", "refused")), step.name
