@@ -9,6 +9,7 @@ from holdfast import faults
 from holdfast.clock import FakeClock
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
+from tests.support.chats import close_all_hands
 
 pytest_plugins = ("tests.support.fixtures",)
 
@@ -31,6 +32,12 @@ async def store(store_url: str, clock: FakeClock) -> AsyncIterator[Store]:
     """Its time is `clock`: it passes when the test says so."""
     async with open_store(store_url, StoreOptions(clock=clock)) as store:
         yield store
+
+
+@pytest.fixture(autouse=True)
+def every_hand_lets_go() -> Iterator[None]:
+    yield
+    close_all_hands()
 
 
 @pytest.fixture(autouse=True)

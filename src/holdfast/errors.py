@@ -14,6 +14,18 @@
     ├── RecordError              stored bytes that this code cannot read
     │   ├── UnknownRecord        written by newer code: leave it to a worker that knows it
     │   └── CorruptRecord        not a record at all
+    ├── ModelError               a model provider
+    │   ├── ProviderError        one attempt failed; `code` names its row in core/retry.py, which says what follows
+    │   │   ├── ConnectionFailed     no connection, or it broke
+    │   │   ├── ProviderTimeout      a deadline passed; `deadline` and `value_s` say which
+    │   │   │   ├── ConnectTimeout   no connection in time
+    │   │   │   ├── FirstByteTimeout nothing of the response in time
+    │   │   │   ├── SilenceTimeout   it began, then nothing more came; pings do not count
+    │   │   │   ├── CallTimeout      the whole call took too long
+    │   │   │   └── AdmissionTimeout the attempt could not even start: no free slot, or the provider cools down
+    │   │   └── LostResult           the stream ended before the response did, or cannot be read
+    │   └── ModelCallFailed      no attempt on any model succeeded; `attempts` lists all, `__cause__` holds all errors
+    ├── ToolFailed               a tool: its message goes to the model, the chat goes on
     └── StoreError               the store
         ├── StoreUnavailable     cannot be reached now; `outcome` says whether the write may have happened
         ├── StoreTimeout         no answer within its deadline; same `outcome`
@@ -121,6 +133,86 @@ class UnknownRecord(RecordError):
 
 class CorruptRecord(RecordError):
     code = "corrupt_record"
+
+
+class ModelError(HoldfastError):
+    code = "model"
+
+
+class ProviderError(ModelError):
+    """One attempt failed. `code` is a `Kind` of core/retry.py; nothing in it ever holds a key."""
+
+    code = "server_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        request_id: str | None = None,
+        parameter: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+        self.status = status
+        self.retry_after_s = retry_after_s  # as the provider asked for it, capped; None: it did not
+        self.request_id = request_id
+        self.parameter = parameter  # one that is not supported, and that can be sent in another form or left out
+
+
+class ConnectionFailed(ProviderError):
+    code = "connection"
+
+
+class LostResult(ProviderError):
+    code = "lost_result"
+
+
+class ProviderTimeout(ProviderError):
+    code = "timeout"
+    deadline = "timeout_s"
+
+    def __init__(self, message: str, value_s: float, *, request_id: str | None = None) -> None:
+        super().__init__(message, request_id=request_id)
+        self.value_s = value_s
+
+
+class ConnectTimeout(ProviderTimeout):
+    deadline = "connect_s"
+
+
+class FirstByteTimeout(ProviderTimeout):
+    deadline = "first_byte_s"
+
+
+class SilenceTimeout(ProviderTimeout):
+    deadline = "silence_s"
+
+
+class CallTimeout(ProviderTimeout):
+    deadline = "call_s"
+
+
+class AdmissionTimeout(ProviderTimeout):
+    deadline = "total_s"
+
+
+class ModelCallFailed(ModelError):
+    """`code` is that of the last attempt. The errors of all attempts, in order, are in `errors` and in `__cause__`."""
+
+    def __init__(self, message: str, *, errors: "tuple[ProviderError, ...]", attempts: tuple[object, ...]) -> None:
+        super().__init__(message)
+        self.errors = errors
+        self.attempts = attempts  # of models.calls.FailedAttempt
+        if errors:
+            self.code = errors[-1].code
+
+
+class ToolFailed(HoldfastError):
+    code = "tool_failed"
 
 
 class StoreError(HoldfastError):

@@ -97,7 +97,7 @@ def test_there_are_chats_to_try_in_every_state(state: State) -> None:
         assert story.state is state, name
 
 
-# --- the walk --------------------------------------------------------------------------------------
+# --- the walk ---------------------------------------------------------------------------------------
 
 
 @cache

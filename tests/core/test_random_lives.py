@@ -4,6 +4,7 @@ Hypothesis sends likely, illegal and stale events to a family of chats, lets wor
 step the invariants are checked; at the end, a sensible worker brings every chat to rest.
 """
 
+import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -47,7 +48,7 @@ class RandomLives(RuleBasedStateMachine):
         self.accepted: dict[str, set[str]] = {}  # user messages taken by each chat
         self.settled: set[str] = set()  # of these, those returned to the caller or taken as an answer
 
-    # --- what happens ---------------------------------------------------------------------------------
+    # --- what happens -------------------------------------------------------------------------------
 
     @initialize(data=st.data())
     def a_first_chat(self, data: st.DataObject) -> None:
@@ -93,7 +94,7 @@ class RandomLives(RuleBasedStateMachine):
             self._happens(chat_id, ev.LeaseExpired(worker=dead))
         self.workers = [*[worker for worker in self.workers if worker != dead], self._fresh("w")]
 
-    # --- what is always true --------------------------------------------------------------------------
+    # --- what is always true ------------------------------------------------------------------------
 
     @invariant()
     def all_invariants_hold(self) -> None:
@@ -123,13 +124,15 @@ class RandomLives(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Nobody is stranded: whatever became of them, a sensible worker brings all chats to rest."""
         for _ in range(40):
-            if not any(self._brings_on(chat_id) for chat_id in sorted(self.store.chats)):
+            brought_on = [self._brings_on(chat_id) for chat_id in sorted(self.store.chats)]
+            if not any(brought_on):
                 break
-        assert {chat.state for chat in self.store.chats.values()} <= {State.IDLE, State.FAILED}
+        stranded = [chat for chat in self.store.chats.values() if chat.state not in (State.IDLE, State.FAILED)]
+        assert stranded == []
         self.all_invariants_hold()
         self.no_message_that_was_taken_is_lost()
 
-    # --- how ------------------------------------------------------------------------------------------
+    # --- how ----------------------------------------------------------------------------------------
 
     def _fresh(self, prefix: str) -> str:
         self.number += 1
@@ -185,7 +188,7 @@ class RandomLives(RuleBasedStateMachine):
             if isinstance(event, ev.Send) and _took_as_answer(change, event.message.id):
                 self.settled.add(event.message.id)
 
-    # --- a sensible worker, and sensible people ---------------------------------------------------------
+    # --- a sensible worker, and sensible people -----------------------------------------------------
 
     def _brings_on(self, chat_id: str) -> bool:
         """Does what is next for this chat until it rests or waits for another one; False: it rests."""
@@ -234,7 +237,7 @@ class RandomLives(RuleBasedStateMachine):
             self._happens(chat_id, ev.Claim(worker=self.workers[0]))
         elif call.external is External.CHILD:
             assert call.child_id in self.store.chats, "a parent waits for a chat that is gone"
-            if self.store.get(call.child_id).chat.state is State.IDLE:
+            if self.store.get(call.child_id).chat.state in (State.IDLE, State.FAILED):
                 self._happens(call.child_id, ev.Send(message=user(self._fresh("m"))))
         else:
             self._happens(chat_id, ev.Submit(call_id=call.id, content="mine"))
@@ -254,9 +257,10 @@ class RandomLivesAtTheLimits(RandomLives):
     limits = LIMITS_FOR_RANDOM_LIVES
 
 
+# More of them, for a night: HOLDFAST_RANDOM_LIVES=5000
 _settings: Any = settings(
-    max_examples=120,
-    stateful_step_count=60,
+    max_examples=int(os.environ.get("HOLDFAST_RANDOM_LIVES", "60")),
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

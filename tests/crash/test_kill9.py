@@ -27,6 +27,7 @@ from holdfast.store.base import StoreOptions
 from tests.crash.judge import Judge, work_goes_on
 from tests.crash.reference import Reference, play_undisturbed
 from tests.crash.writer import Line, read_log
+from tests.support.postgres import PostgresServer
 from tests.support.scenario import STEPS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -225,10 +226,7 @@ def test_a_process_that_had_the_store_open_all_along_goes_on(
     async def survive() -> None:
         clock = FakeClock()
         async with open_store(store_url, StoreOptions(clock=clock)) as store:
-            await store.create_chat(NewChat(id="mine", agent="another agent"))
-            execute(store_url, "DELETE FROM chats WHERE id = 'mine'")
-            execute(store_url, "DELETE FROM journal WHERE chat_id = 'mine'")
-            execute(store_url, "DELETE FROM receipts")
+            assert (await store.prune_receipts(), await store.list_chats()) == (0, [])  # it has written and read
             log = kill_at(f"{point}:{reference.occurrence(point, step)}", store_url, tmp_path)
             await Judge(log, reference, store, clock, store_url).judge()
             await work_goes_on(store, clock)

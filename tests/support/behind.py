@@ -5,7 +5,7 @@ SQLite library in this process, or a plain `open` of the file, would drop the lo
 """
 
 from collections.abc import Sequence
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import apsw
 import psycopg
@@ -27,15 +27,6 @@ def sql(url: str, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any,
             return connection.execute(statement, values).fetchall()
         finally:
             connection.close()
-    text = cast(LiteralString, statement.replace("?", "%s"))
     with psycopg.connect(url, autocommit=True, connect_timeout=10) as server:
-        done = server.execute(text, values)
+        done = server.execute(statement.replace("?", "%s"), values)
         return done.fetchall() if done.description else []
-
-
-def columns(url: str, table: str) -> list[str]:
-    if url.startswith("sqlite"):
-        return [row[1] for row in sql(url, f"PRAGMA table_info({table})")]
-    return [
-        row[0] for row in sql(url, "SELECT column_name FROM information_schema.columns WHERE table_name = ?", (table,))
-    ]

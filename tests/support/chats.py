@@ -22,6 +22,7 @@ from holdfast.core.records import (
 from holdfast.store.base import LeaseLine, Store, WorkerInfo
 
 _numbers = count(1)
+_hands: list["Hand"] = []
 
 
 def unique(prefix: str) -> str:
@@ -56,9 +57,12 @@ class Hand:
         self.line.register(WorkerInfo(worker=self.name, host="", pid=os.getpid(), lock_path=lock_path))
         self.snapshot: Snapshot | None = None
         self.attempts = 0
+        _hands.append(self)
 
     def close(self) -> None:
-        self.line.close()
+        if self in _hands:
+            _hands.remove(self)
+            self.line.close()
 
     async def claim(self, *agents: str, limit: int = 100) -> list[Snapshot]:
         return await self.store.claim_chats(self.name, dict.fromkeys(agents or ("agent",), limit), limit)
@@ -117,6 +121,11 @@ class Hand:
             ev.Delegate(by=self.by, call_id=call_id, external=External.CLIENT, expires_at=expires_at),
             ev.Park(by=self.by),
         )
+
+
+def close_all_hands() -> None:
+    for hand in list(_hands):
+        hand.close()
 
 
 async def history(store: Store, chat_id: str) -> list[Message]:

@@ -37,7 +37,7 @@ class ModelStore:
         self.rows: dict[str, list[Row]] = {}
         self.calls: dict[tuple[str, int, int], Call] = {}  # by chat, batch, pos
         self.queues: dict[str, dict[str, Queued]] = {}
-        self.compactions: dict[str, Compaction] = {}
+        self.compactions: dict[str, dict[int, Compaction]] = {}  # by chat, then by what each covers
         self.deleted: set[str] = set()
 
     # --- reading ------------------------------------------------------------------------------------
@@ -71,6 +71,11 @@ class ModelStore:
 
     def numbered_journal(self, chat_id: str) -> list[tuple[int, AnyEntry]]:
         return [(row.seq, decode_entry(row.body)) for row in self.rows[chat_id]]
+
+    def compaction(self, chat_id: str) -> Compaction | None:
+        """The one that covers most; an edit before it uncovers an older one."""
+        records = self.compactions.get(chat_id, {})
+        return records[max(records)] if records else None
 
     def children(self, chat_id: str) -> tuple[str, ...]:
         chats = self.chats.values()
@@ -106,6 +111,7 @@ class ModelStore:
         for row in sorted(copies, key=lambda row: row.pos or 0):
             self.rows[new_id].append(Row(len(self.rows[new_id]) + 1, row.body, row.pos, row.role, row.ref))
         self._put(filled)
+        self._keep_compactions(new_id, self.compactions.get(chat_id, {}), end)
         return outcome
 
     def write(self, changes: Sequence[Change]) -> None:
@@ -132,16 +138,17 @@ class ModelStore:
             self.calls[chat.id, call.batch, call.pos] = call
         self.queues[chat.id] = {queued.id: queued for queued in change.after.queue}
         if change.compaction is not None:
-            self.compactions[chat.id] = change.compaction
+            self.compactions.setdefault(chat.id, {})[change.compaction.upto] = change.compaction
         assert self.load(chat.id) == change.after, "the rows say what the snapshot says"
 
     def _cut(self, chat_id: str, pos: int) -> None:
         for row in self.rows[chat_id]:
             if row.pos is not None and row.pos >= pos:
                 row.pos = None
-        compaction = self.compactions.get(chat_id)
-        if compaction is not None and compaction.upto > pos:
-            del self.compactions[chat_id]
+        self._keep_compactions(chat_id, self.compactions.get(chat_id, {}), pos)
+
+    def _keep_compactions(self, chat_id: str, records: dict[int, Compaction], end: int) -> None:
+        self.compactions[chat_id] = {upto: record for upto, record in records.items() if upto <= end}
 
     def _forget(self, chat_id: str) -> None:
         self.deleted.add(chat_id)

@@ -141,9 +141,7 @@ class Run:
         if self._locks is not None:
             self._held_locks.append(HostLock(str(self._locks / self.id(worker))))
             lock_path = self._held_locks[-1].path
-        self.line(worker).register(
-            WorkerInfo(worker=self.id(worker), host="", pid=os.getpid(), lock_path=lock_path)
-        )
+        self.line(worker).register(WorkerInfo(worker=self.id(worker), host="", pid=os.getpid(), lock_path=lock_path))
 
     async def claim(self, worker: str, *chats: str) -> None:
         """Claim exactly these. A claim whose answer was lost is known by its owner."""

@@ -225,7 +225,7 @@ def _only_child() -> Story:
     return story.parks()
 
 
-# --- what must not come about, for the sweeper to repair --------------------------------------------------
+# --- what must not come about, for the sweeper to repair --------------------------------------------
 
 
 def broken() -> dict[State, dict[str, Snapshot]]:

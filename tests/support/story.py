@@ -62,7 +62,7 @@ class Story:
         self.attempts = 0
         self.store.create(NewChat(id=chat_id, agent="agent", message=user(message) if message else None), self.now)
 
-    # --- what is there --------------------------------------------------------------------------------
+    # --- what is there ------------------------------------------------------------------------------
 
     @property
     def snapshot(self) -> Snapshot:
@@ -129,7 +129,7 @@ class Story:
     def tells(self, kind: type[Entry]) -> list[AnyEntry]:
         return [entry for entry in self.journal if isinstance(entry, kind)]
 
-    # --- what happens ---------------------------------------------------------------------------------
+    # --- what happens -------------------------------------------------------------------------------
 
     def does(self, *events: ev.Event) -> Change:
         """The first change: this chat's."""
@@ -159,7 +159,7 @@ class Story:
         messages, entries = self.store.history(chat_id), self.store.numbered_journal(chat_id)
         assert invariants.everything(after, messages, entries, self.workers) == []
 
-    # --- shorthands -----------------------------------------------------------------------------------
+    # --- shorthands ---------------------------------------------------------------------------------
 
     def later(self, ms: int) -> "Story":
         self.now += ms

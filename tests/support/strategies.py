@@ -50,7 +50,7 @@ class World(Struct):
     sensible: bool = False  # only what fits: no strangers, no stale writers, no wrong ids
 
 
-# --- which -----------------------------------------------------------------------------------------
+# --- which ------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -95,7 +95,7 @@ def likely(snapshot: Snapshot) -> list[str]:
     return rows
 
 
-# --- pieces ----------------------------------------------------------------------------------------
+# --- pieces -----------------------------------------------------------------------------------------
 
 
 def writers(snapshot: Snapshot, world: World) -> st.SearchStrategy[ev.Writer]:
@@ -192,7 +192,7 @@ def attempts(snapshot: Snapshot, world: World) -> st.SearchStrategy[int]:
     return st.sampled_from([*[right] * 10, right + 3, max(right - 1, 1), right + (1 << 20)])
 
 
-# --- every kind of event ---------------------------------------------------------------------------
+# --- every kind of event ----------------------------------------------------------------------------
 
 Maker = Callable[[Snapshot, World, str], st.SearchStrategy[ev.Event]]
 

@@ -10,12 +10,20 @@ from holdfast.errors import CorruptRecord, InvalidInput, UnknownRecord
 
 T = TypeVar("T")
 
-encode = msgspec.json.Encoder().encode
+NOT_UNICODE = "is not valid Unicode (a lone surrogate, or bytes that are not UTF-8)"
 
+_encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(Message)
 _entry: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEntry)
 _delta = msgspec.json.Decoder(Delta)
 _failure = msgspec.json.Decoder(Failure)
+
+
+def encode(value: Any) -> bytes:
+    try:
+        return _encode(value)
+    except UnicodeEncodeError as error:
+        raise InvalidInput("text", f"{NOT_UNICODE} at position {error.start}; decode the input properly") from error
 
 
 def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, what: str) -> T:

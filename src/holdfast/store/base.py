@@ -20,6 +20,7 @@ from holdfast.core.codec import check_text, encode
 from holdfast.core.events import Claim, Edit, Event, LeaseExpired, Repair, Send
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
+    NOTHING,
     Compaction,
     Frozen,
     Lease,
@@ -36,9 +37,9 @@ from holdfast.errors import (
     KeyReused,
     LimitReached,
     NotFound,
+    RecordError,
     RefusedError,
     StaleWriter,
-    UnknownRecord,
 )
 from holdfast.ids import new_id
 from holdfast.store import hostlock
@@ -215,12 +216,13 @@ class Store(ABC):
     async def create_chat(self, new: NewChat, key: Key | None = None) -> Answer:
         """Create a chat; with a first message it is running. Raises InvalidInput, KeyReused."""
         self._check_new_chat(new)
+        check_key(key)
         return await self._create(new, key or own_key(), request_hash(new))
 
     async def submit(self, chat_id: str, event: Event, key: Key | None = None) -> Answer:
         """Apply a client's event. Raises NotFound, RefusedError, LimitReached, InvalidInput, KeyReused."""
-        if isinstance(event, Send | Edit):
-            self._check_message(event.message)
+        self._check_event(event)
+        check_key(key)
         return await self._submit(chat_id, event, key or own_key(), request_hash(chat_id, event))
 
     @abstractmethod
@@ -379,7 +381,7 @@ class Store(ABC):
         """One chat, one transaction: a chat that refuses, is gone or cannot be read stops nobody else's repair."""
         try:
             await self._apply_upkeep(chat_id, event)
-        except UnknownRecord:
+        except RecordError:
             self.unreadable += 1
             return False
         except (RefusedError, StaleWriter, NotFound):
@@ -444,6 +446,22 @@ class Store(ABC):
         if new.message is not None:
             self._check_message(new.message)
 
+    def _check_fork(self, new_id: str, owner: str | None, key: Key | None) -> None:
+        """For `fork_chat`, before anything else."""
+        check_text("id", new_id, bytes_max=512)
+        if not new_id:
+            raise InvalidInput("id", "is empty")
+        check_text("owner", owner or "", bytes_max=512)
+        check_key(key)
+
+    def _check_event(self, event: Event) -> None:
+        if isinstance(event, Send | Edit):
+            self._check_message(event.message)
+        for name in event.__struct_fields__:
+            value = getattr(event, name)
+            if isinstance(value, str):
+                check_text(name, value, bytes_max=self.options.limits.message_bytes_max)
+
     def _check_message(self, message: Message) -> None:
         check_text("message id", message.id, bytes_max=512)
         if not message.id or not message.parts:
@@ -456,6 +474,10 @@ class Store(ABC):
                 if isinstance(value, str):
                     check_text(f"message {type(part).__name__.lower()} {name}", value, bytes_max=limit)
                     size += len(value)
+        if message.metadata != NOTHING:
+            metadata = bytes(message.metadata)
+            check_json("message metadata", metadata)
+            size += len(metadata)
         if not any(not isinstance(part, Text) or part.text for part in message.parts):
             raise InvalidInput("message", "says nothing; send some text or a file")
         if size > limit:
@@ -500,15 +522,28 @@ class _Countdown:
         return (self._end_ms - self._clock.boot_ms()) / 1000
 
 
-def check_json_object(field: str, data: bytes) -> None:
+def check_json(field: str, data: bytes) -> object:
+    """It is kept byte for byte, so one that cannot be read now could never be read again."""
     try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        value: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(field, f"is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidInput(field, "is not a JSON object")
     if b"\\u0000" in data:
         raise InvalidInput(field, "holds a NUL character; remove it")
+    return value
+
+
+def check_json_object(field: str, data: bytes) -> None:
+    if not isinstance(check_json(field, data), dict):
+        raise InvalidInput(field, "is not a JSON object")
+
+
+def check_key(key: Key | None) -> None:
+    if key is not None:
+        check_text("principal", key.principal, bytes_max=512)
+        check_text("key", key.key, bytes_max=512)
+        if not key.key:
+            raise InvalidInput("key", "is empty")
 
 
 def raise_refused(refused: Refused) -> NoReturn:

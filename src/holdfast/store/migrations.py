@@ -23,15 +23,18 @@ class Migration(Frozen):
 def migrations(dialect: str) -> list[Migration]:
     found = []
     for file in sorted(files("holdfast.store").joinpath("sql", dialect).iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".sql"):
+            continue
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
-        if match:
-            sql = file.read_text()
-            stated = re.match(r"-- oldest-code: (\d+)\n", sql)
-            if stated is None:
-                raise SchemaError(f"migration {file.name} does not begin with '-- oldest-code: N'")
-            found.append(
-                Migration(number=int(match[1]), name=file.name, oldest_code=int(stated[1]), sql=sql[stated.end() :])
-            )
+        if match is None:
+            raise SchemaError(f"migration {file.name} is not named as 0001_some_words.sql is")
+        sql = file.read_text()
+        stated = re.match(r"-- oldest-code: (\d+)\n", sql)
+        if stated is None:
+            raise SchemaError(f"migration {file.name} does not begin with '-- oldest-code: N'")
+        found.append(
+            Migration(number=int(match[1]), name=file.name, oldest_code=int(stated[1]), sql=sql[stated.end() :])
+        )
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):
         raise SchemaError(f"the migrations of {dialect} are not numbered 1, 2, 3, …")
     return found

@@ -25,6 +25,7 @@ from holdfast.core.records import (
     Snapshot,
     State,
 )
+from holdfast.errors import UnknownRecord
 
 CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
 # From `updated_at` on, columns move with every change; those before are set when the chat is created.
@@ -132,12 +133,15 @@ def moving_row(chat: Chat) -> Row:
 def chat_of(row: Sequence[Any]) -> Chat:
     values = dict(zip(CHAT_COLUMNS, row, strict=True))
     values["metadata"] = Raw(values["metadata"].encode())
-    values["state"] = State(values["state"])
-    values["phase"] = Phase(values["phase"])
+    try:
+        values["state"] = State(values["state"])
+        values["phase"] = Phase(values["phase"])
+        if values["cause"] is not None:
+            values["cause"] = Cause(values["cause"])
+    except ValueError as error:
+        raise UnknownRecord(f"chat {values['id']!r} was written by newer code: {error}") from error
     values["archived"] = bool(values["archived"])
     values["compact"] = bool(values["compact"])
-    if values["cause"] is not None:
-        values["cause"] = Cause(values["cause"])
     if values["error"] is not None:
         values["error"] = decode_failure(values["error"])
     return Chat(**values)
@@ -149,10 +153,13 @@ def call_row(call: Call) -> Row:
 
 def call_of(row: Sequence[Any]) -> Call:
     values = dict(zip(CALL_COLUMNS, row, strict=True))
-    values["state"] = CallState(values["state"])
-    values["replay"] = Replay(values["replay"])
-    if values["external"] is not None:
-        values["external"] = External(values["external"])
+    try:
+        values["state"] = CallState(values["state"])
+        values["replay"] = Replay(values["replay"])
+        if values["external"] is not None:
+            values["external"] = External(values["external"])
+    except ValueError as error:
+        raise UnknownRecord(f"call {values['id']!r} was written by newer code: {error}") from error
     return Call(**values)
 
 

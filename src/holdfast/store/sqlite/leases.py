@@ -75,12 +75,13 @@ class SqliteLeaseLine(LeaseLine):
     def _write(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         until = time.monotonic() + self._deadline_s
         with self._lock.within(self._deadline_s), translated(self._path):
-            reach("lease.before")
             self._connection.set_busy_timeout(max(1, int((until - time.monotonic()) * 1000)))
             self._connection.execute("BEGIN IMMEDIATE")
             try:
+                reach("lease.before")
                 rows = self._connection.execute(statement, values).fetchall()
-                self._connection.execute("COMMIT")
+                with translated(self._path, committing=True):
+                    self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -114,6 +115,6 @@ def check_single_machine(connection: apsw.Connection, path: str, host: str, opti
         if other != host and abs(age_ms) < options.lease_ttl_ms:
             raise ConfigError(
                 f"{path} is in use by worker {worker!r} (pid {pid}) of another machine, which renewed its lease "
-                f"{max(0, age_ms) / 1000:.1f} s ago: a SQLite file belongs to one machine; use PostgreSQL for several. "
+                f"{max(0, age_ms) // 1000} s ago: a SQLite file belongs to one machine; use PostgreSQL for several. "
                 f"(If this machine was just restarted, try again in {options.lease_ttl_ms / 1000:g} s.)"
             )

@@ -67,6 +67,7 @@ DELETE_CHAT_ROWS = tuple(
         ("calls", "chat_id"),
         ("queue", "chat_id"),
         ("compactions", "chat_id"),
+        ("receipts", "chat_id"),
         ("chats", "id"),
     )
 )
@@ -80,13 +81,24 @@ CUT_HISTORY = "UPDATE journal SET pos = NULL WHERE chat_id = ? AND pos >= ?"
 
 CUT_COMPACTIONS = "DELETE FROM compactions WHERE chat_id = ? AND upto > ?"
 
-PUT_CALL = f"INSERT OR REPLACE INTO calls (chat_id, {_columns(CALL_COLUMNS)}) VALUES (?, {_marks(len(CALL_COLUMNS))})"
+# An upsert, not REPLACE: that would delete the row first, and with it what newer code keeps in columns of its own.
+PUT_CALL = (
+    f"INSERT INTO calls (chat_id, {_columns(CALL_COLUMNS)}) VALUES (?, {_marks(len(CALL_COLUMNS))}) "
+    "ON CONFLICT (chat_id, batch, pos) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in CALL_COLUMNS if name not in ("batch", "pos"))
+)
 
-PUT_QUEUED = "INSERT OR REPLACE INTO queue (chat_id, id, rank, mode, body) VALUES (?, ?, ?, ?, ?)"
+PUT_QUEUED = """
+INSERT INTO queue (chat_id, id, rank, mode, body) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (chat_id, id) DO UPDATE SET rank = excluded.rank, mode = excluded.mode, body = excluded.body
+"""
 
 DROP_QUEUED = "DELETE FROM queue WHERE chat_id = ? AND id = ?"
 
-PUT_COMPACTION = "INSERT OR REPLACE INTO compactions (chat_id, upto, summary, created_at) VALUES (?, ?, ?, ?)"
+PUT_COMPACTION = """
+INSERT INTO compactions (chat_id, upto, summary, created_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (chat_id, upto) DO UPDATE SET summary = excluded.summary, created_at = excluded.created_at
+"""
 
 READ_COMPACTION = "SELECT upto, summary, created_at FROM compactions WHERE chat_id = ? ORDER BY upto DESC LIMIT 1"
 
@@ -142,7 +154,7 @@ SELECT ?1, upto, summary, created_at FROM compactions WHERE chat_id = ?2 AND upt
 
 READ_RECEIPT = "SELECT hash, answer FROM receipts WHERE principal = ? AND key = ?"
 
-PUT_RECEIPT = "INSERT INTO receipts (principal, key, hash, answer, created_at) VALUES (?, ?, ?, ?, ?)"
+PUT_RECEIPT = "INSERT INTO receipts (principal, key, hash, answer, chat_id, created_at) VALUES (?, ?, ?, ?, ?, ?)"
 
 PRUNE_RECEIPTS = "DELETE FROM receipts WHERE created_at < ?"
 

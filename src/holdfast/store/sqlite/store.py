@@ -22,12 +22,12 @@ from holdfast.errors import (
     ConfigError,
     LeaseLost,
     NotFound,
+    RecordError,
     RefusedError,
     StoreClosed,
     StoreCorrupt,
     StoreError,
     StoreTimeout,
-    UnknownRecord,
 )
 from holdfast.faults import reach
 from holdfast.store.base import (
@@ -64,7 +64,7 @@ from holdfast.store.sqlite.connection import check_place, connect, translated
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
-from holdfast.store.sqlite.writing import load, must_load, read_receipt, row, rows, swap, write_all
+from holdfast.store.sqlite.writing import check_unused, load, must_load, read_receipt, row, rows, swap, write_all
 
 T = TypeVar("T")
 
@@ -222,10 +222,7 @@ class SqliteStore(Store):
             reach("create.before")
             if (answer := read_receipt(connection, key, hash)) is not None:
                 return answer, ()
-            if load(connection, new.id) is not None:
-                raise RefusedError(
-                    f"there is a chat {new.id!r} already", reason="state", state="idle", event="create"
-                )
+            check_unused(connection, new.id, "create")
             changes = (create(new, self.options.clock.wall_ms(), self.options.limits),)
             write_all(connection, writes_of(changes))
             answer = self._keep_receipt(connection, key, hash, changes)
@@ -286,8 +283,10 @@ class SqliteStore(Store):
     def _keep_receipt(self, connection: apsw.Connection, key: Key, hash: str, changes: Sequence[Change]) -> Answer:
         reach("write.receipt.before")
         answer = answer_of(changes)
+        holds_text_of = answer.chat_id if answer.dropped else None
+        now = self.options.clock.wall_ms()
         connection.execute(
-            sql.PUT_RECEIPT, (key.principal, key.key, hash, encode(answer).decode(), self.options.clock.wall_ms())
+            sql.PUT_RECEIPT, (key.principal, key.key, hash, encode(answer).decode(), holds_text_of, now)
         )
         reach("write.receipt.after")
         return answer
@@ -320,6 +319,7 @@ class SqliteStore(Store):
     async def fork_chat(
         self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
     ) -> Answer:
+        self._check_fork(new_id, owner, key)
         key = key or own_key()
         hash = request_hash(chat_id, new_id, upto, owner)
 
@@ -327,6 +327,7 @@ class SqliteStore(Store):
             reach("fork.before")
             if (answer := read_receipt(connection, key, hash)) is not None:
                 return answer, ()
+            check_unused(connection, new_id, "fork")
             source = must_load(connection, chat_id)
             end = source.chat.length
             if upto is not None:
@@ -361,14 +362,12 @@ class SqliteStore(Store):
                     state=family[0][1],
                     event="delete",
                 )
-            connection.pragma("secure_delete", True)
-            try:
-                for id, _ in family:
-                    self._transact(connection, must_load(connection, id), (Delete(),))
-                    for statement in sql.DELETE_CHAT_ROWS:
-                        connection.execute(statement, (id,))
-            finally:
-                connection.pragma("secure_delete", False)
+            for id, _ in family:
+                # A parent that waits for it is told that no answer will come.
+                changes = self._transact(connection, must_load(connection, id), (Delete(),))
+                write_all(connection, writes_of(changes))
+                for statement in sql.DELETE_CHAT_ROWS:
+                    connection.execute(statement, (id,))
             assert self._writer is not None
             self._writer.scrub()
             reach("delete.after")
@@ -463,23 +462,30 @@ class SqliteStore(Store):
             reach("claim.before")
             self._check_lease(connection, worker)
             now = self.options.clock.wall_ms()
-            due = [
-                [row[0] for row in rows(connection, sql.DUE_CHATS, (agent, now, min(room, limit)))]
-                for agent, room in agents.items()
-                if room > 0
-            ]
+            room = {agent: min(count, limit) for agent, count in agents.items() if count > 0}
             claimed: list[Change] = []
-            for chat_id in in_turn(due):
-                if len(claimed) >= limit:
-                    break
-                try:
-                    change = self._claim(must_load(connection, chat_id), worker, now)
-                except UnknownRecord:
-                    self.unreadable += 1
-                    continue
-                if change is not None:
-                    write_all(connection, writes_of((change,)))
-                    claimed.append(change)
+            passed_over: set[str] = set()
+            looking = True
+            while looking and len(claimed) < limit:
+                looking = False
+                due = [
+                    [row[0] for row in rows(connection, sql.DUE_CHATS, (agent, now, count + len(passed_over)))]
+                    for agent, count in room.items()
+                ]
+                for chat_id in in_turn(due):
+                    if len(claimed) >= limit:
+                        break
+                    if chat_id in passed_over:
+                        continue
+                    snapshot = self._read_to_claim(connection, chat_id)
+                    change = self._claim(snapshot, worker, now) if snapshot is not None else None
+                    if change is None:
+                        passed_over.add(chat_id)
+                        looking = True  # somebody younger may have been hidden behind it
+                    elif room[change.after.chat.agent] > 0:
+                        write_all(connection, writes_of((change,)))
+                        room[change.after.chat.agent] -= 1
+                        claimed.append(change)
             reach("claim.after")
             return claimed
 
@@ -487,6 +493,13 @@ class SqliteStore(Store):
         self._ring(changes)
         # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
         return [change.after for change in changes if change.after.chat.worker == worker]
+
+    def _read_to_claim(self, connection: apsw.Connection, chat_id: str) -> Snapshot | None:
+        try:
+            return must_load(connection, chat_id)
+        except RecordError:
+            self.unreadable += 1
+            return None
 
     def _check_lease(self, connection: apsw.Connection, worker: str) -> None:
         if row(connection, sql.LIVE_WORKER, (worker, self._host, self.options.clock.boot_ms())) is None:

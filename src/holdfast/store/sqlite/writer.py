@@ -13,13 +13,14 @@ readers kept it from completing, the WAL is restarted once they are out of the w
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import apsw
 
 from holdfast import threads
-from holdfast.errors import StoreClosed, StoreUnavailable
+from holdfast.errors import StoreClosed
 from holdfast.faults import reach
 from holdfast.store.sqlite.connection import FileIdentity, WriteLock, explain, translated
 
@@ -27,6 +28,7 @@ BATCH_JOBS_MAX = 256
 BATCH_S_MAX = 0.02
 CHECKPOINT_PAGES = 1_000
 RESTART_PAGES = 4_000
+SCRUB_RETRY_S = 0.25
 WAL_BOUND_BYTES = 64 << 20
 
 Work = Callable[[apsw.Connection], Any]
@@ -96,7 +98,14 @@ class Writer:
         connection, lock, identity = self._connection, self._lock, self._identity
         connection.set_wal_hook(self._note_wal)
         try:
-            while (job := self._jobs.get()) is not None:
+            while True:
+                try:
+                    job = self._jobs.get(timeout=SCRUB_RETRY_S if self._scrub else None)
+                except Empty:
+                    self._checkpoint(connection, lock)
+                    continue
+                if job is None:
+                    break
                 threads.deliver(self._batch(connection, lock, identity, job))
                 self._checkpoint(connection, lock)
         finally:
@@ -189,7 +198,7 @@ class Writer:
         try:
             outcomes.append((job, job.work(connection), None))
         except Exception as caught:
-            error = explain(caught, self._path) if isinstance(caught, apsw.Error) else caught
+            error = explain(caught, self._path) if isinstance(caught, apsw.Error | UnicodeError) else caught
             # A full disk or an I/O error may have ended the whole transaction: then the batch fails with it.
             if not connection.in_transaction:
                 raise error from caught
@@ -198,11 +207,10 @@ class Writer:
             outcomes.append((job, None, error))
 
     def _roll_back(self, connection: apsw.Connection) -> None:
+        """One that fails is tried again after the next transaction could not begin: the thread must live."""
         if connection.in_transaction:
-            try:
+            with suppress(apsw.Error):
                 connection.execute("ROLLBACK")
-            except apsw.Error as error:
-                raise StoreUnavailable(f"{self._path}: the transaction could not be rolled back: {error}") from error
 
     def _checkpoint(self, connection: apsw.Connection, lock: WriteLock) -> None:
         """Never fails a write: the write is done. A busy or failing one is counted and tried again later."""

@@ -5,7 +5,7 @@ from typing import Any
 import apsw
 
 from holdfast.core.records import Snapshot
-from holdfast.errors import NotFound, StoreUnavailable
+from holdfast.errors import NotFound, RefusedError, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.base import Answer, Key, check_receipt, decode_answer
 from holdfast.store.rows import CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, moving_row, snapshot_of
@@ -37,6 +37,12 @@ def must_load(connection: apsw.Connection, chat_id: str) -> Snapshot:
     if snapshot is None:
         raise NotFound("chat", chat_id)
     return snapshot
+
+
+def check_unused(connection: apsw.Connection, chat_id: str, event: str) -> None:
+    found = row(connection, sql.READ_PLACE, (chat_id,))
+    if found is not None:
+        raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=found[0], event=event)
 
 
 def read_receipt(connection: apsw.Connection, key: Key, hash: str) -> Answer | None:

@@ -115,16 +115,19 @@ CREATE TABLE workers (
     info       TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- Answers to client calls, by idempotency key.
+-- Answers to client calls, by idempotency key. chat_id only where the answer holds text of the chat (messages that were
+-- dropped from its queue): such an answer is deleted with the chat.
 CREATE TABLE receipts (
     principal  TEXT NOT NULL,
     key        TEXT NOT NULL,
     hash       TEXT NOT NULL,
     answer     TEXT NOT NULL,
+    chat_id    TEXT,
     created_at INTEGER NOT NULL,
     PRIMARY KEY (principal, key)
 ) WITHOUT ROWID;
 CREATE INDEX receipts_age ON receipts (created_at);
+CREATE INDEX receipts_chat ON receipts (chat_id) WHERE chat_id IS NOT NULL;
 
 CREATE TABLE repairs (
     reason  TEXT PRIMARY KEY,

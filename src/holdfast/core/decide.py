@@ -1,0 +1,93 @@
+"""What a runner should do next, from the snapshot alone: so a runner can be dropped and rebuilt at any instant."""
+
+from holdfast.core.records import Call, CallState, Cause, Frozen, Phase, Snapshot, State
+from holdfast.core.states import OUTSIDE
+
+
+class Budget(Frozen):
+    """What one turn may use. None: no limit. Reaching one ends the turn with cause `budget` and its name as detail."""
+
+    steps: int = 200
+    tokens: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+
+
+class AskModel(Frozen):
+    """The model owes a response."""
+
+
+class RunCalls(Frozen):
+    """These calls can be acted on: planned ones to be prepared, approved ones to be started."""
+
+    calls: tuple[Call, ...]
+
+
+class AwaitBodies(Frozen):
+    """Nothing to begin; bodies that this runner started are still running."""
+
+
+class ParkChat(Frozen):
+    """Only somebody outside can go on."""
+
+
+class EndTurn(Frozen):
+    cause: Cause | None = None
+    detail: str | None = None
+
+
+class EndStop(Frozen):
+    """End what runs, then commit what was cut off."""
+
+
+class CompactNow(Frozen):
+    """A compaction is owed."""
+
+
+class Leave(Frozen):
+    """The chat is not this runner's any more."""
+
+
+Action = AskModel | RunCalls | AwaitBodies | ParkChat | EndTurn | EndStop | CompactNow | Leave
+
+
+def next_action(snapshot: Snapshot, worker: str, budget: Budget, now: int, cost: float = 0.0) -> Action:
+    chat = snapshot.chat
+    if chat.worker != worker or chat.state not in (State.RUNNING, State.STOPPING):
+        return Leave()
+    if chat.state is State.STOPPING:
+        return EndStop()
+    if chat.phase is Phase.CALLS:
+        return _next_for_calls(snapshot)
+    if chat.compact:
+        return CompactNow()
+    if chat.phase is Phase.REST:
+        return EndTurn()
+    if (exhausted := exhausted_budget(snapshot, budget, now, cost)) is not None:
+        return EndTurn(cause=Cause.BUDGET, detail=exhausted)
+    return AskModel()
+
+
+def _next_for_calls(snapshot: Snapshot) -> Action:
+    """At a step limit open calls are still run and answered: a budget gates the next model response only."""
+    ready = tuple(call for call in snapshot.calls if call.state in (CallState.PLANNED, CallState.APPROVED))
+    if ready:
+        return RunCalls(calls=ready)
+    if any(call.state is CallState.STARTED for call in snapshot.calls):
+        return AwaitBodies()
+    assert any(call.state in OUTSIDE for call in snapshot.calls), "phase calls with every call answered"
+    return ParkChat()
+
+
+def exhausted_budget(snapshot: Snapshot, budget: Budget, now: int, cost: float) -> str | None:
+    chat = snapshot.chat
+    if chat.step >= budget.steps:
+        return f"max_steps: {chat.step} of {budget.steps} model responses"
+    if budget.tokens is not None and chat.turn_tokens >= budget.tokens:
+        return f"max_tokens: {chat.turn_tokens:,} of {budget.tokens:,} tokens"
+    elapsed_s = (now - (chat.turn_started_at or now)) / 1000
+    if budget.seconds is not None and elapsed_s >= budget.seconds:
+        return f"max_seconds: {elapsed_s:.0f} of {budget.seconds:g} s"
+    if budget.cost is not None and cost >= budget.cost:
+        return f"max_cost: {cost:.4f} of {budget.cost:g}"
+    return None

@@ -1,0 +1,407 @@
+"""The one path by which any model is called, for a chat's step or for anything else: attempts, waits, fallbacks.
+
+What a failure means is decided in core/retry; here it is done. Every failed attempt is told to the observer before
+anything else happens; the final error holds all of them. A stop ends any wait at once, and what a stream raises
+because of it is no failure.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.core.journal import Delta
+from holdfast.core.records import Cause, Failure, Frozen, Message, Part, Role
+from holdfast.core.retry import RETRY, TABLE, Again, Amend, Decision, GiveUp, Kind, Onward, RetryPolicy, backoff_s, decide
+from holdfast.errors import (
+    AdmissionTimeout,
+    CallTimeout,
+    ConfigError,
+    FirstByteTimeout,
+    LostResult,
+    ModelCallFailed,
+    ProviderError,
+    SilenceTimeout,
+)
+from holdfast.ids import new_id
+from holdfast.models.assemble import Assembler
+from holdfast.models.base import Finished, Model, Opened, Request, Usage
+from holdfast.models.providers import Provider, Providers
+from holdfast.stops import Stop
+
+# A model keeps its deadlines itself, close to the socket. One that does not is ended this much later.
+GUARD_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class FailedAttempt(Frozen):
+    """One try that came to nothing, and what follows: a wait (`retry_in_ms`), another model, or the end (neither)."""
+
+    n: int  # 1, 2, … over all models of the call
+    model: str
+    provider: str
+    code: str
+    error: str
+    status: int | None = None
+    request_id: str | None = None
+    retry_in_ms: int | None = None
+    next_model: str | None = None
+    streamed: bool = False  # clients may have seen something of it
+    duration_ms: int = 0
+    usage: Usage | None = None
+
+
+class Completed(Frozen):
+    """The response, perhaps without a word in it: a model may have nothing to say."""
+
+    message: Message
+    finished: Finished
+    n: int  # the attempt it came from
+    usage: Usage | None = None
+    request_id: str | None = None
+    failed: tuple[FailedAttempt, ...] = ()
+
+
+class Stopped(Frozen):
+    """The stop came first. `message` is what was streamed in attempt `n`, marked with the cause; None if nothing was."""
+
+    cause: Cause
+    message: Message | None = None
+    n: int = 0  # the last attempt that began; 0: none did
+    usage: Usage | None = None
+    failed: tuple[FailedAttempt, ...] = ()
+
+
+class Observer:
+    """Whoever wants to know how a call goes. These do nothing.
+
+    The two coroutines are awaited before the call goes on, and a stop does not interrupt them.
+    """
+
+    async def attempt_started(self, n: int, model: Model) -> None:
+        """Attempt `n` has its slot and begins."""
+
+    def delta(self, delta: Delta) -> None:
+        """A piece of the response. Must not block: keep it, flush it elsewhere."""
+
+    async def attempt_failed(self, failed: FailedAttempt) -> None:
+        """Attempt `failed.n` is over, and what it streamed is void. The wait, if any, begins when this returns."""
+
+
+class Caller:
+    """Calls models. One for all chats of an app: the providers' limits and cool-downs are in it."""
+
+    def __init__(
+        self,
+        providers: Providers | None = None,
+        *,
+        policy: RetryPolicy = RETRY,
+        clock: Clock | None = None,
+        new_id: Callable[[str], str] = new_id,
+    ) -> None:
+        self.providers = Providers() if providers is None else providers
+        self.policy = policy
+        self.clock = SystemClock() if clock is None else clock
+        self.new_id = new_id
+
+    async def call(
+        self,
+        models: Sequence[Model],
+        request: Request,
+        *,
+        observer: Observer | None = None,
+        stop: Stop[Cause] | None = None,
+        policy: RetryPolicy | None = None,
+    ) -> Completed | Stopped:
+        """Ask the first model, then its fallbacks in order, until one answers.
+
+        Raises `ModelCallFailed` with everything that went wrong. A cancellation that is not this `stop`'s passes.
+        """
+        if not models:
+            raise ConfigError("a model call needs at least one model")
+        return await _Call(
+            self, models, request, observer or Observer(), stop or Stop(), policy or self.policy
+        ).run()
+
+
+class _Call:
+    """One call, and its attempts so far."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        models: Sequence[Model],
+        request: Request,
+        observer: Observer,
+        stop: Stop[Cause],
+        policy: RetryPolicy,
+    ) -> None:
+        self._caller = caller
+        self._timing = caller.providers.timing
+        self._models = models
+        self._request = request
+        self._observer = observer
+        self._stop = stop
+        self._policy = policy
+        self._began_s = self._timing.now_s()
+        self._n = 0
+        self._failed: list[FailedAttempt] = []
+        self._errors: list[ProviderError] = []
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._timing.now_s() - self._began_s
+
+    async def run(self) -> Completed | Stopped:
+        for position, model in enumerate(self._models):
+            outcome = await self._ask(model, position)
+            if outcome is not None:
+                return outcome
+        raise self._failure() from self._cause()
+
+    async def _ask(self, model: Model, position: int) -> Completed | Stopped | None:
+        """Attempts on one model. None: they failed, and the next model may do better."""
+        known = self._caller.providers.unsupported(model.name)
+        request = replace(self._request, unsupported=self._request.unsupported | known)
+        failures = 0
+        while not self._stop:
+            self._n += 1
+            began_s = self._timing.now_s()
+            assembler = Assembler(lambda: self._caller.new_id("call"), provider=model.provider)
+            outcome = await self._attempt(model, replace(request, attempt=failures + 1), assembler)
+            if not isinstance(outcome, ProviderError):
+                return outcome
+            failures += 1
+            decision = self._decide(outcome, request, failures, position)
+            await self._record(model, outcome, decision, assembler, position, self._timing.now_s() - began_s)
+            match decision:
+                case Again(delay_s=delay_s):
+                    with self._stop.scope():
+                        await self._timing.sleep(delay_s)
+                case Amend(parameter=parameter):
+                    self._caller.providers.learn_unsupported(model.name, parameter)
+                    request = replace(request, unsupported=request.unsupported | {parameter})
+                case Onward():
+                    return None
+                case GiveUp():
+                    raise self._failure() from self._cause()
+                case _:
+                    assert_never(decision)
+        return self._stopped(None)
+
+    def _decide(self, error: ProviderError, request: Request, failures: int, position: int) -> Decision:
+        new = error.parameter is not None and error.parameter not in request.unsupported
+        policy = self._policy
+        return decide(
+            Kind(error.code),
+            failures=failures,
+            attempts_max=policy.fallback_attempts_max if position else policy.attempts_max,
+            elapsed_s=self._elapsed_s,
+            jitter=self._timing.jitter(),
+            retry_after_s=error.retry_after_s,
+            amendable=error.parameter if new else None,
+            policy=policy,
+        )
+
+    # --- one attempt
+
+    async def _attempt(
+        self, model: Model, request: Request, assembler: Assembler
+    ) -> Completed | Stopped | ProviderError:
+        provider = self._caller.providers.get(model.provider)
+        admitted = False
+        try:
+            with self._stop.scope():
+                # A fallback that begins when the time is spent still gets a moment to be let in.
+                await provider.admit(max(self._policy.total_s - self._elapsed_s, self._policy.delay_max_s))
+                admitted = True
+        except AdmissionTimeout as error:
+            return error
+        if not admitted:
+            self._n -= 1  # it never began
+            return self._stopped(None)
+        try:
+            await self._observer.attempt_started(self._n, model)
+            return await self._stream(model, request, assembler, provider)
+        finally:
+            provider.release()
+
+    async def _stream(
+        self, model: Model, request: Request, assembler: Assembler, provider: Provider
+    ) -> Completed | Stopped | ProviderError:
+        try:
+            with self._stop.scope():
+                await self._pump(model, request, assembler)
+        except ProviderError as error:
+            if not self._stop:
+                if self._task.cancelling() > self._cancelling:
+                    raise asyncio.CancelledError from error  # somebody ended us, and the stream put it in its words
+                if TABLE[Kind(error.code)].cools:
+                    provider.cool(error.retry_after_s or backoff_s(1, 1.0, self._policy))
+                return error
+        if self._stop:
+            return self._stopped(assembler, model)
+        if assembler.finished is None:
+            return LostResult(
+                f"{model.name} ended its stream without finishing the response", request_id=assembler.request_id
+            )
+        return Completed(
+            message=self._message(assembler.parts(), assembler, model),
+            finished=assembler.finished,
+            n=self._n,
+            usage=assembler.usage,
+            request_id=assembler.request_id,
+            failed=tuple(self._failed),
+        )
+
+    async def _pump(self, model: Model, request: Request, assembler: Assembler) -> None:
+        limits = request.deadlines
+        now = asyncio.get_running_loop().time
+        call_at = now() + limits.call_s + GUARD_S
+        first_s = limits.connect_s + limits.first_byte_s
+        begun = False
+        async with aclosing(model.stream(request)) as parts:
+            try:
+                async with asyncio.timeout_at(min(now() + first_s + GUARD_S, call_at)) as guard:
+                    async for part in parts:
+                        delta = assembler.add(part)
+                        if delta is not None:
+                            self._observer.delta(delta)
+                        if assembler.finished is not None:
+                            return
+                        if type(part) is not Opened and not guard.expired():
+                            begun = True
+                            guard.reschedule(min(now() + limits.silence_s + GUARD_S, call_at))
+            except TimeoutError as error:
+                if not guard.expired():
+                    raise
+                raise self._late(model, request, begun, past_call=now() >= call_at - 0.001) from error
+
+    def _late(self, model: Model, request: Request, begun: bool, *, past_call: bool) -> ProviderError:
+        limits = request.deadlines
+        if past_call:
+            return CallTimeout(f"the call to {model.name} took longer than {limits.call_s:g} s (call_s)", limits.call_s)
+        if begun:
+            return SilenceTimeout(
+                f"no more of the response from {model.name} for {limits.silence_s:g} s (silence_s)", limits.silence_s
+            )
+        return FirstByteTimeout(
+            f"nothing of the response from {model.name} within {limits.first_byte_s:g} s (first_byte_s)",
+            limits.first_byte_s,
+        )
+
+    # --- what is told of it
+
+    def _message(
+        self, parts: tuple[Part, ...], assembler: Assembler, model: Model, stopped: Cause | None = None
+    ) -> Message:
+        usage = assembler.usage
+        return Message(
+            id=self._caller.new_id("msg"),
+            role=Role.ASSISTANT,
+            parts=parts,
+            created_at=self._caller.clock.wall_ms(),
+            model=model.name,
+            input_tokens=None if usage is None else usage.input_tokens,
+            output_tokens=None if usage is None else usage.output_tokens,
+            stopped=stopped,
+        )
+
+    def _stopped(self, assembler: Assembler | None, model: Model | None = None) -> Stopped:
+        cause = self._stop.cause
+        assert cause is not None
+        parts = () if assembler is None else assembler.partial()
+        message = None
+        if assembler is not None and model is not None and parts:
+            message = self._message(parts, assembler, model, cause)
+        return Stopped(
+            cause=cause,
+            message=message,
+            n=self._n,
+            usage=None if assembler is None else assembler.usage,
+            failed=tuple(self._failed),
+        )
+
+    async def _record(
+        self,
+        model: Model,
+        error: ProviderError,
+        decision: Decision,
+        assembler: Assembler,
+        position: int,
+        duration_s: float,
+    ) -> None:
+        again = isinstance(decision, Again | Amend)
+        following = self._models[position + 1].name if position + 1 < len(self._models) else None
+        failed = FailedAttempt(
+            n=self._n,
+            model=model.name,
+            provider=model.provider,
+            code=error.code,
+            error=str(error),
+            status=error.status,
+            request_id=error.request_id or assembler.request_id,
+            retry_in_ms=round(1000 * decision.delay_s) if isinstance(decision, Again) else 0 if again else None,
+            next_model=model.name if again else following if isinstance(decision, Onward) else None,
+            streamed=not assembler.empty,
+            duration_ms=round(1000 * duration_s),
+            usage=assembler.usage,
+        )
+        self._failed.append(failed)
+        self._errors.append(error)
+        self._tell(failed, is_fallback=position > 0 and not again)
+        await self._observer.attempt_failed(failed)
+
+    def _tell(self, failed: FailedAttempt, *, is_fallback: bool) -> None:
+        # Codes only: an error's text may quote what the model was saying.
+        fields = {"model": failed.model, "code": failed.code, "status": failed.status, "attempt": failed.n}
+        if is_fallback:
+            _log.warning(
+                "fallback model %s failed: %s",
+                failed.model,
+                failed.code,
+                extra={"action": "model.fallback_failed", **fields},
+            )
+        else:
+            _log.info(
+                "attempt %d on %s failed: %s",
+                failed.n,
+                failed.model,
+                failed.code,
+                extra={"action": "model.attempt_failed", **fields},
+            )
+
+    def _failure(self) -> ModelCallFailed:
+        last, count = self._errors[-1], len(self._errors)
+        models = len({failed.model for failed in self._failed})
+        how_often = "" if count == 1 else f" after {count} attempts" + (f" on {models} models" if models > 1 else "")
+        return ModelCallFailed(
+            f"the model call failed{how_often}: {last}", errors=tuple(self._errors), attempts=tuple(self._failed)
+        )
+
+    def _cause(self) -> Exception:
+        if len(self._errors) == 1:
+            return self._errors[0]
+        return ExceptionGroup(f"all {len(self._errors)} attempts of a model call", self._errors)
+
+
+def failure_of(error: ModelCallFailed) -> Failure:
+    """The record of it: the whole chain of causes, first cause last."""
+    chain: list[str] = []
+    for attempt, cause in reversed(list(zip(error.attempts, error.errors, strict=True))):
+        assert isinstance(attempt, FailedAttempt)
+        chain.append(f"attempt {attempt.n}, {attempt.model}: {attempt.code}: {attempt.error}")
+        below: BaseException | None = cause.__cause__
+        while below is not None:
+            chain.append(f"attempt {attempt.n}, because of {type(below).__name__}: {below}")
+            below = below.__cause__
+    return Failure(code=error.code, message=str(error), chain=tuple(chain))

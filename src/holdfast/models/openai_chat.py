@@ -1,0 +1,388 @@
+"""The wire of OpenAI Chat Completions, and of the many servers that speak it. Pure mapping, both ways.
+
+A request holds the history's messages, in their order, and nothing else. What this wire has no place for is left out:
+reasoning, files in a model's own messages. Reading is lenient where servers are known to differ: whole calls in one
+chunk, calls without an index or an id, arguments as an object, content as a list of parts.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.core.records import File, Message, Role, Text, ToolCall, ToolResult
+from holdfast.errors import LostResult, ProviderError
+from holdfast.models.base import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Request,
+    Settings,
+    StreamPart,
+    TextDelta,
+    ToolSpec,
+    Usage,
+)
+from holdfast.models.failures import fields_of, provider_error
+from holdfast.models.sse import Event
+
+PATH = "/chat/completions"
+
+# Parameters with another form. None: left out. Servers differ on the first two, in both directions.
+AMENDMENTS: Mapping[str, str | None] = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+    "temperature": None,
+    "top_p": None,
+    "stop": None,
+    "seed": None,
+    "parallel_tool_calls": None,
+    "reasoning_effort": None,
+    "stream_options": None,
+}
+AMENDABLE = frozenset(AMENDMENTS)
+
+_json = msgspec.json.Encoder()
+_encode = _json.encode
+
+
+# --- the request -----------------------------------------------------------------------------------
+
+
+def encode_request(model: str, request: Request, *, max_tokens_as: str = "max_tokens") -> bytes:
+    """The body. Raises `ProviderError` (bad_request) for what this wire cannot carry."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": Raw(_encode_messages(request.messages)),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **_settings(request.settings, max_tokens_as),
+    }
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    else:
+        body.pop("parallel_tool_calls", None)  # refused when there are no tools
+        body.pop("tool_choice", None)
+    for name in sorted(request.unsupported & body.keys()):
+        other, value = AMENDMENTS.get(name), body.pop(name)
+        if other is not None and other not in request.unsupported:
+            body[other] = value
+    body.update(request.settings.extra)
+    return _encode(body)
+
+
+def _settings(settings: Settings, max_tokens_as: str) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        max_tokens_as: settings.max_tokens,
+        "stop": settings.stop or None,
+        "seed": settings.seed,
+        "parallel_tool_calls": settings.parallel_calls,
+        "reasoning_effort": settings.reasoning_effort,
+        "tool_choice": _tool_choice(settings.tool_choice),
+    }
+    if (output := settings.output) is not None:
+        schema = {"name": output.name, "schema": _schema(output.schema), "strict": output.strict}
+        values["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _tool_choice(choice: str | None) -> Any:
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": _schema(tool.schema)}
+    return {"type": "function", "function": function}
+
+
+def _schema(schema: Raw | Mapping[str, Any]) -> Any:
+    return schema if isinstance(schema, Raw) else dict(schema)
+
+
+def _encode_messages(messages: Iterable[Message]) -> bytes:
+    """As text, piece by piece: at 1,000 messages a third of what building objects for an encoder costs."""
+    encoded = [fragment for message in messages if (fragment := _encode_message(message))]
+    return b"[" + b",".join(encoded) + b"]"
+
+
+def _encode_message(message: Message) -> bytes:
+    parts = message.parts
+    if message.role is Role.ASSISTANT:
+        return _encode_assistant(message)
+    if message.role is Role.TOOL:
+        result = parts[0]
+        assert isinstance(result, ToolResult)
+        call_id, content = _encode(result.call_id), _encode(result.content)
+        return b'{"role":"tool","tool_call_id":' + call_id + b',"content":' + content + b"}"
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        content = _encode(parts[0].text)
+    else:
+        content = _encode([_content_part(part) for part in parts])
+    return b'{"role":"' + message.role.encode() + b'","content":' + content + b"}"
+
+
+def _encode_assistant(message: Message) -> bytes:
+    text = [part.text for part in message.parts if isinstance(part, Text)]
+    calls = [_encode_call(part) for part in message.parts if isinstance(part, ToolCall)]
+    if not text and not calls:
+        return b""  # only reasoning or files
+    fields = [b'"role":"assistant"']
+    if text:
+        fields.append(b'"content":' + _encode("".join(text)))
+    if calls:
+        fields.append(b'"tool_calls":[' + b",".join(calls) + b"]")
+    return b"{" + b",".join(fields) + b"}"
+
+
+def _encode_call(call: ToolCall) -> bytes:
+    call_id, name, arguments = _encode(call.call_id), _encode(call.name), _encode(call.arguments)
+    function = b'{"name":' + name + b',"arguments":' + arguments + b"}"
+    return b'{"id":' + call_id + b',"type":"function","function":' + function + b"}"
+
+
+def _content_part(part: object) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, File):
+        if part.media_type.startswith("image/"):
+            return {"type": "image_url", "image_url": {"url": part.uri}}
+        if part.uri.startswith("data:"):
+            return {"type": "file", "file": {"filename": part.name or "file", "file_data": part.uri}}
+        raise ProviderError(
+            f"this model takes files of type {part.media_type} only inline: give it as a data: URI", code="bad_request"
+        )
+    raise ProviderError(f"a user's message cannot hold a {type(part).__name__}", code="bad_request")
+
+
+# --- the response ----------------------------------------------------------------------------------
+
+
+class _Function(Struct, gc=False):
+    name: Any = None
+    arguments: Any = None
+
+
+class _Call(Struct, gc=False):
+    index: Any = None
+    id: Any = None
+    function: _Function | None = None
+
+
+class _Delta(Struct, gc=False):
+    content: Any = None
+    reasoning_content: Any = None  # DeepSeek, vLLM, llama.cpp
+    reasoning: Any = None  # OpenRouter, Groq
+    refusal: Any = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(Struct, gc=False):
+    delta: _Delta | None = None
+    message: _Delta | None = None  # of a server that does not stream
+    finish_reason: Any = None
+    index: Any = 0
+    error: Any = None
+
+
+class _Details(Struct, gc=False):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class _Chunk(Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+
+_REASONS: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "refused",
+}
+
+
+class _OpenCall:
+    __slots__ = ("id", "index", "name")
+
+    def __init__(self, index: int, id: str | None, name: str) -> None:
+        self.index = index
+        self.id = id
+        self.name = name
+
+
+class Decoder:
+    """The events of one response, in order. `finished`: it is complete; `done`: nothing more will come."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._calls: list[_OpenCall] = []
+        self._by_index: dict[Any, _OpenCall] = {}
+        self._reason: str | None = None
+        self._refused = False
+        self._pairs = _SurrogatePairs()
+        self.done = False
+
+    @property
+    def finished(self) -> bool:
+        return self._reason is not None
+
+    def feed(self, event: Event) -> list[StreamPart]:
+        """Raises `ProviderError` for an error in the stream, `LostResult` for what is no JSON."""
+        if event.data == b"[DONE]":
+            self.done = True
+            return []
+        chunk = self._decode(event.data)
+        if chunk.error is not None or event.name == b"error":
+            raise provider_error(self._who, None, fields_of({"error": chunk.error}))
+        parts: list[StreamPart] = []
+        for choice in chunk.choices or ():
+            if choice.index in (0, None):
+                self._read_choice(choice, parts)
+        if chunk.usage is not None:
+            parts.append(_usage(chunk.usage))
+        return parts
+
+    def end(self) -> list[StreamPart]:
+        """What closes the response; nothing if it is not complete."""
+        if self._reason is None:
+            return []
+        parts: list[StreamPart] = [CallEnded(index=call.index) for call in self._calls]
+        reason = _REASONS.get(self._reason, "other")
+        if self._refused and reason == "stop":
+            reason = "refused"
+        elif self._calls and reason == "stop":
+            reason = "tool_calls"  # some servers say "stop" whatever they did
+        parts.append(Finished(reason=reason, provider_reason=self._reason))
+        return parts
+
+    def _decode(self, data: bytes) -> _Chunk:
+        try:
+            return _chunk.decode(data)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            try:
+                # Half of a surrogate pair, escaped, is JSON to other parsers; some servers cut emoji in two.
+                return msgspec.convert(json.loads(data.decode("utf-8", "replace")), _Chunk)
+            except (ValueError, RecursionError):
+                shown = data[:200].decode("utf-8", "replace")
+                raise LostResult(f"{self._who} sent what is no chunk of a response: {error}: {shown}") from error
+
+    def _read_choice(self, choice: _Choice, parts: list[StreamPart]) -> None:
+        if choice.error is not None or choice.finish_reason == "error":
+            raise provider_error(self._who, None, fields_of({"error": choice.error}))
+        delta = choice.delta or choice.message
+        if delta is not None:
+            thought = delta.reasoning_content if delta.reasoning_content is not None else delta.reasoning
+            if thought and (text := self._text("reasoning", thought)):
+                parts.append(ReasoningDelta(text=text))
+            if delta.content and (text := self._text("text", delta.content)):
+                parts.append(TextDelta(text=text))
+            if delta.refusal and (text := self._text("text", delta.refusal)):
+                self._refused = True
+                parts.append(TextDelta(text=text))
+            for call in delta.tool_calls or ():
+                self._read_call(call, parts)
+        if choice.finish_reason:
+            self._reason = str(choice.finish_reason)
+
+    def _text(self, channel: Any, value: Any) -> str:
+        if isinstance(value, list):  # Mistral: parts; those that are text count
+            value = "".join(part.get("text") or "" for part in value if isinstance(part, dict))
+        return self._pairs.join(channel, value) if isinstance(value, str) else ""
+
+    def _read_call(self, call: _Call, parts: list[StreamPart]) -> None:
+        function = call.function or _Function()
+        name = function.name if isinstance(function.name, str) and function.name else None
+        known = self._known_call(call, name)
+        if known is None:
+            if name is None:
+                raise LostResult(f"{self._who} sent arguments of a call that it never named")
+            id = call.id if isinstance(call.id, str) and call.id else None
+            known = _OpenCall(len(self._calls), id, name)
+            self._calls.append(known)
+            if call.index is not None:
+                self._by_index[call.index] = known
+            parts.append(CallStarted(index=known.index, name=name, provider_id=id))
+        arguments = function.arguments
+        if isinstance(arguments, dict):
+            arguments = _encode(arguments).decode()
+        if arguments and (text := self._text(known.index, arguments)):
+            parts.append(CallArguments(index=known.index, text=text))
+
+    def _known_call(self, call: _Call, name: str | None) -> _OpenCall | None:
+        """The open call that a piece belongs to; None if it begins one."""
+        if call.index is not None:
+            known = self._by_index.get(call.index)
+            # Some servers give every call the index 0: another id with another name is another call.
+            if known is not None and name is not None and call.id and known.id and call.id != known.id:
+                return None
+            return known
+        if call.id:
+            return next((known for known in self._calls if known.id == call.id), None)
+        return self._calls[-1] if self._calls and name is None else None
+
+
+def _usage(usage: _Usage) -> Usage:
+    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    return Usage(
+        input_tokens=usage.prompt_tokens or 0,
+        output_tokens=usage.completion_tokens or 0,
+        cached_tokens=(prompt.cached_tokens or 0) if prompt else 0,
+        reasoning_tokens=(completion.reasoning_tokens or 0) if completion else 0,
+    )
+
+
+class _SurrogatePairs:
+    """Joins the halves of a character that came in two chunks. A half that stays alone becomes U+FFFD."""
+
+    def __init__(self) -> None:
+        self._held: dict[Any, str] = {}
+
+    def join(self, channel: Any, text: str) -> str:
+        if text.isascii() and not self._held:
+            return text
+        text = self._held.pop(channel, "") + text
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            self._held[channel] = text[-1]
+            text = text[:-1]
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class OpenAIChat:
+    """The wire as `models.http` wants it. `max_tokens_as`: what the server calls that setting."""
+
+    path = PATH
+    amendable = AMENDABLE
+
+    def __init__(self, model: str, *, max_tokens_as: str = "max_tokens") -> None:
+        self._model = model
+        self._max_tokens_as = max_tokens_as
+
+    def headers(self, key: str | None) -> dict[str, str]:
+        return {} if key is None else {"authorization": f"Bearer {key}"}
+
+    def encode(self, request: Request) -> bytes:
+        return encode_request(self._model, request, max_tokens_as=self._max_tokens_as)
+
+    def decoder(self, who: str) -> Decoder:
+        return Decoder(who)

@@ -1,0 +1,143 @@
+"""Claims: which due chats a worker takes. Oldest first, in turn between agents, each chat by one worker only.
+
+Chats are locked with SKIP LOCKED, so that workers who look at the same moment take different ones. A claim whose
+answer was lost is not forgotten: the worker would hold chats that it does not know of, and its lease would keep them
+from everybody else. What such a claim was about to take is kept here, and looked at first the next time.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+import psycopg
+
+from holdfast.core.apply import Change
+from holdfast.core.records import Snapshot
+from holdfast.errors import LeaseLost, RecordError
+from holdfast.faults import reach
+from holdfast.store.base import Store, in_turn
+from holdfast.store.postgres import sql
+from holdfast.store.postgres.clock import DatabaseClock
+from holdfast.store.postgres.connection import Row
+from holdfast.store.postgres.transactions import Transaction, Transactor, snapshot_from
+from holdfast.store.rows import writes_of
+
+# Where chats that this code cannot read stand in front, so many are looked at together, so many times.
+PASSED_TOGETHER = 100
+PASSES_MAX = 100
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    snapshots: list[Snapshot]
+    changes: list[Change]
+
+
+class _Held(msgspec.Struct, frozen=True):
+    chat_id: str
+    fence: int
+
+
+class Claims:
+    def __init__(self, store: Store, transactor: Transactor, clock: DatabaseClock) -> None:
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._unanswered: dict[str, set[_Held]] = {}  # by worker
+
+    async def claim(self, worker: str, agents: Mapping[str, int], limit: int) -> Claimed:
+        rooms = {agent: min(room, limit) for agent, room in agents.items() if room > 0 and limit > 0}
+        if worker not in self._unanswered:
+            due = await self._transactor.run(lambda transaction: self._is_anything_due(transaction, worker, rooms))
+            if not due:
+                return Claimed([], [])
+        return await self._transactor.run(lambda transaction: self._claim(transaction, worker, rooms, limit))
+
+    async def _is_anything_due(self, transaction: Transaction, worker: str, rooms: dict[str, int]) -> bool:
+        ((live, due),) = await transaction.named_rows(
+            sql.ANYTHING_DUE, **self._clock.values(), worker=worker, agents=list(rooms)
+        )
+        if not live:
+            raise LeaseLost(worker)
+        return bool(due)
+
+    async def _claim(self, transaction: Transaction, worker: str, rooms: dict[str, int], limit: int) -> Claimed:
+        reach("claim.before")
+        await transaction.begin()
+        lock = sql.SETTLE_LEASE if worker in self._unanswered else sql.SHARE_LEASE
+        lease = await transaction.named_rows(lock, **self._clock.values(), worker=worker)
+        if not lease:
+            self._unanswered.pop(worker, None)  # whoever ends a lease takes back what it held
+            raise LeaseLost(worker)
+        transaction.now = self._clock.observe(lease[0][0])
+        if found := await self._find_unanswered(transaction, worker):
+            return Claimed(found, [])
+        changes = await self._choose(transaction, worker, rooms, limit)
+        if not changes:
+            return Claimed([], [])
+        await transaction.write(writes_of(changes))
+        reach("claim.after")
+        # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
+        snapshots = [change.after for change in changes if change.after.chat.worker == worker]
+        try:
+            await transaction.commit()
+        except psycopg.Error:
+            held = {_Held(snapshot.chat.id, snapshot.chat.fence) for snapshot in snapshots}
+            self._unanswered[worker] = self._unanswered.get(worker, set()) | held
+            raise
+        return Claimed(snapshots, changes)
+
+    async def _find_unanswered(self, transaction: Transaction, worker: str) -> list[Snapshot]:
+        """What an unanswered claim did take after all. It is decided: its transaction was waited for."""
+        unanswered = self._unanswered.pop(worker, set())
+        if not unanswered:
+            return []
+        try:
+            ids, fences = [held.chat_id for held in unanswered], [held.fence for held in unanswered]
+            mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, fences, worker)]
+            return [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
+        except psycopg.Error:
+            self._unanswered[worker] = self._unanswered.get(worker, set()) | unanswered
+            raise
+
+    async def _choose(self, transaction: Transaction, worker: str, rooms: dict[str, int], limit: int) -> list[Change]:
+        claimed: list[Change] = []
+        passed: list[str] = []
+        rooms = dict(rooms)
+        together = 0
+        for _ in range(PASSES_MAX):
+            due = await transaction.named_rows(
+                sql.DUE_CHATS,
+                agents=list(rooms),
+                rooms=[max(room, together) for room in rooms.values()],
+                due=transaction.now,
+                passed=passed,
+            )
+            ids = list(in_turn(_by_agent(due)))
+            found = {row[0]: row for row in await transaction.rows(sql.READ_SNAPSHOTS, ids)} if ids else {}
+            for chat_id in ids:
+                if len(claimed) == limit:
+                    break
+                passed.append(chat_id)
+                change = self._decide(found[chat_id], worker, transaction.now)
+                if change is not None and rooms.get(change.after.chat.agent, 0) > 0:
+                    claimed.append(change)
+                    rooms[change.after.chat.agent] -= 1
+            rooms = {agent: room for agent, room in rooms.items() if room > 0}
+            if not ids or not rooms or len(claimed) == limit or len(passed) == len(claimed):
+                break
+            together = PASSED_TOGETHER  # somebody younger may be hidden behind those that were passed
+        return claimed
+
+    def _decide(self, row: Row, worker: str, now: int) -> Change | None:
+        try:
+            return self._store._claim(snapshot_from(row), worker, now)
+        except RecordError:
+            self._store.unreadable += 1
+            return None
+
+
+def _by_agent(due: list[Row]) -> list[list[str]]:
+    """Each agent's chats, oldest first; the agent whose oldest has waited longest comes first."""
+    lists: dict[str, list[tuple[int, str]]] = {}
+    for chat_id, agent, wake_at in due:
+        lists.setdefault(agent, []).append((wake_at, chat_id))
+    return [[chat_id for _, chat_id in found] for found in sorted(map(sorted, lists.values()))]

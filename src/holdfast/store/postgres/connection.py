@@ -1,0 +1,220 @@
+"""Connections to the server on which nothing waits beyond a deadline.
+
+psycopg waits for an answer as long as it takes, and when cancelled it first asks the server to cancel and waits for
+that. On a network that swallows packets neither ever ends. Here every wait has a deadline, and a connection whose
+answer did not come in time is closed, never reused.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import AdaptersMap
+from psycopg.types.numeric import Int8Dumper
+from psycopg.waiting import Ready, Wait
+
+from holdfast.errors import ConfigError, HoldfastError, StoreAuth, StoreTimeout
+from holdfast.store.postgres import sql
+from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.clock import DatabaseClock
+from holdfast.store.postgres.errors import NoAnswer, explain, explain_connecting
+from holdfast.store.postgres.pauses import pauses
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+CONNECT_TIMEOUT_S = 5
+# The server's own limit comes before ours, so that a slow statement ends with an answer, not with a lost connection.
+MARGIN_S = 0.25
+
+# Every int as bigint: else psycopg sends the smallest type that fits, and each is a statement to prepare of its own.
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_dumper(int, Int8Dumper)
+
+
+class Connection(psycopg.AsyncConnection[Row]):
+    """`deadline` is a reading of the loop's clock; the holder sets it before asking anything."""
+
+    deadline: float = math.inf
+    idle_since: float = 0.0
+
+    async def wait(
+        self,
+        gen: Generator[Any, Any, T],
+        interval: float = 0.0,
+        timeout: float | None = None,  # noqa: ASYNC109  psycopg's own signature
+    ) -> T:
+        """Drive one of psycopg's generators, as its own `wait` does, until the deadline."""
+        try:
+            wanted = next(gen)
+            while True:
+                wanted = gen.send(await self.readiness(wanted))
+        except StopIteration as done:
+            return cast(T, done.value)
+
+    async def readiness(self, wanted: int) -> int:
+        loop = asyncio.get_running_loop()
+        socket = self.pgconn.socket
+        ready: asyncio.Future[int] = loop.create_future()
+        timer = loop.call_at(self.deadline, _expire, ready) if self.deadline < math.inf else None
+        if wanted & Wait.R:
+            loop.add_reader(socket, _wake, ready, Ready.R)
+        if wanted & Wait.W:
+            loop.add_writer(socket, _wake, ready, Ready.W)
+        try:
+            return await ready
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if wanted & Wait.R:
+                loop.remove_reader(socket)
+            if wanted & Wait.W:
+                loop.remove_writer(socket)
+
+    async def rows(self, statement: str, *values: Any) -> list[Row]:
+        cursor = await self.execute(statement, values or None)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def command(self, text: str) -> bytes:
+        """A command without values, or several. Returns the last one's tag.
+
+        Past psycopg, which would throw away all prepared statements after a ROLLBACK, ours among them.
+        """
+        answer = await self._exchange(lambda: self.pgconn.send_query(text.encode()))
+        return answer.command_status or b""
+
+    async def ask(self, name: bytes, statement: bytes, values: Sequence[bytes | None]) -> list[bytes]:
+        """One statement on the shortest way: values as text, the first column of the answer as text.
+
+        A commit passes 60 values and gets one id back. psycopg's cursor would spend 40 µs on each such call, a tenth
+        of what the whole commit takes. `name`: what it is prepared under, if this connection may prepare.
+        """
+        connection = self.pgconn
+        if self.prepare_threshold is None:
+            result = await self._exchange(lambda: connection.send_query_params(statement, values))
+        else:
+            if name not in self._prepared_here:
+                await self._exchange(lambda: connection.send_prepare(name, statement))
+                self._prepared_here.add(name)
+            result = await self._exchange(lambda: connection.send_query_prepared(name, values))
+        return [result.get_value(n, 0) or b"" for n in range(result.ntuples)]
+
+    _prepared_here: set[bytes]
+
+    async def _exchange(self, send: Callable[[], None]) -> pq.abc.PGresult:
+        connection = self.pgconn
+        send()
+        while connection.flush():
+            if await self.readiness(Wait.RW) & Ready.R:
+                connection.consume_input()
+        answers: list[pq.abc.PGresult] = []
+        while True:
+            while connection.is_busy():
+                await self.readiness(Wait.R)
+                connection.consume_input()
+            result = connection.get_result()
+            if result is None:
+                break
+            answers.append(result)
+        for answer in answers:
+            if answer.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+                raise _error_of(answer)
+        return answers[-1]
+
+    @property
+    def is_free(self) -> bool:
+        """Whole, and in no transaction: fit for the next one who asks."""
+        return not self.closed and self.pgconn.transaction_status == pq.TransactionStatus.IDLE
+
+    async def discard(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            await self.close()
+
+
+def _wake(ready: "asyncio.Future[int]", how: int) -> None:
+    if not ready.done():
+        ready.set_result(how)
+
+
+def _expire(ready: "asyncio.Future[int]") -> None:
+    if not ready.done():
+        ready.set_exception(NoAnswer("no answer before the deadline"))
+
+
+def _error_of(result: pq.abc.PGresult) -> psycopg.Error:
+    code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    words = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message).decode(errors="replace")
+    try:
+        return psycopg.errors.lookup(code)(words)
+    except KeyError:
+        return psycopg.OperationalError(words)
+
+
+class Facts:
+    """What a connection learned about its server."""
+
+    def __init__(self, row: Row) -> None:
+        self.version: int
+        (self.version, self.in_recovery, self.read_only, self.encoding, self.synchronous, self.fsync) = row[:6]
+        self.now_ms: int = row[6]
+
+
+class Connector:
+    """Makes connections that are set up as we need them, and says in our words why one cannot be made."""
+
+    def __init__(self, address: Address, clock: DatabaseClock, statement_timeout_s: float) -> None:
+        self.address = address
+        self.facts: Facts | None = None
+        self.connects = 0
+        self._clock = clock
+        timeout_ms = max(100, int((statement_timeout_s - MARGIN_S) * 1000))
+        self._look = sql.look(settings=not address.pooled, schema=address.schema, timeout_ms=timeout_ms)
+
+    async def connect(self, deadline: float, *, conninfo: str | None = None) -> Connection:
+        """Tries until the deadline while the server is starting, full or away; a wrong password is told at once."""
+        loop = asyncio.get_running_loop()
+        for pause in pauses():
+            try:
+                async with asyncio.timeout_at(min(deadline, loop.time() + CONNECT_TIMEOUT_S)):
+                    return await self._connect(conninfo or self.address.conninfo, deadline)
+            except psycopg.Error as error:
+                reason = explain_connecting(error, self.address)
+                cause: BaseException = error
+            except TimeoutError as error:
+                reason = StoreTimeout(
+                    f"{self.address} did not answer a connection attempt: is it there, and reachable?"
+                )
+                cause = error
+            if isinstance(reason, StoreAuth | ConfigError) or loop.time() + pause >= deadline:
+                raise reason from cause
+            await asyncio.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    async def _connect(self, conninfo: str, deadline: float) -> Connection:
+        threshold = None if self.address.pooled else 2
+        connection = await Connection.connect(
+            conninfo,
+            autocommit=True,
+            prepare_threshold=threshold,
+            context=_ADAPTERS,
+        )
+        connection._prepared_here = set()
+        try:
+            connection.deadline = deadline
+            self.learn(Facts((await connection.rows(self._look))[0]))
+        except BaseException:
+            await connection.discard()
+            raise
+        self.connects += 1
+        return connection
+
+    def learn(self, facts: Facts) -> None:
+        self.facts = facts
+        self._clock.observe(facts.now_ms)
+
+    def explain(self, error: psycopg.Error) -> HoldfastError:
+        return explain(error, self.address)

@@ -1,0 +1,100 @@
+"""A bounded set of connections, made when needed, for whoever asks next.
+
+psycopg_pool would do, but for one thing: while the server is away its users learn only that they waited in vain, not
+that the password is wrong or the disk of the server full, and after a restart they wait for the pool's own pace.
+"""
+
+import asyncio
+
+from holdfast.errors import StoreClosed, StoreTimeout
+from holdfast.store.postgres.connection import Connection, Connector
+
+CONNECTIONS_MAX = 10
+IDLE_S_MAX = 300.0
+
+
+class Pool:
+    def __init__(self, connector: Connector, size: int = CONNECTIONS_MAX) -> None:
+        self._connector = connector
+        self._slots = asyncio.Semaphore(size)
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.size = size
+        self.waiting = 0
+
+    @property
+    def open_count(self) -> int:
+        return len(self._idle) + len(self._busy)
+
+    @property
+    def busy_count(self) -> int:
+        return len(self._busy)
+
+    async def take(self, deadline: float) -> Connection:
+        """Until `give`, it is the caller's alone. Raises StoreTimeout, or why no connection can be made."""
+        if self._closed:
+            raise StoreClosed("the store is not open")
+        await self._take_slot(deadline)
+        try:
+            connection = self._newest_idle() or await self._connector.connect(deadline)
+        except BaseException:
+            self._slots.release()
+            raise
+        connection.deadline = deadline
+        self._busy.add(connection)
+        return connection
+
+    async def _take_slot(self, deadline: float) -> None:
+        self.waiting += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise StoreTimeout(
+                f"{self._connector.address}: all {self.size} connections were busy until the deadline; "
+                "is the server slow, or does this process ask for too much at once?"
+            ) from error
+        finally:
+            self.waiting -= 1
+
+    def _newest_idle(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_free:
+                return connection
+            self._discard(connection)
+        return None
+
+    def give(self, connection: Connection) -> None:
+        """Back to the others, if it is still good. Never waits."""
+        self._busy.discard(connection)
+        self._slots.release()
+        if self._closed or not connection.is_free:
+            self._discard(connection)
+            return
+        now = asyncio.get_running_loop().time()
+        connection.idle_since = now
+        self._idle.append(connection)
+        # The oldest is the one that has not been needed for longest.
+        if now - self._idle[0].idle_since > IDLE_S_MAX:
+            self._discard(self._idle.pop(0))
+
+    def drop_idle(self) -> None:
+        """After a connection was lost: the others were most likely lost with it."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            self._discard(connection)
+
+    def _discard(self, connection: Connection) -> None:
+        task = asyncio.get_running_loop().create_task(connection.discard())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """What is still held is closed when it is given back, at its deadline at the latest."""
+        self._closed = True
+        self.drop_idle()
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=1)

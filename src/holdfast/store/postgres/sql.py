@@ -1,0 +1,321 @@
+"""The statements of the PostgreSQL store, each named and described. No decision is taken here.
+
+`%s` marks are psycopg's; those of `swaps.py`, which go past its cursors, have `$1`.
+"""
+
+from holdfast.store.liveness import liveness_query
+from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
+
+# The server's wall clock in whole milliseconds, as it moves inside a transaction too.
+NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+# Unless a test owns the time: then it is passed in.
+_LEASE_NOW = f"coalesce(%(lease)s::bigint, {NOW})"
+_WALL_NOW = f"coalesce(%(wall)s::bigint, {NOW})"
+
+
+def _columns(names: tuple[str, ...], table: str = "") -> str:
+    return ", ".join(f"{table}.{name}" if table else name for name in names)
+
+
+# -- connecting
+
+# Once a statement has been prepared its plan is kept. On a table that is still empty the cheapest plan reads all of
+# it, and that plan would stay while the table grows; so plans that read whole tables are ruled out, and with them the
+# just-in-time compiler, which takes a ruled-out plan's price for a reason to compile. A prepared statement is planned
+# once, not five times to find out that its plan does not depend on the values.
+_SETTINGS = {
+    "enable_seqscan": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "default_transaction_isolation": "read committed",
+}
+
+
+def look(*, settings: bool, schema: str | None, timeout_ms: int) -> str:
+    """What is asked first on a connection: who is there and what time it is. With `settings` the session is set up.
+
+    Behind a pooler there is no session to set up: every statement is planned for its values there, so that no plan
+    outlives its table, and time limits are set in each transaction.
+    """
+    facts = (
+        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), "
+        "current_setting('transaction_read_only') = 'on', current_setting('server_encoding'), "
+        f"current_setting('synchronous_commit'), current_setting('fsync'), {NOW}"
+    )
+    if not settings:
+        return facts
+    values = {**_SETTINGS, "statement_timeout": str(timeout_ms)}
+    if schema is not None:
+        values["search_path"] = schema
+    for name, value in values.items():
+        facts += f", set_config('{name}', '{value}', false)"
+    # An acknowledged write is on disk, whatever the server's default; stricter settings are left alone.
+    return (
+        facts + ", CASE current_setting('synchronous_commit') WHEN 'off' "
+        "THEN set_config('synchronous_commit', 'on', false) END"
+    )
+
+
+def begin(isolation: str, left_ms: int, idle_ms: int) -> str:
+    """A transaction that cannot wait beyond what is left, nor hold its locks for a client that is gone."""
+    return (
+        f"BEGIN ISOLATION LEVEL {isolation} READ WRITE; SET LOCAL statement_timeout = {left_ms}; "
+        f"SET LOCAL lock_timeout = {left_ms}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
+    )
+
+
+# -- chats
+
+# A chat and its parent, if it has one: the parent first, which is the order of all locks.
+LOCK_WITH_PARENT = f"""
+SELECT {_columns(CHAT_COLUMNS)} FROM chats
+WHERE id = %(id)s OR id = (SELECT parent_id FROM chats WHERE id = %(id)s)
+ORDER BY id = %(id)s FOR UPDATE
+"""
+
+LOCK_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = %s FOR UPDATE"
+
+_CALLS = f"""
+(SELECT json_agg(json_build_array({_columns(CALL_COLUMNS)}) ORDER BY pos)::text FROM calls
+ WHERE calls.chat_id = {{id}} AND calls.batch = {{batch}})
+"""
+
+_QUEUE = """
+(SELECT json_agg(json_build_array(id, rank, mode, body) ORDER BY rank)::text FROM queue WHERE queue.chat_id = {id})
+"""
+
+# What belongs to a chat whose row is locked. Not together with the lock: a statement that waited for it would show
+# the row as it is now and these as they were before.
+READ_PARTS = f"""
+SELECT {NOW}, {_CALLS.format(id="%(id)s", batch="%(batch)s::bigint")}, {_QUEUE.format(id="%(id)s")}
+"""
+
+_SNAPSHOT = (
+    f"SELECT {_columns(CHAT_COLUMNS)}, {_CALLS.format(id='chats.id', batch='chats.batch')}, "
+    f"{_QUEUE.format(id='chats.id')} FROM chats"
+)
+
+# One statement, so one moment.
+READ_SNAPSHOT = f"{_SNAPSHOT} WHERE chats.id = %s"
+
+READ_SNAPSHOTS = f"{_SNAPSHOT} WHERE chats.id = ANY(%s)"
+
+READ_STATE = f"SELECT {NOW}, (SELECT state FROM chats WHERE id = %s)"
+
+# Spawned chats that a stop has to reach.
+READ_BUSY_CHILDREN = (
+    "SELECT id FROM chats WHERE parent_id = %s AND state IN ('running', 'stopping', 'waiting') ORDER BY id"
+)
+
+# The chat and everything spawned below it, parents first.
+READ_FAMILY = """
+WITH RECURSIVE family (id, state, generation) AS (
+    SELECT id, state, 0 FROM chats WHERE id = %s
+    UNION SELECT chats.id, chats.state, generation + 1 FROM chats JOIN family ON chats.parent_id = family.id
+    WHERE generation < 1000
+)
+SELECT id, state FROM family ORDER BY generation, id
+"""
+
+LIST_CHATS = """
+SELECT id, agent, owner, title, state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
+       created_at, updated_at, worker, wake_at, metadata
+FROM chats
+WHERE (%(owner)s::text IS NULL OR owner = %(owner)s) AND (%(state)s::text IS NULL OR state = %(state)s)
+      AND (%(before)s::text IS NULL OR id < %(before)s)
+ORDER BY id DESC LIMIT %(limit)s
+"""
+
+DELETE_CHAT_ROWS = tuple(
+    f"DELETE FROM {table} WHERE {column} = ANY(%s)"
+    for table, column in (
+        ("journal", "chat_id"),
+        ("deltas", "chat_id"),
+        ("calls", "chat_id"),
+        ("queue", "chat_id"),
+        ("compactions", "chat_id"),
+        ("chats", "id"),
+    )
+)
+
+# -- what a chat holds
+
+# Positions from here on leave history; their journal entries stay.
+CUT_HISTORY = "UPDATE journal SET pos = NULL WHERE chat_id = %s AND pos >= %s"
+
+CUT_COMPACTIONS = "DELETE FROM compactions WHERE chat_id = %s AND upto > %s"
+
+PUT_COMPACTION = """
+INSERT INTO compactions (chat_id, upto, summary, created_at) VALUES (%s, %s, %s, %s)
+ON CONFLICT (chat_id, upto) DO UPDATE SET summary = excluded.summary, created_at = excluded.created_at
+"""
+
+READ_COMPACTION = "SELECT upto, summary, created_at FROM compactions WHERE chat_id = %s ORDER BY upto DESC LIMIT 1"
+
+READ_HISTORY = "SELECT pos, seq, role, ref, body FROM journal WHERE chat_id = %s AND pos >= %s ORDER BY pos LIMIT %s"
+
+# Newest first: who edits, edits near the end.
+LOCATE_MESSAGE = """
+SELECT journal.pos, journal.role, chats.epoch FROM journal JOIN chats ON chats.id = journal.chat_id
+WHERE journal.chat_id = %s AND journal.pos IS NOT NULL AND journal.ref = %s ORDER BY journal.pos DESC LIMIT 1
+"""
+
+# A page in one statement, so in one moment: the chat's place (part 0), journal entries (1) and, where these reach the
+# end, the deltas of the open attempt (2).
+READ_JOURNAL = """
+WITH place AS MATERIALIZED (SELECT state, seq, attempt_ended FROM chats WHERE id = %(id)s),
+lines AS MATERIALIZED (
+    SELECT seq, at, body FROM journal WHERE chat_id = %(id)s AND seq > %(seq)s ORDER BY seq LIMIT %(limit)s
+)
+SELECT 0 AS part, seq AS a, attempt_ended AS b, NULL::bigint AS at, state AS body FROM place
+UNION ALL SELECT 1, seq, NULL, at, body FROM lines
+UNION ALL SELECT * FROM (
+    SELECT 2, attempt, k, at, body FROM deltas
+    WHERE chat_id = %(id)s AND attempt > (SELECT attempt_ended FROM place) AND (attempt, k) > (%(attempt)s, %(k)s)
+          AND coalesce((SELECT max(seq) FROM lines), %(seq)s) >= (SELECT seq FROM place)
+    ORDER BY attempt, k LIMIT (SELECT %(limit)s - count(*) FROM lines)
+) AS previews
+ORDER BY part, a, b
+"""
+
+# -- deltas
+
+# Only while this worker and fence hold the chat and the attempt is open; repeating a flush changes nothing.
+ADD_DELTAS = """
+WITH open AS MATERIALIZED (
+    SELECT given.* FROM json_to_recordset(%s::json)
+        AS given(n bigint, chat_id text, worker text, fence bigint, attempt bigint)
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM chats WHERE id = given.chat_id AND worker = given.worker AND fence = given.fence
+        AND attempt_ended < given.attempt LIMIT 1
+    ) AS held
+), added AS (
+    INSERT INTO deltas (chat_id, attempt, k, at, body)
+    SELECT open.chat_id, open.attempt, piece.k, %s, piece.body
+    FROM json_to_recordset(%s::json) AS piece(n bigint, k bigint, body text) JOIN open ON open.n = piece.n
+    ON CONFLICT DO NOTHING
+)
+SELECT n FROM open
+"""
+
+READ_DELTAS = "SELECT attempt, k, body FROM deltas WHERE chat_id = %s AND attempt = %s ORDER BY k"
+
+# -- fork
+
+# The first position behind the group that a position is in: results belong to the response before them.
+END_OF_GROUP = "SELECT min(pos) FROM journal WHERE chat_id = %s AND pos > %s AND role <> 'tool'"
+
+# As bytes, renumbered: one journal entry per position, behind the new chat's first entry.
+COPY_HISTORY = """
+INSERT INTO journal (chat_id, seq, at, role, pos, ref, body)
+SELECT %s, 1 + row_number() OVER (ORDER BY pos), at, role, pos, ref, body
+FROM journal WHERE chat_id = %s AND pos < %s
+"""
+
+COPY_COMPACTIONS = """
+INSERT INTO compactions (chat_id, upto, summary, created_at)
+SELECT %s, upto, summary, created_at FROM compactions WHERE chat_id = %s AND upto <= %s
+"""
+
+# -- receipts
+
+READ_RECEIPT = "SELECT hash, answer FROM receipts WHERE principal = %s AND key = %s"
+
+PUT_RECEIPT = "INSERT INTO receipts (principal, key, hash, answer, created_at) VALUES (%s, %s, %s, %s, %s)"
+
+PRUNE_RECEIPTS = "WITH gone AS (DELETE FROM receipts WHERE created_at < %s RETURNING 1) SELECT count(*) FROM gone"
+
+# -- workers
+
+REGISTER_WORKER = f"""
+INSERT INTO workers (id, host, pid, lock_path, started_at, renewed_at, expires_at, info)
+SELECT %(worker)s, %(host)s, %(pid)s, %(lock_path)s, moment.wall, moment.wall, moment.lease + %(ttl)s, %(info)s
+FROM (SELECT {_WALL_NOW} AS wall, {_LEASE_NOW} AS lease) AS moment
+ON CONFLICT (id) DO NOTHING
+RETURNING pid, lock_path, started_at, info
+"""
+
+READ_WORKER = """
+SELECT pid, lock_path, started_at, info FROM workers WHERE id = %(worker)s AND host = %(host)s AND pid = %(pid)s
+"""
+
+# A lease that has run out is not revived: somebody may have acted on it.
+RENEW_WORKER = f"""
+UPDATE workers SET renewed_at = {_WALL_NOW}, expires_at = moment.lease + %(ttl)s, info = coalesce(%(info)s, info)
+FROM (SELECT {_LEASE_NOW} AS lease) AS moment
+WHERE id = %(worker)s AND expires_at > moment.lease RETURNING pid, lock_path, started_at, info
+"""
+
+RETIRE_WORKER = "UPDATE workers SET expires_at = 0 WHERE id = %(worker)s"
+
+# Waits for the claims that this lease is making; it makes no later one.
+END_LEASE = """
+WITH ended AS MATERIALIZED (SELECT id FROM workers WHERE id = %s FOR UPDATE)
+UPDATE workers SET expires_at = 0 FROM ended WHERE workers.id = ended.id
+"""
+
+DROP_WORKER = "DELETE FROM workers WHERE id = %s AND NOT EXISTS (SELECT 1 FROM chats WHERE worker = workers.id)"
+
+LIST_WORKERS = f"""
+SELECT id, host, pid, lock_path, started_at, expires_at - {_LEASE_NOW}, info FROM workers ORDER BY id
+"""
+
+HELD_CHATS = "SELECT id FROM chats WHERE worker = %s ORDER BY id"
+
+# Chats whose holder has no row at all: nobody will ever release them.
+UNKNOWN_HOLDERS = """
+SELECT DISTINCT worker FROM chats
+WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = chats.worker)
+"""
+
+# -- claims
+
+# A look without a lock, so that a poll that finds nothing costs one statement.
+ANYTHING_DUE = f"""
+SELECT (SELECT expires_at > {_LEASE_NOW} FROM workers WHERE id = %(worker)s), EXISTS (
+    SELECT 1 FROM unnest(%(agents)s::text[]) AS given(agent)
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM chats WHERE agent = given.agent AND wake_at <= (SELECT {_WALL_NOW}) LIMIT 1
+    ) AS due
+)
+"""
+
+# Renewals pass this lock; who ends the lease waits for it.
+SHARE_LEASE = f"""
+SELECT {NOW} FROM workers WHERE id = %(worker)s AND expires_at > {_LEASE_NOW} FOR KEY SHARE
+"""
+
+# The same, but waits until every claim that this lease was making is decided.
+SETTLE_LEASE = SHARE_LEASE.replace("FOR KEY SHARE", "FOR UPDATE")
+
+# The oldest due chats of each agent. What another worker is claiming, or a client is changing, is left to them.
+DUE_CHATS = """
+SELECT due.id, due.agent, due.wake_at FROM unnest(%(agents)s::text[], %(rooms)s::bigint[]) AS given(agent, room)
+CROSS JOIN LATERAL (
+    SELECT id, agent, wake_at FROM chats
+    WHERE agent = given.agent AND wake_at <= %(due)s AND id <> ALL(%(passed)s::text[])
+    ORDER BY wake_at LIMIT given.room FOR UPDATE SKIP LOCKED
+) AS due
+"""
+
+CLAIMED_AS = """
+SELECT chats.id FROM chats JOIN unnest(%s::text[], %s::bigint[]) AS given(id, fence)
+ON chats.id = given.id AND chats.fence = given.fence WHERE chats.worker = %s
+"""
+
+# -- upkeep
+
+FIND_VIOLATIONS = liveness_query(f"workers.expires_at > {_LEASE_NOW}")
+
+COUNT_REPAIR = """
+INSERT INTO repairs (reason, count, last_at) VALUES (%s, 1, %s)
+ON CONFLICT (reason) DO UPDATE SET count = repairs.count + 1, last_at = excluded.last_at
+"""
+
+READ_REPAIRS = "SELECT reason, count FROM repairs"
+
+# -- hints
+
+NOTIFY = "SELECT pg_notify(%s, %s)"

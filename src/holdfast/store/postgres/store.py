@@ -1,0 +1,561 @@
+"""The PostgreSQL store: a runner's commits go through the committer, everything else through transactions.
+
+Locks are taken in one order: a worker's lease, a chat's parent, the chat, its children by id. The verbs are
+`base.py`'s.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import psycopg
+from msgspec import Raw
+
+from holdfast.clock import boot_id
+from holdfast.core.apply import Change, Refused, create
+from holdfast.core.codec import encode
+from holdfast.core.events import Delete, Event, Repair
+from holdfast.core.fork import fork
+from holdfast.core.records import Compaction, Lease, NewChat, Role, Snapshot, State
+from holdfast.errors import NotFound, RefusedError, StoreClosed
+from holdfast.faults import reach
+from holdfast.store.base import (
+    PAGE_ROWS,
+    RECEIPT_DAYS,
+    Answer,
+    ChatLine,
+    Children,
+    Decided,
+    DeltaBatch,
+    DeltaRow,
+    HistoryRow,
+    Key,
+    LeaseLine,
+    Located,
+    Page,
+    Store,
+    StoreOptions,
+    Violation,
+    answer_of,
+    decided,
+    own_key,
+    page_of,
+    raise_refused,
+    request_hash,
+)
+from holdfast.store.bell import WORK
+from holdfast.store.cursor import parse
+from holdfast.store.postgres import sql
+from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.claims import Claims
+from holdfast.store.postgres.clock import DatabaseClock
+from holdfast.store.postgres.committer import BATCH_COMMITS_MAX, Committer, Entry, Verdict
+from holdfast.store.postgres.connection import Connector, Row
+from holdfast.store.postgres.hints import Hints
+from holdfast.store.postgres.leases import PostgresLeaseLine
+from holdfast.store.postgres.pool import Pool
+from holdfast.store.postgres.schema import check_server, migrate
+from holdfast.store.postgres.swaps import is_plain
+from holdfast.store.postgres.transactions import Transaction, Transactor, Work, snapshot_from
+from holdfast.store.rows import writes_of
+
+log = logging.getLogger(__name__)
+
+
+class PostgresStore(Store):
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        super().__init__(options)
+        self.address = Address(url)
+        self._clock = DatabaseClock(options.clock)
+        self._connector = Connector(self.address, self._clock, options.deadline_s)
+        self._host = boot_id()
+        self._pool: Pool | None = None
+        self._flushing: dict[str, set[asyncio.Task[Any]]] = {}
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._pool is not None:
+            return
+        await self._prepare()
+        self._pool = Pool(self._connector)
+        self._transactor = Transactor(self._pool, self._connector, self._clock, self.options)
+        self._claims = Claims(self, self._transactor, self._clock)
+        self._committer = Committer(self._connector)
+        self._hints: Hints | None = None
+        if self.address.hints:
+            listen = self.address.listen_conninfo
+            conninfo = listen or self.address.conninfo
+            self._hints = Hints(self._connector, self.bell, conninfo, listening=listen is not None)
+            self._hints.start()
+
+    async def _prepare(self) -> None:
+        deadline = asyncio.get_running_loop().time() + self.options.deadline_s
+        connection = await self._connector.connect(deadline)
+        try:
+            facts = self._connector.facts
+            assert facts is not None
+            check_server(facts, self.address)
+            if facts.fsync != "on":
+                log.warning(
+                    "%s runs with fsync off: a power cut may lose or damage everything",
+                    self.address,
+                    extra={"action": "store.fsync_off"},
+                )
+            await migrate(connection, self.address, int(self.options.deadline_s * 1000))
+        except psycopg.Error as error:
+            raise self._connector.explain(error) from error
+        finally:
+            await connection.discard()
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        await self._committer.close(self.options.deadline_s)
+        await self._transactor.finish(self.options.deadline_s)
+        if self._hints is not None:
+            await self._hints.close()
+        await pool.close()
+        self.bell.ring_all()
+
+    def _check_open(self) -> None:
+        if self._pool is None:
+            raise StoreClosed("the store is not open")
+
+    async def _run(self, work: Work[Any]) -> Any:
+        self._check_open()
+        return await self._transactor.run(work)
+
+    async def _rows(self, statement: str, *values: Any) -> list[Row]:
+        rows: list[Row] = await self._run(lambda transaction: transaction.rows(statement, *values))
+        return rows
+
+    async def _named_rows(self, statement: str, **values: Any) -> list[Row]:
+        rows: list[Row] = await self._run(lambda transaction: transaction.named_rows(statement, **values))
+        return rows
+
+    async def _write_alone(self, statement: str, *values: Any, points: tuple[str, str] | None = None) -> list[Row]:
+        """For statements that change nothing when they are repeated."""
+        rows: list[Row] = await self._run(
+            lambda transaction: transaction.write_alone(statement, *values, points=points)
+        )
+        return rows
+
+    def _ring(self, changes: Sequence[Change]) -> None:
+        topics = {change.after.chat.id for change in changes}
+        if any(change.after.chat.wake_at is not None for change in changes):
+            topics.add(WORK)
+        self._announce(topics)
+
+    def _announce(self, topics: set[str]) -> None:
+        self.bell.ring(topics)
+        if self._hints is not None:
+            self._hints.add(topics)
+
+    # --- chats ------------------------------------------------------------------------------------------------
+
+    async def _create(self, new: NewChat, key: Key, hash: str) -> Answer:
+        async def work(transaction: Transaction) -> Answer:
+            reach("create.before")
+            await transaction.begin()
+            if (answer := await transaction.read_receipt(key, hash)) is not None:
+                return answer
+            await transaction.check_unused(new.id, "create")
+            changes = (create(new, transaction.now, self.options.limits),)
+            await transaction.write(writes_of(changes))
+            answer = answer_of(changes)
+            await transaction.keep_receipt(key, hash, answer)
+            reach("create.after")
+            await transaction.commit()
+            self._ring(changes)
+            return answer
+
+        answer: Answer = await self._run(work)
+        return answer
+
+    async def _submit(self, chat_id: str, event: Event, key: Key, hash: str) -> Answer:
+        async def work(transaction: Transaction) -> Answer:
+            await transaction.begin()
+            # The lock first: whoever else has this key, our own lost try among them, is done when we have it.
+            await transaction.lock_with_parent(chat_id)
+            if (answer := await transaction.read_receipt(key, hash)) is not None:
+                self._announce({chat_id, WORK})
+                return answer
+            changes = await transaction.apply(await transaction.must_load(chat_id), (event,))
+            await transaction.write(writes_of(changes))
+            answer = answer_of(changes)
+            await transaction.keep_receipt(key, hash, answer)
+            await transaction.commit()
+            self._ring(changes)
+            return answer
+
+        answer: Answer = await self._run(work)
+        return answer
+
+    async def commit(self, snapshot: Snapshot, events: Sequence[Event], commit_id: str) -> Snapshot:
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.options.deadline_s
+        while flushes := self._flushing.get(snapshot.chat.id):
+            # Deltas of this chat are on their way. Behind the commit they would be left over from an ended attempt.
+            await asyncio.wait(flushes)
+        ready = self._decide_ahead(snapshot, events, commit_id, self._clock.now())
+        if ready is None or not is_plain(ready.writes[0]):
+            return await self._commit_looking(snapshot.chat.id, events, commit_id, deadline)
+        answer: asyncio.Future[Snapshot] = loop.create_future()
+        entry = Entry(ready, deadline, partial(self._on_verdict, answer, events, commit_id))
+        self._committer.submit(entry)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._committer.withdraw(entry)
+            raise
+
+    def _on_verdict(
+        self,
+        answer: "asyncio.Future[Snapshot]",
+        events: Sequence[Event],
+        commit_id: str,
+        entry: Entry,
+        verdict: Verdict,
+    ) -> None:
+        """Whether or not anybody waits for the answer any more."""
+        if verdict is True:
+            self._ring(entry.decided.changes)
+            if not answer.done():
+                answer.set_result(entry.decided.after)
+        elif verdict is False:
+            look = self._commit_looking(entry.write.after.id, events, commit_id, entry.deadline)
+            self._transactor.own(look).add_done_callback(partial(_pass_on, answer))
+        elif not answer.done():
+            assert isinstance(verdict, BaseException)
+            answer.set_exception(verdict)
+
+    async def _commit_looking(
+        self, chat_id: str, events: Sequence[Event], commit_id: str, deadline: float
+    ) -> Snapshot:
+        """The chat moved on, or somebody holds it, or others are reached: look at what is there, under a lock."""
+
+        async def work(transaction: Transaction) -> Snapshot:
+            await transaction.begin()
+            current = await transaction.must_load(chat_id)
+            if current.chat.commit_id == commit_id:
+                self._announce({chat_id, WORK})
+                return current
+            outcome: Decided = decided(await transaction.apply(current, events), commit_id)
+            await transaction.write(outcome.writes)
+            await transaction.commit()
+            self._ring(outcome.changes)
+            return outcome.after
+
+        return await self._transactor.run(work, deadline)
+
+    async def read_chat(self, chat_id: str) -> Snapshot:
+        found = await self._rows(sql.READ_SNAPSHOT, chat_id)
+        if not found:
+            raise NotFound("chat", chat_id)
+        return snapshot_from(found[0])
+
+    async def list_chats(
+        self, *, owner: str | None = None, state: State | None = None, before: str | None = None, limit: int = 50
+    ) -> list[ChatLine]:
+        found = await self._named_rows(sql.LIST_CHATS, owner=owner, state=state, before=before, limit=limit)
+        return [
+            ChatLine(
+                id=row[0],
+                agent=row[1],
+                owner=row[2],
+                title=row[3],
+                state=State(row[4]),
+                archived=row[5],
+                queued=row[6],
+                created_at=row[7],
+                updated_at=row[8],
+                worker=row[9],
+                wake_at=row[10],
+                metadata=Raw(row[11].encode()),
+            )
+            for row in found
+        ]
+
+    async def fork_chat(
+        self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
+    ) -> Answer:
+        self._check_fork(new_id, owner, key)
+        own = key or own_key()
+        hash = request_hash(chat_id, new_id, upto, owner)
+
+        async def work(transaction: Transaction) -> Answer:
+            reach("fork.before")
+            # One moment for all statements, so that the source need not be locked while it is copied.
+            await transaction.begin("REPEATABLE READ")
+            if (answer := await transaction.read_receipt(own, hash)) is not None:
+                return answer
+            await transaction.check_unused(new_id, "fork")
+            source = await transaction.read(chat_id)
+            end = await self._end_of_fork(transaction, source, upto)
+            changes = fork(source, new_id, end, transaction.now, owner=owner)
+            if isinstance(changes, Refused):
+                raise_refused(changes)
+            await transaction.write(writes_of(changes))
+            await transaction.rows(sql.COPY_HISTORY, new_id, chat_id, end)
+            await transaction.rows(sql.COPY_COMPACTIONS, new_id, chat_id, end)
+            answer = answer_of(changes[-1:])
+            await transaction.keep_receipt(own, hash, answer)
+            reach("fork.after")
+            await transaction.commit()
+            self._ring(changes)
+            return answer
+
+        answer: Answer = await self._run(work)
+        return answer
+
+    async def _end_of_fork(self, transaction: Transaction, source: Snapshot, upto: int | None) -> int:
+        if upto is None:
+            return source.chat.length
+        if not 0 <= upto < source.chat.length:
+            raise NotFound("position", str(upto))
+        ((end,),) = await transaction.rows(sql.END_OF_GROUP, source.chat.id, upto)
+        return source.chat.length if end is None else int(end)
+
+    async def delete_chat(self, chat_id: str, *, children: Children = "refuse") -> tuple[str, ...]:
+        tried: tuple[str, ...] = ()
+
+        async def work(transaction: Transaction) -> tuple[str, ...]:
+            nonlocal tried
+            reach("delete.before")
+            await transaction.begin()
+            family = await self._lock_family(transaction, chat_id)
+            if not family and transaction.asked_before:
+                return tried  # gone by our own hand
+            if not family:
+                raise NotFound("chat", chat_id)
+            if len(family) > 1 and children == "refuse":
+                raise RefusedError(
+                    f"chat {chat_id!r} has {len(family) - 1} spawned chats: delete them too (children='include')",
+                    reason="children",
+                    state=family[0][1],
+                    event="delete",
+                )
+            ids = [id for id, _ in family]
+            told: list[Change] = []
+            for id in ids:
+                changes = await transaction.apply(await transaction.must_load(id), (Delete(),))
+                # A parent that waits for it is told that no answer will come.
+                told += [change for change in changes if change.after.chat.id not in ids]
+            await transaction.write(writes_of(told))
+            for statement in sql.DELETE_CHAT_ROWS:
+                await transaction.rows(statement, ids)
+            reach("delete.after")
+            tried = tuple(ids)
+            await transaction.commit()
+            self._ring(told)
+            self._announce(set(ids))
+            return tried
+
+        deleted: tuple[str, ...] = await self._run(work)
+        return deleted
+
+    async def _lock_family(self, transaction: Transaction, chat_id: str) -> list[Row]:
+        """Until no more of them turn up: a chat that is locked spawns no more."""
+        locked: set[str] = set()
+        await transaction.lock_with_parent(chat_id)
+        while True:
+            family = await transaction.rows(sql.READ_FAMILY, chat_id)
+            new = [id for id, _ in family if id not in locked]
+            if not new:
+                return family
+            for id in new:
+                await transaction.load(id)
+            locked.update(new)
+
+    # --- history and journal ------------------------------------------------------------------------------------
+
+    async def read_history(self, chat_id: str, *, start: int = 0, limit: int = 10_000) -> list[HistoryRow]:
+        return [
+            HistoryRow(pos=pos, seq=seq, role=Role(role), message_id=ref, body=body.encode())
+            for pos, seq, role, ref, body in await self._rows(sql.READ_HISTORY, chat_id, start, limit)
+        ]
+
+    async def read_compaction(self, chat_id: str) -> Compaction | None:
+        found = await self._rows(sql.READ_COMPACTION, chat_id)
+        return Compaction(upto=found[0][0], summary=found[0][1], created_at=found[0][2]) if found else None
+
+    async def locate_message(self, chat_id: str, message_id: str) -> Located:
+        found = await self._rows(sql.LOCATE_MESSAGE, chat_id, message_id)
+        if not found:
+            raise NotFound("message", message_id)
+        pos, role, epoch = found[0]
+        return Located(pos=pos, role=Role(role), epoch=epoch)
+
+    async def read_journal(self, chat_id: str, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
+        cursor = parse(after)
+        found = await self._named_rows(
+            sql.READ_JOURNAL, id=chat_id, seq=cursor.seq, attempt=cursor.attempt, k=cursor.k, limit=limit
+        )
+        if not found:
+            raise NotFound("chat", chat_id)
+        _, last_seq, _, _, state = found[0]
+        journal = [(seq, at, body) for part, seq, _, at, body in found if part == 1]
+        deltas = [(attempt, k, at, body) for part, attempt, k, at, body in found if part == 2]
+        at_end = not journal or journal[-1][0] == last_seq
+        return page_of(
+            cursor,
+            journal,
+            deltas,
+            at_rest=at_end and state in ("idle", "failed"),
+            more=not at_end or len(journal) + len(deltas) >= limit,
+        )
+
+    async def add_deltas(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
+        self._check_open()
+        if not batches:
+            return ()
+        flush = self._transactor.own(self._flush(batches))
+        for batch in batches:
+            self._flushing.setdefault(batch.chat_id, set()).add(flush)
+        flush.add_done_callback(partial(self._flushed, batches))
+        return await asyncio.shield(flush)
+
+    def _flushed(self, batches: Sequence[DeltaBatch], flush: "asyncio.Task[Any]") -> None:
+        for chat_id in {batch.chat_id for batch in batches}:
+            flushes = self._flushing[chat_id]
+            flushes.discard(flush)
+            if not flushes:
+                del self._flushing[chat_id]
+
+    async def _flush(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
+        given = [
+            {"n": n, "chat_id": batch.chat_id, "worker": batch.worker, "fence": batch.fence, "attempt": batch.attempt}
+            for n, batch in enumerate(batches)
+        ]
+        pieces = [
+            {"n": n, "k": batch.first_k + k, "body": body.decode()}
+            for n, batch in enumerate(batches)
+            for k, body in enumerate(batch.bodies)
+        ]
+        values = (encode(given).decode(), self._clock.now(), encode(pieces).decode())
+        points = ("deltas.before", "deltas.after")
+        taken = {row[0] for row in await self._write_alone(sql.ADD_DELTAS, *values, points=points)}
+        self._announce({batch.chat_id for batch in batches})
+        return tuple(batch.chat_id for n, batch in enumerate(batches) if n not in taken)
+
+    async def read_deltas(self, chat_id: str, attempt: int) -> list[DeltaRow]:
+        found = await self._rows(sql.READ_DELTAS, chat_id, attempt)
+        return [DeltaRow(attempt=attempt, k=k, body=body.encode()) for attempt, k, body in found]
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def lease_line(self) -> LeaseLine:
+        return PostgresLeaseLine(self.address, self._clock, self.options)
+
+    async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:
+        self._check_open()
+        claimed = await self._claims.claim(worker, agents, limit)
+        self._ring(claimed.changes)
+        return claimed.snapshots
+
+    async def list_workers(self) -> list[Lease]:
+        return [
+            Lease(
+                worker=id,
+                host=host,
+                pid=pid,
+                # On another machine the same path is another file, or a network's idea of a lock.
+                lock_path=lock_path if host == self._host else None,
+                started_at=started_at,
+                expires_in_ms=left_ms,
+                info=Raw(info.encode()),
+            )
+            for id, host, pid, lock_path, started_at, left_ms, info in await self._named_rows(
+                sql.LIST_WORKERS, **self._clock.values()
+            )
+        ]
+
+    async def _end_lease(self, worker: str) -> None:
+        await self._write_alone(sql.END_LEASE, worker, points=("expire.before", "expire.after"))
+
+    async def _held_by(self, worker: str) -> list[str]:
+        return [row[0] for row in await self._rows(sql.HELD_CHATS, worker)]
+
+    async def _unknown_holders(self) -> list[str]:
+        return [row[0] for row in await self._rows(sql.UNKNOWN_HOLDERS)]
+
+    async def _drop_worker(self, worker: str) -> None:
+        await self._write_alone(sql.DROP_WORKER, worker)
+
+    async def _apply_upkeep(self, chat_id: str, event: Event) -> None:
+        tried: tuple[Change, ...] = ()
+
+        async def work(transaction: Transaction) -> None:
+            nonlocal tried
+            await transaction.begin()
+            current = await transaction.must_load(chat_id)
+            if transaction.asked_before and current.chat.version >= tried[0].after.chat.version:
+                return  # it did happen, or somebody else moved the chat on; the next look will tell
+            tried = await transaction.apply(current, (event,))
+            await transaction.write(writes_of(tried))
+            if isinstance(event, Repair):
+                await transaction.rows(sql.COUNT_REPAIR, event.reason, transaction.now)
+            await transaction.commit()
+            self._ring(tried)
+
+        await self._run(work)
+
+    # --- upkeep ---------------------------------------------------------------------------------------------------
+
+    async def find_violations(self) -> list[Violation]:
+        found = await self._named_rows(sql.FIND_VIOLATIONS, **self._clock.values())
+        return [Violation(chat_id=id, state=State(state), reason=reason) for id, state, reason in found]
+
+    async def prune_receipts(self) -> int:
+        oldest = self._clock.now() - RECEIPT_DAYS * 86_400_000
+        ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, oldest)
+        return int(count)
+
+    async def read_repairs(self) -> dict[str, int]:
+        return dict(await self._rows(sql.READ_REPAIRS))
+
+    def stats(self) -> dict[str, int | float | str | None]:
+        facts = self._connector.facts
+        figures: dict[str, int | float | str | None] = {
+            "store": "postgresql",
+            "server_version": f"{facts.version // 10_000}.{facts.version % 10_000}" if facts else None,
+            "connects": self._connector.connects,
+            "clock_offset_ms": self._clock.offset_ms,
+            "waiters": self.bell.waiter_count,
+            "unreadable_chats": self.unreadable,
+        }
+        if self._pool is None:
+            return figures
+        committer = self._committer
+        return figures | {
+            "pool_connections": self._pool.open_count,
+            "pool_connections_busy": self._pool.busy_count,
+            "pool_connections_max": self._pool.size,
+            "pool_waiting": self._pool.waiting,
+            "tasks": self._transactor.task_count,
+            "retries": self._transactor.retries,
+            "commits": committer.commits,
+            "commit_batches": committer.batches,
+            "commit_batch_max": BATCH_COMMITS_MAX,
+            "commit_misses": committer.misses,
+            "commit_resends": committer.resends,
+            "commits_pending": committer.pending_count,
+            "commits_in_flight": committer.in_flight,
+            "commit_p50_ms": committer.latency_p50_ms,
+            **(self._hints.stats() if self._hints is not None else {"listen": "off"}),
+        }
+
+
+def _pass_on(answer: "asyncio.Future[Snapshot]", look: "asyncio.Task[Snapshot]") -> None:
+    error = look.exception() if not look.cancelled() else asyncio.CancelledError()
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(look.result())

@@ -1,0 +1,267 @@
+"""The writes of chats as statements: compare and swap, and everything that comes with it, in one round trip.
+
+A statement in autocommit is a transaction of its own, so a runner's commit needs no BEGIN and no COMMIT: it locks the
+chat's row if it is still the one that the change was decided on, updates it, and adds journal entries, calls and
+queued messages. Rows that moved on, and rows that somebody holds locked, are passed over (SKIP LOCKED): what was
+swapped is answered, the rest is the caller's to look at again, and nobody waits for anybody else's chat.
+
+One chat goes as plain values, several as JSON arrays. For one chat values are faster by half (130 µs of server time
+against 195), for a batch it is the other way round. Statements differ only in which parts they have, so a few dozen
+texts are ever prepared.
+
+Within one statement all parts see the same moment, so parts that would see each other's rows do not belong here:
+history cuts and compactions are statements of their own, before and after.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.core.records import Call, Chat
+from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, moving_row
+
+# Beyond these, one chat goes as a batch of one.
+LINES_MAX = 3
+CALLS_MAX = 3
+
+LINE_COLUMNS = ("seq", "at", "role", "pos", "ref", "body")
+QUEUE_COLUMNS = ("chat_id", "id", "rank", "mode", "body")
+GUARD_COLUMNS = ("id", "was_version", "was_fence", "was_epoch")
+
+
+def _type(annotation: Any) -> str:
+    kinds = get_args(annotation) or (annotation,)
+    return "boolean" if bool in kinds else "bigint" if int in kinds else "text"
+
+
+_TYPES = {field.name: _type(field.type) for struct in (Call, Chat) for field in msgspec.structs.fields(struct)}
+_TYPES |= dict.fromkeys(("chat_id", "role", "ref", "body", "mode"), "text")
+_TYPES |= dict.fromkeys(("at", "rank", "ended", "was_version", "was_fence", "was_epoch"), "bigint")
+
+
+class Statement(Struct, frozen=True):
+    name: bytes
+    text: bytes
+
+
+Question = tuple[Statement, list[bytes | None]]
+
+
+def is_plain(write: ChatWrite) -> bool:
+    """Whether one statement can do it."""
+    return write.before is not None and write.cut_from is None and write.compaction is None
+
+
+def swap(writes: Sequence[ChatWrite]) -> Question:
+    """Answers with the ids of the chats that were written."""
+    if len(writes) == 1:
+        (write,) = writes
+        small = len(write.journal) <= LINES_MAX and len(write.calls) <= CALLS_MAX
+        if small and not write.queue_put and not write.queue_drop:
+            shape = _one(len(write.journal), len(write.calls), write.ended_attempt is not None)
+            return shape, list(map(_text, _values(write)))
+    ended = any(write.ended_attempt is not None for write in writes)
+    rows = _json((*GUARD_COLUMNS, *MOVING_COLUMNS, "ended"), map(_guarded, writes))
+    return _with_parts("swap", ended, rows, writes)
+
+
+def insert(writes: Sequence[ChatWrite]) -> Question:
+    """New chats. Answers with their ids, or fails if there is one with such an id."""
+    return _with_parts("insert", False, _json(CHAT_COLUMNS, (chat_row(write.after) for write in writes)), writes)
+
+
+# --- one chat, as values --------------------------------------------------------------------------------------------
+
+
+def _values(write: ChatWrite) -> list[Any]:
+    before, after = write.before, write.after
+    assert before is not None
+    values = [after.id, before.version, before.fence, before.epoch, *moving_row(after)]
+    for line in write.journal:
+        values += line
+    for call in write.calls:
+        values += call_row(call)
+    if write.ended_attempt is not None:
+        values.append(write.ended_attempt)
+    return values
+
+
+class _Marks:
+    """Hands out $1, $2, … with their types."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, column: str) -> str:
+        self._count += 1
+        return f"${self._count}::{_TYPES[column]}"
+
+    def rows(self, columns: Sequence[str], count: int) -> str:
+        return ", ".join(f"({', '.join(map(self, columns))})" for _ in range(count))
+
+
+@cache
+def _one(lines: int, calls: int, ended: bool) -> Statement:
+    mark = _Marks()
+    text = (
+        f"WITH held AS MATERIALIZED (SELECT ctid AS place FROM chats WHERE id = {mark('id')} "
+        f"AND version = {mark('version')} AND fence = {mark('fence')} AND epoch = {mark('epoch')} "
+        "FOR NO KEY UPDATE SKIP LOCKED), "
+        f"swapped AS (UPDATE chats SET {', '.join(f'{column} = {mark(column)}' for column in MOVING_COLUMNS)} "
+        "FROM held WHERE chats.ctid = held.place RETURNING id)"
+    )
+    if lines:
+        given = f"(VALUES {mark.rows(LINE_COLUMNS, lines)}) AS given({', '.join(LINE_COLUMNS)})"
+        text += f", lines AS (INSERT INTO journal {_into_journal('$1', 'held, ' + given)})"
+    if calls:
+        given = f"(VALUES {mark.rows(CALL_COLUMNS, calls)}) AS given({', '.join(CALL_COLUMNS)})"
+        text += f", asked AS (INSERT INTO calls {_into_calls('$1', 'held, ' + given)})"
+    if ended:
+        text += f", over AS (DELETE FROM deltas USING held WHERE chat_id = $1 AND attempt = {mark('ended')})"
+    return Statement(f"hf_one_{lines}_{calls}_{ended:d}".encode(), f"{text} SELECT id FROM swapped".encode())
+
+
+def _into_journal(chat_id: str, source: str) -> str:
+    columns = ", ".join(LINE_COLUMNS)
+    return (
+        f"(chat_id, {columns}) SELECT {chat_id}, {', '.join(f'given.{name}' for name in LINE_COLUMNS)} FROM {source}"
+    )
+
+
+def _into_calls(chat_id: str, source: str) -> str:
+    columns = ", ".join(CALL_COLUMNS)
+    changed = ", ".join(f"{name} = excluded.{name}" for name in CALL_COLUMNS if name not in ("batch", "pos"))
+    return (
+        f"(chat_id, {columns}) SELECT {chat_id}, {', '.join(f'given.{name}' for name in CALL_COLUMNS)} FROM {source} "
+        f"ON CONFLICT (chat_id, batch, pos) DO UPDATE SET {changed}"
+    )
+
+
+def _text(value: Any) -> bytes | None:
+    """PostgreSQL's text form. A NUL, which its text cannot hold, becomes the sign for "unreadable"."""
+    if value is None:
+        return None
+    kind = value.__class__
+    if kind is int:
+        return b"%d" % value
+    if kind is bool:
+        return b"t" if value else b"f"
+    text: bytes = value.encode()
+    return text.replace(b"\0", b"\xef\xbf\xbd") if b"\0" in text else text
+
+
+# --- several chats, as JSON -----------------------------------------------------------------------------------------
+
+
+def _guarded(write: ChatWrite) -> tuple[Any, ...]:
+    before, after = write.before, write.after
+    assert before is not None
+    return (after.id, before.version, before.fence, before.epoch, *moving_row(after), write.ended_attempt)
+
+
+def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite]) -> Question:
+    lines = [(write.after.id, *line) for write in writes for line in write.journal]
+    calls = [(write.after.id, *call_row(call)) for write in writes for call in write.calls]
+    put = [
+        (write.after.id, queued.id, queued.rank, queued.mode, bytes(queued.body).decode())
+        for write in writes
+        for queued in write.queue_put
+    ]
+    # Within one statement a row cannot be dropped and put again: putting replaces it.
+    kept = {(row[0], row[1]) for row in put}
+    drop = [(write.after.id, id) for write in writes for id in write.queue_drop if (write.after.id, id) not in kept]
+    statement = _several(verb, ended, bool(lines), bool(calls), bool(put), bool(drop))
+    values: list[bytes | None] = [chats]
+    if lines:
+        values.append(_json(("chat_id", *LINE_COLUMNS), lines))
+    if calls:
+        values.append(_json(("chat_id", *CALL_COLUMNS), calls))
+    if put:
+        values.append(_json(QUEUE_COLUMNS, put))
+    if drop:
+        values.append(_json(QUEUE_COLUMNS[:2], drop))
+    return statement, values
+
+
+@cache
+def _several(verb: str, ended: bool, lines: bool, calls: bool, put: bool, drop: bool) -> Statement:
+    text = f"WITH held AS MATERIALIZED ({_hold()}), {_swapped()}" if verb == "swap" else f"WITH {_made()}"
+    count = 1
+
+    def given(columns: Sequence[str]) -> str:
+        nonlocal count
+        count += 1
+        return f"{_recordset(count, columns)} JOIN held ON held.id = given.chat_id"
+
+    if lines:
+        source = given(("chat_id", *LINE_COLUMNS))
+        text += f", lines AS (INSERT INTO journal {_into_journal('given.chat_id', source)})"
+    if calls:
+        source = given(("chat_id", *CALL_COLUMNS))
+        text += f", asked AS (INSERT INTO calls {_into_calls('given.chat_id', source)})"
+    if put:
+        columns = ", ".join(QUEUE_COLUMNS)
+        text += (
+            f", queued AS (INSERT INTO queue ({columns}) "
+            f"SELECT {', '.join(f'given.{name}' for name in QUEUE_COLUMNS)} FROM {given(QUEUE_COLUMNS)} "
+            "ON CONFLICT (chat_id, id) "
+            "DO UPDATE SET rank = excluded.rank, mode = excluded.mode, body = excluded.body)"
+        )
+    if drop:
+        text += (
+            f", taken AS (DELETE FROM queue USING {given(QUEUE_COLUMNS[:2])} "
+            "WHERE queue.chat_id = given.chat_id AND queue.id = given.id)"
+        )
+    if ended:
+        text += (
+            ", over AS (DELETE FROM deltas USING held WHERE deltas.chat_id = held.id AND deltas.attempt = held.ended)"
+        )
+    flags = "".join(f"{flag:d}" for flag in (ended, lines, calls, put, drop))
+    answer = "swapped" if verb == "swap" else "held"
+    return Statement(f"hf_{verb}_{flags}".encode(), f"{text} SELECT id FROM {answer}".encode())
+
+
+def _hold() -> str:
+    """Row by row through the primary key, whatever the planner believes about the size of the table."""
+    columns = (*GUARD_COLUMNS, *MOVING_COLUMNS, "ended")
+    return (
+        f"SELECT held.place, given.* FROM {_recordset(1, columns)} CROSS JOIN LATERAL ("
+        "SELECT ctid AS place FROM chats WHERE id = given.id AND version = given.was_version "
+        "AND fence = given.was_fence AND epoch = given.was_epoch LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS held"
+    )
+
+
+def _swapped() -> str:
+    """By the row's place, not by its id: it is locked, so it does not move."""
+    changed = ", ".join(f"{column} = held.{column}" for column in MOVING_COLUMNS)
+    return f"swapped AS (UPDATE chats SET {changed} FROM held WHERE chats.ctid = held.place RETURNING chats.id)"
+
+
+def _made() -> str:
+    columns = ", ".join(CHAT_COLUMNS)
+    given = ", ".join(f"given.{column}" for column in CHAT_COLUMNS)
+    return f"held AS (INSERT INTO chats ({columns}) SELECT {given} FROM {_recordset(1, CHAT_COLUMNS)} RETURNING id)"
+
+
+def _recordset(number: int, columns: Sequence[str]) -> str:
+    typed = ", ".join(f"{column} {_TYPES[column]}" for column in columns)
+    return f"json_to_recordset(${number}::json) AS given({typed})"
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _json(columns: Sequence[str], rows: Any) -> bytes:
+    """A NUL, which PostgreSQL's text cannot hold, becomes the sign for "unreadable"."""
+    records = [dict(zip(columns, row, strict=True)) for row in rows]
+    text = _encode(records)
+    if b"\\u0000" not in text:
+        return text
+    for record in records:
+        for column, value in record.items():
+            if isinstance(value, str) and "\0" in value:
+                record[column] = value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return _encode(records)

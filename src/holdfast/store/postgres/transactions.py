@@ -1,0 +1,308 @@
+"""Work on one connection, asked for again as long as its outcome is open and there is time.
+
+A question whose connection was lost is never assumed to have happened, nor not to have: the work runs again, finds
+out by its receipt, its commit id or its version what became of the first time, and goes on from there. Work runs in
+tasks of the store: cancelling whoever waits for it takes nothing back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+
+from holdfast.core.apply import Change, Refused
+from holdfast.core.codec import NOT_UNICODE
+from holdfast.core.events import Event
+from holdfast.core.limits import Limits
+from holdfast.core.records import Snapshot
+from holdfast.core.unit import ReadChat, transact
+from holdfast.errors import (
+    HoldfastError,
+    InvalidInput,
+    NotFound,
+    Outcome,
+    RefusedError,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from holdfast.faults import reach
+from holdfast.store.base import Answer, Key, StoreOptions, check_receipt, decode_answer, raise_refused
+from holdfast.store.postgres import sql, swaps
+from holdfast.store.postgres.clock import DatabaseClock
+from holdfast.store.postgres.connection import MARGIN_S, Connection, Connector, Row
+from holdfast.store.postgres.errors import COLLISION, Fate, explain, fate_of
+from holdfast.store.postgres.pauses import pauses
+from holdfast.store.postgres.pool import Pool
+from holdfast.store.rows import CHAT_COLUMNS, ChatWrite, snapshot_of
+
+T = TypeVar("T")
+
+_BATCH = CHAT_COLUMNS.index("batch")
+# How often a key or an id that somebody else took in the same moment is looked at again.
+_COLLISIONS_MAX = 3
+
+_decode = msgspec.json.Decoder(list[list[Any]]).decode
+
+
+def snapshot_from(row: Row) -> Snapshot:
+    """A row of `sql.READ_SNAPSHOT`."""
+    *chat, calls, queue = row
+    return snapshot_of(tuple(chat), _parts(calls), _parts(queue))
+
+
+def _parts(text: str | None) -> Any:
+    return _decode(text) if text is not None else ()
+
+
+class Transaction:
+    """What work gets. It begins a transaction, or writes by single statements, each a transaction of its own."""
+
+    def __init__(
+        self, connection: Connection, clock: DatabaseClock, limits: Limits, deadline: float, *, asked_before: bool
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._limits = limits
+        self._deadline = deadline
+        self._locked: dict[str, Row] = {}
+        self.now = clock.now()
+        self.asked_before = asked_before  # an earlier try may have been written
+        self.maybe_written = False
+
+    async def begin(self, isolation: str = "READ COMMITTED") -> None:
+        left_s = self._deadline - asyncio.get_running_loop().time()
+        left_ms = max(100, int((left_s - MARGIN_S) * 1000))
+        await self._connection.command(sql.begin(isolation, left_ms, left_ms + 2_000))
+        reach("write.begun")
+
+    async def rows(self, statement: str, *values: Any) -> list[Row]:
+        return await self._connection.rows(statement, *values)
+
+    async def named_rows(self, statement: str, **values: Any) -> list[Row]:
+        cursor = await self._connection.execute(statement, values)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def commit(self) -> None:
+        reach("commit.before")
+        self.maybe_written = True
+        done = await self._connection.command("COMMIT")
+        if done != b"COMMIT":
+            self.maybe_written = False
+            raise StoreUnavailable(f"the server answered {done!r} to COMMIT; nothing was written")
+        reach("commit.after")
+        reach("ack.before")
+
+    async def write_alone(self, statement: str, *values: Any, points: tuple[str, str] | None = None) -> list[Row]:
+        """One statement that is a transaction of its own."""
+        reach("write.begun")
+        if points is not None:
+            reach(points[0])
+            reach(points[1])
+        reach("commit.before")
+        self.maybe_written = True
+        rows = await self._connection.rows(statement, *values)
+        reach("commit.after")
+        reach("ack.before")
+        return rows
+
+    # --- chats --------------------------------------------------------------------------------------------------
+
+    async def lock_with_parent(self, chat_id: str) -> bool:
+        """Locks the chat's parent, if it has one, then the chat. False if there is no such chat."""
+        for row in await self.named_rows(sql.LOCK_WITH_PARENT, id=chat_id):
+            self._locked[row[0]] = row
+        return chat_id in self._locked
+
+    async def load(self, chat_id: str) -> Snapshot | None:
+        """Locked until the end of the transaction, and as it is now."""
+        if chat_id not in self._locked:
+            found = await self.rows(sql.LOCK_CHAT, chat_id)
+            if not found:
+                return None
+            self._locked[chat_id] = found[0]
+        chat = self._locked[chat_id]
+        ((server_ms, calls, queue),) = await self.named_rows(sql.READ_PARTS, id=chat_id, batch=chat[_BATCH])
+        self.now = self._clock.observe(server_ms)
+        return snapshot_of(chat, _parts(calls), _parts(queue))
+
+    async def read(self, chat_id: str) -> Snapshot:
+        """Not locked: for a transaction that sees one moment."""
+        found = await self.rows(sql.READ_SNAPSHOT, chat_id)
+        if not found:
+            raise NotFound("chat", chat_id)
+        return snapshot_from(found[0])
+
+    async def check_unused(self, chat_id: str, event: str) -> None:
+        ((server_ms, state),) = await self.rows(sql.READ_STATE, chat_id)
+        self.now = self._clock.observe(server_ms)
+        if state is not None:
+            raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=state, event=event)
+
+    async def must_load(self, chat_id: str) -> Snapshot:
+        if chat_id not in self._locked:
+            await self.lock_with_parent(chat_id)
+        snapshot = await self.load(chat_id)
+        if snapshot is None:
+            raise NotFound("chat", chat_id)
+        return snapshot
+
+    async def apply(self, snapshot: Snapshot, events: Sequence[Event]) -> tuple[Change, ...]:
+        """What the events do to this chat and to others. Raises what refuses them."""
+        steps = transact(snapshot, events, self.now, self._limits)
+        try:
+            need = next(steps)
+            while True:
+                if isinstance(need, ReadChat):
+                    need = steps.send(await self.load(need.chat_id))
+                else:
+                    children = await self.rows(sql.READ_BUSY_CHILDREN, need.chat_id)
+                    need = steps.send(tuple(child[0] for child in children))
+        except StopIteration as stop:
+            outcome: tuple[Change, ...] | Refused = stop.value
+        if isinstance(outcome, Refused):
+            raise_refused(outcome)
+        return outcome
+
+    async def write(self, writes: Sequence[ChatWrite]) -> None:
+        """Snapshots locked in this transaction cannot have moved: a miss here is a fault, not a race."""
+        if not writes:
+            return
+        reach("write.chat.before")
+        for write in writes:
+            if write.cut_from is not None:
+                await self.rows(sql.CUT_HISTORY, write.after.id, write.cut_from)
+                await self.rows(sql.CUT_COMPACTIONS, write.after.id, write.cut_from)
+        new = [write for write in writes if write.before is None]
+        old = [write for write in writes if write.before is not None]
+        if new:
+            await self._ask(swaps.insert(new))
+        if old:
+            swapped = await self._ask(swaps.swap(old))
+            if len(swapped) != len(old):
+                ids = ", ".join(write.after.id for write in old)
+                raise StoreUnavailable(f"chat {ids} changed inside a transaction; nothing was written")
+        for write in writes:
+            if write.compaction is not None:
+                record = write.compaction
+                summary = record.summary.replace("\0", "\N{REPLACEMENT CHARACTER}")
+                await self.rows(sql.PUT_COMPACTION, write.after.id, record.upto, summary, record.created_at)
+        reach_written()
+
+    async def _ask(self, question: swaps.Question) -> list[bytes]:
+        statement, values = question
+        return await self._connection.ask(statement.name, statement.text, values)
+
+    # --- receipts -------------------------------------------------------------------------------------------------
+
+    async def read_receipt(self, key: Key, hash: str) -> Answer | None:
+        found = await self.rows(sql.READ_RECEIPT, key.principal, key.key)
+        if not found:
+            return None
+        check_receipt(key, found[0][0], hash)
+        return decode_answer(found[0][1])
+
+    async def keep_receipt(self, key: Key, hash: str, answer: Answer) -> None:
+        reach("write.receipt.before")
+        body = msgspec.json.encode(answer).decode()
+        await self.rows(sql.PUT_RECEIPT, key.principal, key.key, hash, body, self.now)
+        reach("write.receipt.after")
+
+
+def reach_written() -> None:
+    """One statement wrote all of it: these are the points between which nothing can come."""
+    for point in ("chat.after", "journal.before", "journal.after", "calls.before", "calls.after"):
+        reach(f"write.{point}")
+    reach("write.queue.before")
+    reach("write.queue.after")
+
+
+Work = Callable[[Transaction], Awaitable[T]]
+
+
+class Transactor:
+    """Runs work, in tasks of its own, until it is answered or the deadline has come."""
+
+    def __init__(self, pool: Pool, connector: Connector, clock: DatabaseClock, options: StoreOptions) -> None:
+        self._pool = pool
+        self._connector = connector
+        self._clock = clock
+        self._options = options
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.retries = 0
+
+    @property
+    def task_count(self) -> int:
+        return len(self._tasks)
+
+    async def run(self, work: Work[T], deadline: float | None = None) -> T:
+        """Whoever is cancelled before there is a connection has asked for nothing; afterwards it takes its course."""
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + self._options.deadline_s
+        connection = await self._pool.take(deadline)
+        return await asyncio.shield(self.own(self._answered(work, connection, deadline)))
+
+    def own(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """A task that lives until it is done, whoever forgets it."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self, wait_s: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=wait_s)
+
+    async def _answered(self, work: Work[T], connection: Connection, deadline: float) -> T:
+        maybe_written = False
+        collisions = 0
+        for pause in pauses():
+            transaction = Transaction(
+                connection, self._clock, self._options.limits, deadline, asked_before=maybe_written
+            )
+            try:
+                result = await work(transaction)
+            except psycopg.Error as error:
+                fate = fate_of(error, connection)
+                if error.sqlstate == COLLISION and collisions < _COLLISIONS_MAX:
+                    collisions += 1
+                    fate = Fate.AGAIN
+                maybe_written |= transaction.maybe_written and fate is Fate.LOST
+                await self._leave(connection, fate)
+                late = asyncio.get_running_loop().time() + pause >= deadline
+                if fate is Fate.FINAL or late:
+                    outcome: Outcome = "unknown" if maybe_written else "not_written"
+                    raise explain(error, self._connector.address, outcome=outcome) from error
+            except UnicodeError as error:
+                await self._leave(connection, Fate.FINAL)
+                raise InvalidInput("text", NOT_UNICODE) from error
+            except BaseException:
+                await self._leave(connection, Fate.FINAL)
+                raise
+            else:
+                await self._leave(connection, Fate.FINAL)
+                return result
+            self.retries += 1
+            await asyncio.sleep(pause)
+            try:
+                connection = await self._pool.take(deadline)
+            except HoldfastError as error:
+                if maybe_written and isinstance(error, StoreUnavailable):
+                    kind = StoreTimeout if isinstance(error, StoreTimeout) else StoreUnavailable
+                    raise kind(str(error), outcome="unknown") from error
+                raise
+        raise AssertionError("pauses never end")
+
+    async def _leave(self, connection: Connection, fate: Fate) -> None:
+        """Give it back, out of any transaction. Work that ended early, by refusal or by finding out that all is done,
+        has left one open."""
+        try:
+            if fate is Fate.LOST:
+                self._pool.drop_idle()
+            elif not connection.closed and not connection.is_free:
+                await connection.command("ROLLBACK")
+        except psycopg.Error:
+            pass  # then it is not free, and `give` closes it
+        finally:
+            self._pool.give(connection)

@@ -1,0 +1,205 @@
+"""The contract of a tool: a Python function with a schema, a replay class, a deadline and limits.
+
+Arguments are validated before the body runs; what does not fit goes back to the model as a tool error. Whatever a body
+raises or returns becomes text: a tool can fail, it cannot fail the chat.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, get_type_hints, overload
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core.records import Frozen, OnUnknown, Replay
+from holdfast.errors import ConfigError, ToolFailed
+from holdfast.tools.context import ToolContext
+
+TOOL_DEADLINE_S = 300.0
+OUTPUT_BYTES_MAX = 1 << 20
+
+
+class Tool(Frozen):
+    name: str
+    description: str
+    schema: Raw
+    function: Callable[..., Any]
+    validate: Callable[[str], dict[str, Any]]
+    context_parameter: str | None = None
+    replay: Replay = Replay.UNSAFE
+    deadline_s: float = TOOL_DEADLINE_S
+    output_bytes_max: int = OUTPUT_BYTES_MAX
+    needs_approval: bool = False
+    on_unknown: OnUnknown = "tell_model"
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Called by hand, it is the function it was made from."""
+        if self.context_parameter is not None and self.context_parameter not in kwargs:
+            kwargs[self.context_parameter] = ToolContext()
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    replay: Replay | str = Replay.UNSAFE,
+    deadline_s: float = TOOL_DEADLINE_S,
+    output_bytes_max: int = OUTPUT_BYTES_MAX,
+    needs_approval: bool = False,
+    on_unknown: OnUnknown = "tell_model",
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    replay: Replay | str = Replay.UNSAFE,
+    deadline_s: float = TOOL_DEADLINE_S,
+    output_bytes_max: int = OUTPUT_BYTES_MAX,
+    needs_approval: bool = False,
+    on_unknown: OnUnknown = "tell_model",
+) -> Any:
+    """Make a tool of a function: `@tool` or `@tool(replay="pure")`.
+
+    The schema comes from its type hints, the description from its docstring. A parameter annotated with `ToolContext`
+    gets the call's context and is not part of the schema.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        if deadline_s <= 0:
+            raise ConfigError(f"tool {function.__name__!r}: deadline_s must be above 0, it is {deadline_s}")
+        context_parameter, schema, validate = _signature_of(function)
+        return Tool(
+            name=name or function.__name__,
+            description=inspect.getdoc(function) or "",
+            schema=schema,
+            function=function,
+            validate=validate,
+            context_parameter=context_parameter,
+            replay=_replay(function.__name__, replay),
+            deadline_s=deadline_s,
+            output_bytes_max=output_bytes_max,
+            needs_approval=needs_approval,
+            on_unknown=on_unknown,
+        )
+
+    return make if function is None else make(function)
+
+
+def _replay(name: str, value: Replay | str) -> Replay:
+    try:
+        return Replay(value)
+    except ValueError:
+        known = ", ".join(repr(str(kind)) for kind in Replay)
+        raise ConfigError(f"tool {name!r}: replay is {value!r}; it can be {known}") from None
+
+
+def _signature_of(function: Callable[..., Any]) -> tuple[str | None, Raw, Callable[[str], dict[str, Any]]]:
+    import pydantic  # noqa: PLC0415  costs a tenth of a second, so only who makes a tool pays
+
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    context_parameter = None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ConfigError(
+                f"tool {function.__name__!r}: parameter {parameter.name!r} must be passable by name; "
+                "a model names every argument"
+            )
+        hint = hints.get(parameter.name, Any)
+        if hint is ToolContext:
+            context_parameter = parameter.name
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hint, default)
+    model = pydantic.create_model(
+        f"{function.__name__}_arguments", __config__=pydantic.ConfigDict(extra="forbid"), **fields
+    )
+    schema = model.model_json_schema()
+    schema.pop("title", None)
+    for field in schema.get("properties", {}).values():
+        field.pop("title", None)
+
+    def validate(arguments: str) -> dict[str, Any]:
+        try:
+            found = model.model_validate_json(arguments or "{}")
+        except pydantic.ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}"
+                for item in error.errors(include_url=False, include_input=False)[:10]
+            )
+            raise ToolFailed(f"The arguments do not fit: {problems}") from None
+        return {name: getattr(found, name) for name in fields}
+
+    return context_parameter, Raw(msgspec.json.encode(schema)), validate
+
+
+async def call_tool(
+    tool: Tool,
+    arguments: str,
+    context: ToolContext,
+    run_sync: Callable[[Callable[[], Any]], Awaitable[Any]],
+) -> str:
+    """Validate, run the body, and make text of what it returns. Raises ToolFailed with a text for the model."""
+    values = tool.validate(arguments)
+    if tool.context_parameter is not None:
+        values[tool.context_parameter] = context
+    try:
+        if tool.is_async:
+            result = await tool.function(**values)
+        else:
+            result = await run_sync(lambda: tool.function(**values))
+        return output_text(result, tool.output_bytes_max)
+    except (asyncio.CancelledError, ToolFailed):
+        raise
+    except BaseException as error:  # noqa: BLE001  SystemExit and the like are the tool's failure, not the worker's
+        raise ToolFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+
+
+def output_text(result: Any, bytes_max: int) -> str:
+    """Text as it is, anything else as JSON; too much of it keeps its head and its tail."""
+    if result is None:
+        text = ""
+    elif isinstance(result, str):
+        text = result
+    else:
+        try:
+            text = msgspec.json.encode(result, enc_hook=_encode_unknown).decode()
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise ToolFailed(f"The result of type {type(result).__name__} cannot be turned into JSON: {error}") from error
+    text = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    data = text.encode()
+    if len(data) <= bytes_max:
+        return text
+    half = bytes_max // 2
+    head = data[:half].decode("utf-8", "ignore")
+    tail = data[-half:].decode("utf-8", "ignore")
+    return f"{head}\n[… {len(data) - bytes_max:,} bytes left out …]\n{tail}"
+
+
+def _encode_unknown(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def tools_by_name(tools: Sequence[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    found: dict[str, Tool] = {}
+    for item in tools:
+        made = item if isinstance(item, Tool) else tool(item)
+        if made.name in found:
+            raise ConfigError(f"two tools are named {made.name!r}: give one of them another name")
+        found[made.name] = made
+    return found

@@ -1,0 +1,103 @@
+"""An agent: a named recipe of model, instructions, tools and limits. Plain data; nothing here runs."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from holdfast.core.decide import Budget
+from holdfast.core.records import Frozen
+from holdfast.errors import ConfigError
+from holdfast.models.base import Model, Settings, ToolSpec
+from holdfast.tools.base import Tool, tools_by_name
+from holdfast.worker.hooks import Hook
+
+
+class Agent:
+    """`Agent("support", model="openai:gpt-5", instructions="Be brief.", tools=[weather])`."""
+
+    def __init__(
+        self,
+        name: str,
+        model: str | Model,
+        *,
+        instructions: str = "",
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        fallbacks: Sequence[str | Model] = (),
+        active_tools: Sequence[str] | None = None,
+        settings: Settings | None = None,
+        budget: Budget | None = None,
+        prices: "Mapping[str, Price] | None" = None,
+        output: type | None = None,
+        context_limit: int | None = None,
+        hooks: Sequence[Hook] = (),
+        title_model: str | Model | None = None,
+        deps: Callable[[str], Any] | None = None,
+        parallel_calls_max: int = 8,
+    ) -> None:
+        if not name:
+            raise ConfigError("an agent needs a name")
+        self.name = name
+        self.model = model
+        self.fallbacks = tuple(fallbacks)
+        self.instructions = instructions
+        self.tools = tools_by_name(tools)
+        self.active_tools = None if active_tools is None else frozenset(active_tools)
+        self.settings = settings or Settings()
+        self.budget = budget or Budget()
+        self.prices = dict(prices or {})
+        self.output = output
+        self.context_limit = context_limit
+        self.hooks = tuple(hooks)
+        self.title_model = title_model
+        self.deps = deps
+        self.parallel_calls_max = parallel_calls_max
+        self._check()
+
+    def _check(self) -> None:
+        unknown = (self.active_tools or frozenset()) - set(self.tools)
+        if unknown:
+            raise ConfigError(
+                f"agent {self.name!r}: active_tools names {', '.join(sorted(unknown))}, "
+                f"which are not among its tools ({', '.join(sorted(self.tools)) or 'none'})"
+            )
+        if self.budget.cost is not None and not self.prices:
+            raise ConfigError(f"agent {self.name!r}: a cost budget needs prices; give prices={{model: Price(…)}}")
+        if self.parallel_calls_max < 1:
+            raise ConfigError(f"agent {self.name!r}: parallel_calls_max must be at least 1")
+
+    def offered(self, *limits: frozenset[str] | None) -> dict[str, Tool]:
+        """The tools a model is shown: those of the agent, narrowed by agent, chat and turn. None limits nothing."""
+        names = set(self.tools)
+        for limit in (self.active_tools, *limits):
+            if limit is not None:
+                names &= limit
+        return {name: tool for name, tool in self.tools.items() if name in names}
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when what the model is told changes; recorded with every step."""
+        digest = hashlib.blake2b(digest_size=8)
+        for text in (_name(self.model), self.instructions, *sorted(self.tools)):
+            digest.update(text.encode() + b"\0")
+        for tool in self.tools.values():
+            digest.update(bytes(tool.schema))
+        return digest.hexdigest()
+
+
+class Price(Frozen):
+    """What a model costs, per million tokens, in the user's own currency."""
+
+    input: float
+    output: float
+
+
+def tool_specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
+    return tuple(
+        ToolSpec(name=tool.name, description=tool.description, schema=Raw(bytes(tool.schema))) for tool in tools.values()
+    )
+
+
+def _name(model: str | Model) -> str:
+    return model if isinstance(model, str) else model.name

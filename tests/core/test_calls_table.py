@@ -1,0 +1,184 @@
+"""The call table: pinned, and walked with the events that cause each of its own."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.core import events as ev
+from holdfast.core.apply import Refused
+from holdfast.core.records import FINAL, CallState, External
+from holdfast.core.states import CALLS, OPEN, OUTSIDE, RUNNABLE, CallEvent
+from tests.support.story import Story
+
+MATRIX = """
+event     planned    asking     approved   started    external   done     denied   unknown  cancelled
+ask       asking     refused    refused    refused    refused    refused  refused  refused  refused
+approve   refused    approved   refused    refused    refused    refused  refused  refused  refused
+deny      denied     denied     refused    refused    refused    refused  refused  refused  refused
+start     started    refused    started    refused    refused    refused  refused  refused  refused
+delegate  external   refused    external   refused    refused    refused  refused  refused  refused
+finish    refused    refused    refused    done       done       refused  refused  refused  refused
+refuse    done       refused    done       refused    refused    refused  refused  refused  refused
+revert    refused    refused    refused    planned    refused    refused  refused  refused  refused
+lose      refused    refused    refused    unknown    refused    refused  refused  refused  refused
+doubt     refused    refused    refused    external   refused    refused  refused  refused  refused
+cancel    cancelled  cancelled  cancelled  cancelled  cancelled  refused  refused  refused  refused
+"""
+
+HEADER, *LINES = [line.split() for line in MATRIX.strip().splitlines()]
+PINNED = {
+    (CallEvent(row), CallState(state)): None if target == "refused" else CallState(target)
+    for row, *targets in LINES
+    for state, target in zip(HEADER[1:], targets, strict=True)
+}
+
+
+def test_every_call_state_and_every_call_event_has_been_decided_upon() -> None:
+    assert HEADER[1:] == [state.value for state in CallState]
+    assert [row for row, *_ in LINES] == [event.value for event in CallEvent]
+
+
+@pytest.mark.parametrize(("event", "state"), list(PINNED))
+def test_the_table_says_what_is_pinned_here(event: CallEvent, state: CallState) -> None:
+    assert CALLS[event].get(state) == PINNED[event, state]
+
+
+def test_every_call_state_is_runnable_or_outside_or_final() -> None:
+    assert set(CallState) == RUNNABLE | OUTSIDE | FINAL
+    assert len(RUNNABLE) + len(OUTSIDE) + len(FINAL) == len(CallState)
+    assert OPEN == RUNNABLE | OUTSIDE
+
+
+def test_nothing_leads_out_of_a_final_state_and_something_out_of_every_other() -> None:
+    left = {state for row in CALLS.values() for state in row}
+    assert left == set(CallState) - FINAL
+
+
+# --- the walk ---------------------------------------------------------------------------------------
+
+# A chat whose call `a` is in each state; `b` stays planned, so that the batch stays open. Where the outcome of `a`
+# is lost, its class decides, so both are told.
+
+
+def planned(**how: str) -> Story:
+    return Story().claimed().calls("a", "b", **how)  # type: ignore[arg-type]
+
+
+def asking() -> Story:
+    return planned().asks("a", expires_in_ms=1_000)
+
+
+def approved() -> Story:
+    story = asking()
+    story.does(ev.Approve(call_id="a"))
+    return story
+
+
+def started(**how: str) -> Story:
+    return planned(**how).starts("a")
+
+
+def external() -> Story:
+    return planned().delegates("a", expires_in_ms=1_000)
+
+
+def denied() -> Story:
+    story = asking()
+    story.does(ev.Deny(call_id="a"))
+    return story
+
+
+def cancelled() -> Story:
+    story = external().later(1_000)
+    story.does(ev.Due())
+    return story
+
+
+CHATS: dict[CallState, Callable[[], Story]] = {
+    CallState.PLANNED: planned,
+    CallState.ASKING: asking,
+    CallState.APPROVED: approved,
+    CallState.STARTED: started,
+    CallState.EXTERNAL: external,
+    CallState.DONE: lambda: started().returns("a"),
+    CallState.DENIED: denied,
+    CallState.UNKNOWN: lambda: started().lost().claimed(),
+    CallState.CANCELLED: cancelled,
+}
+
+
+@pytest.mark.parametrize("state", list(CallState))
+def test_there_is_a_call_to_try_in_every_state(state: CallState) -> None:
+    assert CHATS[state]().call("a").state is state
+
+
+def try_(story: Story, event: ev.Event) -> None:
+    """Refused or not; whatever else it does, a refusal must be about the call's state."""
+    outcome = story.store.apply(story.chat_id, event, now=story.now)
+    if isinstance(outcome, Refused):
+        assert outcome.reason == "call_state"
+        assert "'a'" in outcome.message
+
+
+# What asks for one call to move is refused where the table refuses; what happens to a whole chat passes by the calls
+# that it does not concern.
+ASKED: dict[CallEvent, list[Callable[[Story], ev.Event]]] = {
+    CallEvent.ASK: [lambda story: ev.AskApproval(by=story.by, call_id="a", question="May I?")],
+    CallEvent.APPROVE: [lambda story: ev.Approve(call_id="a")],
+    CallEvent.DENY: [lambda story: ev.Refuse(by=story.by, call_id="a", content="no", denied=True)],
+    CallEvent.START: [lambda story: ev.StartCalls(by=story.by, call_ids=("a",))],
+    CallEvent.DELEGATE: [lambda story: ev.Delegate(by=story.by, call_id="a", external=External.CLIENT)],
+    CallEvent.FINISH: [
+        lambda story: ev.Outcome(by=story.by, call_id="a", content="ok"),
+        lambda story: ev.Submit(call_id="a", content="ok"),
+    ],
+    CallEvent.REFUSE: [lambda story: ev.Refuse(by=story.by, call_id="a", content="no")],
+    CallEvent.REVERT: [lambda story: ev.Release(by=story.by, never_begun=("a",))],
+}
+
+
+def lose(story: Story) -> None:
+    story.lost().claimed()
+
+
+def stop(story: Story) -> None:
+    story.stops()
+    story.finishes_stop()
+
+
+@pytest.mark.parametrize(("event", "state"), [pair for pair in PINNED if pair[0] in ASKED])
+def test_a_call_moves_when_asked_to_if_the_table_says_so(event: CallEvent, state: CallState) -> None:
+    story = CHATS[state]()
+    before = story.snapshot
+    for asking in ASKED[event]:
+        try_(story, asking(story))
+    assert story.call("a").state is (PINNED[event, state] or state)
+    assert (story.snapshot == before) is (PINNED[event, state] is None)
+
+
+@pytest.mark.parametrize("state", list(CallState))
+def test_a_call_whose_outcome_is_lost_is_unknown_if_it_had_started(state: CallState) -> None:
+    story = CHATS[state]()
+    lose(story)
+    assert story.call("a").state is (PINNED[CallEvent.LOSE, state] or state)
+
+
+@pytest.mark.parametrize("state", list(CallState))
+def test_a_call_whose_outcome_is_lost_is_doubted_if_it_had_started_and_a_person_is_to_be_asked(
+    state: CallState,
+) -> None:
+    story = started(on_unknown="ask") if state is CallState.STARTED else CHATS[state]()
+    lose(story)
+    assert story.call("a").state is (PINNED[CallEvent.DOUBT, state] or state)
+
+
+@pytest.mark.parametrize("state", list(CallState))
+def test_a_stop_cancels_a_call_that_is_open_and_leaves_one_that_is_over(state: CallState) -> None:
+    story = CHATS[state]()
+    stop(story)
+    assert story.call("a").state is (PINNED[CallEvent.CANCEL, state] or state)
+
+
+def test_the_walk_covers_the_table() -> None:
+    assert set(ASKED) | {CallEvent.LOSE, CallEvent.DOUBT, CallEvent.CANCEL} == set(CallEvent)
+    assert set(CHATS) == set(CallState)

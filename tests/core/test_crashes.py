@@ -1,0 +1,299 @@
+"""Lost workers: what a successor finds, what the model is told, when a chat is given up; and repairs."""
+
+import pytest
+
+from holdfast.core import events as ev
+from holdfast.core.apply import Change, apply
+from holdfast.core.journal import CallChanged, ChatRepaired, PreviewReset
+from holdfast.core.limits import UNCLEAN_BACKOFF_MS, Limits, unclean_backoff_ms
+from holdfast.core.records import Cause, External, Replay, Snapshot, State, Synthetic, last_attempt_of
+from tests.support import invariants
+from tests.support.situations import (
+    SITUATIONS,
+    answered,
+    broken,
+    call_started_beside_planned,
+    calls_planned,
+    model_next,
+    nearly_given_up,
+    said,
+    stopped,
+    waiting,
+)
+from tests.support.story import START, Story, assistant
+
+# --- what was started and never ended ---------------------------------------------------------------
+
+
+def test_an_unsafe_call_that_was_lost_is_unknown_and_the_model_is_told_to_verify() -> None:
+    story = call_started_beside_planned().lost().claimed("w2")
+    assert (story.call("a").state, story.call("a").starts) == ("unknown", 1)
+    assert story.is_synthetic("a", Synthetic.UNKNOWN)
+    assert "Verify before you try again" in story.result("a").content
+    assert story.call("b").state == "planned"
+
+
+def test_an_unsafe_call_that_was_lost_can_be_put_before_a_person() -> None:
+    story = model_next().calls("a", start=True, on_unknown="ask").lost().claimed("w2")
+    call = story.call("a")
+    assert (call.state, call.external) == ("external", External.QUESTION)
+    assert "Outcome unknown" in (call.question or "")
+    story.parks()
+    story.does(ev.Submit(call_id="a", content="It went through.", by="ann"))
+    assert (story.state, story.phase, story.result("a").content) == ("running", "model", "It went through.")
+
+
+@pytest.mark.parametrize("replay", [Replay.PURE, Replay.IDEMPOTENT])
+def test_a_pure_or_idempotent_call_that_was_lost_simply_runs_again(replay: Replay) -> None:
+    story = model_next().calls("a", start=True, replay=replay).lost().claimed("w2")
+    assert (story.call("a").state, story.call("a").started_at) == ("planned", None)
+    assert story.journal[-1] == CallChanged(
+        call_id="a", name="tool", state=story.call("a").state, detail="runs again"
+    )
+    story.starts("a").returns("a")
+    assert (story.call("a").starts, story.result("a").content) == (2, "ok")
+
+
+def test_when_nothing_is_left_of_a_lost_batch_the_model_is_next_and_steering_joins() -> None:
+    story = model_next().calls("a", start=True)
+    story.sends("s1", "steer")
+    story.lost().claimed("w2")
+    assert (story.phase, story.ids) == ("model", ["m1", "calls-a", "a.result", "s1"])
+
+
+def test_what_is_outside_stays_outside_when_a_worker_is_lost() -> None:
+    story = calls_planned().asks("a").delegates("b").lost().claimed("w2")
+    assert [call.state.value for call in story.snapshot.calls] == ["asking", "external"]
+
+
+def test_a_result_that_was_committed_survives_its_worker() -> None:
+    story = model_next().calls("a", "b", start=True).returns("a", "kept").lost().claimed("w2")
+    assert story.result("a").content == "kept"
+    assert story.call("a").state == "done"
+
+
+def test_a_stop_asks_nobody_about_a_lost_call() -> None:
+    story = model_next().calls("a", start=True, on_unknown="ask")
+    story.stops()
+    story.lost().claimed("w2")
+    assert story.is_synthetic("a", Synthetic.UNKNOWN)
+    story.finishes_stop()
+    assert story.state == "idle"
+
+
+def test_losing_a_worker_touches_only_ownership() -> None:
+    story = call_started_beside_planned()
+    before = story.snapshot
+    story.does(ev.LeaseExpired(worker="w1"))
+    assert (story.state, story.snapshot.calls, story.chat.epoch) == ("running", before.calls, before.chat.epoch)
+    assert (story.chat.worker, story.chat.wake_at) == (None, story.now)
+
+
+def test_only_the_holders_lease_counts() -> None:
+    story = model_next()
+    story.refuses(ev.LeaseExpired(worker="w2"), reason="stale_writer")
+    Story().refuses(ev.LeaseExpired(worker="w1"), reason="stale_writer")
+
+
+def test_a_chat_that_nobody_needs_to_hold_loses_nothing_with_a_lease() -> None:
+    for telling in (answered, waiting):
+        telling().refuses(ev.LeaseExpired(worker="w1"), reason="state")
+
+
+# --- the preview ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cause", "clean"), [(Cause.SHUTDOWN, True), (Cause.CRASH, False)])
+def test_clients_forget_the_preview_when_the_model_is_to_be_asked_again(cause: Cause, clean: bool) -> None:
+    story = model_next()
+    story.does(ev.Release(by=story.by) if clean else ev.LeaseExpired(worker="w1"))
+    assert story.journal[-1] == PreviewReset(attempt=last_attempt_of(1), cause=cause)
+    assert story.chat.attempt_ended == last_attempt_of(1)
+    story.claimed("w2").says()
+
+
+def test_clients_keep_the_preview_of_a_stopping_chat_for_it_becomes_the_partial_text() -> None:
+    story = stopped(model_next)
+    story.does(ev.LeaseExpired(worker="w1"))
+    assert story.tells(PreviewReset) == []
+    assert story.chat.attempt_ended == 0
+
+
+def test_there_is_no_preview_to_forget_while_calls_run() -> None:
+    story = call_started_beside_planned().lost()
+    assert story.tells(PreviewReset) == []
+
+
+# --- a clean handover -------------------------------------------------------------------------------
+
+
+def test_a_clean_handover_turns_calls_that_never_began_back_to_planned() -> None:
+    story = model_next().calls("a", "b", start=True)
+    story.does(ev.Release(by=story.by, never_begun=("a",)))
+    assert [(call.state.value, call.starts) for call in story.snapshot.calls] == [("planned", 0), ("started", 1)]
+    assert (story.chat.worker, story.chat.wake_at, story.chat.unclean) == (None, story.now, 0)
+
+
+def test_an_unsafe_call_that_never_began_may_start_under_the_next_worker() -> None:
+    story = model_next().calls("a", start=True)
+    story.does(ev.Release(by=story.by, never_begun=("a",)))
+    story.claimed("w2").starts("a").returns("a")
+    assert (story.call("a").starts, story.result("a").content) == (1, "ok")
+
+
+def test_a_tool_still_running_after_the_grace_counts_as_crashed() -> None:
+    story = model_next().calls("a", start=True)
+    story.does(ev.Release(by=story.by))
+    story.claimed("w2")
+    assert story.is_synthetic("a", Synthetic.UNKNOWN)
+
+
+def test_only_started_calls_can_have_never_begun() -> None:
+    story = calls_planned()
+    story.refuses(ev.Release(by=story.by, never_begun=("a",)), reason="call_state")
+    story.refuses(ev.Release(by=story.by, never_begun=("x",)), reason="no_such_call")
+
+
+# --- poison -----------------------------------------------------------------------------------------
+
+
+def test_unclean_claims_are_counted_and_back_off() -> None:
+    story = Story()
+    waits = []
+    for n in range(1, 5):
+        story.claimed()
+        story.does(ev.LeaseExpired(worker="w1"))
+        assert story.chat.unclean == n
+        waits.append((story.chat.wake_at or 0) - story.now)
+        story.later(waits[-1])
+    assert waits == [0, 1_000, 5_000, 15_000]
+
+
+def test_the_first_crash_costs_nothing_and_the_backoff_has_an_end() -> None:
+    assert unclean_backoff_ms(1) == 0
+    assert unclean_backoff_ms(99) == UNCLEAN_BACKOFF_MS[-1]
+
+
+def test_after_five_unclean_claims_the_chat_has_failed_with_cause_crash() -> None:
+    story = nearly_given_up()
+    assert story.chat.unclean == 4
+    story.does(ev.LeaseExpired(worker="w1"))
+    assert (story.state, story.chat.cause, story.chat.worker, story.chat.wake_at) == (
+        "failed",
+        Cause.CRASH,
+        None,
+        None,
+    )
+    assert story.chat.error is not None
+    assert (story.chat.error.code, story.chat.error.cause) == ("crash", Cause.CRASH)
+    assert "5 workers in a row" in story.chat.error.message
+
+
+def test_when_a_chat_is_given_up_its_lost_calls_are_answered_by_their_class() -> None:
+    story = Story(limits=Limits(unclean_claims_max=1)).claimed().calls("a", "b", start=True).lost()
+    assert story.state == "failed"
+    assert story.is_synthetic("a", Synthetic.UNKNOWN)
+
+
+def test_the_preview_of_a_chat_that_is_given_up_is_over() -> None:
+    story = nearly_given_up()
+    story.does(ev.LeaseExpired(worker="w1"))
+    assert story.chat.attempt_ended == last_attempt_of(5)
+
+
+def crashed_once() -> Story:
+    return model_next().calls("a", "b", replay=Replay.PURE, start=True).lost().claimed()
+
+
+def test_a_real_outcome_forgives_earlier_crashes() -> None:
+    story = crashed_once()
+    assert story.chat.unclean == 1
+    assert story.starts("a").chat.unclean == 1
+    assert story.returns("a").chat.unclean == 0
+
+
+def test_parking_and_the_end_of_a_turn_or_stop_forgive_earlier_crashes() -> None:
+    assert crashed_once().asks("a").asks("b").parks().chat.unclean == 0
+    assert said().lost().claimed().finishes().chat.unclean == 0
+    story = crashed_once()
+    story.stops()
+    story.finishes_stop()
+    assert story.chat.unclean == 0
+
+
+def test_a_response_alone_does_not_forgive_them() -> None:
+    """A chat whose response makes the next step crash would otherwise never be given up."""
+    story = model_next().lost().claimed().says()
+    assert story.chat.unclean == 1
+
+
+def test_a_new_turn_forgives_earlier_crashes() -> None:
+    story = nearly_given_up()
+    story.does(ev.LeaseExpired(worker="w1"))
+    story.sends("m2")
+    assert story.chat.unclean == 0
+
+
+# --- repairs ----------------------------------------------------------------------------------------
+
+BROKEN = [(state, reason) for state, reasons in broken().items() for reason in reasons]
+
+
+def repaired(snapshot: Snapshot, *, lease_is_live: bool) -> Snapshot:
+    change = apply(snapshot, ev.Repair(reason="test", lease_is_live=lease_is_live), START)
+    assert isinstance(change, Change)
+    assert ChatRepaired(reason="test") in [line.entry for line in change.lines]
+    return change.after
+
+
+@pytest.mark.parametrize(("state", "reason"), BROKEN)
+@pytest.mark.parametrize("lease_is_live", [True, False])
+def test_the_sweeper_mends_every_broken_chat(state: State, reason: str, lease_is_live: bool) -> None:
+    after = repaired(broken()[state][reason], lease_is_live=lease_is_live)
+    live = {"w1"} if lease_is_live else set[str]()
+    assert invariants.promise_7(after, live) == []
+    assert invariants.consistency(after) == []
+
+
+@pytest.mark.parametrize(("state", "reason"), BROKEN)
+def test_what_the_sweeper_mends_was_broken(state: State, reason: str) -> None:
+    snapshot = broken()[state][reason]
+    live = set[str]() if reason == "dead holder" else {"w1"}
+    assert invariants.promise_7(snapshot, live) + invariants.consistency(snapshot) != []
+
+
+def test_a_repair_leaves_the_holder_of_a_live_lease_alone() -> None:
+    story = model_next()
+    story.does(ev.Repair(reason="test", lease_is_live=True))
+    assert (story.chat.worker, story.chat.fence, story.chat.wake_at) == ("w1", 1, None)
+
+
+def test_a_repair_takes_the_chat_from_a_dead_holder_and_resets_its_preview() -> None:
+    story = model_next()
+    story.does(ev.Repair(reason="test", lease_is_live=False))
+    assert (story.chat.worker, story.chat.wake_at) == (None, story.now)
+    assert PreviewReset(attempt=last_attempt_of(1), cause=Cause.LEASE_LOST) in story.journal
+    story.refuses(story.response(assistant("late")), reason="stale_writer")
+
+
+def test_a_repair_keeps_a_backoff() -> None:
+    story = model_next().lost().claimed()
+    story.does(ev.LeaseExpired(worker="w1"))
+    wake_at = story.chat.wake_at
+    story.does(ev.Repair(reason="test", lease_is_live=False))
+    assert story.chat.wake_at == wake_at
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_repair_does_not_harm_a_chat_that_needs_none(state: State) -> None:
+    for name, telling in SITUATIONS[state].items():
+        story = telling()
+        before = story.snapshot
+        story.does(ev.Repair(reason="test", lease_is_live=True))
+        after = story.snapshot
+        assert (after.calls, after.queue) == (before.calls, before.queue), name
+        assert (after.chat.state, after.chat.worker, after.chat.wake_at) == (
+            before.chat.state,
+            before.chat.worker,
+            before.chat.wake_at,
+        ), name

@@ -1,0 +1,182 @@
+"""The ownership table: pinned, and walked with the events that cause each of its own."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.core import events as ev
+from holdfast.core.apply import Refused, apply
+from holdfast.core.states import OWNERSHIP, Owner, OwnerEvent
+from tests.support.situations import HOUR_MS, answered, failed, model_next, said, unclaimed, waiting
+from tests.support.story import BOOM, START, Story
+
+MATRIX = """
+event    unowned  held
+claim    held     refused
+write    refused  held
+rest     unowned  unowned
+release  refused  unowned
+expire   refused  unowned
+"""
+
+HEADER, *LINES = [line.split() for line in MATRIX.strip().splitlines()]
+PINNED = {
+    (OwnerEvent(row), Owner(owner)): None if target == "refused" else Owner(target)
+    for row, *targets in LINES
+    for owner, target in zip(HEADER[1:], targets, strict=True)
+}
+
+
+def test_every_owner_and_every_event_has_been_decided_upon() -> None:
+    assert HEADER[1:] == [owner.value for owner in Owner]
+    assert [row for row, *_ in LINES] == [event.value for event in OwnerEvent]
+
+
+@pytest.mark.parametrize(("event", "owner"), list(PINNED))
+def test_the_table_says_what_is_pinned_here(event: OwnerEvent, owner: Owner) -> None:
+    assert OWNERSHIP[event].get(owner) == PINNED[event, owner]
+
+
+# A chat that is unowned or held, and the event that makes the table's event happen to it.
+Trial = tuple[Callable[[], Story], Callable[[Story], ev.Event]]
+
+TRIALS: dict[tuple[OwnerEvent, Owner], list[Trial]] = {
+    (OwnerEvent.CLAIM, Owner.UNOWNED): [(unclaimed, lambda story: ev.Claim(worker="w1"))],
+    (OwnerEvent.CLAIM, Owner.HELD): [
+        (model_next, lambda story: ev.Claim(worker="w2")),
+        (model_next, lambda story: ev.Claim(worker="w1")),
+    ],
+    (OwnerEvent.WRITE, Owner.UNOWNED): [(unclaimed, lambda story: ev.Note(by=story.by, topic="x"))],
+    (OwnerEvent.WRITE, Owner.HELD): [(model_next, lambda story: ev.Note(by=story.by, topic="x"))],
+    (OwnerEvent.REST, Owner.UNOWNED): [(waiting, lambda story: ev.Stop())],
+    (OwnerEvent.REST, Owner.HELD): [
+        (said, lambda story: ev.FinishTurn(by=story.by)),
+        (lambda: _outside(), lambda story: ev.Park(by=story.by)),
+        (model_next, lambda story: ev.Fail(by=story.by, error=BOOM)),
+    ],
+    (OwnerEvent.RELEASE, Owner.UNOWNED): [(unclaimed, lambda story: ev.Release(by=story.by))],
+    (OwnerEvent.RELEASE, Owner.HELD): [(model_next, lambda story: ev.Release(by=story.by))],
+    (OwnerEvent.EXPIRE, Owner.UNOWNED): [(unclaimed, lambda story: ev.LeaseExpired(worker="w1"))],
+    (OwnerEvent.EXPIRE, Owner.HELD): [(model_next, lambda story: ev.LeaseExpired(worker="w1"))],
+}
+
+
+def _outside() -> Story:
+    return model_next().calls("a").asks("a")
+
+
+def owner_of(story: Story) -> Owner:
+    return Owner.HELD if story.chat.worker else Owner.UNOWNED
+
+
+@pytest.mark.parametrize(("event", "owner"), list(PINNED))
+def test_what_happens_to_a_chats_owner_is_what_the_table_says(event: OwnerEvent, owner: Owner) -> None:
+    for telling, happening in TRIALS[event, owner]:
+        story = telling()
+        assert owner_of(story) is owner
+        outcome = apply(story.snapshot, happening(story), story.now)
+        if PINNED[event, owner] is None:
+            assert isinstance(outcome, Refused)
+            assert outcome.reason == ("taken" if event is OwnerEvent.CLAIM else "stale_writer")
+        else:
+            assert not isinstance(outcome, Refused), outcome
+            assert (Owner.HELD if outcome.after.chat.worker else Owner.UNOWNED) is PINNED[event, owner]
+
+
+# --- claim ------------------------------------------------------------------------------------------
+
+
+def test_every_claim_has_a_higher_fence_than_the_one_before() -> None:
+    story = Story()
+    assert story.claimed("w1").chat.fence == 1
+    assert story.lost().claimed("w2").chat.fence == 2
+    assert story.lost().claimed("w2").chat.fence == 3
+
+
+def test_a_held_chat_needs_no_wake_at_and_has_none() -> None:
+    story = Story()
+    assert story.chat.wake_at == START
+    assert story.claimed().chat.wake_at is None
+
+
+def test_a_chat_that_is_not_due_yet_is_not_claimed() -> None:
+    story = Story().claimed().lost().claimed()
+    story.does(ev.LeaseExpired(worker="w1"))
+    assert story.chat.wake_at == story.now + 1_000
+    story.later(999).refuses(ev.Claim(worker="w2"), reason="not_due")
+    story.later(1).claimed("w2")
+
+
+@pytest.mark.parametrize("telling", [answered, failed])
+def test_a_chat_at_rest_is_not_claimed(telling: Callable[[], Story]) -> None:
+    telling().later(HOUR_MS).refuses(ev.Claim(worker="w2"), reason="state")
+
+
+def test_a_waiting_chat_is_claimed_only_when_its_wake_at_is_due() -> None:
+    waiting().later(HOUR_MS).refuses(ev.Claim(worker="w2"), reason="not_due")
+    story = waiting(expires_in_ms=1_000)
+    story.later(999).refuses(ev.Claim(worker="w2"), reason="not_due")
+    story.later(1).claimed("w2")
+    assert (story.state, story.chat.worker) == ("running", "w2")
+
+
+# --- a stale writer ---------------------------------------------------------------------------------
+
+
+def test_a_writer_whose_fence_is_old_is_refused_and_told_who_holds_the_chat() -> None:
+    story = Story().claimed("w1")
+    stale = story.by
+    story.lost().claimed("w2")
+    refused = story.refuses(ev.Note(by=stale, topic="x"), reason="stale_writer")
+    assert "held by w2 under fence 2" in refused.message
+
+
+def test_the_same_worker_with_an_old_fence_is_as_stale_as_any_other() -> None:
+    story = Story().claimed("w1")
+    stale = story.by
+    story.lost().claimed("w1")
+    story.refuses(ev.FinishTurn(by=stale), reason="stale_writer")
+
+
+def test_a_worker_that_guesses_the_fence_is_refused() -> None:
+    story = Story().claimed("w1")
+    story.refuses(ev.Note(by=ev.Writer("w2", 1, 0), topic="x"), reason="stale_writer")
+
+
+def test_a_write_made_for_an_older_epoch_is_refused() -> None:
+    story = Story().claimed()
+    stale = story.by
+    story.sends("i1", "interrupt")
+    story.refuses(ev.Note(by=stale, topic="x"), reason="stale_epoch")
+
+
+@pytest.mark.parametrize("row", sorted(ev.EVENTS))
+def test_every_event_of_a_runner_is_fenced(row: str) -> None:
+    is_runners = issubclass(ev.EVENTS[row], ev.RunnerEvent)
+    assert is_runners == ("by" in ev.EVENTS[row].__struct_fields__ and row not in ("approve", "deny", "submit"))
+
+
+def test_only_real_outcomes_the_end_of_a_stop_and_a_handover_pass_an_older_epoch() -> None:
+    """After history was cut: what has happened has happened, and the stop must end."""
+    assert {"outcome", "finish_stop", "release"} == ev.EPOCH_FREE
+    for kind in ("outcome", "finish_stop", "release"):
+        story = Story().claimed().calls("a", start=True)
+        before = story.by
+        story.edits(0)
+        assert story.chat.epoch == before.epoch + 1
+        event: dict[str, ev.Event] = {
+            "outcome": ev.Outcome(by=before, call_id="a", content="ok"),
+            "finish_stop": ev.FinishStop(by=before),
+            "release": ev.Release(by=before),
+        }
+        story.does(event[kind])
+
+
+def test_not_even_those_pass_an_older_fence() -> None:
+    story = Story().claimed().calls("a", start=True)
+    stale = story.by
+    story.lost().claimed("w2")
+    story.refuses(ev.Outcome(by=stale, call_id="a", content="ok"), reason="stale_writer")
+    story.refuses(ev.Release(by=stale), reason="stale_writer")
+    story.stops()
+    story.refuses(ev.FinishStop(by=stale), reason="stale_writer")

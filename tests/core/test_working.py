@@ -1,0 +1,492 @@
+"""What a runner commits: responses, attempts, calls, outcomes, compactions, the end of a turn."""
+
+import pytest
+
+from holdfast.core import events as ev
+from holdfast.core import history
+from holdfast.core.journal import (
+    AttemptFailed,
+    CallsStarted,
+    ChatFailed,
+    Compacted,
+    CompactionFailed,
+    MessageAdded,
+    Noted,
+    PreviewReset,
+    TurnEnded,
+)
+from holdfast.core.limits import Limits
+from holdfast.core.records import (
+    Cause,
+    Compaction,
+    External,
+    Failure,
+    Message,
+    Replay,
+    Role,
+    Synthetic,
+    ToolResult,
+    attempt_id,
+    fence_of,
+    last_attempt_of,
+)
+from tests.support.situations import (
+    answered,
+    call_started_beside_planned,
+    calls_planned,
+    compacting,
+    failed,
+    model_next,
+    only_outside,
+    said,
+    said_with_queue,
+    stopped,
+    waiting,
+)
+from tests.support.story import BOOM, Story, asks_for, assistant
+
+# --- a response -------------------------------------------------------------------------------------
+
+
+def test_a_response_without_calls_leaves_nothing_owed() -> None:
+    story = said()
+    assert (story.state, story.phase, story.ids, story.chat.step) == ("running", "rest", ["m1", "said"], 1)
+    assert story.chat.batch is None
+
+
+def test_a_response_with_calls_plans_them_and_keeps_their_results_places_free() -> None:
+    story = calls_planned()
+    assert (story.phase, [call.state.value for call in story.snapshot.calls]) == ("calls", ["planned"] * 2)
+    assert [call.pos for call in story.snapshot.calls] == [2, 3]
+    assert (story.chat.length, len(story.history)) == (4, 2)
+
+
+def test_a_batch_is_numbered_by_the_journal_entry_of_its_response() -> None:
+    story = calls_planned()
+    entry = story.journal[(story.chat.batch or 0) - 1]
+    assert isinstance(entry, MessageAdded)
+    assert b"calls-a-b" in bytes(entry.message)
+
+
+def test_bodies_that_nothing_can_come_before_start_with_the_response() -> None:
+    story = model_next()
+    story.does(story.response(assistant("r", *asks_for("a", "b")), start=("b",)))
+    assert [(call.state.value, call.starts) for call in story.snapshot.calls] == [("planned", 0), ("started", 1)]
+    entry = story.journal[-1]
+    assert isinstance(entry, MessageAdded)
+    assert entry.started == ("b",)
+
+
+def test_results_are_durable_as_they_finish_and_stand_in_the_order_of_the_calls() -> None:
+    story = model_next().calls("a", "b", "c", start=True)
+    story.returns("c")
+    assert story.ids == ["m1", "calls-a-b-c", "c.result"]
+    story.returns("a").returns("b")
+    assert story.ids == ["m1", "calls-a-b-c", "a.result", "b.result", "c.result"]
+    assert history.problems(story.history) == []
+
+
+def test_the_model_is_next_when_the_last_result_is_there_and_not_before() -> None:
+    story = model_next().calls("a", "b", start=True).returns("b")
+    assert story.phase == "calls"
+    assert story.returns("a").phase == "model"
+
+
+def test_a_response_that_nobody_asked_for_is_refused() -> None:
+    for story in (calls_planned(), said()):
+        story.refuses(story.response(assistant("again")), reason="not_the_models_turn")
+
+
+def test_a_committed_step_does_not_happen_again() -> None:
+    """Promise 2: the same response once more, with another commit id."""
+    story = model_next()
+    response = story.response(assistant("r"))
+    story.does(response)
+    story.refuses(response, reason="not_the_models_turn")
+
+
+@pytest.mark.parametrize("telling", [answered, waiting, failed])
+def test_a_chat_that_nobody_holds_takes_no_response(telling: type[Story]) -> None:
+    story = telling()
+    story.refuses(story.response(assistant("r")), reason="stale_writer")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(id="r", role=Role.USER, parts=()),
+        Message(id="r", role=Role.TOOL, parts=(ToolResult(call_id="a", name="t"),)),
+        Message(id="r", role=Role.ASSISTANT, parts=(ToolResult(call_id="a", name="t"),)),
+        Message(id="r", role=Role.ASSISTANT, parts=asks_for("a", "a")),
+    ],
+)
+def test_a_response_is_an_assistant_message_with_calls_of_its_own(message: Message) -> None:
+    story = model_next()
+    story.refuses(story.response(message), reason="wrong_message")
+
+
+def test_every_call_of_a_response_has_exactly_one_plan() -> None:
+    story = model_next()
+    message, attempt = assistant("r", *asks_for("a", "b")), story.next_attempt()
+    for plans in ((), (ev.PlannedCall(id="a"),), tuple(ev.PlannedCall(id=id) for id in "abc")):
+        event = ev.Responded(by=story.by, message=message, attempt=attempt, plans=plans)
+        story.refuses(event, reason="wrong_message")
+
+
+def test_a_response_with_too_many_calls_is_refused_and_the_limit_named() -> None:
+    story = Story(limits=Limits(batch_calls_max=2)).claimed()
+    story.refuses(story.response(assistant("r", *asks_for("a", "b", "c"))), reason="limit")
+    story.calls("a", "b")
+
+
+# --- attempts ---------------------------------------------------------------------------------------
+
+
+def test_attempts_are_numbered_by_fence_and_order() -> None:
+    assert attempt_id(1, 1) < attempt_id(1, 2) < last_attempt_of(1) < attempt_id(2, 1)
+    assert [fence_of(attempt_id(7, n)) for n in (1, 2, (1 << 20) - 1)] == [7, 7, 7]
+    assert fence_of(last_attempt_of(7)) == 7
+
+
+@pytest.mark.parametrize("n", [0, -1, 1 << 20])
+def test_an_attempt_out_of_range_is_an_error(n: int) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        attempt_id(1, n)
+
+
+def test_the_last_attempt_number_is_at_or_above_every_attempt_of_its_fence() -> None:
+    assert last_attempt_of(3) == attempt_id(3, (1 << 20) - 1)
+
+
+def test_a_response_ends_its_attempt_and_those_before_it() -> None:
+    story = model_next()
+    story.next_attempt()
+    change = story.does(story.response(assistant("r")))
+    assert story.chat.attempt_ended == attempt_id(1, 2)
+    assert change.ended_attempt == attempt_id(1, 2)
+
+
+def test_a_lost_attempt_is_recorded_with_its_whole_story_and_the_turn_goes_on() -> None:
+    story = model_next()
+    attempt = story.next_attempt()
+    story.does(
+        ev.AttemptLost(
+            by=story.by, attempt=attempt, model="m", error="overloaded", code="busy", status=529, retry_in_ms=900
+        )
+    )
+    failed_entry = AttemptFailed(
+        attempt=attempt, model="m", error="overloaded", code="busy", status=529, retry_in_ms=900
+    )
+    assert story.journal[-2:] == [failed_entry, PreviewReset(attempt=attempt)]
+    assert (story.state, story.phase, story.chat.attempt_ended) == ("running", "model", attempt)
+    story.says()
+
+
+def test_an_attempt_that_is_over_neither_responds_nor_is_lost_again() -> None:
+    story = model_next()
+    attempt = story.next_attempt()
+    lost = ev.AttemptLost(by=story.by, attempt=attempt, model="m", error="x")
+    story.does(lost)
+    story.refuses(lost, reason="wrong_message")
+    story.refuses(ev.Responded(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
+
+
+@pytest.mark.parametrize("fence", [1, 3])
+def test_an_attempt_of_another_fence_neither_responds_nor_is_lost(fence: int) -> None:
+    story = model_next().lost().claimed("w2")
+    attempt = attempt_id(fence, 1)
+    story.refuses(ev.Responded(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
+    story.refuses(ev.AttemptLost(by=story.by, attempt=attempt, model="m", error="x"), reason="wrong_message")
+
+
+def test_an_error_that_comes_because_we_stopped_the_stream_is_no_failed_attempt() -> None:
+    story = stopped(model_next)
+    event = ev.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cancelled")
+    story.refuses(event, reason="state")
+
+
+def test_when_a_chat_rests_all_its_attempts_are_over() -> None:
+    for story in (answered(), failed()):
+        assert story.chat.attempt_ended == last_attempt_of(story.chat.fence)
+
+
+# --- calls ------------------------------------------------------------------------------------------
+
+
+def test_a_start_is_recorded_before_the_body_begins() -> None:
+    story = calls_planned().starts("a", "b")
+    assert [(c.state.value, c.started_at, c.starts) for c in story.snapshot.calls] == [("started", story.now, 1)] * 2
+    assert story.journal[-1] == CallsStarted(call_ids=("a", "b"))
+
+
+def test_an_unsafe_call_starts_at_most_once() -> None:
+    """Promise 3."""
+    story = call_started_beside_planned()
+    story.refuses(ev.StartCalls(by=story.by, call_ids=("a",)), reason="call_state")
+    story.refuses(ev.StartCalls(by=story.by, call_ids=("b", "b")), reason="call_state")
+    story.refuses(ev.StartCalls(by=story.by, call_ids=("b", "a")), reason="call_state")
+    assert story.call("b").state == "planned"
+
+
+def test_only_a_started_call_has_an_outcome() -> None:
+    story = call_started_beside_planned()
+    story.refuses(ev.Outcome(by=story.by, call_id="b", content="?"), reason="call_state")
+    story.returns("a")
+    story.refuses(ev.Outcome(by=story.by, call_id="a", content="twice"), reason="call_state")
+
+
+def test_nobody_brings_the_outcome_of_a_call_that_somebody_outside_answers() -> None:
+    story = calls_planned().delegates("a")
+    story.refuses(ev.Outcome(by=story.by, call_id="a", content="mine"), reason="call_state")
+
+
+def test_an_outcome_keeps_what_the_tool_said_and_whether_it_was_an_error() -> None:
+    story = call_started_beside_planned()
+    story.does(ev.Outcome(by=story.by, call_id="a", content="no such file", error=True))
+    assert story.result("a") == ToolResult(call_id="a", name="tool", content="no such file", error=True)
+
+
+def test_a_call_can_be_answered_without_running() -> None:
+    story = calls_planned()
+    story.does(ev.Refuse(by=story.by, call_id="a", content="There is no such tool."))
+    story.does(ev.Refuse(by=story.by, call_id="b", content="The guard said no.", denied=True))
+    assert [call.state.value for call in story.snapshot.calls] == ["done", "denied"]
+    assert story.is_synthetic("a", Synthetic.REFUSED)
+    assert story.is_synthetic("b", Synthetic.DENIED)
+    assert story.phase == "model"
+
+
+def test_a_call_waits_for_a_child_exactly_when_it_names_one() -> None:
+    story = calls_planned()
+    nameless = ev.Delegate(by=story.by, call_id="a", external=External.CHILD)
+    named = ev.Delegate(by=story.by, call_id="a", external=External.CLIENT, child_id="c")
+    story.refuses(nameless, reason="wrong_message")
+    story.refuses(named, reason="wrong_message")
+
+
+def test_a_note_is_seen_by_clients_and_changes_nothing_else() -> None:
+    story = model_next()
+    story.does(ev.Note(by=story.by, topic="news", text="50 %", call_id="a"))
+    assert story.journal[-1] == Noted(topic="news", text="50 %", call_id="a")
+    assert (story.state, story.phase) == ("running", "model")
+
+
+# --- the end of a turn ------------------------------------------------------------------------------
+
+
+def test_a_turn_ends_idle_and_unowned() -> None:
+    story = answered()
+    assert (story.state, story.phase, story.chat.worker, story.chat.wake_at) == ("idle", "rest", None, None)
+    assert (story.chat.cause, story.chat.answer, story.chat.turn_started_at) == (None, "Well.", None)
+
+
+def test_a_turn_with_a_queue_ends_in_the_next_turn() -> None:
+    story = said_with_queue().finishes("Well.")
+    assert (story.state, story.phase, story.ids, story.queue) == ("running", "model", ["m1", "said", "q1"], [])
+
+
+def test_a_turn_does_not_end_while_the_model_owes_a_response() -> None:
+    story = model_next()
+    story.refuses(ev.FinishTurn(by=story.by), reason="model_is_next")
+    story.calls("a", start=True).returns("a")
+    story.refuses(ev.FinishTurn(by=story.by), reason="model_is_next")
+
+
+def test_a_turn_does_not_end_while_a_call_is_open_whatever_the_cause() -> None:
+    for story in (calls_planned(), only_outside()):
+        story.refuses(ev.FinishTurn(by=story.by), reason="open_calls")
+        story.refuses(ev.FinishTurn(by=story.by, cause=Cause.BUDGET), reason="open_calls")
+
+
+@pytest.mark.parametrize("cause", [Cause.BUDGET, Cause.DEADLINE])
+def test_a_turn_at_its_budget_or_deadline_ends_though_the_model_would_go_on(cause: Cause) -> None:
+    story = model_next().calls("a", start=True).returns("a")
+    story.does(ev.FinishTurn(by=story.by, cause=cause, detail="200 steps"))
+    assert (story.state, story.chat.cause) == ("idle", cause)
+    assert TurnEnded(turn=1, state=story.state, cause=cause, detail="200 steps") in story.journal
+    assert history.problems(story.history) == []
+
+
+def test_cause_and_answer_are_those_of_the_last_turn() -> None:
+    story = model_next()
+    story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET, answer="so far"))
+    assert (story.chat.cause, story.chat.answer) == (Cause.BUDGET, "so far")
+    story.sends("m2")
+    story.claimed().says().finishes("")
+    assert (story.chat.cause, story.chat.answer) == (None, "")
+
+
+# --- compaction -------------------------------------------------------------------------------------
+
+
+def test_a_compaction_of_an_idle_chat_runs_without_a_turn_and_leaves_the_last_turn_alone() -> None:
+    story = model_next()
+    story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET, answer="so far"))
+    story.does(ev.Compact())
+    assert (story.state, story.phase, story.chat.compact, story.chat.wake_at) == ("running", "rest", True, story.now)
+    story.claimed().does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    story.finishes()
+    assert (story.state, story.chat.turn, story.chat.cause) == ("idle", 1, Cause.BUDGET)
+    assert story.chat.answer == "so far"
+    assert len(story.tells(TurnEnded)) == 1
+
+
+def test_a_compaction_is_a_record_and_the_history_stays() -> None:
+    story = compacting()
+    change = story.does(ev.FinishCompaction(by=story.by, upto=2, summary="short"))
+    assert change.compaction == Compaction(upto=2, summary="short", created_at=story.now)
+    assert (story.ids, story.journal[-1]) == (["m1", "said"], Compacted(upto=2, summary="short"))
+    assert not story.chat.compact
+
+
+def test_a_compaction_that_fails_is_recorded_and_the_chat_goes_on() -> None:
+    story = compacting()
+    change = story.does(ev.FinishCompaction(by=story.by, error="no summary"))
+    assert (change.compaction, story.journal[-1]) == (None, CompactionFailed(error="no summary"))
+    assert story.finishes().state == "idle"
+
+
+def test_a_compaction_asked_for_while_running_is_noted_and_done_before_the_rest() -> None:
+    """Also when it was asked for in the last moment, when the runner was already ending the turn."""
+    story = said()
+    story.does(ev.Compact())
+    assert (story.state, story.chat.compact) == ("running", True)
+    story.finishes("Well.")
+    assert (story.state, story.phase, story.chat.turn_started_at) == ("running", "rest", None)
+    assert (story.chat.worker, story.chat.answer) == ("w1", "Well.")
+    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    assert story.finishes().state == "idle"
+    assert (story.chat.answer, len(story.tells(TurnEnded))) == ("Well.", 1)
+
+
+def test_a_chat_woken_for_a_compaction_does_not_rest_before_it_is_done() -> None:
+    story = compacting()
+    story.refuses(ev.FinishTurn(by=story.by), reason="compaction_is_next")
+
+
+def test_a_users_stop_ends_a_compaction_as_well() -> None:
+    story = compacting()
+    story.stops()
+    story.finishes_stop()
+    assert (story.state, story.chat.compact) == ("idle", False)
+
+
+def test_a_compaction_does_not_cover_calls_that_have_no_result() -> None:
+    story = calls_planned()
+    for upto in (2, 3, 4):
+        event = ev.FinishCompaction(by=story.by, upto=upto, summary="short")
+        story.refuses(event, reason="open_calls")
+    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+
+
+@pytest.mark.parametrize("upto", [0, -1, 3])
+def test_a_compaction_covers_positions_that_exist(upto: int) -> None:
+    story = compacting()
+    story.refuses(ev.FinishCompaction(by=story.by, upto=upto, summary="short"), reason="no_such_message")
+
+
+@pytest.mark.parametrize("telling", [waiting, lambda: stopped(model_next)])
+def test_a_chat_that_waits_or_stops_is_not_compacted(telling: type[Story]) -> None:
+    telling().refuses(ev.Compact(), reason="state")
+
+
+def test_a_compaction_of_a_failed_chat_clears_the_error() -> None:
+    story = failed()
+    story.does(ev.Compact())
+    assert (story.state, story.chat.error, story.chat.compact) == ("running", None, True)
+
+
+def test_a_compaction_takes_the_chat_out_of_the_archive() -> None:
+    story = answered()
+    story.does(ev.Archive())
+    story.does(ev.Compact())
+    assert not story.chat.archived
+
+
+# --- failing, and trying again ----------------------------------------------------------------------
+
+
+def test_a_failure_rests_with_its_error_and_every_call_answered() -> None:
+    story = model_next().calls("a", "b", replay=Replay.PURE).starts("a")
+    story.fails()
+    assert (story.state, story.chat.error, story.chat.worker, story.chat.wake_at) == ("failed", BOOM, None, None)
+    assert story.result("a").content.startswith("Cancelled while it ran: the turn failed")
+    assert story.result("b").content == "Never ran: the turn failed."
+    assert story.journal[-1] == ChatFailed(error=BOOM)
+    assert history.problems(story.history) == []
+
+
+def test_an_unsafe_call_that_ran_when_the_turn_failed_is_unknown() -> None:
+    story = call_started_beside_planned().fails()
+    assert story.is_synthetic("a", Synthetic.UNKNOWN)
+    assert story.call("a").state == "unknown"
+
+
+def test_a_failure_keeps_the_queue() -> None:
+    assert failed(queued=True).queue == ["q1", "q2"]
+
+
+def test_a_failure_keeps_the_whole_story_of_its_error() -> None:
+    error = Failure(code="boom", message="it broke", cause=Cause.DEADLINE, chain=("because", "of that"))
+    story = model_next()
+    story.does(ev.Fail(by=story.by, error=error))
+    assert (story.chat.error, story.chat.cause) == (error, Cause.DEADLINE)
+
+
+def test_a_retry_goes_on_where_the_turn_failed_and_asks_for_nothing_again() -> None:
+    story = model_next().calls("a", start=True).returns("a").fails()
+    story.does(ev.Retry())
+    assert (story.state, story.phase, story.chat.error, story.chat.turn) == ("running", "model", None, 1)
+    assert story.ids == ["m1", "calls-a", "a.result"]
+    assert story.chat.wake_at == story.now
+    story.claimed("w2").says().finishes()
+    assert story.state == "idle"
+
+
+def test_a_retry_of_a_turn_that_failed_after_its_answer_asks_the_model_nothing() -> None:
+    story = said().fails()
+    story.does(ev.Retry())
+    assert story.claimed("w2").phase == "rest"
+    assert story.finishes().state == "idle"
+
+
+def test_a_retry_forgives_earlier_crashes() -> None:
+    story = model_next().lost().claimed().fails()
+    assert story.chat.unclean == 1
+    story.does(ev.Retry())
+    assert story.chat.unclean == 0
+
+
+def test_only_a_failed_chat_is_retried() -> None:
+    for telling in (answered, model_next, waiting, lambda: stopped(model_next)):
+        telling().refuses(ev.Retry(), reason="state")
+
+
+# --- at rest ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("telling", [answered, failed])
+def test_a_chat_at_rest_can_be_archived_and_taken_back(telling: type[Story]) -> None:
+    story = telling()
+    state = story.state
+    story.does(ev.Archive())
+    assert (story.state, story.chat.archived) == (state, True)
+    entries = len(story.journal)
+    story.does(ev.Archive())
+    assert len(story.journal) == entries, "told once"
+    story.does(ev.Archive(archived=False))
+    assert not story.chat.archived
+
+
+@pytest.mark.parametrize("event", [ev.Archive(), ev.Delete()])
+def test_a_chat_that_is_not_at_rest_is_neither_archived_nor_deleted(event: ev.Event) -> None:
+    for telling in (model_next, waiting, lambda: stopped(model_next)):
+        telling().refuses(event, reason="state")
+
+
+@pytest.mark.parametrize("telling", [answered, model_next, waiting, failed, lambda: stopped(model_next)])
+def test_a_chat_can_be_forked_in_any_state_and_is_not_changed_by_it(telling: type[Story]) -> None:
+    story = telling()
+    state, entries, ids = story.state, story.journal, story.ids
+    story.does(ev.Fork())
+    assert (story.state, story.journal, story.ids) == (state, entries, ids)

@@ -1,0 +1,347 @@
+"""The SQLite store on a disk that is full, or fails: who is told what, and that work goes on without a restart.
+
+A write that failed is there wholly or not at all, its waiters know which or know that they do not know, and asking
+again with the same key or commit id makes it happen once. Readers go on. A checkpoint that fails costs nobody
+anything.
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import faults
+from holdfast.clock import FakeClock
+from holdfast.core import events as ev
+from holdfast.core.records import State
+from holdfast.errors import NotFound, RefusedError, StoreFull, StoreUnavailable
+from holdfast.store.base import Key, StoreOptions
+from holdfast.store.sqlite import writer as sqlite_writer
+from holdfast.store.sqlite.store import SqliteStore
+from tests.crash.reference import Reference, portion
+from tests.powercut.images import PREFIXES, SHARED_STEPS, judge_all
+from tests.support.aftermath import Successor, find_faults
+from tests.support.chats import Hand, call, history, new_chat, texts, unique, user
+from tests.support.powercut import FaultyCall, FileKind, PowerCutVFS, materialise
+from tests.support.rows import difference, read_rows
+from tests.support.scenario import Run, Step
+
+SOON_S = 10
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/holdfast.db"
+
+
+@pytest.fixture
+async def store(disk: PowerCutVFS, tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(f"/{tmp_path}/holdfast.db", StoreOptions(clock=clock), vfs=disk.name)
+    async with store:
+        yield store
+        disk.faults.clear()
+
+
+@pytest.fixture
+async def hand(store: SqliteStore) -> AsyncIterator[Hand]:
+    """Holds chat c1, which waits for the model."""
+    hand = Hand(store)
+    await store.create_chat(new_chat("hello", id="c1"))
+    await hand.take("c1")
+    yield hand
+    hand.close()
+
+
+async def work_goes_on(store: SqliteStore, clock: FakeClock) -> None:
+    """Without a restart: everything that a store is for, and everything that is there, can be finished."""
+    chat_id, worker = unique("chat"), Hand(store)
+    await store.create_chat(new_chat("hello", id=chat_id))
+    await worker.take(chat_id)
+    await worker.respond("let me see", call(f"{chat_id}.k"))
+    await worker.finish(f"{chat_id}.k", "seen")
+    await store.submit(chat_id, ev.Send(message=user("and then?")))
+    assert (await worker.end_turn("done")).chat.state is State.RUNNING
+    await worker.end_turn("nothing more")
+    assert texts(await history(store, chat_id)) == ["hello", "let me see", "seen", "done", "and then?", "nothing more"]
+    worker.line.retire(worker.name)
+    worker.close()
+    clock.advance(31_000)
+    await store.sweep()
+    await Successor(store, clock).finish_everything()
+    assert await find_faults(store) == []
+    assert await store.check_integrity() == []
+
+
+async def in_one_transaction(store: SqliteStore, *writes: Awaitable[Any]) -> list[Any]:
+    """Hold the writer until all of them wait, so that they share a transaction. Returns results or errors."""
+    begun, all_wait = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert all_wait.wait(SOON_S)
+
+    faults.arm("write.begun", hold)
+    tasks = [asyncio.ensure_future(write) for write in writes]
+    while not begun.is_set() or store.stats()["write_jobs_queued"] != len(tasks) - 1:
+        await asyncio.sleep(0)
+    before = store.stats()["write_transactions"]
+    all_wait.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert store.stats()["write_transactions"] in (before, before + 1), "they did not share a transaction"  # type: ignore[operator]
+    return outcomes
+
+
+# --- no room --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room_bytes", [0, 1, 100, 4_000, 4_200, 9_000, 14_000])
+async def test_on_a_full_disk_every_waiter_is_told_nothing_is_half_written_and_room_is_all_it_takes(
+    disk: PowerCutVFS, store: SqliteStore, hand: Hand, clock: FakeClock, url: str, room_bytes: int
+) -> None:
+    before = read_rows(url)
+    key = Key(principal="p", key="k")
+    message, response, held = user("next"), hand.response("let me see", call("k1"), call("k2")), hand.held
+
+    def writes() -> list[Awaitable[Any]]:
+        return [
+            store.submit("c1", ev.Send(message=message), key),
+            store.commit(held, [response], "x1"),
+            store.create_chat(new_chat("x" * 6_000, id="c2")),
+            store.submit("c1", ev.Approve(call_id="nobody asked")),
+        ]
+
+    disk.faults.disk_full_after(room_bytes)
+    *told, refused = await in_one_transaction(store, *writes())
+    assert disk.faults.tripped
+    assert [type(error) for error in told] == [StoreFull] * 3
+    assert isinstance(refused, RefusedError), "the full disk does not make a wrong request right"
+    assert read_rows(url) == before
+    assert (await store.read_chat("c1")).chat.version == held.chat.version, "readers go on"
+    with pytest.raises(StoreFull, match="no room left"):
+        await store.create_chat(new_chat("still no room", id="c3"))
+
+    disk.faults.clear()
+    answer, after, created, _ = await in_one_transaction(store, *writes())
+    assert (answer.chat_id, created.chat_id) == ("c1", "c2")
+    assert texts(await history(store, "c1")) == ["hello", "let me see"]
+    assert [queued.id for queued in after.queue or (await store.read_chat("c1")).queue] == [message.id]
+    await work_goes_on(store, clock)
+
+
+async def test_a_lease_on_a_full_disk_is_not_renewed_and_then_is(
+    disk: PowerCutVFS, store: SqliteStore, hand: Hand, clock: FakeClock
+) -> None:
+    clock.advance(20_000)
+    disk.faults.disk_full_after(0)
+    with pytest.raises(StoreFull):
+        hand.line.renew(hand.name)
+    disk.faults.clear()
+    clock.advance(5_000)
+    hand.line.renew(hand.name)
+    clock.advance(25_000)
+    assert await store.expire_workers() == {}
+
+
+async def test_a_store_that_has_no_room_to_begin_with_says_so_and_opens_when_there_is_some(
+    disk: PowerCutVFS, tmp_path: Path, clock: FakeClock
+) -> None:
+    for room_bytes in (0, 5_000, 30_000):
+        disk.faults.disk_full_after(room_bytes)
+        store = SqliteStore(f"/{tmp_path}/{room_bytes}.db", StoreOptions(clock=clock), vfs=disk.name)
+        with pytest.raises(StoreFull):
+            await store.open()
+        disk.faults.clear()
+        async with store:
+            await work_goes_on(store, clock)
+
+
+# --- I/O errors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize(("op", "nth"), [("write", 1), ("write", 2), ("write", 5), ("write", 9), ("sync", 1)])
+async def test_a_write_that_failed_on_its_way_to_the_disk_is_unknown_and_happens_once_when_asked_again(
+    disk: PowerCutVFS, store: SqliteStore, hand: Hand, clock: FakeClock, url: str, tmp_path: Path,
+    op: FaultyCall, nth: int, torn: bool,
+) -> None:  # fmt: skip
+    before, since = read_rows(url), disk.recorder.position
+    key, message, new = Key(principal="p", key="k"), user("next"), new_chat("hi", id="c2")
+    response, held = hand.response("let me see", call("k1")), hand.held
+
+    def writes() -> list[Awaitable[Any]]:
+        return [
+            store.commit(held, [response], "x1"),
+            store.submit("c1", ev.Send(message=message), key),
+            store.create_chat(new, Key(principal="p", key="c2")),
+        ]
+
+    disk.faults.fail(op, file="wal", nth=nth, torn=torn)
+    told = await in_one_transaction(store, *writes())
+    assert disk.faults.tripped
+    assert [(type(error), error.outcome) for error in told] == [(StoreUnavailable, "unknown")] * 3
+    assert read_rows(url) == before
+    assert (await store.read_chat("c1")).chat.version == held.chat.version, "readers go on"
+
+    for _ in range(2):  # the second time as one who did not hear the answer
+        after, answer, created = await in_one_transaction(store, *writes())
+        assert (after.chat.commit_id, answer.chat_id, created.chat_id) == ("x1", "c1", "c2")
+        assert texts(await history(store, "c1")) == ["hello", "let me see"]
+        assert [queued.id for queued in (await store.read_chat("c1")).queue] == [message.id]
+    done = read_rows(url)
+    for number, crash in enumerate(disk.recorder.crashes(seed=nth, count=60, since=since)):
+        image = materialise(crash.files, tmp_path / f"image-{number}")
+        found = read_rows(f"sqlite:///{image}/holdfast.db")
+        assert found in (before, done), f"{crash.point}: {difference(found, done)}"
+    await work_goes_on(store, clock)
+
+
+@pytest.mark.parametrize(("op", "file"), [("write", "db"), ("sync", "db"), ("sync", "wal"), ("truncate", "wal")])
+async def test_a_checkpoint_that_fails_fails_no_write_and_is_counted(
+    disk: PowerCutVFS, store: SqliteStore, hand: Hand, clock: FakeClock, tmp_path: Path, op: FaultyCall, file: FileKind
+) -> None:
+    """A deletion is followed by a checkpoint that also empties the WAL."""
+    await store.create_chat(new_chat(None, id="unwanted"))
+    busy, done = store.stats()["checkpoints_busy"], store.stats()["checkpoints"]
+    since = disk.recorder.position
+    # The deletion itself syncs the WAL once, and must not be what fails.
+    disk.faults.fail(op, file=file, nth=2 if (op, file) == ("sync", "wal") else 1)
+    assert await store.delete_chat("unwanted") == ("unwanted",)
+    disk.recorder.mark("deleted")
+    await hand.respond("let me see", call("k1"))
+    disk.recorder.mark("responded")
+    await store.prune_receipts()  # answered when the checkpoint behind the response is over
+    assert disk.faults.tripped == [f"{op} {file}" + (", 0 of 4096 bytes landed" if op == "write" else "")]
+    assert store.stats()["checkpoints_busy"] == busy + 1  # type: ignore[operator]
+    assert store.stats()["checkpoints"] > done, "tried again after the next write"  # type: ignore[operator]
+    for number, crash in enumerate(disk.recorder.crashes(seed=1, count=60, since=since)):
+        await _keeps_its_word(materialise(crash.files, tmp_path / f"image-{number}"), crash.acknowledged)
+    await work_goes_on(store, clock)
+
+
+async def _keeps_its_word(image: Path, acknowledged: Sequence[str]) -> None:
+    async with SqliteStore(f"/{image}/holdfast.db", StoreOptions()) as store:
+        assert await store.check_integrity() == []
+        if "deleted" in acknowledged:
+            with pytest.raises(NotFound):
+                await store.read_chat("unwanted")
+        if "responded" in acknowledged:
+            assert texts(await history(store, "c1")) == ["hello", "let me see"]
+
+
+@pytest.mark.parametrize("file", ["db", "wal"])
+async def test_a_read_that_fails_is_told_to_its_reader_alone(
+    disk: PowerCutVFS, tmp_path: Path, clock: FakeClock, file: FileKind
+) -> None:
+    location = f"/{tmp_path}/holdfast.db"
+    async with SqliteStore(location, StoreOptions(clock=clock), vfs=disk.name) as first:
+        await first.create_chat(new_chat("hello", id="c1"))
+        await first.create_chat(new_chat(None, id="unwanted"))
+        async with SqliteStore(location, StoreOptions(clock=clock), vfs=disk.name) as store:
+            await store.find_violations()
+            # What the other store writes, this one has to read: from the WAL, or after a checkpoint from the file.
+            await first.create_chat(new_chat("there is something new to read", id="c2"))
+            if file == "db":
+                await first.delete_chat("unwanted")
+                await first.create_chat(new_chat(None, id="c3"))  # answered when the checkpoint is done
+            disk.faults.fail("read", file=file)
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.read_chat("c2")
+            assert disk.faults.tripped == [f"read {file}"]
+            assert caught.value.outcome == "not_written"
+            assert (await store.read_chat("c2")).chat.id == "c2"
+            await work_goes_on(store, clock)
+
+
+async def test_a_read_that_fails_inside_a_write_is_told_and_leaves_nothing(
+    disk: PowerCutVFS, tmp_path: Path, clock: FakeClock, url: str
+) -> None:
+    """At its first read, its second, …: whatever a write has to read before it can write."""
+    location = f"/{tmp_path}/holdfast.db"
+    async with (
+        SqliteStore(location, StoreOptions(clock=clock), vfs=disk.name) as store,
+        SqliteStore(location, StoreOptions(clock=clock)) as other,
+    ):
+        for nth in range(1, 20):
+            await other.create_chat(new_chat("what the first one has to read", id=f"c{nth}"))
+            before = read_rows(url)
+            disk.faults.fail("read", nth=nth, times=None)
+            try:
+                await store.submit(f"c{nth}", ev.Send(message=user("next")))
+            except StoreUnavailable:
+                disk.faults.clear()
+                assert read_rows(url) == before
+            else:
+                disk.faults.clear()
+                break
+        assert nth > 5, "it never had to read as often"
+        assert len(disk.faults.tripped) >= nth - 1
+        await work_goes_on(store, clock)
+
+
+# --- all of it at once ------------------------------------------------------------------------------------------------
+
+STORM: tuple[tuple[FaultyCall, FileKind], ...] = (
+    *(("write", "wal"), ("write", "wal"), ("sync", "wal"), ("sync", "wal"), ("read", "wal"), ("read", "db")),
+    *(("write", "db"), ("sync", "db"), ("truncate", "wal")),
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_fails_on_the_way_asking_again_makes_everything_happen_once(
+    disk: PowerCutVFS,
+    store: SqliteStore,
+    clock: FakeClock,
+    url: str,
+    tmp_path: Path,
+    references: dict[str, Reference],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """Several runs at once on a disk that fails all the time; each asks again until it is answered."""
+    monkeypatch.setattr(sqlite_writer, "CHECKPOINT_PAGES", 40)
+    rng = random.Random(seed)
+    failures: list[str] = []
+
+    def strike() -> None:
+        if rng.random() < 0.1:
+            disk.faults.disk_full_after(rng.randrange(20_000))
+        else:
+            op, file = rng.choice(STORM)
+            disk.faults.fail(op, file=file, nth=rng.randint(1, 6), torn=rng.random() < 0.5)
+
+    async def insist(run: Run, step: Step, expected: Reference) -> None:
+        repeating = False
+        while True:
+            if rng.random() < 0.5:
+                strike()
+            try:
+                await run.play(step, repeating=repeating)
+                break
+            except (StoreFull, StoreUnavailable) as error:
+                failures.append(f"{step.name}: {error!r}")
+                repeating = True
+                disk.faults.clear()
+                found, states = portion(read_rows(url), run.prefix), expected.committed[step.name]
+                maybe = isinstance(error, StoreUnavailable) and error.outcome == "unknown"
+                assert found in (states if maybe else states[:1]), f"{step.name} after {error!r}"
+        disk.recorder.mark((run.prefix, step.name))
+
+    async def play(run: Run) -> None:
+        for step in SHARED_STEPS:
+            await insist(run, step, references[run.prefix])
+
+    runs = [Run(store, clock, url, prefix=prefix) for prefix in PREFIXES]
+    await asyncio.gather(*(play(run) for run in runs))
+    disk.faults.clear()
+    for run in runs:
+        expected = references[run.prefix].after(SHARED_STEPS[-1].name)
+        assert difference(portion(read_rows(url), run.prefix), expected) == []
+        run.close()
+    assert len(failures) > 20
+    verdicts = await judge_all(disk.recorder, tmp_path, references, seed=seed, count=60)
+    assert verdicts.keys() == {"ok"}, verdicts
+    await work_goes_on(store, clock)

@@ -1,0 +1,131 @@
+"""Numbered SQL, applied once each, under a lock, stating the oldest code that may run on it."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import SchemaError
+from holdfast.store import migrations as migrations_module
+from holdfast.store import open_store
+from holdfast.store.base import Store, StoreOptions
+from holdfast.store.migrations import CODE_LEVEL, Migration, migrations, pending
+from tests.support.behind import sql
+from tests.support.chats import new_chat
+from tests.support.postgres import PostgresServer
+from tests.support.programs import Program
+
+PROCESSES = 3
+ROUNDS = 5
+
+DIALECTS = ("sqlite", "postgres")
+
+
+def start_together(url: str) -> None:
+    """Several processes open the same new database at once; each must find it ready and be able to write."""
+    with ExitStack() as stack:
+        programs = [stack.enter_context(Program("tests.store.starter", url)) for _ in range(PROCESSES)]
+        for program in programs:
+            assert program.hear() == "ready"
+        for program in programs:
+            program.say("go")
+        for program in programs:
+            assert program.hear().startswith("opened ")
+        for program in programs:
+            program.finish()
+    assert sql(url, "SELECT count(*) FROM chats") == [(PROCESSES,)]
+    newest = migrations("sqlite" if url.startswith("sqlite") else "postgres")[-1]
+    meta = dict(sql(url, "SELECT key, value FROM meta"))
+    assert (meta["schema_version"], meta["oldest_code"]) == (newest.number, newest.oldest_code)
+
+
+def test_processes_that_start_at_once_on_a_new_file_all_come_up(tmp_path: Path) -> None:
+    for n in range(ROUNDS):
+        start_together(f"sqlite:///{tmp_path}/round{n}.db")
+
+
+def test_processes_that_start_at_once_on_a_new_server_database_all_come_up(postgres_server: PostgresServer) -> None:
+    for _ in range(ROUNDS):
+        url = postgres_server.create_database()
+        start_together(url)
+        postgres_server.drop_database(url)
+
+
+async def test_opening_again_changes_nothing(store: Store, store_url: str) -> None:
+    await store.create_chat(new_chat(id="c1"))
+    before = sql(store_url, "SELECT * FROM meta ORDER BY key")
+    for _ in range(3):
+        async with open_store(store_url, StoreOptions()) as again:
+            assert [line.id for line in await again.list_chats()] == ["c1"]
+    assert sql(store_url, "SELECT * FROM meta ORDER BY key") == before
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two works, the second does not: neither is there, and the next start does both."""
+    dialect = "sqlite" if store_url.startswith("sqlite") else "postgres"
+    known = migrations(dialect)
+    broken = Migration(
+        number=len(known) + 1, name="0099_broken.sql", oldest_code=1, sql="CREATE TABLE half (id TEXT); !"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(f"holdfast.store.{dialect}.schema.migrations", lambda _dialect: [*known, broken])
+        with pytest.raises(SchemaError, match=r"0099_broken\.sql failed.*nothing was changed"):
+            await open_store(store_url, StoreOptions()).open()
+    tables = (
+        "SELECT name FROM sqlite_schema WHERE type = 'table'"
+        if store_url.startswith("sqlite")
+        else "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    )
+    assert sql(store_url, tables) == []
+    async with open_store(store_url, StoreOptions()) as store:
+        await store.create_chat(new_chat())
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_migrations_are_numbered_without_gaps_and_state_the_oldest_code(dialect: str) -> None:
+    found = migrations(dialect)
+    assert [migration.number for migration in found] == list(range(1, len(found) + 1))
+    assert all(1 <= migration.oldest_code <= CODE_LEVEL for migration in found)
+    assert [migration.oldest_code for migration in found] == sorted(migration.oldest_code for migration in found)
+
+
+def test_both_stores_have_the_same_migrations() -> None:
+    """A schema version means the same on both: `oldest_code` can be compared, and docs can name it."""
+    assert [(m.name, m.oldest_code) for m in migrations("sqlite")] == [
+        (m.name, m.oldest_code) for m in migrations("postgres")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"0001_a.sql": "CREATE TABLE a (id TEXT);\n"}, "0001_a.sql does not begin with '-- oldest-code: N'"),
+        ({"0001_a.sql": "\n-- oldest-code: 1\n"}, "0001_a.sql does not begin with"),
+        ({"0001_a.sql": "-- oldest-code: one\n"}, "0001_a.sql does not begin with"),
+        ({"0002_a.sql": "-- oldest-code: 1\n"}, "not numbered 1, 2, 3"),
+        ({"0001_a.sql": "-- oldest-code: 1\n", "0003_b.sql": "-- oldest-code: 1\n"}, "not numbered 1, 2, 3"),
+        ({"0001_a.sql": "-- oldest-code: 1\n", "0001_b.sql": "-- oldest-code: 1\n"}, "not numbered 1, 2, 3"),
+        ({"0001_a.sql": "-- oldest-code: 1\n", "2_b.sql": "-- oldest-code: 1\n"}, "2_b.sql is not named"),
+    ],
+)
+def test_migrations_that_break_the_rules_are_refused_by_name(
+    tmp_path: Path, files: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "sql" / "sqlite"
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    monkeypatch.setattr(migrations_module, "files", lambda _package: tmp_path)
+    with pytest.raises(SchemaError) as caught:
+        migrations("sqlite")
+    assert says in str(caught.value)
+
+
+def test_what_is_pending_is_what_the_database_has_not_seen() -> None:
+    some = [Migration(number=n, name=f"{n:04}_x.sql", oldest_code=1, sql="") for n in (1, 2, 3)]
+    assert pending(some, 0, 0) == some
+    assert pending(some, 2, 1) == some[2:]
+    assert pending(some, 3, 1) == []
+    assert pending(some, 7, CODE_LEVEL) == [], "newer, and it says that we may"
+    with pytest.raises(SchemaError, match="upgrade holdfast"):
+        pending(some, 7, CODE_LEVEL + 1)
