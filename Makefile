@@ -42,6 +42,10 @@ format: setup ## Format the code and mend what the linter can mend
 	@$(BIN)/ruff format $(CODE)
 	@$(BIN)/ruff check --fix $(CODE)
 
+.PHONY: diagrams
+diagrams: setup ## Draw the diagrams of ARCHITECTURE.md from the tables of the core
+	@$(BIN)/python -m tests.upkeep.diagrams
+
 .PHONY: bench
 bench: setup ## Measure (BENCH_OUT=file keeps the figures)
 	@$(BIN)/python -m bench $(BENCH_ARGS)

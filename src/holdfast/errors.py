@@ -201,7 +201,7 @@ class AdmissionTimeout(ProviderTimeout):
 
 
 class ModelCallFailed(ModelError):
-    """`code` is that of the last attempt. The errors of all attempts, in order, are in `errors` and in `__cause__`."""
+    """`code` is that of the last attempt. The errors of all attempts are in `errors`, and all in `__cause__`."""
 
     def __init__(self, message: str, *, errors: "tuple[ProviderError, ...]", attempts: tuple[object, ...]) -> None:
         super().__init__(message)

@@ -35,6 +35,7 @@ POINTS = (
     "fork.before",
     "fork.after",
     "delete.before",
+    "delete.rows",
     "delete.after",
     "lease.before",
     "lease.after",

@@ -12,7 +12,6 @@ from msgspec import Raw
 from holdfast.core import codec, journal, records
 from holdfast.core.records import (
     NOTHING,
-    Chat,
     Failure,
     File,
     Frozen,
@@ -241,11 +240,6 @@ def test_a_record_cannot_be_changed() -> None:
     message = Message(id="m", role=Role.USER, parts=())
     with pytest.raises(AttributeError):
         message.id = "n"  # type: ignore[misc]
-
-
-def test_every_instant_says_so_in_its_name() -> None:
-    instants = [name for name in Chat.__struct_fields__ if name.endswith("_at")]
-    assert instants == ["created_at", "updated_at", "forked_at", "turn_started_at", "wake_at"]
 
 
 def test_a_messages_text_is_that_of_its_text_parts_in_order() -> None:

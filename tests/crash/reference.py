@@ -26,10 +26,11 @@ class Reference:
         return self.committed[step][-1]
 
     def occurrence(self, point: str, step: str) -> int:
-        """The last time that the point is reached in the step, counted from the start of the run."""
-        where = [at for reached, at in self.reached if reached == point]
-        assert step in where, f"{point} is not reached in {step}"
-        return len(where) - where[::-1].index(step)
+        """The time at which the point is reached in the middle of the step, counted from the start of the run."""
+        steps = [at for reached, at in self.reached if reached == point]
+        here = [number for number, at in enumerate(steps, start=1) if at == step]
+        assert here, f"{point} is not reached in {step}"
+        return here[len(here) // 2]
 
 
 async def play_undisturbed(url: str, prefixes: tuple[str, ...] = ("",)) -> dict[str, Reference]:

@@ -45,7 +45,7 @@ POINTS_OF: dict[Kind, tuple[str, ...]] = {
     "claim": (*TRANSACTION, *CHAT, "claim.before", "claim.after"),
     "deltas": (*TRANSACTION, "deltas.before", "deltas.after"),
     "fork": (*TRANSACTION, *CHAT, *RECEIPT, "fork.before", "fork.after"),
-    "delete": (*TRANSACTION, "delete.before", "delete.after"),
+    "delete": (*TRANSACTION, "delete.before", "delete.rows", "delete.after"),
     "lease": ("lease.before", "lease.after"),
     "expire": (*TRANSACTION, *CHAT, "expire.before", "expire.after"),
     "sweep": (*TRANSACTION, *CHAT),

@@ -166,8 +166,8 @@ async def carry_on(store: Store, hand: Hand, chat_id: str, clock: FakeClock) -> 
     else:
         hand.snapshot = snapshot
     if hand.held.chat.state is State.STOPPING:
-        await hand.commit(ev.FinishStop(by=hand.by))
-        assert hand.held.chat.state is State.IDLE
+        stopped = await hand.commit(ev.FinishStop(by=hand.by))
+        assert stopped.chat.state is State.IDLE
         return
     for planned in hand.held.open_calls:
         await hand.commit(ev.StartCalls(by=hand.by, call_ids=(planned.id,)))

@@ -107,7 +107,7 @@ class TcpProxy:
         """Close all connections and the port: `connect` fails at once, until another mode is set."""
         self._run(self._shut())
 
-    def cut_before_next_answer(self, *, containing: bytes = b"") -> "AnswerTrap":
+    def cut_before_next_answer(self, *, containing: bytes = b"", then_hold: bool = False) -> "AnswerTrap":
         """Lose the answer to the next request that leaves no transaction open: an unknown commit.
 
         The request reaches the server and is carried out. When its answer has arrived here in full, it is
@@ -116,9 +116,10 @@ class TcpProxy:
 
         With `containing`, requests without these bytes pass, too. Parameters travel with the request, as text
         or binary, so an id that is written can be named here. Connections that are still logging in are left
-        alone. Springs once, on whichever connection comes first, and stays armed until then.
+        alone. Springs once, on whichever connection comes first, and stays armed until then. With `then_hold` the
+        proxy holds from that moment on: nobody finds out what became of the request until `forward`.
         """
-        trap = AnswerTrap(containing)
+        trap = AnswerTrap(containing, then_hold=then_hold)
         self._run(self._arm(trap))
         return trap
 
@@ -195,8 +196,9 @@ class TcpProxy:
 class AnswerTrap:
     """Set by `TcpProxy.cut_before_next_answer`; tells whether an answer has been lost yet."""
 
-    def __init__(self, containing: bytes) -> None:
+    def __init__(self, containing: bytes, *, then_hold: bool = False) -> None:
         self._containing = containing
+        self._then_hold = then_hold
         self._sprung = threading.Event()
 
     @property
@@ -211,7 +213,10 @@ class AnswerTrap:
     def _wants(self, request: bytes) -> bool:
         return self._containing in request
 
-    def _spring(self) -> None:
+    def _spring(self, state: "_State") -> None:
+        if self._then_hold:
+            state.mode = _Mode.HOLD
+            state.flowing.clear()
         self._sprung.set()
 
 
@@ -307,7 +312,7 @@ class _Link:
                 case None:
                     return  # more is to come
                 case b"I":
-                    self._trap._spring()
+                    self._trap._spring(self._state)
                     raise _TrapSprungError
                 case _:
                     chunk, self._held_answer = self._held_answer, b""

@@ -103,6 +103,7 @@ class Change(Frozen):
     stop_all_children: bool = False
     turn_over: int | None = None  # the turn that ended: a parent may wait for it
     gone: bool = False  # deleted: no later turn will end
+    by_runner: bool = False  # made by whoever holds the chat, who need not be told of it
 
     @property
     def reaches_others(self) -> bool:
@@ -144,6 +145,8 @@ def apply(snapshot: Snapshot, event: ev.Event, now: int, limits: Limits = LIMITS
         if cell is None:
             raise Refusal("state", f"a chat that is {state} does not take {row}")
         draft = Draft(snapshot, now, limits)
+        if isinstance(event, ev.RunnerEvent):
+            draft.effects["by_runner"] = True
         _CELLS[cell.do](draft, event)
     except Refusal as refusal:
         return Refused(reason=refusal.reason, state=state, event=row, message=str(refusal))

@@ -5,7 +5,7 @@ from holdfast.core.states import OUTSIDE
 
 
 class Budget(Frozen):
-    """What one turn may use. None: no limit. Reaching one ends the turn with cause `budget` and its name as detail."""
+    """What one turn may use. None: no limit. Reaching one ends the turn with cause `budget`."""
 
     steps: int = 200
     tokens: int | None = None

@@ -154,7 +154,7 @@ _TEXT_MAX = 4_000  # what is searched of a message: patterns stay linear, and er
 _NAME = r"[\"'`]?(?P<name>[A-Za-z_][A-Za-z0-9_.]{0,63})[\"'`]?"
 _UNSUPPORTED = (
     re.compile(rf"unsupported (?:parameter|value|argument)[s]?: {_NAME}", re.I),
-    re.compile(rf"un(?:known|recognized|expected) (?:parameter|request argument|argument|field)[^:'\"`]{{0,40}}: {_NAME}", re.I),
+    re.compile(rf"un(?:known|recognized|expected) (?:parameter|request argument|field)[^:]{{0,40}}: {_NAME}", re.I),
     re.compile(rf"(?:parameter|property|argument) {_NAME} is (?:unsupported|not supported|not allowed)", re.I),
     re.compile(rf"{_NAME} is not supported (?:with|by|for) this model", re.I),
 )  # fmt: skip
@@ -209,7 +209,7 @@ RETRY = RetryPolicy()
 
 
 def backoff_s(failures: int, jitter: float, policy: RetryPolicy = RETRY) -> float:
-    """After the n-th failure: base, doubling, capped; of that a random share (`jitter` in 0..1), so that many spread."""
+    """After the n-th failure: base, doubling, capped; of that a random share (`jitter`, 0 to 1)."""
     ceiling: float = min(policy.delay_max_s, policy.base_s * 2 ** min(failures - 1, 32))
     return ceiling * jitter
 

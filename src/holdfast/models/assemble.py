@@ -7,10 +7,11 @@ been streamed so far can be told in two ways that agree: by the parts, and by th
 from collections.abc import Callable, Iterable
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.core.journal import Delta
 from holdfast.core.limits import LIMITS
-from holdfast.core.records import NOTHING, Part, Raw, Reasoning, Text, ToolCall
+from holdfast.core.records import NOTHING, Part, Reasoning, Text, ToolCall
 from holdfast.errors import LostResult
 from holdfast.models.base import (
     CallArguments,
@@ -108,7 +109,7 @@ class Assembler:
     def _add_words(self, text: str, *, thought: bool, signed: bool = False) -> Delta | None:
         if not text and not signed:
             return None
-        self._take_room(text)
+        text = self._take(text)
         block = self._blocks[-1] if self._blocks else None
         # A signature closes its piece of reasoning: what follows is another one.
         if not isinstance(block, _Words) or block.thought is not thought or block.signature != NOTHING:
@@ -122,24 +123,30 @@ class Assembler:
             raise LostResult(
                 f"the response asks for more than {self._calls_max} calls at once, which is the limit of a batch"
             )
-        self._take_room(part.name)
-        call = self._calls[part.index] = _Call(self._new_call_id(), part.name)
+        call = self._calls[part.index] = _Call(self._new_call_id(), self._take(part.name))
         self._blocks.append(call)
         return Delta(part="arguments", text="", call_id=call.call_id, name=call.name)
 
     def _add_arguments(self, part: CallArguments) -> Delta | None:
         if not part.text:
             return None
-        self._take_room(part.text)
+        text = self._take(part.text)
         call = self._calls[part.index]
-        call.pieces.append(part.text)
-        return Delta(part="arguments", text=part.text, call_id=call.call_id, name=call.name)
+        call.pieces.append(text)
+        return Delta(part="arguments", text=text, call_id=call.call_id, name=call.name)
 
-    def _take_room(self, text: str) -> None:
-        # A character is at most four bytes, and nearly always one: count exactly only when it could matter.
-        self._room -= len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    def _take(self, text: str) -> str:
+        """The text as any store can keep it, if there is room."""
+        if "\x00" in text:
+            text = text.replace("\x00", "\ufffd")
+        try:
+            self._room -= len(text) if text.isascii() else len(text.encode())
+        except UnicodeEncodeError:  # half of a surrogate pair is no character
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            self._room -= len(text.encode())
         if self._room < 0:
-            raise LostResult(f"the response is larger than {self._bytes_max:,} bytes, which is the limit of a message")
+            raise LostResult(f"the response has more than {self._bytes_max:,} bytes, which is the limit of a message")
+        return text
 
     @property
     def empty(self) -> bool:
@@ -168,7 +175,7 @@ class Assembler:
 def parts_of_deltas(deltas: Iterable[Delta]) -> tuple[Part, ...]:
     """What a crashed worker had streamed of a response, from the journal: the same as its `partial()`.
 
-    A journal does not say which call had ended, or how reasoning was signed: calls count as cut, reasoning as unsigned.
+    A journal does not say which call had ended, nor how reasoning was signed: they count as cut, and as unsigned.
     """
     blocks: list[_Words | _Call] = []
     calls: dict[str, _Call] = {}

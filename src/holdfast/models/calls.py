@@ -16,25 +16,26 @@ from msgspec.structs import replace
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Frozen, Message, Part, Role
-from holdfast.core.retry import RETRY, TABLE, Again, Amend, Decision, GiveUp, Kind, Onward, RetryPolicy, backoff_s, decide
+from holdfast.core.retry import RETRY, TABLE, Again, Amend, Decision, GiveUp, Kind, Onward, RetryPolicy, decide
 from holdfast.errors import (
     AdmissionTimeout,
-    CallTimeout,
     ConfigError,
-    FirstByteTimeout,
     LostResult,
     ModelCallFailed,
     ProviderError,
-    SilenceTimeout,
 )
 from holdfast.ids import new_id
 from holdfast.models.assemble import Assembler
 from holdfast.models.base import Finished, Model, Opened, Request, Usage
-from holdfast.models.providers import Provider, Providers
+from holdfast.models.providers import Providers
+from holdfast.models.watch import Watch
 from holdfast.stops import Stop
 
 # A model keeps its deadlines itself, close to the socket. One that does not is ended this much later.
 GUARD_S = 1.0
+_GUARD_STEP_S = (
+    0.5  # how far its timer may lag behind: setting it anew for every piece would cost more than it guards
+)
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Completed(Frozen):
 
 
 class Stopped(Frozen):
-    """The stop came first. `message` is what was streamed in attempt `n`, marked with the cause; None if nothing was."""
+    """The stop came first. `message` is what attempt `n` had streamed, marked with the cause; None: nothing."""
 
     cause: Cause
     message: Message | None = None
@@ -124,9 +125,7 @@ class Caller:
         """
         if not models:
             raise ConfigError("a model call needs at least one model")
-        return await _Call(
-            self, models, request, observer or Observer(), stop or Stop(), policy or self.policy
-        ).run()
+        return await _Call(self, models, request, observer or Observer(), stop or Stop(), policy or self.policy).run()
 
 
 class _Call:
@@ -182,6 +181,9 @@ class _Call:
                 return outcome
             failures += 1
             decision = self._decide(outcome, request, failures, position)
+            if TABLE[_kind(outcome)].cools:
+                wait_s = decision.delay_s if isinstance(decision, Again) else outcome.retry_after_s
+                self._caller.providers.get(model.provider).cool(wait_s or self._policy.base_s)
             await self._record(model, outcome, decision, assembler, position, self._timing.now_s() - began_s)
             match decision:
                 case Again(delay_s=delay_s):
@@ -202,7 +204,7 @@ class _Call:
         new = error.parameter is not None and error.parameter not in request.unsupported
         policy = self._policy
         return decide(
-            Kind(error.code),
+            _kind(error),
             failures=failures,
             attempts_max=policy.fallback_attempts_max if position else policy.attempts_max,
             elapsed_s=self._elapsed_s,
@@ -231,12 +233,12 @@ class _Call:
             return self._stopped(None)
         try:
             await self._observer.attempt_started(self._n, model)
-            return await self._stream(model, request, assembler, provider)
+            return await self._stream(model, request, assembler)
         finally:
             provider.release()
 
     async def _stream(
-        self, model: Model, request: Request, assembler: Assembler, provider: Provider
+        self, model: Model, request: Request, assembler: Assembler
     ) -> Completed | Stopped | ProviderError:
         try:
             with self._stop.scope():
@@ -245,8 +247,6 @@ class _Call:
             if not self._stop:
                 if self._task.cancelling() > self._cancelling:
                     raise asyncio.CancelledError from error  # somebody ended us, and the stream put it in its words
-                if TABLE[Kind(error.code)].cools:
-                    provider.cool(error.retry_after_s or backoff_s(1, 1.0, self._policy))
                 return error
         if self._stop:
             return self._stopped(assembler, model)
@@ -264,40 +264,27 @@ class _Call:
         )
 
     async def _pump(self, model: Model, request: Request, assembler: Assembler) -> None:
-        limits = request.deadlines
-        now = asyncio.get_running_loop().time
-        call_at = now() + limits.call_s + GUARD_S
-        first_s = limits.connect_s + limits.first_byte_s
-        begun = False
+        watch = Watch(request.deadlines, model.name, asyncio.get_running_loop().time, GUARD_S)
+        watch.sent(in_s=request.deadlines.connect_s)  # connecting is the model's own affair
         async with aclosing(model.stream(request)) as parts:
             try:
-                async with asyncio.timeout_at(min(now() + first_s + GUARD_S, call_at)) as guard:
+                async with asyncio.timeout_at(watch.due_at) as guard:
                     async for part in parts:
                         delta = assembler.add(part)
                         if delta is not None:
                             self._observer.delta(delta)
                         if assembler.finished is not None:
                             return
-                        if type(part) is not Opened and not guard.expired():
-                            begun = True
-                            guard.reschedule(min(now() + limits.silence_s + GUARD_S, call_at))
+                        if type(part) is Opened:
+                            watch.sent()
+                        else:
+                            watch.progressed()
+                        if (due_at := watch.due_at) - (guard.when() or 0.0) > _GUARD_STEP_S and not guard.expired():
+                            guard.reschedule(due_at)
             except TimeoutError as error:
                 if not guard.expired():
                     raise
-                raise self._late(model, request, begun, past_call=now() >= call_at - 0.001) from error
-
-    def _late(self, model: Model, request: Request, begun: bool, *, past_call: bool) -> ProviderError:
-        limits = request.deadlines
-        if past_call:
-            return CallTimeout(f"the call to {model.name} took longer than {limits.call_s:g} s (call_s)", limits.call_s)
-        if begun:
-            return SilenceTimeout(
-                f"no more of the response from {model.name} for {limits.silence_s:g} s (silence_s)", limits.silence_s
-            )
-        return FirstByteTimeout(
-            f"nothing of the response from {model.name} within {limits.first_byte_s:g} s (first_byte_s)",
-            limits.first_byte_s,
-        )
+                raise watch.late(assembler.request_id) from error
 
     # --- what is told of it
 
@@ -392,6 +379,13 @@ class _Call:
         if len(self._errors) == 1:
             return self._errors[0]
         return ExceptionGroup(f"all {len(self._errors)} attempts of a model call", self._errors)
+
+
+def _kind(error: ProviderError) -> Kind:
+    try:
+        return Kind(error.code)
+    except ValueError:  # a model from elsewhere, with a word of its own
+        return Kind.SERVER_ERROR
 
 
 def failure_of(error: ModelCallFailed) -> Failure:

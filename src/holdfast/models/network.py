@@ -1,4 +1,7 @@
-"""Sockets for the HTTP transport: addresses, connections, TLS. No deadlines here: whoever waits cancels.
+"""Sockets for the HTTP transport: addresses, connections, TLS.
+
+Connecting is bounded by whoever waits for it; reading by `Connection.due_at`, which costs a timer only when there is
+something to wait for.
 
 httpcore2 brings a network layer of its own, on anyio. This one is plain asyncio, because
 - a chunk of a stream costs a third less event-loop time here (measured: 115 against 180 µs when it comes alone;
@@ -157,6 +160,7 @@ class Connection(httpcore2.AsyncNetworkStream, asyncio.Protocol):
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self.due_at: float | None = None  # by the loop's clock: until then the next read has to have something
 
     # what asyncio tells us
 
@@ -197,11 +201,7 @@ class Connection(httpcore2.AsyncNetworkStream, asyncio.Protocol):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         if not self._unread and not self._ended:
-            self._reader = asyncio.get_running_loop().create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
+            await self._wait()
         if not self._unread and self._error is not None:
             raise httpcore2.ReadError(f"the connection broke: {self._error}") from self._error
         if len(self._unread) <= max_bytes:
@@ -213,6 +213,22 @@ class Connection(httpcore2.AsyncNetworkStream, asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         return data
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._reader = loop.create_future()
+        timer = None if self.due_at is None else loop.call_at(self.due_at, self._expire, self._reader)
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+            if timer is not None:
+                timer.cancel()
+
+    @staticmethod
+    def _expire(reader: "asyncio.Future[None]") -> None:
+        if not reader.done():
+            reader.set_exception(httpcore2.ReadTimeout("nothing came in time"))
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
         if self._transport is None or self._transport.is_closing():

@@ -1,7 +1,7 @@
 """The wire of OpenAI Chat Completions, and of the many servers that speak it. Pure mapping, both ways.
 
 A request holds the history's messages, in their order, and nothing else. What this wire has no place for is left out:
-reasoning, files in a model's own messages. Reading is lenient where servers are known to differ: whole calls in one
+reasoning, files outside of users' messages. Reading is lenient where servers are known to differ: whole calls in one
 chunk, calls without an index or an id, arguments as an object, content as a list of parts.
 """
 
@@ -108,9 +108,18 @@ def _schema(schema: Raw | Mapping[str, Any]) -> Any:
     return schema if isinstance(schema, Raw) else dict(schema)
 
 
+_PLAIN = {role: b'{"role":"' + role.encode() + b'","content":' for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT)}
+
+
 def _encode_messages(messages: Iterable[Message]) -> bytes:
     """As text, piece by piece: at 1,000 messages a third of what building objects for an encoder costs."""
-    encoded = [fragment for message in messages if (fragment := _encode_message(message))]
+    encoded = []
+    for message in messages:
+        parts = message.parts
+        if len(parts) == 1 and type(parts[0]) is Text:  # most of them
+            encoded.append(_PLAIN[message.role] + _encode(parts[0].text) + b"}")
+        elif fragment := _encode_message(message):
+            encoded.append(fragment)
     return b"[" + b",".join(encoded) + b"]"
 
 
@@ -123,11 +132,11 @@ def _encode_message(message: Message) -> bytes:
         assert isinstance(result, ToolResult)
         call_id, content = _encode(result.call_id), _encode(result.content)
         return b'{"role":"tool","tool_call_id":' + call_id + b',"content":' + content + b"}"
-    if len(parts) == 1 and isinstance(parts[0], Text):
-        content = _encode(parts[0].text)
-    else:
-        content = _encode([_content_part(part) for part in parts])
-    return b'{"role":"' + message.role.encode() + b'","content":' + content + b"}"
+    if message.role is Role.SYSTEM:
+        parts = tuple(part for part in parts if isinstance(part, Text))
+        if not parts:
+            return b""
+    return _PLAIN[message.role] + _encode([_content_part(part) for part in parts]) + b"}"
 
 
 def _encode_assistant(message: Message) -> bytes:
@@ -158,7 +167,8 @@ def _content_part(part: object) -> dict[str, Any]:
         if part.uri.startswith("data:"):
             return {"type": "file", "file": {"filename": part.name or "file", "file_data": part.uri}}
         raise ProviderError(
-            f"this model takes files of type {part.media_type} only inline: give it as a data: URI", code="bad_request"
+            f"this model takes files of type {part.media_type} only inline: give it as a data: URI",
+            code="bad_request",
         )
     raise ProviderError(f"a user's message cannot hold a {type(part).__name__}", code="bad_request")
 

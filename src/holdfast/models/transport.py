@@ -18,18 +18,10 @@ from urllib.parse import urlsplit
 import httpcore2
 
 from holdfast.core.deadlines import ModelDeadlines
-from holdfast.errors import (
-    CallTimeout,
-    ConfigError,
-    ConnectionFailed,
-    ConnectTimeout,
-    FirstByteTimeout,
-    LostResult,
-    ProviderError,
-    SilenceTimeout,
-)
-from holdfast.models.network import Network
+from holdfast.errors import ConfigError, ConnectionFailed, LostResult
+from holdfast.models.network import Connection, Network
 from holdfast.models.sse import Event, Reader
+from holdfast.models.watch import Watch
 
 CONNECTIONS_MAX = 256
 IDLE_CONNECTIONS_MAX = 32
@@ -191,39 +183,39 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._response: httpcore2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
+        self._connection: Connection | None = None
         self._reader = Reader()
         self._events: deque[Event] = deque()
-        self._call_at = 0.0
-        self._sent_at = 0.0
-        self._progress_at: float | None = None  # None: nothing of the response yet
-        self._finished = False
+        self._watch = Watch(deadlines, endpoint.shown, self._loop.time)
+        self._enough_at: float | None = None  # set once there is nothing left to fail: reading on is a courtesy
         self.status = 0
         self.headers: dict[str, str] = {}
 
     # opening and closing
 
     async def __aenter__(self) -> Self:
-        now = self._loop.time()
-        self._call_at = now + self._deadlines.call_s
         try:
-            async with asyncio.timeout_at(min(now + self._deadlines.connect_s, self._call_at)) as limit:
+            async with asyncio.timeout_at(self._watch.due_at) as limit:
 
                 async def trace(name: str, info: Mapping[str, Any]) -> None:
                     """Connected: from here on it is the provider who takes its time."""
                     if name == "http11.send_request_headers.started" and info["request"].method != b"CONNECT":
-                        self._sent_at = self._loop.time()
-                        limit.reschedule(min(self._sent_at + self._deadlines.first_byte_s, self._call_at))
+                        self._watch.sent()
+                        limit.reschedule(self._watch.due_at)
 
                 self._request.extensions = {"trace": trace}
                 self._response = await self._pool.handle_async_request(self._request)
         except TimeoutError as error:
-            raise self._late() from error
+            raise self._watch.late() from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError) as error:
             raise self._broken(error) from error
         finally:
             self._request.extensions = {}  # it has served, and it refers back to us
+        self._connection = self._response.extensions["network_stream"]
         self.status = self._response.status
-        self.headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._response.headers}
+        self.headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._response.headers
+        }
         stream = cast("AsyncIterable[bytes]", self._response.stream)
         self._body = cast("AsyncGenerator[bytes, None]", stream.__aiter__())
         return self
@@ -235,6 +227,8 @@ class Exchange:
             await self._body.aclose()
         if self._response is not None:
             await self._response.aclose()
+        if self._connection is not None:
+            self._connection.due_at = None  # the next exchange on it has a time of its own
 
     @property
     def request_id(self) -> str | None:
@@ -261,25 +255,22 @@ class Exchange:
 
     def progressed(self) -> None:
         """Called when events have turned out to be part of the response, and whoever got them wants more."""
-        self._progress_at = self._loop.time()
+        self._watch.progressed()
 
     def finished(self) -> None:
         """The response is complete. What may still come gets a moment, and no error any more."""
-        if not self._finished:
-            self._finished = True
-            self._call_at = self._loop.time() + self._deadlines.after_finish_s
+        if self._enough_at is None:
+            self._enough_at = self._loop.time() + self._deadlines.after_finish_s
 
     async def drain(self) -> None:
         """Read what little is left, so that the connection can be used again. Best effort."""
-        self._finished = True
-        self._call_at = self._loop.time() + DRAIN_S
+        self._enough_at = self._loop.time() + DRAIN_S
         while await self._read() is not None:
             pass
 
     async def read_error(self) -> bytes:
         """The body of an error, as far as it comes in time, and not more than is worth reading."""
-        self._finished = True  # the head alone is an error; what happens to the rest changes nothing
-        self._call_at = min(self._call_at, self._loop.time() + ERROR_BODY_S)
+        self._enough_at = self._loop.time() + ERROR_BODY_S  # the head alone is an error
         return self._without_keys(await self._collect(ERROR_BODY_BYTES_MAX))
 
     async def read_whole(self) -> bytes:
@@ -299,26 +290,20 @@ class Exchange:
 
     async def _read(self) -> bytes | None:
         assert self._body is not None
+        assert self._connection is not None
+        self._connection.due_at = self._watch.due_at if self._enough_at is None else self._enough_at
         try:
-            async with asyncio.timeout_at(self._due_at()):
-                return await anext(self._body)
+            return await anext(self._body)
         except StopAsyncIteration:
             return None
-        except TimeoutError as error:
-            if self._finished:
+        except httpcore2.ReadTimeout as error:
+            if self._enough_at is not None:
                 return None
-            raise self._late() from error
+            raise self._watch.late(self.request_id) from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
-            if self._finished:
+            if self._enough_at is not None:
                 return None
             raise self._broken(error) from error
-
-    def _due_at(self) -> float:
-        if self._finished:
-            return self._call_at
-        if self._progress_at is None:
-            return min(self._sent_at + self._deadlines.first_byte_s, self._call_at)
-        return min(self._progress_at + self._deadlines.silence_s, self._call_at)
 
     def _redact(self, event: Event) -> Event:
         for key in self._keys:
@@ -332,29 +317,6 @@ class Exchange:
         return data
 
     # errors
-
-    def _late(self) -> ProviderError:
-        limits, where = self._deadlines, self._endpoint.shown
-        if self._loop.time() >= self._call_at - 0.001:  # the loop's timers may be a tick early
-            message = f"the call to {where} took longer than {limits.call_s:g} s (call_s)"
-            return CallTimeout(message, limits.call_s, request_id=self.request_id)
-        if not self._sent_at:
-            return ConnectTimeout(
-                f"no connection to {where} within {limits.connect_s:g} s (connect_s): "
-                "check the address and the network, or whether all connections are in use",
-                limits.connect_s,
-            )
-        if self._progress_at is None:
-            return FirstByteTimeout(
-                f"nothing of the response from {where} within {limits.first_byte_s:g} s (first_byte_s)",
-                limits.first_byte_s,
-                request_id=self.request_id,
-            )
-        return SilenceTimeout(
-            f"no more of the response from {where} for {limits.silence_s:g} s (silence_s)",
-            limits.silence_s,
-            request_id=self.request_id,
-        )
 
     def _broken(self, error: Exception) -> ConnectionFailed:
         text = self._without_keys(str(error).encode("utf-8", "replace")).decode("utf-8", "replace")

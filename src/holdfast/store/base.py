@@ -43,7 +43,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import new_id
 from holdfast.store import hostlock
-from holdfast.store.bell import WORK, Bell
+from holdfast.store.bell import WORK, Bell, control_topic
 from holdfast.store.cursor import Cursor
 from holdfast.store.rows import ChatWrite, writes_of
 
@@ -484,10 +484,18 @@ class Store(ABC):
             raise InvalidInput("message", f"is over {limit:,} bytes; send large content as file references")
 
     def _ring(self, changes: Sequence[Change]) -> None:
-        topics = {change.after.chat.id for change in changes}
-        if any(change.after.chat.wake_at is not None for change in changes):
+        self.bell.ring(topics_of(changes))
+
+
+def topics_of(changes: Sequence[Change]) -> set[str]:
+    """Who may want to know: readers of the chats, workers if there is something to claim, and a chat's runner."""
+    topics = {change.after.chat.id for change in changes}
+    for change in changes:
+        if change.after.chat.wake_at is not None:
             topics.add(WORK)
-        self.bell.ring(topics)
+        if change.after.chat.worker is not None and not change.by_runner:
+            topics.add(control_topic(change.after.chat.id))
+    return topics
 
 
 class Decided(Frozen):

@@ -10,6 +10,11 @@ from collections.abc import Iterable
 WORK = ""  # the topic of workers: something may be claimable
 
 
+def control_topic(chat_id: str) -> str:
+    """Rings when somebody other than its runner changed a held chat: a stop, an edit, an answer."""
+    return f"control:{chat_id}"
+
+
 class Bell:
     """Not thread-safe: belongs to one event loop."""
 

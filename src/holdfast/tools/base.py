@@ -1,7 +1,7 @@
 """The contract of a tool: a Python function with a schema, a replay class, a deadline and limits.
 
-Arguments are validated before the body runs; what does not fit goes back to the model as a tool error. Whatever a body
-raises or returns becomes text: a tool can fail, it cannot fail the chat.
+Arguments are validated before the body runs; what does not fit goes back to the model as a tool error. Whatever a
+body raises or returns becomes text: a tool can fail, it cannot fail the chat.
 """
 
 import asyncio
@@ -164,7 +164,7 @@ async def call_tool(
         return output_text(result, tool.output_bytes_max)
     except (asyncio.CancelledError, ToolFailed):
         raise
-    except BaseException as error:  # noqa: BLE001  SystemExit and the like are the tool's failure, not the worker's
+    except BaseException as error:
         raise ToolFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
 
 
@@ -178,7 +178,9 @@ def output_text(result: Any, bytes_max: int) -> str:
         try:
             text = msgspec.json.encode(result, enc_hook=_encode_unknown).decode()
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            raise ToolFailed(f"The result of type {type(result).__name__} cannot be turned into JSON: {error}") from error
+            raise ToolFailed(
+                f"The result of type {type(result).__name__} cannot be turned into JSON: {error}"
+            ) from error
     text = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
     data = text.encode()
     if len(data) <= bytes_max:

@@ -10,6 +10,7 @@ from msgspec import Raw
 from holdfast.core.records import Cause
 
 Progress = Callable[[str], Awaitable[None]]
+NO_METADATA = Raw(b"{}")
 
 
 async def _say_nothing(_text: str) -> None:
@@ -25,7 +26,7 @@ class ToolContext:
         call_id: str = "",
         chat_id: str = "",
         owner: str = "",
-        metadata: Raw = Raw(b"{}"),
+        metadata: Raw = NO_METADATA,
         deps: Any = None,
         progress: Progress = _say_nothing,
     ) -> None:

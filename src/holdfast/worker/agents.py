@@ -95,7 +95,8 @@ class Price(Frozen):
 
 def tool_specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
     return tuple(
-        ToolSpec(name=tool.name, description=tool.description, schema=Raw(bytes(tool.schema))) for tool in tools.values()
+        ToolSpec(name=tool.name, description=tool.description, schema=Raw(bytes(tool.schema)))
+        for tool in tools.values()
     )
 
 

@@ -33,7 +33,9 @@ class Stream:
         """Neighbours of one kind become one row. Returns by how many bytes the buffer grew."""
         last = self.pending[-1] if self.pending else None
         if last is not None and (last.part, last.call_id) == (delta.part, delta.call_id):
-            self.pending[-1] = Delta(part=last.part, text=last.text + delta.text, call_id=last.call_id, name=last.name)
+            self.pending[-1] = Delta(
+                part=last.part, text=last.text + delta.text, call_id=last.call_id, name=last.name
+            )
         else:
             self.pending.append(delta)
         return len(delta.text)

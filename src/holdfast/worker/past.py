@@ -24,7 +24,7 @@ class Past:
         return len(self._messages)
 
     def learn(self, snapshot: Snapshot, messages: Mapping[int, Message]) -> None:
-        """What the runner itself just committed, by position. Anything that does not fit is read from the store later."""
+        """What the runner itself just committed, by position. What does not fit is read from the store later."""
         if snapshot.chat.epoch != self._epoch:
             return
         for pos in sorted(messages):
@@ -62,4 +62,6 @@ class Past:
 
 
 def _summary_message(summary: str) -> Message:
-    return Message(id="summary", role=Role.USER, parts=(Text(text=f"Summary of the conversation so far:\n{summary}"),))
+    return Message(
+        id="summary", role=Role.USER, parts=(Text(text=f"Summary of the conversation so far:\n{summary}"),)
+    )

@@ -51,11 +51,11 @@ class PostgresLeaseLine(LeaseLine):
     """Use from one thread at a time. No call takes longer than the renewal deadline, but for the name server."""
 
     def __init__(self, address: Address, clock: DatabaseClock, options: StoreOptions) -> None:
+        self._connection: _Connection | None = None
         self._address = address
         self._clock = clock
         self._options = options
         self._host = boot_id()
-        self._connection: _Connection | None = None
         timeout_ms = int(RENEWAL_DEADLINE_S * 1000)
         self._look = sql.look(settings=not address.pooled, schema=address.schema, timeout_ms=timeout_ms)
 
@@ -90,6 +90,9 @@ class PostgresLeaseLine(LeaseLine):
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
+
+    def __del__(self) -> None:
+        self.close()  # a line that is dropped says nothing, as a dropped SQLite connection does
 
     def _times(self) -> dict[str, int | None]:
         return {**self._clock.values(), "ttl": self._options.lease_ttl_ms}

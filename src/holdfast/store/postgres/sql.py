@@ -136,6 +136,7 @@ DELETE_CHAT_ROWS = tuple(
         ("calls", "chat_id"),
         ("queue", "chat_id"),
         ("compactions", "chat_id"),
+        ("receipts", "chat_id"),
         ("chats", "id"),
     )
 )
@@ -223,7 +224,9 @@ SELECT %s, upto, summary, created_at FROM compactions WHERE chat_id = %s AND upt
 
 READ_RECEIPT = "SELECT hash, answer FROM receipts WHERE principal = %s AND key = %s"
 
-PUT_RECEIPT = "INSERT INTO receipts (principal, key, hash, answer, created_at) VALUES (%s, %s, %s, %s, %s)"
+PUT_RECEIPT = (
+    "INSERT INTO receipts (principal, key, hash, answer, chat_id, created_at) VALUES (%s, %s, %s, %s, %s, %s)"
+)
 
 PRUNE_RECEIPTS = "WITH gone AS (DELETE FROM receipts WHERE created_at < %s RETURNING 1) SELECT count(*) FROM gone"
 

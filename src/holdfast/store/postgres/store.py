@@ -15,11 +15,11 @@ from msgspec import Raw
 
 from holdfast.clock import boot_id
 from holdfast.core.apply import Change, Refused, create
-from holdfast.core.codec import encode
+from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.events import Delete, Event, Repair
 from holdfast.core.fork import fork
 from holdfast.core.records import Compaction, Lease, NewChat, Role, Snapshot, State
-from holdfast.errors import NotFound, RefusedError, StoreClosed
+from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed
 from holdfast.faults import reach
 from holdfast.store.base import (
     PAGE_ROWS,
@@ -44,6 +44,7 @@ from holdfast.store.base import (
     page_of,
     raise_refused,
     request_hash,
+    topics_of,
 )
 from holdfast.store.bell import WORK
 from holdfast.store.cursor import parse
@@ -145,10 +146,7 @@ class PostgresStore(Store):
         return rows
 
     def _ring(self, changes: Sequence[Change]) -> None:
-        topics = {change.after.chat.id for change in changes}
-        if any(change.after.chat.wake_at is not None for change in changes):
-            topics.add(WORK)
-        self._announce(topics)
+        self._announce(topics_of(changes))
 
     def _announce(self, topics: set[str]) -> None:
         self.bell.ring(topics)
@@ -349,6 +347,7 @@ class PostgresStore(Store):
             await transaction.write(writes_of(told))
             for statement in sql.DELETE_CHAT_ROWS:
                 await transaction.rows(statement, ids)
+                reach("delete.rows")
             reach("delete.after")
             tried = tuple(ids)
             await transaction.commit()
@@ -432,11 +431,14 @@ class PostgresStore(Store):
             {"n": n, "chat_id": batch.chat_id, "worker": batch.worker, "fence": batch.fence, "attempt": batch.attempt}
             for n, batch in enumerate(batches)
         ]
-        pieces = [
-            {"n": n, "k": batch.first_k + k, "body": body.decode()}
-            for n, batch in enumerate(batches)
-            for k, body in enumerate(batch.bodies)
-        ]
+        try:
+            pieces = [
+                {"n": n, "k": batch.first_k + k, "body": body.decode()}
+                for n, batch in enumerate(batches)
+                for k, body in enumerate(batch.bodies)
+            ]
+        except UnicodeDecodeError as error:
+            raise InvalidInput("delta", NOT_UNICODE) from error
         values = (encode(given).decode(), self._clock.now(), encode(pieces).decode())
         points = ("deltas.before", "deltas.after")
         taken = {row[0] for row in await self._write_alone(sql.ADD_DELTAS, *values, points=points)}

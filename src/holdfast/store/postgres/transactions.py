@@ -206,7 +206,8 @@ class Transaction:
     async def keep_receipt(self, key: Key, hash: str, answer: Answer) -> None:
         reach("write.receipt.before")
         body = msgspec.json.encode(answer).decode()
-        await self.rows(sql.PUT_RECEIPT, key.principal, key.key, hash, body, self.now)
+        holds_text_of = answer.chat_id if answer.dropped else None
+        await self.rows(sql.PUT_RECEIPT, key.principal, key.key, hash, body, holds_text_of, self.now)
         reach("write.receipt.after")
 
 

@@ -368,6 +368,7 @@ class SqliteStore(Store):
                 write_all(connection, writes_of(changes))
                 for statement in sql.DELETE_CHAT_ROWS:
                     connection.execute(statement, (id,))
+                    reach("delete.rows")
             assert self._writer is not None
             self._writer.scrub()
             reach("delete.after")

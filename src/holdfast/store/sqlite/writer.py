@@ -6,9 +6,12 @@ batch get one each, which costs less than a savepoint around every job. A batch 
 that other processes get their turn.
 
 Checkpoints go by pages, not by transactions: a batch of 32 chats writes as much as 100 single commits, and what a
-checkpoint costs and a reader has to search is pages. Passive at 1,000 pages (about 4 MiB); from 4,000 pages on, when
-readers kept it from completing, the WAL is restarted once they are out of the way, without waiting for them.
-`WAL_BOUND_BYTES` is what the file stays under as long as no foreign program holds a read transaction open.
+checkpoint costs and a reader has to search is pages. Passive at 1,000 pages (about 4 MiB). Readers keep the WAL from
+starting over, and of four that read without pause one always does: from 4,000 pages on it is restarted at a moment
+when none is in the way, and at 8,000 pages the writer waits for those that are, at most `READERS_WAIT_MS`. Who begins
+to read meanwhile needs the WAL no more and is neither waited for nor held up. Waiting in vain is not repeated until
+the WAL has grown by half, so somebody who never leaves costs disk, not time. `WAL_BOUND_BYTES` is what the file stays
+under as long as nobody keeps a read transaction open for longer than that.
 """
 
 import time
@@ -22,12 +25,14 @@ import apsw
 from holdfast import threads
 from holdfast.errors import StoreClosed
 from holdfast.faults import reach
-from holdfast.store.sqlite.connection import FileIdentity, WriteLock, explain, translated
+from holdfast.store.sqlite.connection import BUSY_TIMEOUT_MS, FileIdentity, WriteLock, explain, translated
 
 BATCH_JOBS_MAX = 256
 BATCH_S_MAX = 0.02
 CHECKPOINT_PAGES = 1_000
 RESTART_PAGES = 4_000
+WAIT_PAGES = 8_000
+READERS_WAIT_MS = 1_000
 SCRUB_RETRY_S = 0.25
 WAL_BOUND_BYTES = 64 << 20
 
@@ -53,6 +58,7 @@ class Writer:
         self._jobs: SimpleQueue[threads.Job[Any] | None] = SimpleQueue()
         self._wal_pages = 0
         self._next_checkpoint = CHECKPOINT_PAGES
+        self._next_wait = WAIT_PAGES
         self._scrub = False
         self._closed = False
         self.transactions = 0
@@ -116,6 +122,7 @@ class Writer:
     def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         if pages < self._wal_pages:  # the WAL was started over
             self._next_checkpoint = CHECKPOINT_PAGES
+            self._next_wait = WAIT_PAGES
             self._wal_pages = 0
         self.wal_pages_written += pages - self._wal_pages
         self._wal_pages = pages
@@ -239,12 +246,16 @@ class Writer:
         reach("checkpoint.after")
 
     def _exclusive_checkpoint(self, connection: apsw.Connection, lock: WriteLock, mode: int) -> tuple[int, int]:
-        connection.set_busy_timeout(0)
+        wait_ms = 0
+        if self._wal_pages >= self._next_wait:
+            wait_ms = READERS_WAIT_MS
+            self._next_wait = self._wal_pages * 3 // 2
         try:
             with lock:
+                connection.set_busy_timeout(wait_ms)
                 return connection.wal_checkpoint(mode=mode)
         finally:
-            connection.set_busy_timeout(5_000)
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
 
     def _last_checkpoint(self, connection: apsw.Connection) -> None:
         try:

@@ -119,16 +119,19 @@ CREATE TABLE workers (
     info       TEXT NOT NULL
 ) WITH (fillfactor = 50);
 
--- Answers to client calls, by idempotency key.
+-- Answers to client calls, by idempotency key. chat_id only where the answer holds text of the chat (messages that were
+-- dropped from its queue): such an answer is deleted with the chat.
 CREATE TABLE receipts (
     principal  TEXT COLLATE "C" NOT NULL,
     key        TEXT COLLATE "C" NOT NULL,
     hash       TEXT NOT NULL,
     answer     TEXT NOT NULL,
+    chat_id    TEXT COLLATE "C",
     created_at BIGINT NOT NULL,
     PRIMARY KEY (principal, key)
 );
 CREATE INDEX receipts_age ON receipts (created_at);
+CREATE INDEX receipts_chat ON receipts (chat_id) WHERE chat_id IS NOT NULL;
 
 CREATE TABLE repairs (
     reason  TEXT COLLATE "C" PRIMARY KEY,

@@ -1,0 +1,210 @@
+"""`App` wires everything: a store, agents, models; and `Chat` is what a program holds of one conversation."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core import events as ev
+from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.journal import MessageAdded
+from holdfast.core.records import Message, NewChat, Role, SendMode, Snapshot, State, Text
+from holdfast.errors import ConfigError
+from holdfast.ids import new_id
+from holdfast.models.calls import Caller
+from holdfast.models.resolve import Models
+from holdfast.store import open_store
+from holdfast.store.base import Answer, Item, Key, Store, StoreOptions
+from holdfast.worker.agents import Agent
+from holdfast.worker.worker import Worker
+
+
+class App:
+    """`App("sqlite:///holdfast.db", agents=[support])`. Use as an async context manager, or enter a worker."""
+
+    def __init__(
+        self,
+        url: str,
+        agents: Sequence[Agent] = (),
+        *,
+        options: StoreOptions | None = None,
+        plugins: bool = True,
+        caller: Caller | None = None,
+    ) -> None:
+        self.agents: dict[str, Agent] = {}
+        for agent in agents:
+            if agent.name in self.agents:
+                raise ConfigError(f"two agents are named {agent.name!r}: give one of them another name")
+            self.agents[agent.name] = agent
+        self.store: Store = open_store(url, options)
+        self._caller = caller or Caller()
+        self._models = Models()
+        self._plugins = plugins
+        self._opened = 0
+
+    async def __aenter__(self) -> "App":
+        if self._opened == 0:
+            await self.store.open()
+        self._opened += 1
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._opened -= 1
+        if self._opened == 0:
+            await self.store.close()
+
+    def worker(self, **options: Any) -> "RunningWorker":
+        """`async with app.worker():` claims and runs chats in this process until the block ends."""
+        return RunningWorker(self, options)
+
+    def new_worker(self, **options: Any) -> Worker:
+        return Worker(self.store, self.agents, self._caller, self._models, plugins=self._plugins, **options)
+
+    # --- chats ----------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        agent: str,
+        text: str | Message | None = None,
+        *,
+        owner: str = "",
+        metadata: dict[str, Any] | None = None,
+        chat_id: str | None = None,
+        key: Key | None = None,
+    ) -> "Chat":
+        if agent not in self.agents:
+            known = ", ".join(sorted(self.agents)) or "none"
+            raise ConfigError(f"there is no agent {agent!r}; this app has: {known}")
+        new = NewChat(
+            id=chat_id or new_id("chat"),
+            agent=agent,
+            owner=owner,
+            metadata=Raw(msgspec.json.encode(metadata or {})),
+            message=_message(text) if text is not None else None,
+        )
+        answer = await self.store.create_chat(new, key)
+        return Chat(self.store, answer.chat_id)
+
+    def chat(self, chat_id: str) -> "Chat":
+        return Chat(self.store, chat_id)
+
+
+class RunningWorker:
+    def __init__(self, app: App, options: dict[str, Any]) -> None:
+        self._app = app
+        self._options = options
+        self._worker: Worker | None = None
+
+    async def __aenter__(self) -> Worker:
+        await self._app.__aenter__()
+        try:
+            self._worker = self._app.new_worker(**self._options)
+            await self._worker.start()
+        except BaseException:
+            await self._app.__aexit__()
+            raise
+        return self._worker
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._worker is not None
+        try:
+            await self._worker.stop()
+        finally:
+            await self._app.__aexit__()
+
+
+class Chat:
+    """A handle: it holds nothing but the id, so it is as good as any other handle on the same chat."""
+
+    def __init__(self, store: Store, chat_id: str) -> None:
+        self._store = store
+        self.id = chat_id
+
+    async def snapshot(self) -> Snapshot:
+        return await self._store.read_chat(self.id)
+
+    async def state(self) -> State:
+        return (await self.snapshot()).chat.state
+
+    async def send(self, text: str | Message, mode: SendMode = "queue", *, key: Key | None = None) -> Answer:
+        return await self._store.submit(self.id, ev.Send(message=_message(text), mode=mode), key)
+
+    async def edit(self, message_id: str, text: str | Message, *, key: Key | None = None) -> Answer:
+        """Replace a user message and everything after it. The answer holds the queued messages this dropped."""
+        spot = await self._store.locate_message(self.id, message_id)
+        event = ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=_message(text))
+        return await self._store.submit(self.id, event, key)
+
+    async def stop(self, *, clear_queue: bool = False, key: Key | None = None) -> Answer:
+        return await self._store.submit(self.id, ev.Stop(clear_queue=clear_queue), key)
+
+    async def retry(self, *, key: Key | None = None) -> Answer:
+        return await self._store.submit(self.id, ev.Retry(), key)
+
+    async def approve(self, call_id: str, *, by: str = "", key: Key | None = None) -> Answer:
+        return await self._store.submit(self.id, ev.Approve(call_id=call_id, by=by), key)
+
+    async def deny(self, call_id: str, words: str = "", *, by: str = "", key: Key | None = None) -> Answer:
+        return await self._store.submit(self.id, ev.Deny(call_id=call_id, words=words, by=by), key)
+
+    async def submit(self, call_id: str, content: str, *, error: bool = False, key: Key | None = None) -> Answer:
+        return await self._store.submit(self.id, ev.Submit(call_id=call_id, content=content, error=error), key)
+
+    async def archive(self, archived: bool = True) -> Answer:
+        return await self._store.submit(self.id, ev.Archive(archived=archived))
+
+    async def fork(self, *, upto: int | None = None, owner: str | None = None, key: Key | None = None) -> "Chat":
+        answer = await self._store.fork_chat(self.id, new_id("chat"), upto=upto, owner=owner, key=key)
+        return Chat(self._store, answer.chat_id)
+
+    async def delete(self, *, children: bool = False) -> None:
+        await self._store.delete_chat(self.id, children="include" if children else "refuse")
+
+    async def messages(self) -> list[Message]:
+        """The whole history, in order."""
+        found: list[Message] = []
+        start = 0
+        while rows := await self._store.read_history(self.id, start=start):
+            for row in rows:
+                entry = decode_entry(row.body)
+                assert isinstance(entry, MessageAdded)
+                found.append(decode_message(entry.message))
+            start = rows[-1].pos + 1
+        return found
+
+    async def events(self, after: str | None = None) -> AsyncIterator[Item]:
+        """Everything that happens, from a cursor on, until the chat rests and all was told."""
+        while True:
+            page = await self._store.wait_journal(self.id, after, deadline_s=60.0)
+            for item in page.items:
+                yield item
+            after = page.cursor
+            if page.at_rest:
+                return
+
+    async def wait(self, deadline_s: float = 3600.0) -> State:
+        """Until the chat rests or waits for somebody. Raises TimeoutError."""
+        async with asyncio.timeout(deadline_s):
+            after = None
+            while True:
+                state = await self.state()
+                if state in (State.IDLE, State.FAILED, State.WAITING):
+                    return state
+                page = await self._store.wait_journal(self.id, after, deadline_s=5.0)
+                after = page.cursor
+
+    async def text(self) -> str:
+        """The last answer: waits until the chat rests, then returns what the model said last."""
+        await self.wait()
+        for message in reversed(await self.messages()):
+            if message.role is Role.ASSISTANT:
+                return message.text
+        return ""
+
+
+def _message(text: str | Message) -> Message:
+    if isinstance(text, Message):
+        return text
+    return Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=text),))

@@ -1,0 +1,108 @@
+"""Running tool bodies: each in a task of its own, under its deadline, never able to hold up more than its own call.
+
+What a body returns before anybody cancelled it is its result. What it returns or raises because it was cancelled
+never is. One that ignores its cancellation is abandoned and counted.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast import threads
+from holdfast.core.records import Cause, Frozen
+from holdfast.errors import ToolFailed
+from holdfast.tools.base import Tool, call_tool
+from holdfast.tools.context import ToolContext, enter
+
+KILL_S = 3.0  # how long a cancelled body is waited for before it is abandoned
+SYNC_THREADS = 32
+
+
+class Returned(Frozen):
+    content: str
+    error: bool = False
+
+
+class SyncPool:
+    """One bounded pool for everything synchronous that users bring: tools and hooks."""
+
+    def __init__(self, size: int = SYNC_THREADS) -> None:
+        self._pool = threads.Pool("sync", size, lambda: None, lambda _: None)
+        self.size = size
+
+    @property
+    def thread_count(self) -> int:
+        return self._pool.thread_count
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """Cancelling the waiter abandons the thread, which keeps its place in the pool until it returns."""
+        job = threads.Job(lambda _: work(), asyncio.get_running_loop())
+        self._pool.submit(job)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            job.withdraw()
+            raise
+
+    def stop(self) -> None:
+        self._pool.stop()
+
+
+class Body:
+    """One call's body while it runs."""
+
+    def __init__(self, tool: Tool, call_id: str, context: ToolContext) -> None:
+        self.tool = tool
+        self.call_id = call_id
+        self.context = context
+        self.begun = False
+        self.abandoned = False
+        self.task: asyncio.Task[Any] | None = None
+
+    async def run(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Returned | None:
+        """The outcome; None if it was cancelled from outside: then there is none."""
+        loop = asyncio.get_running_loop()
+        work = loop.create_task(self._call(arguments, run_sync))
+        cancelled = loop.create_task(self.context.wait_cancelled())
+        try:
+            await asyncio.wait((work, cancelled), timeout=self.tool.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            if work.done() and not self.context.cancelled:
+                return _returned(work)
+            if self.context.cancelled:
+                await self._end(work)
+                return None
+            self.context.cancel(Cause.DEADLINE)
+            await self._end(work)
+            return Returned(content=f"Timed out after {self.tool.deadline_s:g} s.", error=True)
+        finally:
+            cancelled.cancel()
+            if not work.done():
+                work.cancel()
+
+    async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> str:
+        enter(self.context)
+        self.begun = True
+        return await call_tool(self.tool, arguments, self.context, run_sync)
+
+    async def _end(self, work: "asyncio.Task[Any]") -> None:
+        work.cancel()
+        done, _ = await asyncio.wait((work,), timeout=KILL_S)
+        if not done:
+            self.abandoned = True
+        work.add_done_callback(_forget)
+
+
+def _returned(work: "asyncio.Task[str]") -> Returned:
+    if work.cancelled():
+        return Returned(content="The tool cancelled itself.", error=True)
+    error = work.exception()
+    if error is None:
+        return Returned(content=work.result())
+    assert isinstance(error, ToolFailed), error
+    return Returned(content=str(error), error=True)
+
+
+def _forget(work: "asyncio.Task[Any]") -> None:
+    """What a cancelled body still raises is not its result."""
+    if not work.cancelled():
+        work.exception()

@@ -1,0 +1,99 @@
+"""Keeping the worker's lease from a thread that does not depend on the event loop.
+
+Trust ends at `renewal started + TTL - margin`, by boot time: a sleeping laptop, a stopped process or a slow store can
+only make it end earlier than the lease itself. After that the worker must not act, whatever the database says.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from holdfast import threads
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.store.base import LeaseLine, Store, WorkerInfo
+
+log = logging.getLogger("holdfast.lease")
+
+RENEWALS_PER_TTL = 3.3
+MARGIN_SHARE = 0.1
+
+
+class LeaseKeeper:
+    """Registers on `start`, renews until `stop`, and says whether the worker may still act."""
+
+    def __init__(self, store: Store, worker: WorkerInfo, clock: Clock, on_lost: Callable[[], None]) -> None:
+        self._store = store
+        self._worker = worker
+        self._clock = clock
+        self._on_lost = on_lost
+        self._ttl_ms = store.options.lease_ttl_ms
+        self._trusted_until_ms = 0
+        self._stopping = threading.Event()
+        self._registered = threading.Event()
+        self._error: BaseException | None = None
+        self.renewals = 0
+        self.failed_renewals = 0
+
+    def start(self) -> None:
+        """Returns once the lease is held. Raises what kept it from being taken."""
+        self._thread = threads.start("lease", self._serve)
+        self._registered.wait(self._store.options.deadline_s)
+        if self._error is not None:
+            raise self._error
+        if not self.trusted():
+            raise LeaseLost(self._worker.worker)
+
+    def trusted(self) -> bool:
+        return self._clock.boot_ms() < self._trusted_until_ms
+
+    @property
+    def trust_left_ms(self) -> int:
+        return max(0, self._trusted_until_ms - self._clock.boot_ms())
+
+    def stop(self, wait_s: float) -> None:
+        self._stopping.set()
+        self._thread.join(wait_s)
+
+    def _serve(self) -> None:
+        try:
+            line = self._store.lease_line()
+        except HoldfastError as error:
+            self._error = error
+            self._registered.set()
+            return
+        try:
+            began = self._clock.boot_ms()
+            line.register(self._worker)
+            self._trust_from(began)
+            self._registered.set()
+            while not self._stopping.wait(self._ttl_ms / 1000 / RENEWALS_PER_TTL):
+                if not self._renew(line):
+                    return
+            line.retire(self._worker.worker)
+        except HoldfastError as error:
+            self._error = error
+            log.error("lease", extra={"action": "lease_failed", "worker": self._worker.worker}, exc_info=error)
+        finally:
+            self._registered.set()
+            line.close()
+
+    def _renew(self, line: LeaseLine) -> bool:
+        began = self._clock.boot_ms()
+        try:
+            line.renew(self._worker.worker)
+        except LeaseLost:
+            self._trusted_until_ms = 0
+            self._on_lost()
+            return False
+        except HoldfastError as error:
+            # Tried again at the next interval; trust runs out by itself.
+            self.failed_renewals += 1
+            log.warning("renewal failed", extra={"action": "renewal_failed", "error": str(error)})
+            return True
+        self._trust_from(began)
+        self.renewals += 1
+        return True
+
+    def _trust_from(self, began_ms: int) -> None:
+        self._trusted_until_ms = began_ms + int(self._ttl_ms * (1 - MARGIN_SHARE))

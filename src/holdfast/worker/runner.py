@@ -1,0 +1,569 @@
+"""A runner drives one claimed chat: decide, act, commit, until there is nothing left to do.
+
+It holds no rule that belongs to the core and no state that the store does not have: it can be dropped at any instant,
+and another one goes on from the snapshot. Work is ended with a cause, and the cause decides what is committed:
+
+    user, superseded   the chat is `stopping`: end what runs, commit the partial response and an answer for every
+                       open call, in one commit made outside of what was cancelled
+    shutdown           commit nothing of the step that was cut; release the chat, which stays `running`
+    lease_lost         commit nothing at all
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from holdfast.clock import Clock
+from holdfast.core import events as ev
+from holdfast.core.codec import decode_delta
+from holdfast.core.decide import (
+    AskModel,
+    AwaitBodies,
+    CompactNow,
+    EndStop,
+    EndTurn,
+    Leave,
+    ParkChat,
+    RunCalls,
+    next_action,
+)
+from holdfast.core.journal import Delta
+from holdfast.core.records import (
+    Call,
+    CallState,
+    Cause,
+    Failure,
+    Frozen,
+    Message,
+    Role,
+    Snapshot,
+    State,
+    Text,
+    ToolCall,
+    ToolResult,
+    attempt_id,
+)
+from holdfast.errors import ModelCallFailed, RefusedError, StaleWriter, StoreError
+from holdfast.ids import new_id
+from holdfast.models.assemble import parts_of_deltas
+from holdfast.models.base import Model, Request
+from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, Stopped, failure_of
+from holdfast.models.resolve import Models
+from holdfast.stops import Stop
+from holdfast.store.base import Store
+from holdfast.store.bell import control_topic
+from holdfast.store.cursor import Cursor
+from holdfast.tools.base import Tool
+from holdfast.tools.context import ToolContext
+from holdfast.worker.agents import Agent, tool_specs
+from holdfast.worker.bodies import Body, SyncPool
+from holdfast.worker.deltas import DeltaFlusher, Stream
+from holdfast.worker.hooks import Arguments, Ask, HookFailed, Hooks, Veto
+from holdfast.worker.past import Past
+
+log = logging.getLogger("holdfast.runner")
+
+LOOK_INTERVAL_S = 1.0  # how often a runner looks for what no hint told it
+COMMIT_RETRY_S_MAX = 2.0
+
+
+class Shared(Frozen):
+    """What all runners of a worker use."""
+
+    store: Store
+    worker: str
+    caller: Caller
+    models: Models
+    deltas: DeltaFlusher
+    sync: SyncPool
+    hooks: Hooks
+    clock: Clock
+    trusted: Callable[[], bool]  # may this worker still act?
+
+
+class _Moved(Exception):
+    """The chat is not what the runner thought: look again and decide again."""
+
+
+class Runner:
+    def __init__(self, shared: Shared, agent: Agent, snapshot: Snapshot) -> None:
+        self._shared = shared
+        self._agent = agent
+        self.snapshot = snapshot
+        self.chat_id = snapshot.chat.id
+        self.stop: Stop[Cause] = Stop()
+        self._draining = False
+        self._attempts = 0
+        self._past = Past(shared.store, self.chat_id)
+        self._bodies: dict[str, Body] = {}
+        self._body_tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._commits = asyncio.Lock()
+        self._partial: Stopped | None = None
+        self._partial_length = 0
+        self._cost = 0.0
+        self._turn = snapshot.chat.turn
+        self.abandoned = 0
+
+    # --- from outside -------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Let the step finish, then release the chat."""
+        self._draining = True
+        self._changed.set()
+
+    def interrupt(self, cause: Cause) -> None:
+        """End what runs, now. The first cause stays."""
+        if self.stop.set(cause):
+            self._changed.set()
+            for body in self._bodies.values():
+                body.context.cancel(cause)
+
+    # --- the loop -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Returns when the chat rests, waits, was released or was lost. Raises what the store could not do."""
+        watch = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            while not await self._leaves():
+                try:
+                    await self._act()
+                except _Moved as moved:
+                    log.debug("moved", extra={"action": "moved", "chat": self.chat_id, "why": str(moved)})
+                    await self._look_again()
+        finally:
+            watch.cancel()
+            await self._end_bodies()
+            await asyncio.wait((watch,))
+
+    async def _leaves(self) -> bool:
+        cause = self.stop.cause
+        if cause is Cause.LEASE_LOST:
+            return True
+        if cause is Cause.SHUTDOWN or (self._draining and not self._body_tasks and self._held):
+            await self._release()
+            return True
+        return False
+
+    @property
+    def _held(self) -> bool:
+        chat = self.snapshot.chat
+        return chat.worker == self._shared.worker and chat.state in (State.RUNNING, State.STOPPING)
+
+    async def _act(self) -> None:
+        action = next_action(
+            self.snapshot, self._shared.worker, self._agent.budget, self._shared.clock.wall_ms(), self._cost
+        )
+        match action:
+            case AskModel():
+                await self._ask_model()
+            case RunCalls(calls=calls):
+                await self._run_calls(calls)
+            case AwaitBodies():
+                await self._await_change()
+            case ParkChat():
+                await self._commit(ev.Park(by=self._by))
+            case EndTurn(cause=cause, detail=detail):
+                await self._commit(ev.FinishTurn(by=self._by, cause=cause, detail=detail))
+                await self._turn_ended()
+            case EndStop():
+                await self._end_stop()
+            case CompactNow():
+                # Compaction comes with the models' context limits; until then the request is answered, not ignored.
+                await self._commit(ev.FinishCompaction(by=self._by, error="compaction is not available yet"))
+            case Leave():
+                self.stop.set(Cause.LEASE_LOST)
+            case _:
+                assert_never(action)
+
+    async def _watch(self) -> None:
+        """Notices what others do to the chat: a stop, an edit, an approval, another owner."""
+        with self._shared.store.bell.listen(control_topic(self.chat_id)) as listener:
+            while True:
+                await listener.wait(LOOK_INTERVAL_S)
+                if not self._shared.trusted():
+                    self.interrupt(Cause.LEASE_LOST)
+                    return
+                try:
+                    seen = await self._shared.store.read_chat(self.chat_id)
+                except StoreError:
+                    continue
+                self._notice(seen)
+
+    def _notice(self, seen: Snapshot) -> None:
+        chat, mine = seen.chat, self.snapshot.chat
+        if chat.version <= mine.version:
+            return
+        if (chat.worker, chat.fence) != (mine.worker, mine.fence):
+            if chat.fence > mine.fence or chat.worker is None:
+                self.interrupt(Cause.LEASE_LOST)
+        elif chat.state is State.STOPPING:
+            self.interrupt(chat.cause or Cause.USER)
+        else:
+            self._changed.set()
+
+    async def _look_again(self) -> None:
+        while True:
+            try:
+                self.snapshot = await self._shared.store.read_chat(self.chat_id)
+                break
+            except StoreError:
+                if not self._shared.trusted():
+                    raise
+                await asyncio.sleep(0.1)
+        if self.snapshot.chat.state is State.STOPPING and not self.stop:
+            self.interrupt(self.snapshot.chat.cause or Cause.USER)
+
+    # --- commits ----------------------------------------------------------------------------------------
+
+    @property
+    def _by(self) -> ev.Writer:
+        chat = self.snapshot.chat
+        return ev.Writer(self._shared.worker, chat.fence, chat.epoch)
+
+    async def _commit(self, *events: ev.Event) -> Snapshot:
+        """Durable when it returns. A failing store is asked again, under the same commit id, while the lease is
+        trusted; then its error goes up as itself. Raises _Moved when the chat is not what the events were made for.
+        """
+        commit_id = new_id("commit")
+        delay_s = 0.05
+        async with self._commits:
+            while True:
+                try:
+                    self.snapshot = await self._shared.store.commit(self.snapshot, events, commit_id)
+                    return self.snapshot
+                except (StaleWriter, RefusedError) as error:
+                    raise _Moved(str(error)) from error
+                except StoreError as error:
+                    log.warning(
+                        "commit failed",
+                        extra={"action": "commit_failed", "chat": self.chat_id, "error": f"{error.code}: {error}"},
+                    )
+                    if not self._shared.trusted() or self.stop.cause is Cause.LEASE_LOST:
+                        raise
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
+
+    async def _release(self) -> None:
+        """Hand the chat over. What is still running counts as crashed; what never began is planned again."""
+        await self._end_bodies()
+        if not self._held:
+            return
+        never_begun = tuple(
+            call.id
+            for call in self.snapshot.calls
+            if call.state is CallState.STARTED and (call.id not in self._bodies or not self._bodies[call.id].begun)
+        )
+        try:
+            await self._commit(ev.Release(by=self._by, never_begun=never_begun))
+        except _Moved:
+            return
+
+    # --- the model --------------------------------------------------------------------------------------
+
+    async def _ask_model(self) -> None:
+        if self._turn != self.snapshot.chat.turn:
+            self._turn, self._cost = self.snapshot.chat.turn, 0.0
+        request = await self._request()
+        models = [self._model(model) for model in (self._agent.model, *self._agent.fallbacks)]
+        self._partial_length = self.snapshot.chat.length
+        observer = _Watcher(self)
+        try:
+            outcome = await self._shared.caller.call(models, request, observer=observer, stop=self.stop)
+        except ModelCallFailed as error:
+            await observer.close()
+            await self._fail(failure_of(error))
+            return
+        await observer.close()
+        match outcome:
+            case Stopped():
+                self._partial = outcome
+                if outcome.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+                    raise _Moved("stopped")
+            case Completed():
+                await self._take_response(outcome, observer)
+            case _:
+                assert_never(outcome)
+
+    def _model(self, model: str | Model) -> Model:
+        return self._shared.models.get(model) if isinstance(model, str) else model
+
+    async def _request(self) -> Request:
+        messages = await self._past.messages(self.snapshot)
+        if self._agent.instructions:
+            system = Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=self._agent.instructions),))
+            messages = [system, *messages]
+        request = Request(messages=messages, tools=tool_specs(self._agent.offered()), settings=self._agent.settings)
+        for answer in await self._shared.hooks.run(self._agent.hooks, "before_model", request):
+            if isinstance(answer, Request):
+                request = answer
+        return request
+
+    async def _take_response(self, outcome: Completed, observer: "_Watcher") -> None:
+        await self._shared.hooks.run(self._agent.hooks, "after_model", outcome)
+        message = replace(outcome.message, agent_fingerprint=self._agent.fingerprint)
+        if not message.parts:
+            message = replace(message, parts=(Text(text=""),))
+        usage = outcome.usage
+        tokens = usage.input_tokens + usage.output_tokens if usage is not None else 0
+        price = self._agent.prices.get(message.model or "")
+        if price is not None and usage is not None:
+            self._cost += (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
+        before = self.snapshot
+        responded = ev.Responded(
+            by=self._by,
+            message=message,
+            attempt=observer.attempt,
+            plans=tuple(self._plan(call) for call in message.calls),
+            tokens=tokens,
+        )
+        if message.calls:
+            await self._commit(responded)
+        else:
+            await self._commit_last_response(responded, message.text)
+        self._past.learn(self.snapshot, {before.chat.length: message})
+        await self._shared.hooks.run(self._agent.hooks, "on_step", message)
+        for call in self.snapshot.calls:
+            if call.state is CallState.STARTED and call.id not in self._bodies:
+                self._begin(call, message)
+        if not self._held or self.snapshot.chat.turn != before.chat.turn:
+            await self._turn_ended()
+
+    async def _commit_last_response(self, responded: ev.Responded, text: str) -> None:
+        """With the end of the turn, in one commit, unless something joined it meanwhile."""
+        try:
+            await self._commit(responded, ev.FinishTurn(by=responded.by, answer=text))
+        except _Moved:
+            await self._look_again()
+            if self.stop:
+                raise
+            await self._commit(replace(responded, by=self._by))
+
+    def _plan(self, call: ToolCall) -> ev.PlannedCall:
+        tool = self._agent.offered().get(call.name)
+        if tool is None or call.cut:
+            return ev.PlannedCall(id=call.call_id)
+        guarded = tool.needs_approval or any(hook.point == "before_tool" for hook in self._agent.hooks)
+        free = len(self._bodies) < self._agent.parallel_calls_max
+        return ev.PlannedCall(
+            id=call.call_id,
+            replay=tool.replay,
+            on_unknown=tool.on_unknown,
+            start=not guarded and free and self._shared.trusted(),
+        )
+
+    async def _fail(self, failure: Failure) -> None:
+        await self._shared.hooks.run(self._agent.hooks, "on_error", failure)
+        await self._commit(ev.Fail(by=self._by, error=failure))
+        await self._turn_ended()
+
+    async def _turn_ended(self) -> None:
+        await self._shared.hooks.run(self._agent.hooks, "on_turn_end", self.snapshot)
+
+    # --- calls ------------------------------------------------------------------------------------------
+
+    async def _run_calls(self, calls: Sequence[Call]) -> None:
+        message = await self._response_of(calls[0])
+        arguments = {part.call_id: part for part in message.calls}
+        ready: list[Call] = []
+        for call in calls:
+            events = await self._prepare(call, arguments[call.id])
+            if events:
+                await self._commit(*events)
+            else:
+                ready.append(call)
+        free = self._agent.parallel_calls_max - len(self._bodies)
+        if ready[:free]:
+            await self._commit(ev.StartCalls(by=self._by, call_ids=tuple(call.id for call in ready[:free])))
+            if not self._shared.trusted():
+                self.interrupt(Cause.LEASE_LOST)
+                return
+            for call in ready[:free]:
+                self._begin(call, message)
+        elif ready:
+            await self._await_change()
+
+    async def _prepare(self, call: Call, part: ToolCall) -> list[ev.Event]:
+        """What stands between a planned call and its start; nothing: it can start."""
+        offered = self._agent.offered()
+        tool = offered.get(call.name)
+        if tool is None:
+            names = ", ".join(sorted(offered)) or "none"
+            kind = "not active" if call.name in self._agent.tools else "not a tool of this agent"
+            text = f"{call.name} is {kind}. Active tools: {names}."
+            return [ev.Refuse(by=self._by, call_id=call.id, content=text)]
+        if part.cut:
+            text = "The arguments were cut off before they were complete. Send the call again."
+            return [ev.Refuse(by=self._by, call_id=call.id, content=text)]
+        if call.answered_by is not None or call.state is CallState.APPROVED:
+            return []
+        return await self._consult(call, part, tool)
+
+    async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> list[ev.Event]:
+        question = f"Run {call.name}?" if tool.needs_approval else None
+        expires_at = None
+        changed = None
+        for verdict in await self._shared.hooks.run(self._agent.hooks, "before_tool", part):
+            match verdict:
+                case Veto(reason=reason):
+                    return [ev.Refuse(by=self._by, call_id=call.id, content=reason, denied=True)]
+                case HookFailed(error=error):
+                    text = f"Denied: a guard could not decide ({error})."
+                    return [ev.Refuse(by=self._by, call_id=call.id, content=text, denied=True)]
+                case Ask():
+                    question = verdict.question
+                    if verdict.expires_s is not None:
+                        expires_at = self._shared.clock.wall_ms() + int(verdict.expires_s * 1000)
+                case Arguments(text=text):
+                    changed = text
+                case _:
+                    continue
+        if question is None:
+            return []
+        return [
+            ev.AskApproval(by=self._by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
+        ]
+
+    async def _response_of(self, call: Call) -> Message:
+        messages = await self._past.messages(self.snapshot)
+        for message in reversed(messages):
+            if any(part.call_id == call.id for part in message.calls):
+                return message
+        raise _Moved(f"the response that asked for call {call.id} is not in history")
+
+    def _begin(self, call: Call, message: Message) -> None:
+        tool = self._agent.tools[call.name]
+        part = next(part for part in message.calls if part.call_id == call.id)
+        chat = self.snapshot.chat
+        context = ToolContext(
+            call_id=call.id,
+            chat_id=self.chat_id,
+            owner=chat.owner,
+            metadata=chat.metadata,
+            deps=self._agent.deps(self.chat_id) if self._agent.deps is not None else None,
+        )
+        body = self._bodies[call.id] = Body(tool, call.id, context)
+        task = asyncio.get_running_loop().create_task(self._run_body(body, call, call.arguments or part.arguments))
+        self._body_tasks.add(task)
+        task.add_done_callback(self._body_done)
+
+    def _body_done(self, task: "asyncio.Task[None]") -> None:
+        self._body_tasks.discard(task)
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a call's outcome was not committed", extra={"action": "outcome_lost"}, exc_info=error)
+
+    async def _run_body(self, body: Body, call: Call, arguments: str) -> None:
+        returned = await body.run(arguments, self._shared.sync.run)
+        self.abandoned += body.abandoned
+        if returned is not None:
+            outcome = ev.Outcome(by=self._by, call_id=call.id, content=returned.content, error=returned.error)
+            try:
+                await self._commit(outcome)
+            except _Moved:
+                return  # the successor has answered it
+            result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)
+            await self._shared.hooks.run(self._agent.hooks, "after_tool", result)
+        del self._bodies[call.id]
+
+    async def _await_change(self) -> None:
+        """Until a body ends, or somebody outside does something."""
+        with self.stop.scope():
+            await self._changed.wait()
+        self._changed.clear()
+        if self.stop.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+            await self._look_again()
+
+    async def _end_bodies(self) -> None:
+        """Bounded: a body that ignores its cancellation is left behind."""
+        for body in self._bodies.values():
+            body.context.cancel(self.stop.cause or Cause.SHUTDOWN)
+        if self._body_tasks:
+            await asyncio.wait(set(self._body_tasks))
+
+    # --- stopping ---------------------------------------------------------------------------------------
+
+    async def _end_stop(self) -> None:
+        await self._end_bodies()
+        partial, attempt = await self._cut_off()
+        await self._commit(ev.FinishStop(by=self._by, partial=partial, attempt=attempt, length=self._partial_length))
+        self._partial = None
+        self.stop = Stop()
+        await self._turn_ended()
+
+    async def _cut_off(self) -> tuple[Message | None, int | None]:
+        """What was streamed of the response that the stop cut off: by this runner, or by one that died since."""
+        if self._partial is not None:
+            message = self._partial.message
+            if message is not None:
+                message = replace(message, stopped=self.snapshot.chat.cause)
+            return message, attempt_id(self.snapshot.chat.fence, self._attempts) if message is not None else None
+        self._partial_length = self.snapshot.chat.length
+        place = Cursor(self.snapshot.chat.seq, 0, -1)
+        page = await self._shared.store.read_journal(self.chat_id, str(place), limit=100_000)
+        deltas = [item for item in page.items if item.attempt is not None]
+        if not deltas:
+            return None, None
+        last = max(item.attempt or 0 for item in deltas)
+        parts = parts_of_deltas(decode_delta(item.body) for item in deltas if item.attempt == last)
+        if not parts:
+            return None, None
+        message = Message(
+            id=new_id("msg"),
+            role=Role.ASSISTANT,
+            parts=parts,
+            created_at=self._shared.clock.wall_ms(),
+            stopped=self.snapshot.chat.cause,
+        )
+        return message, last
+
+
+class _Watcher(Observer):
+    """Tells the chat how a model call goes: deltas to the flusher, failed attempts to the journal."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._stream: Stream | None = None
+        self.attempt = 0
+
+    async def attempt_started(self, n: int, model: Model) -> None:
+        runner = self._runner
+        runner._attempts += 1
+        chat = runner.snapshot.chat
+        self.attempt = attempt_id(chat.fence, runner._attempts)
+        await self.close()
+        self._stream = runner._shared.deltas.open(runner.chat_id, runner._shared.worker, chat.fence, self.attempt)
+
+    def delta(self, delta: Delta) -> None:
+        if self._stream is not None:
+            self._runner._shared.deltas.add(self._stream, delta)
+
+    async def attempt_failed(self, failed: FailedAttempt) -> None:
+        runner = self._runner
+        await self.close()
+        if self.attempt == 0:
+            runner._attempts += 1
+            self.attempt = attempt_id(runner.snapshot.chat.fence, runner._attempts)
+        try:
+            await runner._commit(
+                ev.AttemptLost(
+                    by=runner._by,
+                    attempt=self.attempt,
+                    model=failed.model,
+                    error=failed.error,
+                    code=failed.code,
+                    status=failed.status,
+                    retry_in_ms=failed.retry_in_ms,
+                )
+            )
+        except _Moved:
+            # Stopped, or lost: the call's own stop ends it; the record of this attempt goes with it.
+            await runner._look_again()
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            await self._runner._shared.deltas.close(stream)

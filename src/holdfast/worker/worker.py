@@ -1,0 +1,228 @@
+"""A worker inside this process: claims chats that are due, drives each with a runner, hands over when it stops."""
+
+import asyncio
+import logging
+import os
+import random
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Raw
+
+from holdfast.clock import SystemClock
+from holdfast.core.codec import encode
+from holdfast.core.records import Cause, Snapshot
+from holdfast.errors import HoldfastError, LeaseLost, StoreError
+from holdfast.ids import new_id
+from holdfast.models.calls import Caller
+from holdfast.models.resolve import Models
+from holdfast.store.base import Store, WorkerInfo
+from holdfast.store.bell import WORK
+from holdfast.store.hostlock import HostLock
+from holdfast.worker.agents import Agent
+from holdfast.worker.bodies import SyncPool
+from holdfast.worker.deltas import DeltaFlusher
+from holdfast.worker.hooks import Hooks
+from holdfast.worker.lease import LeaseKeeper
+from holdfast.worker.runner import Runner, Shared
+
+log = logging.getLogger("holdfast.worker")
+
+POLL_S = 5.0
+SWEEP_S = 5.0
+CHATS_MAX = 100
+GRACE_S = 25.0
+KILL_S = 5.0
+
+
+class Worker:
+    """`async with Worker(...)`; `stop(grace_s)` drains."""
+
+    def __init__(
+        self,
+        store: Store,
+        agents: Mapping[str, Agent],
+        caller: Caller,
+        models: Models,
+        *,
+        plugins: bool = True,
+        chats_max: int = CHATS_MAX,
+        poll_s: float = POLL_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self.name = new_id("worker")
+        self._store = store
+        self._agents = agents
+        self._chats_max = chats_max
+        self._poll_s = poll_s
+        self._grace_s = grace_s
+        self._clock = SystemClock()
+        self._sync = SyncPool()
+        self._deltas = DeltaFlusher(store)
+        self.hooks = Hooks(self._sync.run, enabled=plugins)
+        self._keeper: LeaseKeeper | None = None
+        self._lock: HostLock | None = None
+        self._runners: dict[str, Runner] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._services: list[asyncio.Task[None]] = []
+        self._caller = caller
+        self._models = models
+        self._stopping: asyncio.Future[None] | None = None
+        self._finished = asyncio.Event()
+        self.errors: list[BaseException] = []
+
+    @property
+    def running_chats(self) -> list[str]:
+        return list(self._runners)
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        folder = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
+        self._lock = HostLock(str(folder / f"{self.name}.lock"))
+        await self._register()
+        self._deltas.start()
+        loop = asyncio.get_running_loop()
+        self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
+
+    async def _register(self) -> None:
+        assert self._lock is not None
+        loop = asyncio.get_running_loop()
+        info = WorkerInfo(
+            worker=self.name,
+            host="",
+            pid=os.getpid(),
+            lock_path=self._lock.path,
+            info=Raw(encode({"agents": sorted(self._agents)})),
+        )
+        keeper = self._keeper = LeaseKeeper(self._store, info, self._clock, lambda: _call_in(loop, self._lease_lost))
+        await self._sync.run(keeper.start)
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Claim no more, let steps finish within the grace, then end them with cause `shutdown` and release all.
+
+        Concurrent stops share one. Bounded, whatever tools and hooks do.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._drain(self._grace_s if grace_s is None else grace_s))
+        await asyncio.shield(self._stopping)
+
+    async def _drain(self, grace_s: float) -> None:
+        await _end(self._services)
+        for runner in self._runners.values():
+            runner.drain()
+        if self._tasks and grace_s > 0:
+            await asyncio.wait(self._tasks.values(), timeout=grace_s)
+        for runner in self._runners.values():
+            runner.interrupt(Cause.SHUTDOWN)
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=KILL_S)
+        await _end(list(self._tasks.values()))
+        await self._deltas.stop()
+        if self._keeper is not None:
+            keeper = self._keeper
+            await self._sync.run(lambda: keeper.stop(self._store.options.deadline_s))
+        self._sync.stop()
+        if self._lock is not None:
+            self._lock.release()
+
+    async def __aenter__(self) -> "Worker":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # --- work ---------------------------------------------------------------------------------------
+
+    async def _claim_forever(self) -> None:
+        with self._store.bell.listen(WORK) as listener:
+            while True:
+                try:
+                    claimed = await self.claim_once()
+                except LeaseLost:
+                    claimed = 0
+                    self._lease_lost()
+                except StoreError as error:
+                    claimed = 0
+                    log.warning("claim failed", extra={"action": "claim_failed", "error": str(error)})
+                if not claimed:
+                    await listener.wait(self._poll_s * random.uniform(0.8, 1.2))
+
+    async def claim_once(self) -> int:
+        room = self._chats_max - len(self._runners)
+        if room <= 0 or self._keeper is None or not self._keeper.trusted():
+            self._finished.clear()
+            return 0
+        snapshots = await self._store.claim_chats(self.name, dict.fromkeys(self._agents, room), room)
+        for snapshot in snapshots:
+            self._drive(snapshot)
+        return len(snapshots)
+
+    def _drive(self, snapshot: Snapshot) -> None:
+        assert self._keeper is not None
+        shared = Shared(
+            store=self._store,
+            worker=self.name,
+            caller=self._caller,
+            models=self._models,
+            deltas=self._deltas,
+            sync=self._sync,
+            hooks=self.hooks,
+            clock=self._clock,
+            trusted=self._keeper.trusted,
+        )
+        chat_id = snapshot.chat.id
+        runner = self._runners[chat_id] = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
+        task = self._tasks[chat_id] = asyncio.get_running_loop().create_task(runner.run())
+        task.add_done_callback(lambda task: self._runner_done(chat_id, task))
+
+    def _runner_done(self, chat_id: str, task: "asyncio.Task[None]") -> None:
+        self._runners.pop(chat_id, None)
+        self._tasks.pop(chat_id, None)
+        self._finished.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.errors = [*self.errors[-99:], error]
+            log.error("a runner failed", extra={"action": "runner_failed", "chat": chat_id}, exc_info=error)
+        self._store.bell.ring((WORK,))
+
+    def _lease_lost(self) -> None:
+        """Drop everything, then go on as a new worker: nothing is left to hand over."""
+        for runner in self._runners.values():
+            runner.interrupt(Cause.LEASE_LOST)
+        if self._stopping is None:
+            task = asyncio.get_running_loop().create_task(self._come_back())
+            self._services.append(task)
+
+    async def _come_back(self) -> None:
+        self.name = new_id("worker")
+        while True:
+            try:
+                await self._register()
+                return
+            except HoldfastError as error:
+                log.warning("registration failed", extra={"action": "register_failed", "error": str(error)})
+                await asyncio.sleep(1.0)
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            try:
+                await self._store.sweep()
+            except StoreError as error:
+                log.warning("sweep failed", extra={"action": "sweep_failed", "error": str(error)})
+            await asyncio.sleep(SWEEP_S * random.uniform(0.8, 1.2))
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, callback: "object") -> None:
+    try:
+        loop.call_soon_threadsafe(callback)  # type: ignore[arg-type]
+    except RuntimeError:  # the loop is closed: nobody is left to be told
+        return
+
+
+async def _end(tasks: list["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=KILL_S)
