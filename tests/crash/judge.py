@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import FakeClock
-from holdfast.store.base import Store
+from holdfast.store import open_store
+from holdfast.store.base import Store, StoreOptions
 from tests.crash.reference import Reference, portion
 from tests.crash.writer import Line
 from tests.support.aftermath import Successor, find_faults
@@ -101,3 +102,12 @@ async def work_goes_on(store: Store, clock: FakeClock) -> None:
     assert await find_faults(store) == []
     await Successor(store, clock).finish_everything()
     assert await find_faults(store) == []
+
+
+async def reopen_and_judge(url: str, log: list[Line], reference: Reference) -> None:
+    clock = FakeClock(wall_ms=log[-1].wall_ms)
+    async with open_store(url, StoreOptions(clock=clock)) as store:
+        await Judge(log, reference, store, clock, url).judge()
+        await work_goes_on(store, clock)
+        if url.startswith("sqlite"):
+            assert await store.check_integrity() == []  # type: ignore[attr-defined]

@@ -5,7 +5,9 @@ had at the same step, and the store goes on by itself: nobody opens it again.
 """
 
 import asyncio
+import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -16,7 +18,9 @@ from holdfast.core.records import State
 from holdfast.errors import OwnershipLost, StoreUnavailable
 from holdfast.store import open_store
 from holdfast.store.base import Key, StoreOptions
+from tests.crash.judge import reopen_and_judge
 from tests.crash.reference import Reference, play_undisturbed, portion
+from tests.crash.writer import WRITER_S_MAX, read_log, start_writer
 from tests.support.aftermath import Successor, find_faults
 from tests.support.chats import Hand, call, history, new_chat, texts, user
 from tests.support.postgres import PostgresServer
@@ -150,20 +154,20 @@ async def test_a_server_that_dies_under_load_loses_nothing_and_nothing_happens_t
 # --- an answer is lost ----------------------------------------------------------------------------------------------
 
 
-def marker(step: Step) -> bytes:
+def marker(step: Step, prefix: str = ALONE) -> bytes:
     """What only the requests of this step's write contain: from there on, the end of the transaction is lost."""
     if step.kind in ("create", "client", "fork"):
-        return f"{ALONE}{step.name}".encode()  # its key
+        return f"{prefix}{step.name}".encode()  # its key
     if step.kind == "commit":
-        return f"commit {ALONE}{step.name}".encode()
+        return f"commit {prefix}{step.name}".encode()
     if step.kind == "lease":
-        return f"{ALONE}{'w2' if 'second' in step.name or 'retire' in step.name else 'w1'}".encode()
+        return f"{prefix}{'w2' if 'second' in step.name or 'retire' in step.name else 'w1'}".encode()
     if step.kind == "expire":
-        return f"{ALONE}w2".encode()
+        return f"{prefix}w2".encode()
     if step.kind == "upkeep":
         return b"DELETE FROM receipts"
     chat = "side" if step.name == "delete_a_chat" else "child" if step.name == "claim_the_child" else "talk"
-    return f"{ALONE}{chat}".encode()
+    return f"{prefix}{chat}".encode()
 
 
 async def test_every_verb_whose_answer_is_lost_has_happened_once(
@@ -201,7 +205,12 @@ async def test_every_verb_whose_answer_is_lost_has_happened_once(
     ],
 )
 async def test_an_outcome_nobody_can_find_out_is_called_unknown_and_asking_again_later_makes_it_once(
-    postgres_url: str, postgres_proxy_url: str, postgres_proxy: TcpProxy, clock: FakeClock, alone: Reference, name: str
+    postgres_url: str,
+    postgres_proxy_url: str,
+    postgres_proxy: TcpProxy,
+    clock: FakeClock,
+    alone: Reference,
+    name: str,
 ) -> None:
     """The answer is lost, and then the server is out of reach until the caller's deadline has passed."""
     store = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=0.5))
@@ -220,6 +229,39 @@ async def test_an_outcome_nobody_can_find_out_is_called_unknown_and_asking_again
         assert difference(portion(read_rows(postgres_url), ALONE), alone.after(step.name)) == [], step.name
     run.close()
     await store.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "create_another_chat",
+        "claim_two_chats",
+        "queue_a_message",
+        "respond_with_calls",
+        "end_the_child",
+        "edit_a_message",
+    ],
+)
+def test_a_writer_killed_while_its_answer_is_on_the_way_has_written(
+    postgres_url: str,
+    postgres_proxy_url: str,
+    postgres_proxy: TcpProxy,
+    tmp_path: Path,
+    undisturbed: References,
+    name: str,
+) -> None:
+    """Between the crash points `commit.before` and `commit.after`: the server is done, the process never hears of it."""
+    step, reference = step_named(name), undisturbed(("",))[""]
+    lost = postgres_proxy.cut_before_next_answer(containing=marker(step, ""), then_hold=True)
+    with start_writer(f"{postgres_proxy_url}?hints=off", tmp_path) as writer:
+        assert lost.wait(WRITER_S_MAX)
+        writer.kill()
+        assert writer.wait(WRITER_S_MAX) == -signal.SIGKILL
+    postgres_proxy.forward()
+    log = read_log(tmp_path / "log")
+    assert (log[-1].step, log[-1].answered) == (name, False)
+    assert difference(read_rows(postgres_url), reference.after(name)) == []
+    asyncio.run(reopen_and_judge(postgres_url, log, reference))
 
 
 # --- a write arrives late -------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ share the store at once, so that their writes share transactions.
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from holdfast.store.base import StoreOptions
 from holdfast.store.sqlite import writer as sqlite_writer
 from tests.support.scenario import STEPS, Run
 
+ROOT = Path(__file__).resolve().parents[2]
+WRITER_S_MAX = 60
 CHECKPOINT_PAGES = 100  # so that the scenario is long enough to reach some
 
 
@@ -45,6 +48,19 @@ def read_log(path: Path) -> list[Line]:
 def locks_of(log: Path) -> Path:
     """Where the workers of the process with this log hold their locks."""
     return log.with_suffix(".locks")
+
+
+def start_writer(url: str, folder: Path, *arguments: str, crash_at: str | None = None) -> "subprocess.Popen[str]":
+    """This program as a process of its own, which leaves its log in `folder`."""
+    environment = {**os.environ, "HOLDFAST_CRASH_AT": crash_at} if crash_at else None
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.writer", url, str(folder / "log"), *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 class Log:

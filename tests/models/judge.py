@@ -70,14 +70,15 @@ def of_parts(parts: tuple[Part, ...], finish: str | None, usage: Usage | None) -
 async def theirs(client: AsyncOpenAI) -> Made:
     """What the SDK's client and its own accumulation make of the answer to a request."""
     state = ChatCompletionStreamState()
-    chunks = await client.chat.completions.create(
-        model="m",
-        messages=[{"role": "user", "content": "hi"}],
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    async for chunk in chunks:
-        state.handle_chunk(chunk)
+    async with client:
+        chunks = await client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": "hi"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        async for chunk in chunks:
+            state.handle_chunk(chunk)
     made = state.current_completion_snapshot
     choice = made.choices[0]
     usage = made.usage

@@ -28,5 +28,5 @@ def sql(url: str, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any,
         finally:
             connection.close()
     with psycopg.connect(url, autocommit=True, connect_timeout=10) as server:
-        done = server.execute(statement.replace("?", "%s"), values)
+        done = server.execute(statement.replace("?", "%s"), values or None)
         return done.fetchall() if done.description else []

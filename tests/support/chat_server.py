@@ -7,6 +7,7 @@ event loop, keeps what it was asked, and notices when a client hangs up.
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -141,8 +142,9 @@ def refusing(status: int, error: Any = None, **headers: str) -> Reply:
 class ChatServer:
     """`async with ChatServer(reply, …) as server:` listens on `server.url`."""
 
-    def __init__(self, *replies: Reply) -> None:
+    def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None) -> None:
         self.replies = replies or (saying("Hello", "."),)
+        self._tls = tls
         self.asked: list[Asked] = []
         self.connections = 0
         self.connections_made = 0
@@ -162,10 +164,10 @@ class ChatServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}/v1"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 24)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 24, ssl=self._tls)
         return self
 
     async def __aexit__(
@@ -207,7 +209,7 @@ class ChatServer:
         self.connections_made += 1
         self._changed.set()
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
+            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while await self._serve(reader, writer):
                     pass
         finally:

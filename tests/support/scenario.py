@@ -185,7 +185,7 @@ Do = Callable[[Run], Awaitable[object]]
 
 def step(kind: Kind, *, alone: bool = False) -> Callable[[Do], Do]:
     def add(do: Do) -> Do:
-        name: str = do.__name__  # type: ignore[attr-defined]
+        name: str = do.__name__
         STEPS.append(Step(name, kind, alone, do))
         STEP_NAMES.append(name)
         return do

@@ -125,7 +125,9 @@ class Caller:
         """
         if not models:
             raise ConfigError("a model call needs at least one model")
-        return await _Call(self, models, request, observer or Observer(), stop or Stop(), policy or self.policy).run()
+        return await _Call(
+            self, models, request, observer or Observer(), Stop() if stop is None else stop, policy or self.policy
+        ).run()
 
 
 class _Call:

@@ -13,6 +13,7 @@ httpcore2 brings a network layer of its own, on anyio. This one is plain asyncio
 
 import asyncio
 import ipaddress
+import os
 import socket
 import ssl
 from collections.abc import Iterable
@@ -53,7 +54,7 @@ class Network(httpcore2.AsyncNetworkBackend):
             ready = await _connect_any(await self._addresses(host, port))
             _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ready)
         except OSError as error:
-            raise httpcore2.ConnectError(f"cannot connect to {host}:{port}: {error}") from error
+            raise httpcore2.ConnectError(f"cannot connect to {host}:{port}: {_reason(error)}") from error
         return connection
 
     async def connect_unix_socket(
@@ -129,7 +130,12 @@ async def _connect_any(addresses: list[Address]) -> socket.socket:
         for task in running:
             task.add_done_callback(_close_late)
             task.cancel()
-    raise OSError("; ".join(dict.fromkeys(str(error) for error in errors)))
+    raise OSError("; ".join(dict.fromkeys(map(_reason, errors))))
+
+
+def _reason(error: OSError) -> str:
+    """asyncio says "connect call failed" whatever it was; a failed lookup has a negative number and its own words."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
 
 
 def _close_late(task: "asyncio.Task[socket.socket]") -> None:

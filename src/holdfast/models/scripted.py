@@ -154,7 +154,7 @@ def read_script(path: str | Path) -> Script:
         return script_of(data)
     except OSError as error:
         raise ConfigError(f"cannot read the script {str(path)!r}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, TypeError) as error:
         raise ConfigError(f"{str(path)!r} is not a script: {error}") from error
 
 

@@ -8,7 +8,7 @@ a key or a commit id may simply be called again: it is answered as done if it wa
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Self
 
 import msgspec
 from msgspec import Raw
@@ -204,7 +204,7 @@ class Store(ABC):
     async def close(self) -> None:
         """Finish what was taken, then let go. Bounded by the deadline."""
 
-    async def __aenter__(self) -> "Store":
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 

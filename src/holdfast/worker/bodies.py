@@ -51,11 +51,11 @@ class SyncPool:
 class Body:
     """One call's body while it runs."""
 
-    def __init__(self, tool: Tool, call_id: str, context: ToolContext) -> None:
+    def __init__(self, tool: Tool, call_id: str, context: ToolContext, entered: set[str]) -> None:
         self.tool = tool
         self.call_id = call_id
         self.context = context
-        self.begun = False
+        self._entered = entered
         self.abandoned = False
         self.task: asyncio.Task[Any] | None = None
 
@@ -81,7 +81,7 @@ class Body:
 
     async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> str:
         enter(self.context)
-        self.begun = True
+        self._entered.add(self.call_id)
         return await call_tool(self.tool, arguments, self.context, run_sync)
 
     async def _end(self, work: "asyncio.Task[Any]") -> None:

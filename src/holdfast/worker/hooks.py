@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from holdfast.core.records import Frozen
 
 log = logging.getLogger("holdfast.hooks")
@@ -20,7 +22,7 @@ HOOK_DEADLINE_S = 30.0
 SUSPENDED_S = 300.0
 
 
-class Hook(Frozen):
+class Hook(Struct, frozen=True):
     """`Hook("before_tool", check, fails="closed")`. The callback gets one argument: what the point is about."""
 
     point: Point

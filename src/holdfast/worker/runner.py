@@ -100,6 +100,7 @@ class Runner:
         self._past = Past(shared.store, self.chat_id)
         self._bodies: dict[str, Body] = {}
         self._body_tasks: set[asyncio.Task[None]] = set()
+        self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
         self._changed = asyncio.Event()
         self._commits = asyncio.Lock()
         self._partial: Stopped | None = None
@@ -255,7 +256,7 @@ class Runner:
         never_begun = tuple(
             call.id
             for call in self.snapshot.calls
-            if call.state is CallState.STARTED and (call.id not in self._bodies or not self._bodies[call.id].begun)
+            if call.state is CallState.STARTED and call.id not in self._entered
         )
         try:
             await self._commit(ev.Release(by=self._by, never_begun=never_begun))
@@ -445,7 +446,7 @@ class Runner:
             metadata=chat.metadata,
             deps=self._agent.deps(self.chat_id) if self._agent.deps is not None else None,
         )
-        body = self._bodies[call.id] = Body(tool, call.id, context)
+        body = self._bodies[call.id] = Body(tool, call.id, context, self._entered)
         task = asyncio.get_running_loop().create_task(self._run_body(body, call, call.arguments or part.arguments))
         self._body_tasks.add(task)
         task.add_done_callback(self._body_done)

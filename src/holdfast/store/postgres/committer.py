@@ -6,24 +6,28 @@ holds its row, is handed back to be looked at by itself; it delays nobody.
 
 A statement whose connection was lost is sent again as it is. Where the first one did get through, the second finds
 another version and writes nothing; its owner then recognises its own commit id.
+
+There is no task: an arriving commit, an answer and a timer each take the next step. Only reconnecting is one.
 """
 
 import asyncio
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import psycopg
+from psycopg import pq
 
 from holdfast.core.codec import NOT_UNICODE
 from holdfast.errors import HoldfastError, InvalidInput, Outcome, StoreClosed, StoreTimeout, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.base import Decided
 from holdfast.store.postgres import swaps
-from holdfast.store.postgres.connection import Connection, Connector
-from holdfast.store.postgres.errors import Fate, explain, fate_of
+from holdfast.store.postgres.connection import Connector
+from holdfast.store.postgres.errors import Fate, NoAnswer, explain, fate_of
 from holdfast.store.postgres.pauses import FIRST_S, pauses
 from holdfast.store.postgres.transactions import reach_written
+from holdfast.store.postgres.wire import Wire
 from holdfast.store.rows import ChatWrite
 
 BATCH_COMMITS_MAX = 256
@@ -36,7 +40,7 @@ Verdict = bool | BaseException
 class Entry:
     """One commit on its way. It can be withdrawn until it is taken; then it takes its course."""
 
-    __slots__ = ("alone", "deadline", "decided", "maybe_written", "on_verdict", "size", "taken")
+    __slots__ = ("alone", "deadline", "decided", "maybe_written", "on_verdict", "taken")
 
     def __init__(self, decided: Decided, deadline: float, on_verdict: "Callable[[Entry, Verdict], None]") -> None:
         self.decided = decided
@@ -45,11 +49,14 @@ class Entry:
         self.taken = False
         self.maybe_written = False  # it was sent, and no answer came
         self.alone = False  # it, or a neighbour, made a statement fail
-        self.size = sum(len(line[-1]) for line in self.write.journal)
 
     @property
     def write(self) -> ChatWrite:
         return self.decided.writes[0]
+
+    @property
+    def size(self) -> int:
+        return sum(len(line[-1]) for line in self.write.journal)
 
     @property
     def outcome(self) -> Outcome:
@@ -57,14 +64,22 @@ class Entry:
 
 
 class Committer:
+    """Belongs to one event loop. `on_verdict` of every entry is called once, whatever happens."""
+
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self._connection: Connection | None = None
+        self._loop = asyncio.get_running_loop()
+        self._wire: Wire | None = None
         self._pending: deque[Entry] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._in_flight: list[Entry] = []
+        self._question: swaps.Question | None = None
+        self._going = False  # a next step is certain: scheduled, or an answer is awaited, or a connection
+        self._began = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self._pauses = pauses()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._latencies_s: deque[float] = deque(maxlen=512)
-        self.in_flight = 0
         self.commits = 0
         self.batches = 0
         self.misses = 0
@@ -75,6 +90,10 @@ class Committer:
         return len(self._pending)
 
     @property
+    def in_flight_count(self) -> int:
+        return len(self._in_flight)
+
+    @property
     def latency_p50_ms(self) -> float | None:
         return round(statistics.median(self._latencies_s) * 1000, 3) if self._latencies_s else None
 
@@ -82,8 +101,12 @@ class Committer:
         if self._closed:
             raise StoreClosed("the store is not open")
         self._pending.append(entry)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._serve())
+        if not self._going:
+            # Not at once: whoever is ready in the same moment comes along.
+            self._going = True
+            self._loop.call_soon(self._go)
+        if self._watch is None:
+            self._watch = self._loop.call_at(entry.deadline, self._on_watch)
 
     def withdraw(self, entry: Entry) -> bool:
         """True if it had not been taken, and now never will be."""
@@ -94,40 +117,51 @@ class Committer:
 
     async def close(self, wait_s: float) -> None:
         self._closed = True
-        if self._task is not None:
-            await asyncio.wait((self._task,), timeout=wait_s)
+        until = self._loop.time() + wait_s
+        while self._going and self._loop.time() < until:  # noqa: ASYNC110  once, at the end; an event is paid always
+            await asyncio.sleep(0.002)
+        for task in self._tasks:
+            task.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+        self._cut_wire()
+        left, self._in_flight = [*self._in_flight, *self._pending], []
+        self._pending.clear()
+        for entry in left:
+            closed = StoreUnavailable("the store was closed before this was written", outcome=entry.outcome)
+            entry.on_verdict(entry, closed)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def _go(self) -> None:
+        """Send what is pending, if anything is. Called only while nothing is in flight."""
         while self._pending:
-            entry = self._pending.popleft()
-            entry.on_verdict(
-                entry, StoreUnavailable("the store was closed before this was written", outcome=entry.outcome)
-            )
-        if self._connection is not None:
-            await self._connection.discard()
-            self._connection = None
-
-    # --- the one task -----------------------------------------------------------------------------------------------
-
-    async def _serve(self) -> None:
-        try:
-            pause = pauses()
-            while self._pending:
-                batch = self._take()
-                if await self._send(batch):
-                    pause = pauses()
-                else:
-                    await asyncio.sleep(next(pause))
-        finally:
-            self._task = None
+            if self._wire is None:
+                self._own(self._reconnect())
+                return
+            self._in_flight = self._take()
+            try:
+                if self._ask(self._wire):
+                    return
+            except Exception as error:  # noqa: BLE001  a crash point or a bug: everybody in the batch is told
+                self._tell_all(error)
+        self._going = False
 
     def _take(self) -> list[Entry]:
         """The oldest, as many as fit, each chat once: a second commit of a chat is decided after the first."""
-        batch: list[Entry] = []
+        batch = [self._pending.popleft()]
+        batch[0].taken = True
+        if not self._pending or batch[0].alone:
+            return batch
+        chats = {batch[0].write.after.id}
         later: list[Entry] = []
-        chats: set[str] = set()
-        size = 0
+        size = batch[0].size
         while self._pending and len(batch) < BATCH_COMMITS_MAX:
             entry = self._pending[0]
-            if batch and (entry.alone or batch[0].alone or size + entry.size > BATCH_BYTES_MAX):
+            size += entry.size
+            if entry.alone or size > BATCH_BYTES_MAX:
                 break
             self._pending.popleft()
             chat_id = entry.write.after.id
@@ -137,109 +171,133 @@ class Committer:
             entry.taken = True
             batch.append(entry)
             chats.add(chat_id)
-            size += entry.size
         self._pending.extendleft(reversed(later))
         return batch
 
-    async def _send(self, batch: list[Entry]) -> bool:
-        """False: those that still have time are back in front of the queue."""
-        loop = asyncio.get_running_loop()
-        deadline = min(entry.deadline for entry in batch)
-        self.in_flight = len(batch)
+    def _ask(self, wire: Wire) -> bool:
+        """False if nothing is left to be asked."""
         try:
-            if self._connection is None:
-                self._connection = await self._connector.connect(deadline)
-            connection = self._connection
-            question, batch = self._question(batch)
-            if question is None:
-                return True
-            connection.deadline = deadline
-            began = loop.time()
-            swapped = await self._ask(connection, question)
-            self._latencies_s.append(loop.time() - began)
-        except psycopg.Error as error:
-            return await self._failed(batch, error)
-        except HoldfastError as error:
-            return self._keep_those_with_time(batch, error)
-        except BaseException as error:
-            # A crash point or a bug: everybody in the batch is told.
-            for entry in batch:
-                entry.on_verdict(entry, error)
-            await self._disconnect()
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            return True
-        finally:
-            self.in_flight = 0
-        self.batches += 1
-        self.commits += len(swapped)
-        self.misses += len(batch) - len(swapped)
-        for entry in batch:
-            entry.on_verdict(entry, entry.write.after.id.encode() in swapped)
-        return True
-
-    def _question(self, batch: list[Entry]) -> tuple[swaps.Question | None, list[Entry]]:
-        """Values that cannot be sent fail their own commit and no other."""
-        try:
-            return swaps.swap([entry.write for entry in batch]), batch
+            question = swaps.swap([entry.write for entry in self._in_flight])
         except UnicodeError:
-            good = []
-            for entry in batch:
-                try:
-                    swaps.swap([entry.write])
-                    good.append(entry)
-                except UnicodeError:
-                    entry.on_verdict(entry, InvalidInput("text", NOT_UNICODE))
-            return (swaps.swap([entry.write for entry in good]) if good else None), good
-
-    async def _ask(self, connection: Connection, question: swaps.Question) -> set[bytes]:
+            self._in_flight = [entry for entry in self._in_flight if self._is_text(entry)]
+            if not self._in_flight:
+                return False
+            question = swaps.swap([entry.write for entry in self._in_flight])
         reach("write.begun")
         reach("write.chat.before")
         reach_written()
         reach("commit.before")
-        statement, values = question
-        swapped = set(await connection.ask(statement.name, statement.text, values))
-        reach("commit.after")
-        reach("ack.before")
-        return swapped
+        self._question = question
+        self._began = self._loop.time()
+        wire.ask(question)
+        return True
 
-    async def _failed(self, batch: list[Entry], error: psycopg.Error) -> bool:
-        fate = fate_of(error, self._connection)
-        if fate is Fate.LOST:
-            await self._disconnect()
-            for entry in batch:
-                entry.maybe_written = True
+    def _is_text(self, entry: Entry) -> bool:
+        """Values that cannot be sent fail their own commit and no other."""
+        try:
+            swaps.swap([entry.write])
+        except UnicodeError:
+            entry.on_verdict(entry, InvalidInput("text", NOT_UNICODE))
+            return False
+        return True
+
+    def on_answer(self, answer: pq.abc.PGresult) -> None:
+        try:
+            reach("commit.after")
+            reach("ack.before")
+        except Exception as error:  # noqa: BLE001  as above
+            self._tell_all(error)
+            self._go()
+            return
+        assert self._question is not None
+        written = self._question.written(answer)
+        batch, self._in_flight = self._in_flight, []
+        self._latencies_s.append(self._loop.time() - self._began)
+        self._pauses = pauses()
+        self.batches += 1
+        self.commits += len(written)
+        self.misses += len(batch) - len(written)
+        for entry in batch:
+            entry.on_verdict(entry, entry.write.after.id in written)
+        self._go()
+
+    # --- what goes wrong --------------------------------------------------------------------------------------------
+
+    def on_error(self, error: psycopg.Error) -> None:
+        batch, self._in_flight = self._in_flight, []
+        lost = self._wire is None or self._wire.lost or fate_of(error, None) is Fate.LOST
+        if lost:
+            self._cut_wire()
+        if not batch:
+            return  # an idle connection was closed by the server: the next commit makes a new one
         self.resends += 1
-        if fate is Fate.FINAL and len(batch) > 1:
+        if lost or fate_of(error, None) is Fate.AGAIN:
+            for entry in batch:
+                entry.maybe_written |= lost
+            self._keep_those_with_time(batch, explain(error, self._connector.address))
+            self._loop.call_later(next(self._pauses), self._go)
+        elif len(batch) > 1:
             # One of them is to blame: each by itself, and only that one fails.
             for entry in batch:
                 entry.alone = True
             self._pending.extendleft(reversed(batch))
-            return True
-        if fate is Fate.FINAL:
+            self._go()
+        else:
             batch[0].on_verdict(batch[0], explain(error, self._connector.address))
-            return True
-        return self._keep_those_with_time(batch, explain(error, self._connector.address))
+            self._go()
 
-    def _keep_those_with_time(self, batch: list[Entry], error: HoldfastError) -> bool:
-        """What cannot be tried again is told why; a wrong password is not tried again at all."""
-        now = asyncio.get_running_loop().time()
-        hopeless = not isinstance(error, StoreUnavailable)
+    def _on_watch(self) -> None:
+        """One timer for all: commits wait in the order of their deadlines, because all have as long."""
+        self._watch = None
+        now = self._loop.time()
+        if self._in_flight and min(entry.deadline for entry in self._in_flight) <= now:
+            self._cut_wire()
+            self.on_error(NoAnswer("no answer before the deadline"))
+        waiting = [*self._in_flight, *self._pending]
+        if waiting:
+            soonest = max(now + 0.05, min(entry.deadline for entry in waiting))
+            self._watch = self._loop.call_at(soonest, self._on_watch)
+
+    async def _reconnect(self) -> None:
+        while self._pending and self._wire is None:
+            try:
+                connection = await self._connector.connect(self._pending[0].deadline)
+            except HoldfastError as error:
+                batch = list(self._pending)
+                self._pending.clear()
+                self._keep_those_with_time(batch, error)
+            else:
+                self._wire = Wire(connection, self)
+        self._go()
+
+    def _keep_those_with_time(self, batch: list[Entry], error: HoldfastError) -> None:
+        """Back in front of the queue. The others are told why; a wrong password is not tried again at all."""
+        now = self._loop.time()
         kept = []
         for entry in batch:
-            if not hopeless and entry.deadline > now + FIRST_S:
+            if not isinstance(error, StoreUnavailable):
+                entry.on_verdict(entry, error)
+            elif entry.deadline > now + FIRST_S:
                 kept.append(entry)
-            elif isinstance(error, StoreUnavailable):
+            else:
                 kind = StoreTimeout if isinstance(error, StoreTimeout) else StoreUnavailable
                 told = kind(str(error), outcome=entry.outcome)
                 told.__cause__ = error.__cause__
                 entry.on_verdict(entry, told)
-            else:
-                entry.on_verdict(entry, error)
         self._pending.extendleft(reversed(kept))
-        return False
 
-    async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.discard()
+    def _tell_all(self, error: BaseException) -> None:
+        batch, self._in_flight = self._in_flight, []
+        for entry in batch:
+            entry.on_verdict(entry, error)
+
+    def _cut_wire(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+            self._own(wire.connection.discard())
+
+    def _own(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql as compose
 from psycopg.waiting import Wait
 
-from holdfast.errors import StoreError
+from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
 from holdfast.store.bell import Bell
 from holdfast.store.postgres import sql
@@ -98,7 +98,7 @@ class Sender:
                 topics, self._topics = self._topics, set()
                 try:
                     await self._send(_encoded(self._name, topics))
-                except (psycopg.Error, StoreError):
+                except (psycopg.Error, HoldfastError):
                     self.failed += 1
                     await self._disconnect()
         finally:
@@ -165,7 +165,7 @@ class Listener:
                 connection = await self._connector.connect(
                     asyncio.get_running_loop().time() + CONNECT_S, conninfo=self._conninfo
                 )
-            except StoreError as error:
+            except HoldfastError as error:  # a wrong address as well: it may be put right on the other side
                 self.state = f"broken: {error}"
                 await asyncio.sleep(next(pause))
                 continue

@@ -6,7 +6,7 @@ that the password is wrong or the disk of the server full, and after a restart t
 
 import asyncio
 
-from holdfast.errors import StoreClosed, StoreTimeout
+from holdfast.errors import StoreClosed, StoreTimeout, StoreUnavailable
 from holdfast.store.postgres.connection import Connection, Connector
 
 CONNECTIONS_MAX = 10
@@ -38,13 +38,25 @@ class Pool:
             raise StoreClosed("the store is not open")
         await self._take_slot(deadline)
         try:
-            connection = self._newest_idle() or await self._connector.connect(deadline)
+            connection = await self._idle_or_new(deadline)
         except BaseException:
             self._slots.release()
             raise
         connection.deadline = deadline
         self._busy.add(connection)
         return connection
+
+    async def _idle_or_new(self, deadline: float) -> Connection:
+        """A server that takes no more of us has let some in: one of those may be free before it takes another."""
+        while True:
+            connection = self._newest_idle()
+            if connection is not None:
+                return connection
+            try:
+                return await self._connector.connect(deadline, unless=lambda: bool(self._idle))
+            except StoreUnavailable:
+                if not self._idle:
+                    raise
 
     async def _take_slot(self, deadline: float) -> None:
         self.waiting += 1

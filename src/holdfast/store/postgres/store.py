@@ -74,12 +74,16 @@ class PostgresStore(Store):
         self._host = boot_id()
         self._pool: Pool | None = None
         self._flushing: dict[str, set[asyncio.Task[Any]]] = {}
+        self._opening_or_closing = asyncio.Lock()
 
     # --- life -----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        if self._pool is not None:
-            return
+        async with self._opening_or_closing:
+            if self._pool is None:
+                await self._open()
+
+    async def _open(self) -> None:
         await self._prepare()
         self._pool = Pool(self._connector)
         self._transactor = Transactor(self._pool, self._connector, self._clock, self.options)
@@ -112,6 +116,10 @@ class PostgresStore(Store):
             await connection.discard()
 
     async def close(self) -> None:
+        async with self._opening_or_closing:
+            await self._close()
+
+    async def _close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is None:
             return
@@ -547,7 +555,7 @@ class PostgresStore(Store):
             "commit_misses": committer.misses,
             "commit_resends": committer.resends,
             "commits_pending": committer.pending_count,
-            "commits_in_flight": committer.in_flight,
+            "commits_in_flight": committer.in_flight_count,
             "commit_p50_ms": committer.latency_p50_ms,
             **(self._hints.stats() if self._hints is not None else {"listen": "off"}),
         }

@@ -43,6 +43,11 @@ _BATCH = CHAT_COLUMNS.index("batch")
 # How often a key or an id that somebody else took in the same moment is looked at again.
 _COLLISIONS_MAX = 3
 
+_WRITTEN = (
+    *("write.chat.after", "write.journal.before", "write.journal.after"),
+    *("write.calls.before", "write.calls.after", "write.queue.before", "write.queue.after"),
+)
+
 _decode = msgspec.json.Decoder(list[list[Any]]).decode
 
 
@@ -177,9 +182,9 @@ class Transaction:
         new = [write for write in writes if write.before is None]
         old = [write for write in writes if write.before is not None]
         if new:
-            await self._ask(swaps.insert(new))
+            await self._connection.ask(swaps.insert(new))
         if old:
-            swapped = await self._ask(swaps.swap(old))
+            swapped = await self._connection.ask(swaps.swap(old))
             if len(swapped) != len(old):
                 ids = ", ".join(write.after.id for write in old)
                 raise StoreUnavailable(f"chat {ids} changed inside a transaction; nothing was written")
@@ -189,10 +194,6 @@ class Transaction:
                 summary = record.summary.replace("\0", "\N{REPLACEMENT CHARACTER}")
                 await self.rows(sql.PUT_COMPACTION, write.after.id, record.upto, summary, record.created_at)
         reach_written()
-
-    async def _ask(self, question: swaps.Question) -> list[bytes]:
-        statement, values = question
-        return await self._connection.ask(statement.name, statement.text, values)
 
     # --- receipts -------------------------------------------------------------------------------------------------
 
@@ -213,10 +214,8 @@ class Transaction:
 
 def reach_written() -> None:
     """One statement wrote all of it: these are the points between which nothing can come."""
-    for point in ("chat.after", "journal.before", "journal.after", "calls.before", "calls.after"):
-        reach(f"write.{point}")
-    reach("write.queue.before")
-    reach("write.queue.after")
+    for point in _WRITTEN:
+        reach(point)
 
 
 Work = Callable[[Transaction], Awaitable[T]]

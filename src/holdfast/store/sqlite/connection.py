@@ -114,17 +114,25 @@ def _use_wal(connection: apsw.Connection) -> None:
 
 def _check_whose(connection: apsw.Connection, path: str) -> None:
     """Before anything is changed in it. In one transaction: another process may be making it ours this instant."""
-    connection.execute("BEGIN")
-    try:
+    with reading(connection):
         application_id = connection.pragma("application_id")
         tables = len(connection.execute("SELECT 1 FROM sqlite_schema").fetchall())
-    finally:
-        connection.execute("ROLLBACK")
     if application_id != APPLICATION_ID and (application_id or tables):
         raise SchemaError(
             f"{path} is a SQLite database of another program ({tables} tables and indexes): name another file, "
             "nothing in this one was changed"
         )
+
+
+@contextmanager
+def reading(connection: apsw.Connection) -> Iterator[None]:
+    """One moment for all statements. An I/O error may have ended it already: that error is the one to be told."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 @contextmanager
@@ -142,7 +150,7 @@ def explain(error: apsw.Error | UnicodeError, path: str, *, committing: bool = F
             return InvalidInput("text", f"{NOT_UNICODE}; decode the input properly")
         case apsw.FullError():
             return StoreFull(f"no room left on the disk of {path}: nothing was written; free some and try again")
-        case apsw.IOError() if error.extendedresult == apsw.SQLITE_IOERR_SHMSIZE and not committing:
+        case apsw.IOError() if not committing and getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
             # The shared memory of the WAL is a file, too. (In a commit the frames are on the disk by then.)
             return StoreFull(f"no room left on the disk of {path} to open it: free some and try again")
         case apsw.ReadOnlyError() | apsw.PermissionsError():

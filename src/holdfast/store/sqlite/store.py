@@ -60,7 +60,7 @@ from holdfast.store.cursor import parse
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import writes_of
 from holdfast.store.sqlite import sql
-from holdfast.store.sqlite.connection import check_place, connect, translated
+from holdfast.store.sqlite.connection import check_place, connect, reading, translated
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
@@ -167,12 +167,8 @@ class SqliteStore(Store):
             raise StoreClosed("the store is not open")
 
         def in_one_transaction(connection: apsw.Connection) -> T:
-            with translated(self.path):
-                connection.execute("BEGIN")
-                try:
-                    return work(connection)
-                finally:
-                    connection.execute("ROLLBACK")
+            with translated(self.path), reading(connection):
+                return work(connection)
 
         return await self._on(self._readers, in_one_transaction)
 

@@ -1,0 +1,90 @@
+"""Sockets: the address that answers first wins, and nothing is left of the others."""
+
+import asyncio
+import socket
+import threading
+
+import httpcore2
+import pytest
+
+from holdfast.models import network
+from holdfast.models.network import Network, _alternating, _connect_any
+from tests.models.conftest import until
+
+pytestmark = pytest.mark.timeout(30)
+
+V4, V6 = socket.AF_INET, socket.AF_INET6
+
+
+def test_the_families_take_turns_and_the_preferred_one_is_first() -> None:
+    six = [(V6, (f"::{n}", 1)) for n in range(3)]
+    four = [(V4, (f"10.0.0.{n}", 1)) for n in range(1)]
+    assert _alternating([*six, *four]) == [six[0], four[0], six[1], six[2]]
+    assert _alternating([*four, *six]) == [four[0], six[0], six[1], six[2]]
+    assert _alternating(four) == four
+    with pytest.raises(OSError, match="no address"):
+        _alternating([])
+
+
+async def test_an_address_that_leads_nowhere_delays_the_next_one_only_a_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broken IPv6 must not eat the whole connect deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        good = (V4, listening.getsockname())
+        bad = (V4, ("10.255.255.1", 9))
+        ended = asyncio.Event()
+        real = network._connect_one
+
+        async def connect(address: network.Address) -> socket.socket:
+            if address == bad:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.set()
+            return await real(address)
+
+        monkeypatch.setattr(network, "_connect_one", connect)
+        async with asyncio.timeout(10):
+            connected = await _connect_any([bad, good])
+            assert connected.getpeername() == good[1]
+            await ended.wait()
+        connected.close()
+
+
+async def test_an_address_that_refuses_does_not_delay_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "NEXT_ADDRESS_S", 60.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with asyncio.timeout(10):
+            connected = await _connect_any([(V4, ("127.0.0.1", 9)), (V4, listening.getsockname())])
+    connected.close()
+
+
+async def test_when_all_refuse_the_error_says_why() -> None:
+    with pytest.raises(OSError, match="refused"):
+        await _connect_any([(V4, ("127.0.0.1", 9)), (V4, ("127.0.0.2", 9))])
+
+
+async def test_a_lookup_that_hangs_holds_up_nobody_and_its_thread_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def hang(*args: object, **options: object) -> list[object]:
+        release.wait(20)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    net = Network()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await net.connect_tcp("hanging.example", 80)
+    assert net.thread_count == 1
+    net.close()
+    release.set()
+    await until(lambda: net.thread_count == 0)
+
+
+async def test_a_lookup_that_fails_says_which_name() -> None:
+    net = Network()
+    with pytest.raises(httpcore2.ConnectError, match=r"cannot connect to no-such-host\.invalid:80"):
+        await net.connect_tcp("no-such-host.invalid", 80)
+    net.close()
