@@ -235,9 +235,8 @@ async def test_an_outcome_nobody_can_find_out_is_called_unknown_and_asking_again
     "name",
     [
         "create_another_chat",
-        "claim_two_chats",
         "queue_a_message",
-        "respond_with_calls",
+        "start_a_call",
         "end_the_child",
         "edit_a_message",
     ],
@@ -250,7 +249,7 @@ def test_a_writer_killed_while_its_answer_is_on_the_way_has_written(
     undisturbed: References,
     name: str,
 ) -> None:
-    """Between the crash points `commit.before` and `commit.after`: the server is done, the process never hears of it."""
+    """Between the points `commit.before` and `commit.after`: the server is done, and the process never hears of it."""
     step, reference = step_named(name), undisturbed(("",))[""]
     lost = postgres_proxy.cut_before_next_answer(containing=marker(step, ""), then_hold=True)
     with start_writer(f"{postgres_proxy_url}?hints=off", tmp_path) as writer:

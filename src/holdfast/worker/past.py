@@ -38,7 +38,7 @@ class Past:
             self._messages = make_valid(self._messages)
             self._epoch = -1  # positions no longer line up: read it anew next time
         self._checked = len(self._messages)
-        return self._messages if self._summary is None else [self._summary, *self._messages]
+        return list(self._messages) if self._summary is None else [self._summary, *self._messages]
 
     async def _catch_up(self, snapshot: Snapshot) -> None:
         chat = snapshot.chat
