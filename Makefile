@@ -24,7 +24,7 @@ setup: $(VENV)/.ready ## Make .venv with the locked dependencies and holdfast it
 .PHONY: run
 run: ## Start holdfast (so far: say what there is)
 	@echo "There is nothing to serve yet."
-	@echo "What exists is the durable core and its stores; the worker, the command line and the HTTP server come next."
+	@echo "What exists is the durable core, its stores and the loop as a library; the command line and the HTTP server come next."
 
 .PHONY: test
 test: check ## Check, then run the tests (PYTEST_ARGS="-k name -x")

@@ -7,7 +7,17 @@ its home the first time somebody asks for it, so no database driver, provider cl
 import sys as _sys
 from importlib import import_module as _import_module
 
-__all__ = ["__version__"]
+__all__ = [
+    "Agent",
+    "App",
+    "Budget",
+    "Chat",
+    "Hook",
+    "Tool",
+    "ToolContext",
+    "__version__",
+    "tool",
+]
 
 __version__ = "0.1.0"
 
@@ -19,10 +29,26 @@ if _sys.platform not in ("linux", "darwin"):
 
 # Public name -> the module that defines it. A name added here goes into __all__ too, and as a real import
 # under `if TYPE_CHECKING`, where type checkers look.
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "Agent": "holdfast.worker.agents",
+    "App": "holdfast.app",
+    "Budget": "holdfast.core.decide",
+    "Chat": "holdfast.app",
+    "Hook": "holdfast.worker.hooks",
+    "Tool": "holdfast.tools.base",
+    "ToolContext": "holdfast.tools.context",
+    "tool": "holdfast.tools.base",
+}
 
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
-if not TYPE_CHECKING:  # a type checker would take every misspelt name for a real one
+if TYPE_CHECKING:
+    from holdfast.app import App, Chat
+    from holdfast.core.decide import Budget
+    from holdfast.tools.base import Tool, tool
+    from holdfast.tools.context import ToolContext
+    from holdfast.worker.agents import Agent
+    from holdfast.worker.hooks import Hook
+else:  # a type checker would take every misspelt name for a real one
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

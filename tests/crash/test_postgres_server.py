@@ -249,7 +249,7 @@ def test_a_writer_killed_while_its_answer_is_on_the_way_has_written(
     undisturbed: References,
     name: str,
 ) -> None:
-    """Between the points `commit.before` and `commit.after`: the server is done, and the process never hears of it."""
+    """Between the points `commit.before` and `commit.after`: the server is done, the process never hears of it."""
     step, reference = step_named(name), undisturbed(("",))[""]
     lost = postgres_proxy.cut_before_next_answer(containing=marker(step, ""), then_hold=True)
     with start_writer(f"{postgres_proxy_url}?hints=off", tmp_path) as writer:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast import faults
@@ -188,6 +189,29 @@ async def test_a_write_that_breaks_half_way_leaves_nothing_and_harms_no_neighbou
         assert broken == [False, True, False]
         assert sorted(line.id for line in await store.list_chats()) == ["c1", "c2", "c4"]
         assert "chat c3" not in read_rows(url)
+    await work_goes_on(store, clock)
+
+
+async def test_a_rollback_that_fails_is_made_up_for_and_the_writer_lives(
+    store: SqliteStore, clock: FakeClock, url: str
+) -> None:
+    def no_rollback(operation: int, what: str | None, *_: str | None) -> int:
+        forbidden = operation == apsw.SQLITE_TRANSACTION and what == "ROLLBACK"
+        return apsw.SQLITE_DENY if forbidden else apsw.SQLITE_OK
+
+    def break_down() -> None:
+        raise ZeroDivisionError("a mistake")
+
+    assert store._writer is not None
+    before, connection = read_rows(url), store._writer._connection
+    connection.authorizer = no_rollback
+    faults.arm("commit.before", break_down)
+    with pytest.raises(ZeroDivisionError):
+        await store.create_chat(new_chat("hello", id="c1"))
+    connection.authorizer = None
+    with pytest.raises(StoreUnavailable, match="within a transaction"):
+        await store.create_chat(new_chat("hello", id="c2"))
+    assert read_rows(url) == before
     await work_goes_on(store, clock)
 
 

@@ -1,14 +1,12 @@
 """Claims: which due chats a worker takes. Oldest first, in turn between agents, each chat by one worker only.
 
-Chats are locked with SKIP LOCKED, so that workers who look at the same moment take different ones. A claim whose
-answer was lost is not forgotten: the worker would hold chats that it does not know of, and its lease would keep them
-from everybody else. What such a claim was about to take is kept here, and looked at first the next time.
+Chats are locked with SKIP LOCKED, so that workers who look at the same moment take different ones. What a claim took
+whose answer was lost is looked at first the next time (`unheard.py`).
 """
 
 from collections.abc import Mapping
 
 import msgspec
-import psycopg
 
 from holdfast.core.apply import Change
 from holdfast.core.records import Snapshot
@@ -20,6 +18,7 @@ from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.transactions import Transaction, Transactor, snapshot_from
 from holdfast.store.rows import writes_of
+from holdfast.store.unheard import Unheard
 
 # Where chats that this code cannot read stand in front, so many are looked at together, so many times.
 PASSED_TOGETHER = 100
@@ -31,44 +30,45 @@ class Claimed(msgspec.Struct, frozen=True):
     changes: list[Change]
 
 
-class _Held(msgspec.Struct, frozen=True):
-    chat_id: str
-    fence: int
-
-
 class Claims:
     def __init__(self, store: Store, transactor: Transactor, clock: DatabaseClock) -> None:
         self._store = store
         self._transactor = transactor
         self._clock = clock
-        self._unanswered: dict[str, set[_Held]] = {}  # by worker
+        self._unheard = Unheard()
 
     async def claim(self, worker: str, agents: Mapping[str, int], limit: int) -> Claimed:
         rooms = {agent: min(room, limit) for agent, room in agents.items() if room > 0 and limit > 0}
-        if worker not in self._unanswered:
+        if not self._unheard.left_over(worker):
             due = await self._transactor.run(lambda transaction: self._is_anything_due(transaction, worker, rooms))
             if not due:
                 return Claimed([], [])
-        return await self._transactor.run(lambda transaction: self._claim(transaction, worker, rooms, limit))
+        with self._unheard.asking(worker) as number:
+            return await self._transactor.run(
+                lambda transaction: self._claim(transaction, worker, rooms, limit, number)
+            )
 
     async def _is_anything_due(self, transaction: Transaction, worker: str, rooms: dict[str, int]) -> bool:
-        ((live, due),) = await transaction.named_rows(
+        ((server_ms, live, due),) = await transaction.named_rows(
             sql.ANYTHING_DUE, **self._clock.values(), worker=worker, agents=list(rooms)
         )
+        self._clock.observe(server_ms)
         if not live:
             raise LeaseLost(worker)
         return bool(due)
 
-    async def _claim(self, transaction: Transaction, worker: str, rooms: dict[str, int], limit: int) -> Claimed:
+    async def _claim(
+        self, transaction: Transaction, worker: str, rooms: dict[str, int], limit: int, number: int
+    ) -> Claimed:
         reach("claim.before")
         await transaction.begin()
-        lock = sql.SETTLE_LEASE if worker in self._unanswered else sql.SHARE_LEASE
+        lock = sql.SETTLE_LEASE if self._unheard.left_over(worker, number) else sql.SHARE_LEASE
         lease = await transaction.named_rows(lock, **self._clock.values(), worker=worker)
         if not lease:
-            self._unanswered.pop(worker, None)  # whoever ends a lease takes back what it held
+            self._unheard.forget(worker)
             raise LeaseLost(worker)
         transaction.now = self._clock.observe(lease[0][0])
-        if found := await self._find_unanswered(transaction, worker):
+        if found := await self._claimed_unheard(transaction, worker, number):
             return Claimed(found, [])
         changes = await self._choose(transaction, worker, rooms, limit)
         if not changes:
@@ -77,26 +77,20 @@ class Claims:
         reach("claim.after")
         # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
         snapshots = [change.after for change in changes if change.after.chat.worker == worker]
-        try:
-            await transaction.commit()
-        except psycopg.Error:
-            held = {_Held(snapshot.chat.id, snapshot.chat.fence) for snapshot in snapshots}
-            self._unanswered[worker] = self._unanswered.get(worker, set()) | held
-            raise
+        self._unheard.note(worker, number, snapshots)
+        await transaction.commit()
         return Claimed(snapshots, changes)
 
-    async def _find_unanswered(self, transaction: Transaction, worker: str) -> list[Snapshot]:
-        """What an unanswered claim did take after all. It is decided: its transaction was waited for."""
-        unanswered = self._unanswered.pop(worker, set())
-        if not unanswered:
+    async def _claimed_unheard(self, transaction: Transaction, worker: str, number: int) -> list[Snapshot]:
+        """What an earlier claim took, whose caller had given up. It is decided: its transaction was waited for."""
+        left_over = self._unheard.left_over(worker, number)
+        if not left_over:
             return []
-        try:
-            ids, fences = [held.chat_id for held in unanswered], [held.fence for held in unanswered]
-            mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, fences, worker)]
-            return [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
-        except psycopg.Error:
-            self._unanswered[worker] = self._unanswered.get(worker, set()) | unanswered
-            raise
+        ids, fences = [held.chat_id for held in left_over], [held.fence for held in left_over]
+        mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, fences, worker)]
+        found = [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
+        self._unheard.settle(worker, number, found)
+        return found
 
     async def _choose(self, transaction: Transaction, worker: str, rooms: dict[str, int], limit: int) -> list[Change]:
         claimed: list[Change] = []

@@ -24,7 +24,7 @@ from holdfast.faults import reach
 from holdfast.store.base import Decided
 from holdfast.store.postgres import swaps
 from holdfast.store.postgres.connection import Connector
-from holdfast.store.postgres.errors import Fate, NoAnswer, explain, fate_of
+from holdfast.store.postgres.errors import READ_ONLY, Fate, NoAnswer, explain, fate_of
 from holdfast.store.postgres.pauses import FIRST_S, pauses
 from holdfast.store.postgres.transactions import reach_written
 from holdfast.store.postgres.wire import Wire
@@ -226,7 +226,7 @@ class Committer:
     def on_error(self, error: psycopg.Error) -> None:
         batch, self._in_flight = self._in_flight, []
         lost = self._wire is None or self._wire.lost or fate_of(error, None) is Fate.LOST
-        if lost:
+        if lost or error.sqlstate == READ_ONLY:  # a standby now: the next connection may find the primary
             self._cut_wire()
         if not batch:
             return  # an idle connection was closed by the server: the next commit makes a new one

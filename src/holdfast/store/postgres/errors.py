@@ -37,6 +37,7 @@ class Fate(Enum):
 
 # Serialization failure, deadlock, lock timeout.
 _AGAIN = ("40001", "40P01", "55P03")
+READ_ONLY = "25006"
 COLLISION = "23505"  # a key or an id that is taken, perhaps since just now
 # The server ended the session: shutdown, crash, not yet started, idle limits; or another plan is needed.
 _LOST = ("57P01", "57P02", "57P03", "57P05", "25P03", "0A000")
@@ -60,7 +61,7 @@ def explain(error: psycopg.Error, address: Address, *, outcome: Outcome = "not_w
     match error.sqlstate:
         case "53100":
             return StoreFull(f"{address}: the server has no room left on its disk; nothing was written: free some")
-        case "25006":
+        case code if code == READ_ONLY:
             return StoreReadOnly(
                 f"{address} does not accept writes ({said}): a standby, or set read-only; connect to the primary"
             )

@@ -23,7 +23,7 @@ from holdfast.store.postgres.connection import Connection, Connector
 from holdfast.store.postgres.errors import NoAnswer
 from holdfast.store.postgres.pauses import pauses
 
-COALESCE_S = 0.012
+COALESCE_S = 0.015
 ASK_S = 5.0
 CONNECT_S = 15.0
 HEARTBEAT_S = 10.0
@@ -109,6 +109,9 @@ class Sender:
         if self._connection is None:
             # Half a second: what could not be said by then is found by polling, and more has gathered.
             self._connection = await self._connector.connect(loop.time() + 0.5, conninfo=self._conninfo)
+            if not self._connector.address.pooled:
+                # A hint need not survive a power cut, and must not wait for the disk, nor keep it from a commit.
+                await self._connection.command("SET synchronous_commit = off")
         self._connection.deadline = loop.time() + ASK_S
         await self._connection.rows(sql.NOTIFY, self._channel, payload)
         self.sent += 1

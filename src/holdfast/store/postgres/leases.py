@@ -98,7 +98,8 @@ class PostgresLeaseLine(LeaseLine):
         return {**self._clock.values(), "ttl": self._options.lease_ttl_ms}
 
     def _lease(self, worker: str, row: Row) -> Lease:
-        pid, lock_path, started_at, info = row
+        pid, lock_path, started_at, info, server_ms = row
+        self._clock.observe(server_ms)
         return Lease(
             worker=worker,
             host=self._host,

@@ -237,18 +237,19 @@ INSERT INTO workers (id, host, pid, lock_path, started_at, renewed_at, expires_a
 SELECT %(worker)s, %(host)s, %(pid)s, %(lock_path)s, moment.wall, moment.wall, moment.lease + %(ttl)s, %(info)s
 FROM (SELECT {_WALL_NOW} AS wall, {_LEASE_NOW} AS lease) AS moment
 ON CONFLICT (id) DO NOTHING
-RETURNING pid, lock_path, started_at, info
+RETURNING pid, lock_path, started_at, info, {NOW}
 """
 
-READ_WORKER = """
-SELECT pid, lock_path, started_at, info FROM workers WHERE id = %(worker)s AND host = %(host)s AND pid = %(pid)s
+READ_WORKER = f"""
+SELECT pid, lock_path, started_at, info, {NOW} FROM workers
+WHERE id = %(worker)s AND host = %(host)s AND pid = %(pid)s
 """
 
 # A lease that has run out is not revived: somebody may have acted on it.
 RENEW_WORKER = f"""
 UPDATE workers SET renewed_at = {_WALL_NOW}, expires_at = moment.lease + %(ttl)s, info = coalesce(%(info)s, info)
 FROM (SELECT {_LEASE_NOW} AS lease) AS moment
-WHERE id = %(worker)s AND expires_at > moment.lease RETURNING pid, lock_path, started_at, info
+WHERE id = %(worker)s AND expires_at > moment.lease RETURNING pid, lock_path, started_at, info, {NOW}
 """
 
 RETIRE_WORKER = "UPDATE workers SET expires_at = 0 WHERE id = %(worker)s"
@@ -277,7 +278,7 @@ WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id 
 
 # A look without a lock, so that a poll that finds nothing costs one statement.
 ANYTHING_DUE = f"""
-SELECT (SELECT expires_at > {_LEASE_NOW} FROM workers WHERE id = %(worker)s), EXISTS (
+SELECT {NOW}, (SELECT expires_at > {_LEASE_NOW} FROM workers WHERE id = %(worker)s), EXISTS (
     SELECT 1 FROM unnest(%(agents)s::text[]) AS given(agent)
     CROSS JOIN LATERAL (
         SELECT 1 FROM chats WHERE agent = given.agent AND wake_at <= (SELECT {_WALL_NOW}) LIMIT 1

@@ -109,7 +109,7 @@ class PostgresStore(Store):
                     self.address,
                     extra={"action": "store.fsync_off"},
                 )
-            await migrate(connection, self.address, int(self.options.deadline_s * 1000))
+            await migrate(connection, self.address)
         except psycopg.Error as error:
             raise self._connector.explain(error) from error
         finally:
@@ -518,7 +518,13 @@ class PostgresStore(Store):
     # --- upkeep ---------------------------------------------------------------------------------------------------
 
     async def find_violations(self) -> list[Violation]:
-        found = await self._named_rows(sql.FIND_VIOLATIONS, **self._clock.values())
+        async def work(transaction: Transaction) -> list[Row]:
+            # It has to look at every chat, so here reading the whole table is right.
+            await transaction.begin()
+            await transaction.command("SET LOCAL enable_seqscan = on")
+            return await transaction.planned_rows(sql.FIND_VIOLATIONS, **self._clock.values())
+
+        found = await self._run(work)
         return [Violation(chat_id=id, state=State(state), reason=reason) for id, state, reason in found]
 
     async def prune_receipts(self) -> int:

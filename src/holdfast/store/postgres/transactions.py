@@ -32,7 +32,7 @@ from holdfast.store.base import Answer, Key, StoreOptions, check_receipt, decode
 from holdfast.store.postgres import sql, swaps
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import MARGIN_S, Connection, Connector, Row
-from holdfast.store.postgres.errors import COLLISION, Fate, explain, fate_of
+from holdfast.store.postgres.errors import COLLISION, READ_ONLY, Fate, explain, fate_of
 from holdfast.store.postgres.pauses import pauses
 from holdfast.store.postgres.pool import Pool
 from holdfast.store.rows import CHAT_COLUMNS, ChatWrite, snapshot_of
@@ -88,6 +88,14 @@ class Transaction:
     async def named_rows(self, statement: str, **values: Any) -> list[Row]:
         cursor = await self._connection.execute(statement, values)
         return await cursor.fetchall() if cursor.description else []
+
+    async def planned_rows(self, statement: str, **values: Any) -> list[Row]:
+        """As `named_rows`, planned anew for these values and settings."""
+        cursor = await self._connection.execute(statement, values, prepare=False)
+        return await cursor.fetchall()
+
+    async def command(self, text: str) -> None:
+        await self._connection.command(text)
 
     async def commit(self) -> None:
         reach("commit.before")
@@ -269,6 +277,9 @@ class Transactor:
                     collisions += 1
                     fate = Fate.AGAIN
                 maybe_written |= transaction.maybe_written and fate is Fate.LOST
+                if error.sqlstate == READ_ONLY:
+                    await connection.discard()  # a standby now: the next connection may find the primary
+                    self._pool.drop_idle()
                 await self._leave(connection, fate)
                 late = asyncio.get_running_loop().time() + pause >= deadline
                 if fate is Fate.FINAL or late:

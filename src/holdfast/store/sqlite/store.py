@@ -65,6 +65,7 @@ from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
 from holdfast.store.sqlite.writing import check_unused, load, must_load, read_receipt, row, rows, swap, write_all
+from holdfast.store.unheard import Unheard
 
 T = TypeVar("T")
 
@@ -86,6 +87,7 @@ class SqliteStore(Store):
         self._watches: list[asyncio.Task[None]] = []
         self._waiting: deque[tuple[float, threads.Job[Any]]] = deque()
         self._opening_or_closing = asyncio.Lock()
+        self._unheard = Unheard()
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -455,41 +457,63 @@ class SqliteStore(Store):
         return SqliteLeaseLine(self.path, self._host, self.options, vfs=self._vfs, synchronous=self._synchronous)
 
     async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:
-        def work(connection: apsw.Connection) -> list[Change]:
+        def work(connection: apsw.Connection) -> tuple[list[Snapshot], list[Change]]:
             reach("claim.before")
             self._check_lease(connection, worker)
-            now = self.options.clock.wall_ms()
-            room = {agent: min(count, limit) for agent, count in agents.items() if count > 0}
-            claimed: list[Change] = []
-            passed_over: set[str] = set()
-            looking = True
-            while looking and len(claimed) < limit:
-                looking = False
-                due = [
-                    [row[0] for row in rows(connection, sql.DUE_CHATS, (agent, now, count + len(passed_over)))]
-                    for agent, count in room.items()
-                ]
-                for chat_id in in_turn(due):
-                    if len(claimed) >= limit:
-                        break
-                    if chat_id in passed_over:
-                        continue
-                    snapshot = self._read_to_claim(connection, chat_id)
-                    change = self._claim(snapshot, worker, now) if snapshot is not None else None
-                    if change is None:
-                        passed_over.add(chat_id)
-                        looking = True  # somebody younger may have been hidden behind it
-                    elif room[change.after.chat.agent] > 0:
-                        write_all(connection, writes_of((change,)))
-                        room[change.after.chat.agent] -= 1
-                        claimed.append(change)
+            if found := self._claimed_unheard(connection, worker, number):
+                return found, []
+            changes = self._claim_due(connection, worker, agents, limit)
+            # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
+            claimed = [change.after for change in changes if change.after.chat.worker == worker]
+            self._unheard.note(worker, number, claimed)
             reach("claim.after")
-            return claimed
+            return claimed, changes
 
-        changes = await self._write(work)
+        with self._unheard.asking(worker) as number:
+            claimed, changes = await self._write(work)
         self._ring(changes)
-        # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
-        return [change.after for change in changes if change.after.chat.worker == worker]
+        return claimed
+
+    def _claimed_unheard(self, connection: apsw.Connection, worker: str, number: int) -> list[Snapshot]:
+        """What an earlier claim took, whose caller had given up."""
+        found = []
+        if left_over := self._unheard.left_over(worker, number):
+            for held in left_over:
+                snapshot = load(connection, held.chat_id)
+                if snapshot is not None and (snapshot.chat.worker, snapshot.chat.fence) == (worker, held.fence):
+                    found.append(snapshot)
+            self._unheard.settle(worker, number, found)
+        return found
+
+    def _claim_due(
+        self, connection: apsw.Connection, worker: str, agents: Mapping[str, int], limit: int
+    ) -> list[Change]:
+        now = self.options.clock.wall_ms()
+        room = {agent: min(count, limit) for agent, count in agents.items() if count > 0}
+        claimed: list[Change] = []
+        passed_over: set[str] = set()
+        looking = True
+        while looking and len(claimed) < limit:
+            looking = False
+            due = [
+                [row[0] for row in rows(connection, sql.DUE_CHATS, (agent, now, count + len(passed_over)))]
+                for agent, count in room.items()
+            ]
+            for chat_id in in_turn(due):
+                if len(claimed) >= limit:
+                    break
+                if chat_id in passed_over:
+                    continue
+                snapshot = self._read_to_claim(connection, chat_id)
+                change = self._claim(snapshot, worker, now) if snapshot is not None else None
+                if change is None:
+                    passed_over.add(chat_id)
+                    looking = True  # somebody younger may have been hidden behind it
+                elif room[change.after.chat.agent] > 0:
+                    write_all(connection, writes_of((change,)))
+                    room[change.after.chat.agent] -= 1
+                    claimed.append(change)
+        return claimed
 
     def _read_to_claim(self, connection: apsw.Connection, chat_id: str) -> Snapshot | None:
         try:
@@ -500,6 +524,7 @@ class SqliteStore(Store):
 
     def _check_lease(self, connection: apsw.Connection, worker: str) -> None:
         if row(connection, sql.LIVE_WORKER, (worker, self._host, self.options.clock.boot_ms())) is None:
+            self._unheard.forget(worker)
             raise LeaseLost(worker)
 
     async def list_workers(self) -> list[Lease]:

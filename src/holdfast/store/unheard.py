@@ -1,0 +1,63 @@
+"""Claims whose answer nobody heard.
+
+A worker whose claim was cancelled, timed out or lost its connection may hold chats that it does not know of, and its
+lease keeps them from everybody else. So what a claim takes is noted here before it is committed, and forgotten when
+the caller has it in hand. What is left over belongs to callers who are gone: the worker's next claim looks at that
+first. Notes may be made in another thread than claims are asked for.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from holdfast.core.records import Snapshot
+
+
+class Held(Struct, frozen=True):
+    chat_id: str
+    fence: int
+
+
+class Unheard:
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._asking: set[int] = set()
+        self._noted: dict[str, dict[int, list[Held]]] = {}  # by worker and claim
+
+    @contextmanager
+    def asking(self, worker: str) -> Iterator[int]:
+        """Around a claim, which gets a number. Leaving it without an error says that the answer was heard."""
+        number = next(self._numbers)
+        self._asking.add(number)
+        try:
+            yield number
+            self._noted.get(worker, {}).pop(number, None)
+        finally:
+            self._asking.discard(number)
+
+    def note(self, worker: str, number: int, snapshots: Iterable[Snapshot]) -> None:
+        """What this claim is about to hand over."""
+        held = [Held(snapshot.chat.id, snapshot.chat.fence) for snapshot in snapshots]
+        if held:
+            self._noted.setdefault(worker, {})[number] = held
+
+    def left_over(self, worker: str, number: int | None = None) -> list[Held]:
+        """What earlier claims, and earlier tries of this one, may have taken, and nobody knows of."""
+        noted = list(self._noted.get(worker, {}).items())
+        return [held for other, chats in noted if self._is_over(other, number) for held in chats]
+
+    def settle(self, worker: str, number: int, snapshots: Iterable[Snapshot]) -> None:
+        """Of all that was left over, these are really held; this claim hands them over."""
+        noted = self._noted.get(worker, {})
+        for other in [other for other in list(noted) if self._is_over(other, number)]:
+            noted.pop(other, None)
+        self.note(worker, number, snapshots)
+
+    def _is_over(self, other: int, number: int | None) -> bool:
+        return other == number or other not in self._asking
+
+    def forget(self, worker: str) -> None:
+        """Its lease is over: whoever ends a lease takes back what it held."""
+        self._noted.pop(worker, None)
