@@ -507,6 +507,8 @@ async def test_the_bytes_are_gone_soon_after_the_delete_while_others_have_the_fi
         connection.execute("BEGIN")
         assert connection.execute("SELECT count(*) FROM chats").fetchone() == (1,)
         await store.delete_chat("c1")
+        await until(lambda: store.stats()["checkpoints_busy"])
+        assert visible_outside(path, secret)
         connection.execute("ROLLBACK")
         connection.close()
         await until(lambda: not visible_outside(path, secret))

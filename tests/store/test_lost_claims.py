@@ -60,7 +60,11 @@ async def test_what_a_claim_took_after_its_caller_gave_up_is_handed_over_by_the_
         for n in range(3):
             await store.create_chat(new_chat(id=f"c{n}"))
         go_on = threading.Event()
-        faults.arm("claim.after", lambda: go_on.wait(10) and None)
+
+        def hold() -> None:
+            assert go_on.wait(10)
+
+        faults.arm("claim.after", hold)
         with pytest.raises(StoreTimeout) as caught:
             await hand.claim()
         assert caught.value.outcome == "unknown"

@@ -20,11 +20,14 @@ class Held(Struct, frozen=True):
     fence: int
 
 
+LeftOver = dict[int, list[Held]]  # by claim
+
+
 class Unheard:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._asking: set[int] = set()
-        self._noted: dict[str, dict[int, list[Held]]] = {}  # by worker and claim
+        self._noted: dict[str, LeftOver] = {}  # by worker
 
     @contextmanager
     def asking(self, worker: str) -> Iterator[int]:
@@ -43,20 +46,16 @@ class Unheard:
         if held:
             self._noted.setdefault(worker, {})[number] = held
 
-    def left_over(self, worker: str, number: int | None = None) -> list[Held]:
+    def left_over(self, worker: str, number: int | None = None) -> LeftOver:
         """What earlier claims, and earlier tries of this one, may have taken, and nobody knows of."""
         noted = list(self._noted.get(worker, {}).items())
-        return [held for other, chats in noted if self._is_over(other, number) for held in chats]
+        return {other: held for other, held in noted if other == number or other not in self._asking}
 
-    def settle(self, worker: str, number: int, snapshots: Iterable[Snapshot]) -> None:
-        """Of all that was left over, these are really held; this claim hands them over."""
-        noted = self._noted.get(worker, {})
-        for other in [other for other in list(noted) if self._is_over(other, number)]:
-            noted.pop(other, None)
+    def settle(self, worker: str, number: int, left_over: LeftOver, snapshots: Iterable[Snapshot]) -> None:
+        """Of what was left over these are really held, and this claim hands them over."""
+        for other in left_over:
+            self._noted.get(worker, {}).pop(other, None)
         self.note(worker, number, snapshots)
-
-    def _is_over(self, other: int, number: int | None) -> bool:
-        return other == number or other not in self._asking
 
     def forget(self, worker: str) -> None:
         """Its lease is over: whoever ends a lease takes back what it held."""

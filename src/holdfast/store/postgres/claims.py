@@ -18,7 +18,7 @@ from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.transactions import Transaction, Transactor, snapshot_from
 from holdfast.store.rows import writes_of
-from holdfast.store.unheard import Unheard
+from holdfast.store.unheard import Held, Unheard
 
 # Where chats that this code cannot read stand in front, so many are looked at together, so many times.
 PASSED_TOGETHER = 100
@@ -62,14 +62,21 @@ class Claims:
     ) -> Claimed:
         reach("claim.before")
         await transaction.begin()
-        lock = sql.SETTLE_LEASE if self._unheard.left_over(worker, number) else sql.SHARE_LEASE
+        left_over = self._unheard.left_over(worker, number)
+        lock = sql.SETTLE_LEASE if left_over else sql.SHARE_LEASE
         lease = await transaction.named_rows(lock, **self._clock.values(), worker=worker)
         if not lease:
             self._unheard.forget(worker)
             raise LeaseLost(worker)
         transaction.now = self._clock.observe(lease[0][0])
-        if found := await self._claimed_unheard(transaction, worker, number):
-            return Claimed(found, [])
+        if left_over:
+            # It is decided what became of them: their transactions were waited for.
+            found = await self._still_held(
+                transaction, worker, [held for chats in left_over.values() for held in chats]
+            )
+            self._unheard.settle(worker, number, left_over, found)
+            if found:
+                return Claimed(found, [])
         changes = await self._choose(transaction, worker, rooms, limit)
         if not changes:
             return Claimed([], [])
@@ -81,16 +88,10 @@ class Claims:
         await transaction.commit()
         return Claimed(snapshots, changes)
 
-    async def _claimed_unheard(self, transaction: Transaction, worker: str, number: int) -> list[Snapshot]:
-        """What an earlier claim took, whose caller had given up. It is decided: its transaction was waited for."""
-        left_over = self._unheard.left_over(worker, number)
-        if not left_over:
-            return []
-        ids, fences = [held.chat_id for held in left_over], [held.fence for held in left_over]
+    async def _still_held(self, transaction: Transaction, worker: str, chats: list[Held]) -> list[Snapshot]:
+        ids, fences = [held.chat_id for held in chats], [held.fence for held in chats]
         mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, fences, worker)]
-        found = [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
-        self._unheard.settle(worker, number, found)
-        return found
+        return [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
 
     async def _choose(self, transaction: Transaction, worker: str, rooms: dict[str, int], limit: int) -> list[Change]:
         claimed: list[Change] = []

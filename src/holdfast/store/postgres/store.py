@@ -460,6 +460,7 @@ class PostgresStore(Store):
     # --- workers ------------------------------------------------------------------------------------------------
 
     def lease_line(self) -> LeaseLine:
+        self._check_open()
         return PostgresLeaseLine(self.address, self._clock, self.options)
 
     async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:

@@ -259,8 +259,11 @@ class Transactor:
         return task
 
     async def finish(self, wait_s: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=wait_s)
+        """What was asked for before is answered, or at its deadline."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while (self._tasks or self._pool.waiting) and loop.time() < until:
+            await asyncio.wait({*self._tasks, loop.create_task(asyncio.sleep(0.01))}, timeout=until - loop.time())
 
     async def _answered(self, work: Work[T], connection: Connection, deadline: float) -> T:
         maybe_written = False
@@ -310,6 +313,7 @@ class Transactor:
         has left one open."""
         try:
             if fate is Fate.LOST:
+                await connection.discard()
                 self._pool.drop_idle()
             elif not connection.closed and not connection.is_free:
                 await connection.command("ROLLBACK")

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -478,11 +479,11 @@ class SqliteStore(Store):
         """What an earlier claim took, whose caller had given up."""
         found = []
         if left_over := self._unheard.left_over(worker, number):
-            for held in left_over:
+            for held in chain.from_iterable(left_over.values()):
                 snapshot = load(connection, held.chat_id)
                 if snapshot is not None and (snapshot.chat.worker, snapshot.chat.fence) == (worker, held.fence):
                     found.append(snapshot)
-            self._unheard.settle(worker, number, found)
+            self._unheard.settle(worker, number, left_over, found)
         return found
 
     def _claim_due(
