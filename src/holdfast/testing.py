@@ -1,10 +1,10 @@
 """For tests of your own agents: a model that says what you tell it, a clock that moves when you say, crash points.
 
-    from holdfast import Agent, App
-    from holdfast.testing import Call, ScriptedModel
+from holdfast import Agent, App
+from holdfast.testing import Call, ScriptedModel
 
-    model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "It rains.")
-    app = App("sqlite:///test.db", agents=[Agent("support", model, tools=[weather])])
+model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "It rains.")
+app = App("sqlite:///test.db", agents=[Agent("support", model, tools=[weather])])
 """
 
 from holdfast.clock import FakeClock

@@ -25,10 +25,8 @@ async def hand(store: Store) -> AsyncIterator[Hand]:
 
 async def test_a_response_with_calls_and_their_results_become_history(store: Store, hand: Hand) -> None:
     await hand.respond("let me see", call("k1"), call("k2"))
-    await hand.finish("k2", "second")
-    assert hand.held.chat.phase is Phase.CALLS
-    await hand.finish("k1", "first")
-    assert hand.held.chat.phase is Phase.MODEL
+    assert (await hand.finish("k2", "second")).chat.phase is Phase.CALLS
+    assert (await hand.finish("k1", "first")).chat.phase is Phase.MODEL
     messages = await history(store, "c1")
     assert texts(messages) == ["hello", "let me see", "first", "second"]
     assert problems(messages) == []
