@@ -14,6 +14,7 @@ import psycopg
 
 from bench.chats import Lane, lanes, question, register
 from bench.figures import Figures, interleaved, rate
+from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawSqlite, prepared, raw_sqlite_groups
 from holdfast.store import open_store
 from holdfast.store.base import Store
@@ -190,10 +191,12 @@ def imports(figures: Figures) -> None:
 
 
 def main() -> None:
-    parts = set(sys.argv[1:]) or {"import", "sqlite", "postgres"}
+    parts = set(sys.argv[1:]) or {"import", "models", "sqlite", "postgres"}
     figures = Figures()
     if "import" in parts:
         imports(figures)
+    if "models" in parts:
+        asyncio.run(models(figures))
     if "sqlite" in parts:
         asyncio.run(sqlite(figures))
     if "postgres" in parts:

@@ -243,6 +243,15 @@ def test_a_later_turn_of_a_child_is_waited_for() -> None:
     assert of_parent(story).result("b").content == "43"
 
 
+def test_the_end_of_an_earlier_turn_does_not_answer_for_a_later_one() -> None:
+    story = begins_to_wait(spawned(), 2).parks()
+    of_child(story).claimed("w2").says().finishes("the first answer")
+    assert of_parent(story).state == "waiting"
+    of_child(story).sends("m2")
+    story.claimed("w2").says().finishes("the second answer")
+    assert of_parent(story).result("b").content == "the second answer"
+
+
 def test_a_child_that_was_never_given_a_task_is_not_waited_for() -> None:
     story = model_next().calls("a", start=True)
     story.does(ev.Outcome(by=story.by, call_id="a", content="ok", spawn=NewChat(id="child", agent="helper")))

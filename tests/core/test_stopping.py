@@ -310,6 +310,12 @@ def test_the_attempts_of_the_next_turn_are_shown_though_the_holder_and_its_fence
     story.says()
 
 
+def test_the_attempts_of_lost_holders_are_over_when_a_successor_finishes_the_stop() -> None:
+    story = interrupted(model_next).lost().claimed("w2")
+    story.finishes_stop()
+    assert (story.state, story.chat.fence, story.chat.attempt_ended) == ("running", 2, last_attempt_of(1))
+
+
 def test_when_a_stop_ends_at_rest_every_attempt_is_over() -> None:
     story = stopped(model_next)
     story.finishes_stop()

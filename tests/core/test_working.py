@@ -371,6 +371,13 @@ def test_a_users_stop_ends_a_compaction_as_well() -> None:
     assert (story.state, story.chat.compact) == ("idle", False)
 
 
+def test_a_users_stop_of_a_waiting_chat_forgets_the_compaction_that_was_noted() -> None:
+    story = only_outside()
+    story.does(ev.Compact())
+    story.parks().stops()
+    assert (story.state, story.chat.compact) == ("idle", False)
+
+
 def test_a_compaction_does_not_cover_calls_that_have_no_result() -> None:
     story = calls_planned()
     for upto in (2, 3, 4):

@@ -148,6 +148,28 @@ async def test_a_connection_serves_one_call_after_the_other(serve: Serve, model_
     assert server.connections_made == 1
 
 
+async def test_what_comes_after_done_is_not_read(serve: Serve, model_on: ModelOn) -> None:
+    server = await serve(Reply(steps=(chunk({"content": "Hi"}, "stop"), Bytes(b"data: [DONE]\n\ndata: {\n\n"))))
+    assert (await parts_of(model_on(server)))[-1] == Finished(reason="stop", provider_reason="stop")
+
+
+async def test_head_and_body_of_a_request_leave_together() -> None:
+    """Two packets would wake the other side twice."""
+    reads: list[bytes] = []
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reads.append(await reader.read(100_000))
+        writer.close()
+
+    server = await asyncio.start_server(count, "127.0.0.1", 0)
+    models = Models({})
+    await error_of(models.get(f"compatible:m@http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"))
+    await models.aclose()
+    server.close()
+    assert reads[0].endswith(b"}")
+    assert b"POST /v1/chat/completions" in reads[0]
+
+
 async def test_a_server_that_does_not_stream_is_understood(serve: Serve, model_on: ModelOn) -> None:
     document = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}
     server = await serve(
@@ -213,6 +235,13 @@ async def test_a_provider_that_never_answers_ends_at_the_first_byte(serve: Serve
 async def test_a_head_alone_is_not_the_first_byte_of_a_response(serve: Serve, model_on: ModelOn) -> None:
     server = await serve(Reply(steps=(chunk({"role": "assistant", "content": ""}), Stall())))
     assert isinstance(await error_of(model_on(server), brief(first_byte_s=ENOUGH_S)), FirstByteTimeout)
+
+
+async def test_a_provider_that_does_not_take_the_request_ends_at_the_first_byte(models: Models) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # accepts, and reads nothing
+        model = models.get(f"compatible:m@http://127.0.0.1:{deaf.getsockname()[1]}/v1")
+        request = replace(brief(first_byte_s=ENOUGH_S), messages=asking("x" * 30_000_000).messages)
+        assert isinstance(await error_of(model, request), FirstByteTimeout)
 
 
 async def test_a_stream_that_stalls_ends_at_the_silence_deadline(serve: Serve, model_on: ModelOn) -> None:

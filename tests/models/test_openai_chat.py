@@ -37,7 +37,7 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.openai_chat import Decoder, encode_request
+from holdfast.models.openai_chat import Decoder, Fragments, encode_request
 from holdfast.models.sse import Event
 from tests.models.judge import as_the_sdk_reads_it, ours, sdk_on_recording, theirs
 from tests.support.chat_server import (
@@ -285,6 +285,29 @@ def test_any_valid_history_is_a_request_the_sdk_understands(history: list[Messag
     assert [message["role"] for message in body["messages"]] == [message.role for message in expected]
     calls = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
     assert calls == [call.call_id for message in valid for call in message.calls]
+
+
+def test_a_message_is_encoded_once_and_the_text_of_it_is_bounded() -> None:
+    """A chat sends its whole history again with every step."""
+    fragments = Fragments(bytes_max=5_000)
+    history = [user("a"), assistant(Text(text="b"))]
+    first = fragments.encode(history)
+    held = fragments.bytes
+    assert json.loads(first) == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    history.append(user("c"))
+    assert fragments.encode(history) == first[:-1] + b',{"role":"user","content":"c"}]'
+    assert held < fragments.bytes
+    for n in range(100):
+        assert json.loads(fragments.encode([user(str(n)), *history]))[0]["content"] == str(n)
+        assert fragments.bytes <= 5_000
+    assert json.loads(fragments.encode([user("x" * 10_000)]))[0]["content"] == "x" * 10_000
+    assert fragments.bytes <= 5_000
+
+
+def test_equal_messages_that_are_not_the_same_object_are_never_confused() -> None:
+    fragments = Fragments()
+    for n in range(2_000):  # ids of dead objects are used again
+        assert json.loads(fragments.encode([user(str(n))])) == [{"role": "user", "content": str(n)}]
 
 
 # --- what we read

@@ -95,12 +95,13 @@ async def test_a_lost_claim_of_a_worker_whose_lease_is_over_is_forgotten(store: 
     successor.close()
 
 
-async def test_claims_at_the_same_time_hand_over_each_chat_once(store: Store) -> None:
+@pytest.mark.parametrize("turns", range(0, 40, 4))
+async def test_claims_at_the_same_time_hand_over_each_chat_once(store: Store, turns: int) -> None:
     hand = Hand(store)
     for n in range(12):
         await store.create_chat(new_chat(id=f"c{n}"))
     claims = [asyncio.ensure_future(hand.claim(limit=2)) for _ in range(6)]
-    for _ in range(10):
+    for _ in range(turns):
         await asyncio.sleep(0)
     for claim in claims[::2]:
         claim.cancel()

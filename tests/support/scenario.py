@@ -5,6 +5,7 @@ run on the same kind of store leaves the same rows behind: what a store must hol
 same step in a run that nobody disturbed. Several runs with different prefixes can share a store; they share no row.
 """
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -129,10 +130,15 @@ class Run:
 
     # --- a worker ---------------------------------------------------------------------------------------------
 
-    def line(self, worker: str) -> LeaseLine:
-        if worker not in self._lines:
-            self._lines[worker] = self.store.lease_line()
-        return self._lines[worker]
+    async def lease(self, worker: str, ask: Callable[[LeaseLine], object]) -> None:
+        """Leases are kept from threads: with the database away, a call takes seconds, and nobody else waits for it."""
+
+        def asked() -> None:
+            if worker not in self._lines:
+                self._lines[worker] = self.store.lease_line()
+            ask(self._lines[worker])
+
+        await asyncio.to_thread(asked)
 
     async def register(self, worker: str) -> None:
         if self.repeating and self.id(worker) in {lease.worker for lease in await self.store.list_workers()}:
@@ -141,7 +147,8 @@ class Run:
         if self._locks is not None:
             self._held_locks.append(HostLock(str(self._locks / self.id(worker))))
             lock_path = self._held_locks[-1].path
-        self.line(worker).register(WorkerInfo(worker=self.id(worker), host="", pid=os.getpid(), lock_path=lock_path))
+        info = WorkerInfo(worker=self.id(worker), host="", pid=os.getpid(), lock_path=lock_path)
+        await self.lease(worker, lambda line: line.register(info))
 
     async def claim(self, worker: str, *chats: str) -> None:
         """Claim exactly these. A claim whose answer was lost is known by its owner."""
@@ -460,7 +467,7 @@ async def release_a_chat(run: Run) -> Snapshot:
 
 @step("lease")
 async def renew_a_lease(run: Run) -> None:
-    run.line("w1").renew(run.id("w1"), msgspec.Raw(b'{"chats":1}'))
+    await run.lease("w1", lambda line: line.renew(run.id("w1"), msgspec.Raw(b'{"chats":1}')))
 
 
 @step("claim", alone=True)
@@ -470,7 +477,7 @@ async def claim_what_was_released(run: Run) -> None:
 
 @step("lease", alone=True)
 async def retire_a_worker_that_holds_a_chat(run: Run) -> None:
-    run.line("w2").retire(run.id("w2"))
+    await run.lease("w2", lambda line: line.retire(run.id("w2")))
 
 
 @step("expire", alone=True)

@@ -1,8 +1,10 @@
 """One transaction that reaches several chats: a child's end wakes its parent, a stop reaches the children.
 
 `transact` is a generator, so that it stays pure: it yields what it needs to read and is sent the answer. The store
-drives it inside one write transaction and then writes every `Change` it returns, or none. Chats are asked for in
-the order in which a store must lock them: a parent before its children.
+drives it inside one write transaction and then writes every `Change` it returns, or none.
+
+It may ask for the parent of the chat it began with, and for chats below it, parents before their children. A store
+that locks rows must therefore lock a chat's parent before the chat itself: two orders would be a deadlock.
 """
 
 from collections.abc import Generator, Iterable

@@ -266,7 +266,9 @@ class _Call:
         )
 
     async def _pump(self, model: Model, request: Request, assembler: Assembler) -> None:
-        watch = Watch(request.deadlines, model.name, asyncio.get_running_loop().time, GUARD_S)
+        now = asyncio.get_running_loop().time
+        watch = Watch(request.deadlines, model.name, now, GUARD_S)
+        opening, renew_at = True, 0.0
         watch.sent(in_s=request.deadlines.connect_s)  # connecting is the model's own affair
         async with aclosing(model.stream(request)) as parts:
             try:
@@ -277,12 +279,15 @@ class _Call:
                             self._observer.delta(delta)
                         if assembler.finished is not None:
                             return
-                        if type(part) is Opened:
+                        if now() < renew_at and not opening:
+                            continue
+                        if opening := type(part) is Opened:
                             watch.sent()
                         else:
                             watch.progressed()
-                        if (due_at := watch.due_at) - (guard.when() or 0.0) > _GUARD_STEP_S and not guard.expired():
-                            guard.reschedule(due_at)
+                        renew_at = now() + _GUARD_STEP_S
+                        if not guard.expired():  # else it was told to end, and said this on the way out
+                            guard.reschedule(watch.due_at)
             except TimeoutError as error:
                 if not guard.expired():
                     raise

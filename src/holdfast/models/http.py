@@ -103,11 +103,14 @@ class HttpModel:
             yield Opened(request_id=exchange.request_id, rate_limits=exchange.rate_limits)
             decoder = self._wire.decoder(self._name)
             if exchange.content_type == "text/event-stream":
-                while not decoder.done and (event := await exchange.next_event()) is not None:
-                    if parts := self._read(decoder, event, exchange):
-                        for part in parts:
-                            yield part
-                        exchange.progressed()
+                while not decoder.done and (events := await exchange.next_events()):
+                    for event in events:
+                        if parts := self._read(decoder, event, exchange):
+                            for part in parts:
+                                yield part
+                            exchange.progressed()
+                        if decoder.done:
+                            break
                     if decoder.finished:
                         exchange.finished()
                 await exchange.drain()

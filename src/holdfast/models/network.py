@@ -21,6 +21,7 @@ from typing import Any
 
 import httpcore2
 
+from holdfast.models.chunks import Joiner
 from holdfast.threads import Job, Pool
 
 LOOKUPS_MAX = 4  # at once; a hung one holds its thread until the resolver gives up
@@ -166,6 +167,8 @@ class Connection(httpcore2.AsyncNetworkStream, asyncio.Protocol):
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self._unsent: list[bytes] = []
+        self._joiner = Joiner()
         self.due_at: float | None = None  # by the loop's clock: until then the next read has to have something
 
     # what asyncio tells us
@@ -206,10 +209,19 @@ class Connection(httpcore2.AsyncNetworkStream, asyncio.Protocol):
     # what httpcore2 asks for
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        if not self._unread and not self._ended:
-            await self._wait()
-        if not self._unread and self._error is not None:
-            raise httpcore2.ReadError(f"the connection broke: {self._error}") from self._error
+        if self._unsent:
+            await self._send()
+        while True:
+            if not self._unread and not self._ended:
+                await self._wait()
+            if not self._unread and self._error is not None:
+                raise httpcore2.ReadError(f"the connection broke: {self._error}") from self._error
+            if not self._unread:
+                return b""
+            if data := self._joiner.feed(self._take(max_bytes)):
+                return data
+
+    def _take(self, max_bytes: int) -> bytes:
         if len(self._unread) <= max_bytes:
             data, self._unread = bytes(self._unread), bytearray()
         else:
@@ -239,11 +251,18 @@ class Connection(httpcore2.AsyncNetworkStream, asyncio.Protocol):
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
         if self._transport is None or self._transport.is_closing():
             raise httpcore2.WriteError(f"the connection is closed: {self._error or 'by the other side'}")
-        self._transport.write(buffer)
+        # Head and body come in two writes. They leave together, when the answer is waited for: sending costs more
+        # than all the rest of a small request.
+        self._unsent.append(buffer)
+
+    async def _send(self) -> None:
+        assert self._transport is not None
+        self._joiner.restart()
+        data, self._unsent = b"".join(self._unsent), []
+        if not self._transport.is_closing():  # else reading says why
+            self._transport.write(data)
         if self._writer is not None:
             await self._writer
-            if self._error is not None:
-                raise httpcore2.WriteError(f"the connection broke: {self._error}") from self._error
 
     async def aclose(self) -> None:
         if self._transport is not None:

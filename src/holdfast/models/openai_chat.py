@@ -47,6 +47,9 @@ AMENDMENTS: Mapping[str, str | None] = {
 }
 AMENDABLE = frozenset(AMENDMENTS)
 
+FRAGMENT_BYTES_MAX = 32 << 20
+_ENTRY_BYTES = 500  # what an entry takes beside its text, roughly
+
 _json = msgspec.json.Encoder()
 _encode = _json.encode
 
@@ -54,11 +57,14 @@ _encode = _json.encode
 # --- the request -----------------------------------------------------------------------------------
 
 
-def encode_request(model: str, request: Request, *, max_tokens_as: str = "max_tokens") -> bytes:
+def encode_request(
+    model: str, request: Request, *, max_tokens_as: str = "max_tokens", known: "Fragments | None" = None
+) -> bytes:
     """The body. Raises `ProviderError` (bad_request) for what this wire cannot carry."""
+    known = Fragments() if known is None else known
     body: dict[str, Any] = {
         "model": model,
-        "messages": Raw(_encode_messages(request.messages)),
+        "messages": Raw(known.encode(request.messages)),
         "stream": True,
         "stream_options": {"include_usage": True},
         **_settings(request.settings, max_tokens_as),
@@ -111,20 +117,42 @@ def _schema(schema: Raw | Mapping[str, Any]) -> Any:
 _PLAIN = {role: b'{"role":"' + role.encode() + b'","content":' for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT)}
 
 
-def _encode_messages(messages: Iterable[Message]) -> bytes:
-    """As text, piece by piece: at 1,000 messages a third of what building objects for an encoder costs."""
-    encoded = []
-    for message in messages:
-        parts = message.parts
-        if len(parts) == 1 and type(parts[0]) is Text:  # most of them
-            encoded.append(_PLAIN[message.role] + _encode(parts[0].text) + b"}")
-        elif fragment := _encode_message(message):
-            encoded.append(fragment)
-    return b"[" + b",".join(encoded) + b"]"
+class Fragments:
+    """Messages as JSON text, each made once: a chat sends its whole history again with every step.
+
+    Made anew, 1,000 messages took a third of a call's time. Bounded: when it is full it is emptied, and fills again
+    with what is in use. Share one between the models of this wire.
+    """
+
+    def __init__(self, bytes_max: int = FRAGMENT_BYTES_MAX) -> None:
+        self._known: dict[int, tuple[Message, bytes]] = {}  # by identity; the message stays, so its id stays its own
+        self.bytes_max = bytes_max
+        self.bytes = 0
+
+    def encode(self, messages: Iterable[Message]) -> bytes:
+        known = self._known
+        fragments = []
+        for message in messages:
+            entry = known.get(id(message))
+            fragments.append(self._add(message) if entry is None else entry[1])
+        return b"[" + b",".join(filter(None, fragments)) + b"]"
+
+    def _add(self, message: Message) -> bytes:
+        fragment = _encode_message(message)
+        size = 2 * len(fragment) + _ENTRY_BYTES  # the message has the text once more
+        if self.bytes + size > self.bytes_max:
+            self._known.clear()
+            self.bytes = 0
+        if size <= self.bytes_max:
+            self._known[id(message)] = (message, fragment)
+            self.bytes += size
+        return fragment
 
 
 def _encode_message(message: Message) -> bytes:
     parts = message.parts
+    if len(parts) == 1 and type(parts[0]) is Text:  # most of them
+        return _PLAIN[message.role] + _encode(parts[0].text) + b"}"
     if message.role is Role.ASSISTANT:
         return _encode_assistant(message)
     if message.role is Role.TOOL:
@@ -384,15 +412,16 @@ class OpenAIChat:
     path = PATH
     amendable = AMENDABLE
 
-    def __init__(self, model: str, *, max_tokens_as: str = "max_tokens") -> None:
+    def __init__(self, model: str, *, max_tokens_as: str = "max_tokens", fragments: Fragments | None = None) -> None:
         self._model = model
         self._max_tokens_as = max_tokens_as
+        self._fragments = Fragments() if fragments is None else fragments
 
     def headers(self, key: str | None) -> dict[str, str]:
         return {} if key is None else {"authorization": f"Bearer {key}"}
 
     def encode(self, request: Request) -> bytes:
-        return encode_request(self._model, request, max_tokens_as=self._max_tokens_as)
+        return encode_request(self._model, request, max_tokens_as=self._max_tokens_as, known=self._fragments)
 
     def decoder(self, who: str) -> Decoder:
         return Decoder(who)

@@ -16,6 +16,7 @@ from holdfast.models.base import Model
 from holdfast.models.scripted import ECHO, ScriptedModel, read_script
 
 if TYPE_CHECKING:
+    from holdfast.models.openai_chat import Fragments
     from holdfast.models.transport import Transport
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -48,6 +49,7 @@ class Models:
         self._environ = os.environ if environ is None else environ
         self._models: dict[str, Model] = {}
         self._transport: Transport | None = None
+        self._fragments: Fragments | None = None
 
     def get(self, name: str) -> Model:
         """Raises `ConfigError` that says what is missing."""
@@ -58,7 +60,10 @@ class Models:
 
     def figures(self) -> dict[str, int]:
         """For /health."""
-        return {} if self._transport is None else self._transport.figures()
+        figures = {} if self._transport is None else self._transport.figures()
+        if self._fragments is not None:
+            figures |= {"fragment_bytes": self._fragments.bytes, "fragment_bytes_max": self._fragments.bytes_max}
+        return figures
 
     async def aclose(self) -> None:
         """Close all connections. What still streams fails."""
@@ -91,8 +96,10 @@ class Models:
         self, name: str, model: str, url: str, *, provider: str, key: str | None, max_tokens_as: str,
         context_limit: int | None = None,
     ) -> Model:  # fmt: skip
-        http = import_module("holdfast.models.http")
-        wire = import_module("holdfast.models.openai_chat").OpenAIChat(model, max_tokens_as=max_tokens_as)
+        http, chat = import_module("holdfast.models.http"), import_module("holdfast.models.openai_chat")
+        if self._fragments is None:
+            self._fragments = chat.Fragments()
+        wire = chat.OpenAIChat(model, max_tokens_as=max_tokens_as, fragments=self._fragments)
         made: Model = http.HttpModel(
             name, wire, url, self.transport, provider=provider, key=key, context_limit=context_limit
         )

@@ -9,7 +9,6 @@ import asyncio
 import ipaddress
 import ssl
 import urllib.request
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
@@ -185,8 +184,8 @@ class Exchange:
         self._body: AsyncGenerator[bytes, None] | None = None
         self._connection: Connection | None = None
         self._reader = Reader()
-        self._events: deque[Event] = deque()
         self._watch = Watch(deadlines, endpoint.shown, self._loop.time)
+        self._progressed = False  # since the last read
         self._enough_at: float | None = None  # set once there is nothing left to fail: reading on is a courtesy
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -244,18 +243,16 @@ class Exchange:
 
     # reading
 
-    async def next_event(self) -> Event | None:
-        """The next event; None at the end of the body. Raises the deadline's error, or `ConnectionFailed`."""
-        while not self._events:
-            chunk = await self._read()
-            if chunk is None:
-                return None
-            self._events.extend(self._reader.feed(chunk))
-        return self._redact(self._events.popleft())
+    async def next_events(self) -> list[Event]:
+        """The next events, one at least; none at the end. Raises the deadline's error, or `ConnectionFailed`."""
+        while (chunk := await self._read()) is not None:
+            if events := self._reader.feed(chunk):
+                return [self._redact(event) for event in events] if self._keys else events
+        return []
 
     def progressed(self) -> None:
         """Called when events have turned out to be part of the response, and whoever got them wants more."""
-        self._watch.progressed()
+        self._progressed = True  # the clock is read when there is something to wait for
 
     def finished(self) -> None:
         """The response is complete. What may still come gets a moment, and no error any more."""
@@ -291,6 +288,9 @@ class Exchange:
     async def _read(self) -> bytes | None:
         assert self._body is not None
         assert self._connection is not None
+        if self._progressed:
+            self._progressed = False
+            self._watch.progressed()
         self._connection.due_at = self._watch.due_at if self._enough_at is None else self._enough_at
         try:
             return await anext(self._body)

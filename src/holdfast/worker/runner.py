@@ -501,7 +501,8 @@ class Runner:
             message = self._partial.message
             if message is not None:
                 message = replace(message, stopped=self.snapshot.chat.cause)
-            return message, attempt_id(self.snapshot.chat.fence, self._attempts) if message is not None else None
+            # The attempt is named even if nothing came of it: its preview ends with the stop.
+            return message, attempt_id(self.snapshot.chat.fence, self._attempts) if self._partial.n else None
         self._partial_length = self.snapshot.chat.length
         place = Cursor(self.snapshot.chat.seq, 0, -1)
         page = await self._shared.store.read_journal(self.chat_id, str(place), limit=100_000)

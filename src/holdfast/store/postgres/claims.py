@@ -70,7 +70,9 @@ class Claims:
             raise LeaseLost(worker)
         transaction.now = self._clock.observe(lease[0][0])
         if left_over:
-            # It is decided what became of them: their transactions were waited for.
+            # It is decided what became of them: their transactions were waited for. So was another claim, perhaps,
+            # that has handed them over meanwhile: look again.
+            left_over = self._unheard.left_over(worker, number)
             found = await self._still_held(
                 transaction, worker, [held for chats in left_over.values() for held in chats]
             )

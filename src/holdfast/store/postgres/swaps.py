@@ -31,13 +31,16 @@ CALLS_MAX = 3
 
 LINE_COLUMNS = ("seq", "at", "role", "pos", "ref", "body")
 QUEUE_COLUMNS = ("chat_id", "id", "rank", "mode", "body")
-SWAP_COLUMNS = ("id", "was_version", "was_fence", "was_epoch", *MOVING_COLUMNS, "ended")
 
 # What a step of a running turn moves. Most commits move nothing else, and what is not sent need not be read.
 STEP_COLUMNS = (
     *("updated_at", "phase", "step", "turn_tokens", "version", "commit_id"),
     *("seq", "length", "batch", "attempt_ended"),
 )
+_GUARD = ("id", "was_version", "was_fence", "was_epoch", "ended")
+SWAP_COLUMNS = (*_GUARD, *MOVING_COLUMNS)
+SWAP_STEP_COLUMNS = (*_GUARD, *STEP_COLUMNS)
+
 _step = itemgetter(*(MOVING_COLUMNS.index(name) for name in STEP_COLUMNS))
 _rest = itemgetter(*(MOVING_COLUMNS.index(name) for name in MOVING_COLUMNS if name not in STEP_COLUMNS))
 
@@ -87,15 +90,23 @@ def swap(writes: Sequence[ChatWrite]) -> Question:
         small = 1 <= len(write.journal) <= LINES_MAX and len(write.calls) <= CALLS_MAX
         if small and not write.queue_put and not write.queue_drop:
             return _one(write, ids)
+    whole = any(map(_moves_more_than_a_step, writes))
     ended = any(write.ended_attempt is not None for write in writes)
-    rows = _json(SWAP_COLUMNS, map(_guarded, writes))
-    return _with_parts("swap", ended, rows, writes, ids)
+    rows = (
+        _json(SWAP_COLUMNS, map(_guarded, writes)) if whole else _json(SWAP_STEP_COLUMNS, map(_guarded_step, writes))
+    )
+    return _with_parts("swap" if whole else "step", ended, rows, writes, ids)
 
 
 def insert(writes: Sequence[ChatWrite]) -> Question:
     """New chats. Fails if there is one with such an id."""
     rows = _json(CHAT_COLUMNS, (chat_row(write.after) for write in writes))
     return _with_parts("insert", False, rows, writes, [write.after.id for write in writes])
+
+
+def _moves_more_than_a_step(write: ChatWrite) -> bool:
+    assert write.before is not None
+    return bool(_rest(moving_row(write.after)) != _rest(moving_row(write.before)))
 
 
 # --- one chat, as values --------------------------------------------------------------------------------------------
@@ -105,7 +116,7 @@ def _one(write: ChatWrite, ids: list[str]) -> Question:
     before, after = write.before, write.after
     assert before is not None
     moved = moving_row(after)
-    whole = _rest(moved) != _rest(moving_row(before))
+    whole = _moves_more_than_a_step(write)
     values = [after.id, before.version, before.fence, before.epoch, *(moved if whole else _step(moved))]
     new_calls = old_calls = 0
     for call in write.calls:
@@ -194,9 +205,17 @@ def _text(value: Any) -> bytes | None:
 
 
 def _guarded(write: ChatWrite) -> tuple[Any, ...]:
-    before, after = write.before, write.after
+    return (*_guard(write), *moving_row(write.after))
+
+
+def _guarded_step(write: ChatWrite) -> tuple[Any, ...]:
+    return (*_guard(write), *_step(moving_row(write.after)))
+
+
+def _guard(write: ChatWrite) -> tuple[Any, ...]:
+    before = write.before
     assert before is not None
-    return (after.id, before.version, before.fence, before.epoch, *moving_row(after), write.ended_attempt)
+    return (before.id, before.version, before.fence, before.epoch, write.ended_attempt)
 
 
 def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite], ids: list[str]) -> Question:
@@ -225,7 +244,13 @@ def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite
 
 @cache
 def _several_statement(verb: str, ended: bool, lines: bool, calls: bool, put: bool, drop: bool) -> Statement:
-    text = f"WITH held AS MATERIALIZED ({_hold()}), {_swapped()}" if verb == "swap" else f"WITH {_made()}"
+    match verb:
+        case "swap":
+            text = f"WITH held AS MATERIALIZED ({_hold(SWAP_COLUMNS)}), {_swapped(MOVING_COLUMNS)}"
+        case "step":
+            text = f"WITH held AS MATERIALIZED ({_hold(SWAP_STEP_COLUMNS)}), {_swapped(STEP_COLUMNS)}"
+        case _:
+            text = f"WITH {_made()}"
     count = 1
 
     def given(columns: Sequence[str]) -> str:
@@ -261,22 +286,22 @@ def _several_statement(verb: str, ended: bool, lines: bool, calls: bool, put: bo
             ", over AS (DELETE FROM deltas USING held WHERE deltas.chat_id = held.id AND deltas.attempt = held.ended)"
         )
     flags = "".join(f"{flag:d}" for flag in (ended, lines, calls, put, drop))
-    answer = "swapped" if verb == "swap" else "held"
+    answer = "held" if verb == "insert" else "swapped"
     return Statement(f"hf_{verb}_{flags}".encode(), f"{text} SELECT id FROM {answer}".encode(), counts=False)
 
 
-def _hold() -> str:
+def _hold(columns: Sequence[str]) -> str:
     """Row by row through the primary key, whatever the planner believes about the size of the table."""
     return (
-        f"SELECT held.place, given.* FROM {_recordset(1, SWAP_COLUMNS)} CROSS JOIN LATERAL ("
+        f"SELECT held.place, given.* FROM {_recordset(1, columns)} CROSS JOIN LATERAL ("
         "SELECT ctid AS place FROM chats WHERE id = given.id AND version = given.was_version "
         "AND fence = given.was_fence AND epoch = given.was_epoch LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS held"
     )
 
 
-def _swapped() -> str:
+def _swapped(columns: Sequence[str]) -> str:
     """By the row's place, not by its id: it is locked, so it does not move."""
-    changed = ", ".join(f"{column} = held.{column}" for column in MOVING_COLUMNS)
+    changed = ", ".join(f"{column} = held.{column}" for column in columns)
     return f"swapped AS (UPDATE chats SET {changed} FROM held WHERE chats.ctid = held.place RETURNING chats.id)"
 
 
