@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 CODE   := src tests $(wildcard bench)
 
-# More for one run: make test PYTEST_ARGS="-k lease -x", make lock LOCK_ARGS=--upgrade
+# More for one run: make test PYTEST_ARGS="-k lease -x -n 0", make lock LOCK_ARGS=--upgrade
 PYTEST_ARGS ?=
 LOCK_ARGS   ?=
 BENCH_ARGS  ?=
@@ -28,7 +28,7 @@ run: ## Start holdfast (so far: say what there is)
 
 .PHONY: test
 test: check ## Check, then run the tests (PYTEST_ARGS="-k name -x")
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: check
 check: setup ## Check format, lint, types and the direction of imports
