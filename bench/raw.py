@@ -11,6 +11,8 @@ import psycopg
 
 from bench.chats import Lane
 from holdfast.core.apply import Change, apply
+from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.swaps import swap as postgres_swap
 from holdfast.store.rows import ChatWrite, writes_of
 from holdfast.store.sqlite.connection import connect
 from holdfast.store.sqlite.writing import swap
@@ -91,6 +93,31 @@ class RawLanes:
     def close(self) -> None:
         self._jobs.put(None)
         self._thread.join()
+
+
+class RawPostgresLanes:
+    """The same on PostgreSQL: lanes hand finished rows over, and all that wait go as one statement."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: list[tuple[ChatWrite, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def write(self, row: ChatWrite) -> None:
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((row, done))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+        await done
+
+    async def _serve(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            self._connection.deadline = asyncio.get_running_loop().time() + 8
+            await self._connection.ask(postgres_swap([row for row, _ in batch]))
+            for _, done in batch:
+                done.set_result(None)
+        self._task = None
 
 
 class RawPostgres:

@@ -71,6 +71,8 @@ def test_nothing_that_is_here_is_kept_back() -> None:
         chunked(b"a", b"b").replace(b"chunked", b"gzip, chunked"),
         HEAD + b"1;x=y\r\na\r\n1\r\nb\r\n0\r\n\r\n",
         HEAD + b"zz\r\na\r\n1\r\nb\r\n",
+        HEAD + b"1_0\r\n" + b"a" * 16 + b"\r\n1\r\nb\r\n",
+        HEAD + b"+1\r\na\r\n1\r\nb\r\n",
         HEAD + b"1\r\nabc\r\n1\r\nb\r\n",
         HEAD + b"1" * 40 + b"\r\n",
         HEAD + b"0\r\ntrailer: x\r\n\r\n",

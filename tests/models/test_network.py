@@ -83,6 +83,29 @@ async def test_a_lookup_that_hangs_holds_up_nobody_and_its_thread_is_counted(mon
     await until(lambda: net.thread_count == 0)
 
 
+class Recorder(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_head_and_body_of_a_request_leave_together() -> None:
+    """Two packets would wake the other side twice."""
+    connection, recorder = network.Connection(), Recorder()
+    connection.connection_made(recorder)
+    await connection.write(b"head")
+    await connection.write(b"body")
+    connection.data_received(b"answer")
+    assert await connection.read(100) == b"answer"
+    assert recorder.written == [b"headbody"]
+
+
 async def test_a_lookup_that_fails_says_which_name() -> None:
     net = Network()
     with pytest.raises(httpcore2.ConnectError, match=r"cannot connect to no-such-host\.invalid:80"):
