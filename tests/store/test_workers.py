@@ -46,6 +46,16 @@ async def test_claims_are_fair_between_agents(store: Store, clock: FakeClock) ->
     assert "quiet" in {snapshot.chat.id for snapshot in claimed}
 
 
+async def test_a_limit_of_one_starves_no_agent(store: Store, clock: FakeClock) -> None:
+    hand = Hand(store)
+    for n in range(3):
+        for agent in ("a", "b", "c"):
+            await store.create_chat(new_chat(id=f"{agent}{n}", agent=agent))
+            clock.advance(10)
+    taken = [(await hand.claim("a", "b", "c", limit=1))[0].chat.id for _ in range(9)]
+    assert taken == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
+
+
 async def test_only_the_agents_a_worker_has_are_claimed_and_no_more_than_it_has_room_for(store: Store) -> None:
     for n in range(4):
         await store.create_chat(new_chat(id=f"a{n}", agent="a"))

@@ -131,7 +131,7 @@ class Run:
     # --- a worker ---------------------------------------------------------------------------------------------
 
     async def lease(self, worker: str, ask: Callable[[LeaseLine], object]) -> None:
-        """Leases are kept from threads: with the database away, a call takes seconds, and nobody else waits for it."""
+        """Leases are kept from threads: with the database away a call takes seconds, and nobody waits for it."""
 
         def asked() -> None:
             if worker not in self._lines:

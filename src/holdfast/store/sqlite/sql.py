@@ -188,7 +188,7 @@ SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL AND worker NOT IN (SE
 
 # -- claims
 
-DUE_CHATS = "SELECT id FROM chats WHERE agent = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+DUE_CHATS = "SELECT wake_at, id FROM chats WHERE agent = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?"
 
 # -- upkeep
 

@@ -496,11 +496,12 @@ class SqliteStore(Store):
         looking = True
         while looking and len(claimed) < limit:
             looking = False
-            due = [
-                [row[0] for row in rows(connection, sql.DUE_CHATS, (agent, now, count + len(passed_over)))]
+            # The agent whose oldest chat waited longest goes first, so that a small limit starves no agent.
+            due = sorted(
+                rows(connection, sql.DUE_CHATS, (agent, now, count + len(passed_over)))
                 for agent, count in room.items()
-            ]
-            for chat_id in in_turn(due):
+            )
+            for chat_id in in_turn([[chat_id for _, chat_id in chats] for chats in due]):
                 if len(claimed) >= limit:
                     break
                 if chat_id in passed_over:
