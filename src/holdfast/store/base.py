@@ -8,7 +8,7 @@ a key or a commit id may simply be called again: it is answered as done if it wa
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 import msgspec
 from msgspec import Raw
@@ -162,6 +162,21 @@ class ChatLine(Frozen):
     worker: str | None
     wake_at: int | None
     metadata: Raw
+
+
+CHAT_LINE = (
+    *("id", "agent", "owner", "title", "state", "archived", "queued"),
+    *("created_at", "updated_at", "worker", "wake_at", "metadata"),
+)
+
+
+def chat_line(row: Sequence[Any]) -> ChatLine:
+    """A row of a listing, in the order of CHAT_LINE."""
+    values = dict(zip(CHAT_LINE, row, strict=True))
+    values["state"] = State(values["state"])
+    values["archived"] = bool(values["archived"])
+    values["metadata"] = Raw(values["metadata"].encode())
+    return ChatLine(**values)
 
 
 Children = Literal["refuse", "include"]

@@ -39,6 +39,7 @@ from holdfast.store.base import (
     StoreOptions,
     Violation,
     answer_of,
+    chat_line,
     decided,
     own_key,
     page_of,
@@ -269,23 +270,7 @@ class PostgresStore(Store):
         self, *, owner: str | None = None, state: State | None = None, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
         found = await self._named_rows(sql.LIST_CHATS, owner=owner, state=state, before=before, limit=limit)
-        return [
-            ChatLine(
-                id=row[0],
-                agent=row[1],
-                owner=row[2],
-                title=row[3],
-                state=State(row[4]),
-                archived=row[5],
-                queued=row[6],
-                created_at=row[7],
-                updated_at=row[8],
-                worker=row[9],
-                wake_at=row[10],
-                metadata=Raw(row[11].encode()),
-            )
-            for row in found
-        ]
+        return [chat_line(row) for row in found]
 
     async def fork_chat(
         self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None

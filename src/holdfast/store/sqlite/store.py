@@ -49,6 +49,7 @@ from holdfast.store.base import (
     StoreOptions,
     Violation,
     answer_of,
+    chat_line,
     decided,
     in_turn,
     own_key,
@@ -297,23 +298,7 @@ class SqliteStore(Store):
         self, *, owner: str | None = None, state: State | None = None, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
         found = await self._rows(sql.LIST_CHATS, (owner, state, before, limit))
-        return [
-            ChatLine(
-                id=row[0],
-                agent=row[1],
-                owner=row[2],
-                title=row[3],
-                state=State(row[4]),
-                archived=bool(row[5]),
-                queued=row[6],
-                created_at=row[7],
-                updated_at=row[8],
-                worker=row[9],
-                wake_at=row[10],
-                metadata=Raw(row[11].encode()),
-            )
-            for row in found
-        ]
+        return [chat_line(row) for row in found]
 
     async def fork_chat(
         self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
