@@ -8,7 +8,7 @@ that other processes get their turn.
 Checkpoints go by pages, not by transactions: a batch of 32 chats writes as much as 100 single commits, and what a
 checkpoint costs and a reader has to search is pages. Passive at 1,000 pages (about 4 MiB). Readers keep the WAL from
 starting over, and of four that read without pause one always does: from 4,000 pages on it is restarted at a moment
-when none is in the way, and at 8,000 pages the writer waits for those that are, at most `READERS_WAIT_MS`. Who begins
+when none is in the way, and at 6,000 pages the writer waits for those that are, at most `READERS_WAIT_MS`. Who begins
 to read meanwhile needs the WAL no more and is neither waited for nor held up. Waiting in vain is not repeated until
 the WAL has grown by half, so somebody who never leaves costs disk, not time. `WAL_BOUND_BYTES` is what the file stays
 under as long as nobody keeps a read transaction open for longer than that.
@@ -31,7 +31,7 @@ BATCH_JOBS_MAX = 256
 BATCH_S_MAX = 0.02
 CHECKPOINT_PAGES = 1_000
 RESTART_PAGES = 4_000
-WAIT_PAGES = 8_000
+WAIT_PAGES = 6_000  # then 9,000 and 13,500: three times below the bound
 READERS_WAIT_MS = 1_000
 SCRUB_RETRY_S = 0.25
 WAL_BOUND_BYTES = 64 << 20
