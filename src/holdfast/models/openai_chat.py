@@ -64,7 +64,6 @@ def encode_request(
     known = Fragments() if known is None else known
     body: dict[str, Any] = {
         "model": model,
-        "messages": Raw(known.encode(request.messages)),
         "stream": True,
         "stream_options": {"include_usage": True},
         **_settings(request.settings, max_tokens_as),
@@ -79,7 +78,9 @@ def encode_request(
         if other is not None and other not in request.unsupported:
             body[other] = value
     body.update(request.settings.extra)
-    return _encode(body)
+    body.pop("messages", None)
+    # One copy: a long history is some hundred kilobytes, and each of them costs as much as fifty chunks.
+    return known.encode(request.messages, before=b'{"messages":[', after=b"]," + _encode(body)[1:])
 
 
 def _settings(settings: Settings, max_tokens_as: str) -> dict[str, Any]:
@@ -129,13 +130,19 @@ class Fragments:
         self.bytes_max = bytes_max
         self.bytes = 0
 
-    def encode(self, messages: Iterable[Message]) -> bytes:
+    def encode(self, messages: Iterable[Message], *, before: bytes = b"[", after: bytes = b"]") -> bytes:
         known = self._known
         fragments = []
         for message in messages:
             entry = known.get(id(message))
-            fragments.append(self._add(message) if entry is None else entry[1])
-        return b"[" + b",".join(filter(None, fragments)) + b"]"
+            fragment = self._add(message) if entry is None else entry[1]
+            if fragment:
+                fragments.append(fragment)
+        if not fragments:
+            return before + after
+        fragments[0] = before + fragments[0]
+        fragments[-1] += after
+        return b",".join(fragments)
 
     def _add(self, message: Message) -> bytes:
         fragment = _encode_message(message)
