@@ -332,7 +332,8 @@ class PostgresServer:
         try:
             pid = int(guard.stdout.readline() or 0)
             if pid:
-                self._postmaster = psutil.Process(pid)
+                with suppress(psutil.NoSuchProcess):  # it gave up already: the guard ends too, and says so
+                    self._postmaster = psutil.Process(pid)
             self._wait_until_ready(guard, pid, port, log_start)
         except BaseException:
             if guard.poll() is None:
