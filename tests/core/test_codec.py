@@ -1,6 +1,7 @@
 """Records and their JSON: what newer code wrote survives older code, what nobody can read says so."""
 
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -49,6 +50,8 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return st.lists(_values(args[0]), max_size=3).map(tuple)
+    if origin is Mapping:
+        return st.dictionaries(_values(args[0]), _values(args[1]), max_size=3)
     if args and origin is not typing.Literal:
         return st.one_of([_values(arg) for arg in args])
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):

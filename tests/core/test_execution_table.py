@@ -9,10 +9,11 @@ from functools import cache
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.apply import Change, Refused, apply, row_of
-from holdfast.core.records import External, Failure, NewChat, Role, Snapshot, State
+from holdfast.core.records import External, Failure, NewChat, Role, Snapshot, State, Synthetic
 from holdfast.core.states import EXECUTION, ROWS
 from tests.support import invariants
 from tests.support.situations import HOUR_MS, SITUATIONS, broken
@@ -34,10 +35,12 @@ compact            running        running          refused                refuse
 retry              refused        refused          refused                refused          running
 fork               idle           running          stopping               waiting          failed
 archive            idle           refused          refused                refused          failed
+rename             idle           running          stopping               waiting          failed
 delete             idle           refused          refused                refused          failed
 child_ended        idle           running          stopping               waiting,running  failed
 due                idle           running          stopping               waiting,running  failed
 responded          refused        running          refused                refused          refused
+ask_again          refused        running          refused                refused          refused
 attempt_lost       refused        running          refused                refused          refused
 start_calls        refused        running          refused                refused          refused
 ask_approval       refused        running          refused                refused          refused
@@ -140,6 +143,10 @@ def events_for(row: str, snapshot: Snapshot, by: ev.Writer) -> list[ev.Event]:
                 ev.Responded(by=by, message=assistant("r1"), attempt=attempt),
                 ev.Responded(by=by, message=asked, attempt=attempt, plans=plans),
             ]
+        case "rename":
+            return [ev.Rename(title="A name"), ev.Rename(title="A name", unless_titled=True)]
+        case "ask_again":
+            return [ev.AskAgain(by=by, message=replace(user("again"), synthetic=Synthetic.INVALID_OUTPUT))]
         case "attempt_lost":
             return [ev.AttemptLost(by=by, attempt=attempt, model="m", error="503")]
         case "start_calls":

@@ -1,6 +1,7 @@
 """What a runner commits: responses, attempts, calls, outcomes, compactions, the end of a turn."""
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core import history
@@ -8,6 +9,7 @@ from holdfast.core.journal import (
     AttemptFailed,
     CallsStarted,
     ChatFailed,
+    ChatRenamed,
     Compacted,
     CompactionFailed,
     MessageAdded,
@@ -43,7 +45,7 @@ from tests.support.situations import (
     stopped,
     waiting,
 )
-from tests.support.story import BOOM, Story, asks_for, assistant
+from tests.support.story import BOOM, Story, asks_for, assistant, user
 
 # --- a response -------------------------------------------------------------------------------------
 
@@ -497,3 +499,64 @@ def test_a_chat_can_be_forked_in_any_state_and_is_not_changed_by_it(telling: typ
     state, entries, ids = story.state, story.journal, story.ids
     story.does(ev.Fork())
     assert (story.state, story.journal, story.ids) == (state, entries, ids)
+
+
+# --- asking again, titles, what a turn cost ------------------------------------------------------------
+
+
+def again(message_id: str = "again") -> Message:
+    return replace(user(message_id, "That does not fit."), synthetic=Synthetic.INVALID_OUTPUT)
+
+
+def test_an_answer_that_will_not_do_stays_and_the_model_is_asked_again_in_the_same_turn() -> None:
+    story = said()
+    story.does(ev.AskAgain(by=story.by, message=again()))
+    assert (story.state, story.phase, story.ids) == ("running", "model", ["m1", "said", "again"])
+    assert (story.chat.turn, story.chat.turn_from) == (1, 0)
+    story.refuses(ev.FinishTurn(by=story.by), reason="model_is_next")
+
+
+def test_the_model_is_asked_again_only_about_a_response_and_only_by_the_runtime() -> None:
+    model_next().refuses(ev.AskAgain(by=model_next().by, message=again()), reason="model_is_next")
+    story = said()
+    story.refuses(ev.AskAgain(by=story.by, message=user("mine")), reason="wrong_message")
+    story.refuses(ev.Send(message=again()), reason="wrong_message")
+
+
+def test_a_turn_remembers_where_it_began() -> None:
+    story = answered()
+    story.sends("m2")
+    assert story.chat.turn_from == 2
+    story.does(ev.Edit(pos=0, role=Role.USER, epoch=story.chat.epoch, message=user("m3")))
+    story.claimed()
+    story.does(ev.FinishStop(by=story.by))
+    assert (story.ids, story.chat.turn_from) == (["m3"], 0)
+
+
+def test_what_failed_attempts_used_counts_in_the_turn_and_the_next_turn_begins_at_nothing() -> None:
+    story = model_next()
+    lost = ev.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cut", tokens=7, cost=0.5)
+    story.does(lost)
+    story.does(ev.Responded(by=story.by, message=assistant("r"), attempt=story.next_attempt(), tokens=3, cost=0.25))
+    assert (story.chat.turn_tokens, story.chat.turn_cost) == (10, 0.75)
+    story.does(ev.FinishTurn(by=story.by))
+    story.sends("m2")
+    assert (story.chat.turn_tokens, story.chat.turn_cost) == (0, 0.0)
+
+
+def test_arguments_that_a_hook_changed_are_durable_with_the_start_and_told() -> None:
+    story = calls_planned()
+    story.does(ev.StartCalls(by=story.by, call_ids=("a", "b"), arguments={"a": '{"x":1}'}))
+    assert [call.arguments for call in story.snapshot.calls] == ['{"x":1}', None]
+    assert story.tells(CallsStarted) == [CallsStarted(call_ids=("a", "b"), arguments={"a": '{"x":1}'})]
+
+
+def test_a_title_is_given_once_by_the_runtime_and_any_time_by_a_person() -> None:
+    story = said()
+    story.does(ev.Rename(title="  On the \n weather ", unless_titled=True))
+    assert (story.chat.title, story.tells(ChatRenamed)) == ("On the weather", [ChatRenamed(title="On the weather")])
+    story.refuses(ev.Rename(title="Another", unless_titled=True), reason="titled")
+    story.does(ev.Rename(title="Mine"))
+    assert story.chat.title == "Mine"
+    story.refuses(ev.Rename(title=" "), reason="wrong_title")
+    story.refuses(ev.Rename(title="x" * 201), reason="wrong_title")

@@ -41,7 +41,7 @@ LIMITS = Limits(queue_messages_max=6, unclean_claims_max=3)
 CHATS_MAX = 5
 CLIENT_EVENTS = (
     *(ev.Send, ev.Edit, ev.Stop, ev.Promote, ev.Withdraw, ev.Approve, ev.Deny, ev.Submit),
-    *(ev.Compact, ev.Retry, ev.Archive),
+    *(ev.Compact, ev.Retry, ev.Archive, ev.Rename),
 )
 _examples = itertools.count(1)
 

@@ -14,7 +14,7 @@ OUTSIDE = frozenset({CallState.ASKING, CallState.EXTERNAL})
 
 GROWS = ("version", "seq", "fence", "epoch", "turn", "attempt_ended")
 FIXED = (
-    *("id", "agent", "owner", "metadata", "title", "created_at"),
+    *("id", "agent", "owner", "metadata", "active_tools", "created_at"),
     *("parent_id", "parent_call", "depth", "forked_from", "forked_at"),
 )
 

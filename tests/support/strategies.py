@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.records import (
@@ -26,6 +27,7 @@ from holdfast.core.records import (
     Role,
     Snapshot,
     State,
+    Synthetic,
     Text,
     ToolCall,
     ToolResult,
@@ -224,6 +226,7 @@ def _responded(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> e
         attempt=draw(attempts(snapshot, world)),
         plans=draw(plans(message)),
         tokens=draw(st.integers(0, 100)),
+        cost=draw(st.sampled_from((0.0, 0.25))),
     )
 
 
@@ -295,6 +298,7 @@ _EVENTS: dict[str, Maker] = {
     "retry": _plain(ev.Retry),
     "fork": _plain(ev.Fork),
     "archive": _plain(ev.Archive, archived=st.booleans()),
+    "rename": _plain(ev.Rename, title=st.sampled_from(("", "A", "B")), unless_titled=st.booleans()),
     "delete": _plain(ev.Delete),
     "child_ended": lambda snapshot, world, row: st.builds(
         ev.ChildEnded,
@@ -304,12 +308,19 @@ _EVENTS: dict[str, Maker] = {
     ),
     "due": _plain(ev.Due),
     "responded": _responded,
+    "ask_again": lambda snapshot, world, row: st.builds(
+        ev.AskAgain,
+        by=writers(snapshot, world),
+        message=user_messages(world).map(lambda message: replace(message, synthetic=Synthetic.INVALID_OUTPUT)),
+    ),
     "attempt_lost": lambda snapshot, world, row: st.builds(
         ev.AttemptLost,
         by=writers(snapshot, world),
         attempt=attempts(snapshot, world),
         model=st.just("m"),
         error=st.just("503"),
+        tokens=st.sampled_from((0, 5)),
+        cost=st.just(0.5),
     ),
     "start_calls": lambda snapshot, world, row: st.builds(
         ev.StartCalls,

@@ -74,6 +74,8 @@ Reason = Literal[
     "nothing_outside",  # nobody outside could wake the chat
     "wrong_message",  # roles, parts or ids that do not fit the event
     "wrong_cause",  # a cause that this event cannot have
+    "wrong_title",
+    "titled",  # a title is not replaced by one that only fills a gap
 ]
 
 
@@ -162,6 +164,7 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS) -> Change:
         agent=new.agent,
         owner=new.owner,
         metadata=new.metadata,
+        active_tools=new.active_tools,
         title=new.title,
         parent_id=new.parent_id,
         parent_call=new.parent_call,
@@ -291,8 +294,10 @@ class Draft:
         self.set(
             turn=self.chat.turn + 1,
             turn_started_at=self.now,
+            turn_from=self.chat.length,
             step=0,
             turn_tokens=0,
+            turn_cost=0.0,
             cause=None,
             error=None,
             unclean=0,
@@ -688,6 +693,19 @@ def archive(draft: Draft, event: ev.Archive) -> None:
         draft.tell(journal.ChatArchived(archived=event.archived))
 
 
+def rename(draft: Draft, event: ev.Rename) -> None:
+    if event.unless_titled and draft.chat.title is not None:
+        raise Refusal("titled", "the chat has a title")
+    title = " ".join(event.title.split())
+    if not 0 < len(title) <= draft.limits.title_chars_max:
+        raise Refusal(
+            "wrong_title", f"a title has 1 to {draft.limits.title_chars_max} characters, this one {len(title):,}"
+        )
+    if title != draft.chat.title:
+        draft.set(title=title)
+        draft.tell(journal.ChatRenamed(title=title))
+
+
 def leave(draft: Draft, event: ev.Event) -> None:
     """Allowed, and nothing in this chat changes by it."""
 
@@ -708,6 +726,8 @@ def _check_user(message: Message) -> None:
         raise Refusal("wrong_message", "a user message holds text and files, nothing else")
     if not any(isinstance(part, File) or part.text for part in message.parts if isinstance(part, Text | File)):
         raise Refusal("wrong_message", "the message says nothing; send some text or a file")
+    if message.synthetic is not None:
+        raise Refusal("wrong_message", "only the runtime marks a message as synthetic")
 
 
 def _check_edit(draft: Draft, event: ev.Edit) -> None:
@@ -783,6 +803,7 @@ def respond(draft: Draft, event: ev.Responded) -> None:
     draft.set(
         step=chat.step + 1,
         turn_tokens=chat.turn_tokens + event.tokens,
+        turn_cost=chat.turn_cost + event.cost,
         attempt_ended=event.attempt,
         phase=Phase.CALLS if draft.calls else Phase.REST,
     )
@@ -790,6 +811,17 @@ def respond(draft: Draft, event: ev.Responded) -> None:
         draft.move(draft.call(call_id), CallEvent.START, started_at=draft.now, starts=1)
     if not draft.calls:
         draft.step_boundary()
+
+
+def ask_again(draft: Draft, event: ev.AskAgain) -> None:
+    message = event.message
+    if message.role is not Role.USER or message.synthetic is None:
+        raise Refusal("wrong_message", "the model is asked again by a synthetic user message")
+    _check_nothing_open(draft)
+    if draft.chat.phase is not Phase.REST or draft.chat.turn_started_at is None:
+        raise Refusal("model_is_next", "there is no response here to ask again about")
+    draft.add_user_message(message.id, Raw(encode(message)))
+    draft.set(phase=Phase.MODEL)
 
 
 def _check_response(message: Message) -> set[str]:
@@ -815,14 +847,22 @@ def _check_attempt(chat: Chat, attempt: int) -> None:
 def record_lost_attempt(draft: Draft, event: ev.AttemptLost) -> None:
     _check_attempt(draft.chat, event.attempt)
     draft.end_attempts(event.attempt)
+    if event.tokens:
+        chat = draft.chat
+        draft.set(turn_tokens=chat.turn_tokens + event.tokens, turn_cost=chat.turn_cost + event.cost)
     draft.tell(
         journal.AttemptFailed(
             attempt=event.attempt,
             model=event.model,
             error=event.error,
             code=event.code,
+            provider=event.provider,
             status=event.status,
+            request_id=event.request_id,
             retry_in_ms=event.retry_in_ms,
+            next_model=event.next_model,
+            duration_ms=event.duration_ms,
+            tokens=event.tokens,
         )
     )
     draft.tell(journal.PreviewReset(attempt=event.attempt))
@@ -831,8 +871,9 @@ def record_lost_attempt(draft: Draft, event: ev.AttemptLost) -> None:
 def start_calls(draft: Draft, event: ev.StartCalls) -> None:
     for call_id in event.call_ids:
         call = draft.call(call_id)
-        draft.move(call, CallEvent.START, started_at=draft.now, starts=call.starts + 1)
-    draft.tell(journal.CallsStarted(call_ids=event.call_ids))
+        arguments = event.arguments.get(call_id, call.arguments)
+        draft.move(call, CallEvent.START, started_at=draft.now, starts=call.starts + 1, arguments=arguments)
+    draft.tell(journal.CallsStarted(call_ids=event.call_ids, arguments=event.arguments))
 
 
 def ask_approval(draft: Draft, event: ev.AskApproval) -> None:

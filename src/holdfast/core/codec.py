@@ -17,6 +17,7 @@ _message = msgspec.json.Decoder(Message)
 _entry: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEntry)
 _delta = msgspec.json.Decoder(Delta)
 _failure = msgspec.json.Decoder(Failure)
+_names = msgspec.json.Decoder(tuple[str, ...])
 
 
 def encode(value: Any) -> bytes:
@@ -53,6 +54,10 @@ def decode_delta(data: bytes | str) -> Delta:
 
 def decode_failure(data: bytes | str) -> Failure:
     return _decode(_failure, data, "failure")
+
+
+def decode_names(data: bytes | str) -> tuple[str, ...]:
+    return _decode(_names, data, "list of names")
 
 
 def check_text(field: str, text: str, *, bytes_max: int) -> None:

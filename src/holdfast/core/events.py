@@ -3,6 +3,7 @@
 Clients ask, the surroundings report, a runner writes under its fence, workers take and leave.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct
@@ -114,6 +115,15 @@ class Archive(Event):
     name = "archive"
 
 
+class Rename(Event):
+    """`unless_titled`: only a chat without a title takes it, so that a model's title never replaces a person's."""
+
+    title: str
+    unless_titled: bool = False
+
+    name = "rename"
+
+
 class Delete(Event):
     name = "delete"
 
@@ -167,27 +177,46 @@ class Responded(RunnerEvent):
     attempt: int
     plans: tuple[PlannedCall, ...] = ()
     tokens: int = 0
+    cost: float = 0.0
 
     name = "responded"
 
 
+class AskAgain(RunnerEvent):
+    """The response just committed will not do: `message` tells the model why, and it is the model's turn again."""
+
+    message: Message
+
+    name = "ask_again"
+
+
 class AttemptLost(RunnerEvent):
-    """An attempt failed and was recorded; the turn goes on (a retry, a fallback, or `Fail` next)."""
+    """An attempt failed and was recorded; the turn goes on (a retry, a fallback, or `Fail` next).
+
+    What it used counts in the turn's budget: it was paid for.
+    """
 
     attempt: int
     model: str
     error: str
     code: str = "error"
+    provider: str | None = None
     status: int | None = None
+    request_id: str | None = None
     retry_in_ms: int | None = None
+    next_model: str | None = None
+    duration_ms: int | None = None
+    tokens: int = 0
+    cost: float = 0.0
 
     name = "attempt_lost"
 
 
 class StartCalls(RunnerEvent):
-    """The intent: bodies begin right after this commit."""
+    """The intent: bodies begin right after this commit, with the arguments that a hook changed."""
 
     call_ids: tuple[str, ...]
+    arguments: Mapping[str, str] = {}
 
     name = "start_calls"
 
@@ -329,9 +358,10 @@ class Repair(Event):
 EVENTS: dict[str, type[Event]] = {
     event.name: event
     for event in (
-        *(Send, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork, Archive, Delete),
+        *(Send, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork),
+        *(Archive, Rename, Delete),
         *(ChildEnded, Due),
-        *(Responded, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),
+        *(Responded, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),
         *(FinishCompaction, Park, FinishTurn, FinishStop, Fail),
         *(Claim, Release, LeaseExpired, Repair),
     )

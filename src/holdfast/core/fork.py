@@ -27,6 +27,7 @@ def fork(
         agent=source.chat.agent,
         owner=source.chat.owner if owner is None else owner,
         metadata=source.chat.metadata,
+        active_tools=source.chat.active_tools,
         title=source.chat.title,
         forked_from=source.chat.id,
         forked_at=end,

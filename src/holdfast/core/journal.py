@@ -4,6 +4,7 @@ Entries are numbered per chat without gaps. Streamed text arrives as `Delta`s, w
 (attempt, k) and are replaced by the committed message when the attempt ends.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Raw
@@ -75,6 +76,7 @@ class StopRequested(Entry, tag="stop.requested"):
 
 class CallsStarted(Entry, tag="calls.started"):
     call_ids: tuple[str, ...]
+    arguments: Mapping[str, str] = {}  # those that a hook changed
 
 
 class CallChanged(Entry, tag="call.changed"):
@@ -102,8 +104,13 @@ class AttemptFailed(Entry, tag="attempt.failed"):
     model: str
     error: str
     code: str = "error"
+    provider: str | None = None
     status: int | None = None
-    retry_in_ms: int | None = None
+    request_id: str | None = None
+    retry_in_ms: int | None = None  # until the next attempt
+    next_model: str | None = None  # whom that one asks; None: there is none
+    duration_ms: int | None = None
+    tokens: int = 0
 
 
 class PreviewReset(Entry, tag="preview.reset"):
@@ -132,6 +139,10 @@ class ChatRetried(Entry, tag="chat.retried"):
 
 class ChatArchived(Entry, tag="chat.archived"):
     archived: bool
+
+
+class ChatRenamed(Entry, tag="chat.renamed"):
+    title: str
 
 
 class ChatRepaired(Entry, tag="chat.repaired"):
@@ -167,6 +178,7 @@ AnyEntry = (
     | ChatFailed
     | ChatRetried
     | ChatArchived
+    | ChatRenamed
     | ChatRepaired
     | Noted
 )

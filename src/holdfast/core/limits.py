@@ -10,6 +10,8 @@ class Limits(Frozen):
     batch_calls_max: int = 128
     unclean_claims_max: int = 5
     metadata_bytes_max: int = 64 << 10
+    title_chars_max: int = 200
+    active_tools_max: int = 1_000
 
 
 LIMITS = Limits()

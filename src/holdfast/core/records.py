@@ -60,7 +60,7 @@ class Cause(StrEnum):
 
 
 class Synthetic(StrEnum):
-    """Why a tool result was written by the runtime and not by the tool."""
+    """Why a tool result, or a message, was written by the runtime and not by the tool, or its role."""
 
     CANCELLED = "cancelled"  # stopped, superseded or failed before an outcome was known
     UNKNOWN = "unknown"  # started, then its worker died: it may or may not have happened
@@ -69,6 +69,7 @@ class Synthetic(StrEnum):
     REFUSED = "refused"  # never run: no such tool, not active, arguments cut off, …
     NOT_CARRIED_OVER = "not_carried_over"  # still open where the chat was forked
     REPAIRED = "repaired"  # missing from a history that had to be made valid
+    INVALID_OUTPUT = "invalid_output"  # a user message: the answer did not fit the output type, and why
 
 
 class Text(Record, tag="text", tag_field="kind"):
@@ -127,7 +128,10 @@ class Message(Record):
     agent_fingerprint: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    context_limit: int | None = None  # tokens the model that wrote it could hold, where known
     stopped: Cause | None = None  # an assistant message that was cut off, and why
+    active_tools: tuple[str, ...] | None = None  # of a user message: the tools of the turn it begins; None: all
+    synthetic: Synthetic | None = None  # written by the runtime, and why
     metadata: Raw = NOTHING
 
     @property
@@ -210,7 +214,7 @@ class Chat(Frozen):
     agent: str
     owner: str = ""
     metadata: Raw = Raw(b"{}")
-    title: str | None = None
+    active_tools: tuple[str, ...] | None = None  # None: all of its agent; empty: none
     created_at: int
 
     # lineage
@@ -222,6 +226,7 @@ class Chat(Frozen):
 
     # What follows changes, and is rewritten with every change.
     updated_at: int
+    title: str | None = None
 
     # execution
     state: State = State.IDLE
@@ -230,8 +235,10 @@ class Chat(Frozen):
     compact: bool = False  # a compaction was asked for and is still owed
     turn: int = 0
     turn_started_at: int | None = None  # None: no turn is open
+    turn_from: int = 0  # history position of the message that began the turn
     step: int = 0  # model responses in this turn
     turn_tokens: int = 0
+    turn_cost: float = 0.0
     cause: Cause | None = None  # why it is stopping; at rest, why the last turn was cut short
     error: Failure | None = None
     answer: str | None = None  # a spawned chat's last answer, for the parent; "" is an answer, None is none
@@ -283,6 +290,7 @@ class NewChat(Frozen):
     agent: str
     owner: str = ""
     metadata: Raw = Raw(b"{}")
+    active_tools: tuple[str, ...] | None = None
     title: str | None = None
     message: Message | None = None
     parent_id: str | None = None

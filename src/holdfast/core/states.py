@@ -98,6 +98,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
     },
     "fork": _stays("leave", IDLE, RUNNING, STOPPING, WAITING, FAILED),
     "archive": _stays("archive", IDLE, FAILED),
+    "rename": _stays("rename", IDLE, RUNNING, STOPPING, WAITING, FAILED),
     "delete": _stays("delete", IDLE, FAILED),
     # -- surroundings
     "child_ended": {
@@ -116,6 +117,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
     },
     # -- a runner
     "responded": {RUNNING: Cell("respond", (RUNNING,))},
+    "ask_again": _stays("ask_again", RUNNING),
     "attempt_lost": _stays("record_lost_attempt", RUNNING),
     "start_calls": _stays("start_calls", RUNNING),
     "ask_approval": _stays("ask_approval", RUNNING),

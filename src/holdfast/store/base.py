@@ -448,7 +448,8 @@ class Store(ABC):
         if not new.id or not new.agent:
             raise InvalidInput("id" if not new.id else "agent", "is empty")
         if new.title is not None:
-            check_text("title", new.title, bytes_max=4096)
+            check_text("title", new.title, bytes_max=4 * self.options.limits.title_chars_max)
+        self._check_names(new.active_tools)
         metadata = bytes(new.metadata)
         if len(metadata) > self.options.limits.metadata_bytes_max:
             raise LimitReached(
@@ -477,8 +478,16 @@ class Store(ABC):
             if isinstance(value, str):
                 check_text(name, value, bytes_max=self.options.limits.message_bytes_max)
 
+    def _check_names(self, names: tuple[str, ...] | None) -> None:
+        limit = self.options.limits.active_tools_max
+        if names is not None and len(names) > limit:
+            raise LimitReached("active tools", len(names), limit, "name fewer")
+        for name in names or ():
+            check_text("active_tools", name, bytes_max=512)
+
     def _check_message(self, message: Message) -> None:
         check_text("message id", message.id, bytes_max=512)
+        self._check_names(message.active_tools)
         if not message.id or not message.parts:
             raise InvalidInput("message", "needs an id and at least one part")
         size = 0

@@ -11,7 +11,7 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import astuple, replace
 
 from holdfast.core.apply import Change
-from holdfast.core.codec import decode_failure, encode
+from holdfast.core.codec import decode_failure, decode_names, encode
 from holdfast.core.records import (
     Call,
     CallState,
@@ -30,6 +30,7 @@ from holdfast.errors import UnknownRecord
 CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
 # From `updated_at` on, columns move with every change; those before are set when the chat is created.
 _METADATA = CHAT_COLUMNS.index("metadata")
+_ACTIVE_TOOLS = CHAT_COLUMNS.index("active_tools")
 _ERROR = CHAT_COLUMNS.index("error")
 _FIRST_MOVING = CHAT_COLUMNS.index("updated_at")
 MOVING_COLUMNS = CHAT_COLUMNS[_FIRST_MOVING:]
@@ -118,6 +119,8 @@ def _diff_queue(write: ChatWrite, before: Sequence[Queued], after: Sequence[Queu
 def chat_row(chat: Chat) -> Row:
     values = list(astuple(chat))
     values[_METADATA] = bytes(chat.metadata).decode()
+    if chat.active_tools is not None:
+        values[_ACTIVE_TOOLS] = encode(chat.active_tools).decode()
     if chat.error is not None:
         values[_ERROR] = encode(chat.error).decode()
     return tuple(values)
@@ -133,6 +136,8 @@ def moving_row(chat: Chat) -> Row:
 def chat_of(row: Sequence[Any]) -> Chat:
     values = dict(zip(CHAT_COLUMNS, row, strict=True))
     values["metadata"] = Raw(values["metadata"].encode())
+    if values["active_tools"] is not None:
+        values["active_tools"] = decode_names(values["active_tools"])
     try:
         values["state"] = State(values["state"])
         values["phase"] = Phase(values["phase"])

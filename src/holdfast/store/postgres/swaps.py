@@ -34,7 +34,7 @@ QUEUE_COLUMNS = ("chat_id", "id", "rank", "mode", "body")
 
 # What a step of a running turn moves. Most commits move nothing else, and what is not sent need not be read.
 STEP_COLUMNS = (
-    *("updated_at", "phase", "step", "turn_tokens", "version", "commit_id"),
+    *("updated_at", "phase", "step", "turn_tokens", "turn_cost", "version", "commit_id"),
     *("seq", "length", "batch", "attempt_ended"),
 )
 _GUARD = ("id", "was_version", "was_fence", "was_epoch", "ended")
@@ -52,7 +52,8 @@ _CALL_VALUES = tuple(name for name in CALL_COLUMNS if name not in _CALL_KEY)
 
 def _type(annotation: Any) -> str:
     kinds = get_args(annotation) or (annotation,)
-    return "boolean" if bool in kinds else "bigint" if int in kinds else "text"
+    known = {bool: "boolean", int: "bigint", float: "double precision"}
+    return next((known[kind] for kind in kinds if kind in known), "text")
 
 
 _TYPES = {field.name: _type(field.type) for struct in (Call, Chat) for field in msgspec.structs.fields(struct)}
@@ -197,6 +198,8 @@ def _text(value: Any) -> bytes | None:
         return b"%d" % value
     if kind is bool:
         return b"t" if value else b"f"
+    if kind is float:
+        return repr(value).encode()
     text: bytes = value.encode()
     return text.replace(b"\0", b"\xef\xbf\xbd") if b"\0" in text else text
 
