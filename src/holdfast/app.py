@@ -6,18 +6,20 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, NewChat, Role, SendMode, Snapshot, State, Text
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, TurnFailed
 from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.store import open_store
 from holdfast.store.base import Answer, Item, Key, Store, StoreOptions
 from holdfast.worker.agents import Agent
+from holdfast.worker.plugins import load_plugins
 from holdfast.worker.worker import Worker
 
 
@@ -30,7 +32,7 @@ class App:
         agents: Sequence[Agent] = (),
         *,
         options: StoreOptions | None = None,
-        plugins: bool = True,
+        plugins: Sequence[str] = (),
         caller: Caller | None = None,
     ) -> None:
         self.agents: dict[str, Agent] = {}
@@ -41,7 +43,7 @@ class App:
         self.store: Store = open_store(url, options)
         self._caller = caller or Caller()
         self._models = Models()
-        self._plugins = plugins
+        self._plugins = load_plugins(plugins)
         self._opened = 0
 
     async def __aenter__(self) -> "App":
@@ -53,7 +55,10 @@ class App:
     async def __aexit__(self, *_: object) -> None:
         self._opened -= 1
         if self._opened == 0:
-            await self.store.close()
+            try:
+                await self._models.aclose()
+            finally:
+                await self.store.close()
 
     def worker(self, **options: Any) -> "RunningWorker":
         """`async with app.worker():` claims and runs chats in this process until the block ends."""
@@ -71,24 +76,35 @@ class App:
         *,
         owner: str = "",
         metadata: dict[str, Any] | None = None,
+        active_tools: Sequence[str] | None = None,
+        title: str | None = None,
         chat_id: str | None = None,
         key: Key | None = None,
     ) -> "Chat":
-        if agent not in self.agents:
-            known = ", ".join(sorted(self.agents)) or "none"
-            raise ConfigError(f"there is no agent {agent!r}; this app has: {known}")
+        """A new chat; with a text it starts to run. `active_tools` limits its tools for good: None is all of the
+        agent's, an empty list is none.
+        """
+        self.agent(agent).check_tools(active_tools)
         new = NewChat(
             id=chat_id or new_id("chat"),
             agent=agent,
             owner=owner,
             metadata=Raw(msgspec.json.encode(metadata or {})),
+            active_tools=tuple(active_tools) if active_tools is not None else None,
+            title=title,
             message=_message(text) if text is not None else None,
         )
         answer = await self.store.create_chat(new, key)
-        return Chat(self.store, answer.chat_id)
+        return Chat(self, answer.chat_id)
 
     def chat(self, chat_id: str) -> "Chat":
-        return Chat(self.store, chat_id)
+        return Chat(self, chat_id)
+
+    def agent(self, name: str) -> Agent:
+        if name not in self.agents:
+            known = ", ".join(sorted(self.agents)) or "none"
+            raise ConfigError(f"there is no agent {name!r}; this app has: {known}")
+        return self.agents[name]
 
 
 class RunningWorker:
@@ -118,8 +134,9 @@ class RunningWorker:
 class Chat:
     """A handle: it holds nothing but the id, so it is as good as any other handle on the same chat."""
 
-    def __init__(self, store: Store, chat_id: str) -> None:
-        self._store = store
+    def __init__(self, app: App, chat_id: str) -> None:
+        self._app = app
+        self._store = app.store
         self.id = chat_id
 
     async def snapshot(self) -> Snapshot:
@@ -128,8 +145,20 @@ class Chat:
     async def state(self) -> State:
         return (await self.snapshot()).chat.state
 
-    async def send(self, text: str | Message, mode: SendMode = "queue", *, key: Key | None = None) -> Answer:
-        return await self._store.submit(self.id, ev.Send(message=_message(text), mode=mode), key)
+    async def send(
+        self,
+        text: str | Message,
+        mode: SendMode = "queue",
+        *,
+        active_tools: Sequence[str] | None = None,
+        key: Key | None = None,
+    ) -> Answer:
+        """`active_tools` limits the tools of the turn that this message begins; one that steers begins none."""
+        message = _message(text)
+        if active_tools is not None:
+            self._app.agent((await self.snapshot()).chat.agent).check_tools(active_tools)
+            message = replace(message, active_tools=tuple(active_tools))
+        return await self._store.submit(self.id, ev.Send(message=message, mode=mode), key)
 
     async def edit(self, message_id: str, text: str | Message, *, key: Key | None = None) -> Answer:
         """Replace a user message and everything after it. The answer holds the queued messages this dropped."""
@@ -152,12 +181,15 @@ class Chat:
     async def submit(self, call_id: str, content: str, *, error: bool = False, key: Key | None = None) -> Answer:
         return await self._store.submit(self.id, ev.Submit(call_id=call_id, content=content, error=error), key)
 
+    async def rename(self, title: str, *, key: Key | None = None) -> Answer:
+        return await self._store.submit(self.id, ev.Rename(title=title), key)
+
     async def archive(self, archived: bool = True) -> Answer:
         return await self._store.submit(self.id, ev.Archive(archived=archived))
 
     async def fork(self, *, upto: int | None = None, owner: str | None = None, key: Key | None = None) -> "Chat":
         answer = await self._store.fork_chat(self.id, new_id("chat"), upto=upto, owner=owner, key=key)
-        return Chat(self._store, answer.chat_id)
+        return Chat(self._app, answer.chat_id)
 
     async def delete(self, *, children: bool = False) -> None:
         await self._store.delete_chat(self.id, children="include" if children else "refuse")
@@ -196,12 +228,24 @@ class Chat:
                 after = page.cursor
 
     async def text(self) -> str:
-        """The last answer: waits until the chat rests, then returns what the model said last."""
+        """The last answer: waits until the chat rests, then returns what the model said last. Raises TurnFailed."""
         await self.wait()
+        chat = (await self.snapshot()).chat
+        if chat.state is State.FAILED and chat.error is not None:
+            raise TurnFailed(chat.error.code, chat.error.message, chat.error.chain)
         for message in reversed(await self.messages()):
             if message.role is Role.ASSISTANT:
                 return message.text
         return ""
+
+    async def output(self) -> Any:
+        """The last answer as a value of the agent's output type. Raises TurnFailed, and OutputInvalid where a turn
+        ended before there was a whole answer.
+        """
+        agent = self._app.agent((await self.snapshot()).chat.agent)
+        if agent.output is None:
+            raise ConfigError(f"agent {agent.name!r} declares no output type; give it output=…, or ask for text()")
+        return agent.output.read(await self.text())
 
 
 def _message(text: str | Message) -> Message:

@@ -24,8 +24,10 @@
     │   │   │   ├── CallTimeout      the whole call took too long
     │   │   │   └── AdmissionTimeout the attempt could not even start: no free slot, or the provider cools down
     │   │   └── LostResult           the stream ended before the response did, or cannot be read
-    │   └── ModelCallFailed      no attempt on any model succeeded; `attempts` lists all, `__cause__` holds all errors
+    │   ├── ModelCallFailed      no attempt on any model succeeded; `attempts` lists all, `__cause__` holds all errors
+    │   └── OutputInvalid        an answer that does not fit the agent's output type
     ├── ToolFailed               a tool: its message goes to the model, the chat goes on
+    ├── TurnFailed               a turn ended in a failure; `code` and `chain` tell the whole story
     └── StoreError               the store
         ├── StoreUnavailable     cannot be reached now; `outcome` says whether the write may have happened
         ├── StoreTimeout         no answer within its deadline; same `outcome`
@@ -211,8 +213,19 @@ class ModelCallFailed(ModelError):
             self.code = errors[-1].code
 
 
+class OutputInvalid(ModelError):
+    code = "invalid_output"
+
+
 class ToolFailed(HoldfastError):
     code = "tool_failed"
+
+
+class TurnFailed(HoldfastError):
+    def __init__(self, code: str, message: str, chain: tuple[str, ...] = ()) -> None:
+        super().__init__("\n  ".join((f"{code}: {message}", *chain)))
+        self.code = code
+        self.chain = chain
 
 
 class StoreError(HoldfastError):

@@ -2,82 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from holdfast.app import App, Chat
-from holdfast.core.codec import decode_entry
+from holdfast.app import App
 from holdfast.core.decide import Budget
-from holdfast.core.history import problems
 from holdfast.core.journal import AttemptFailed, PreviewReset, TurnEnded
-from holdfast.core.records import CallState, Cause, Message, Role, State, Synthetic, ToolCall, ToolResult
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.records import CallState, Cause, Role, State, Synthetic, ToolCall, ToolResult
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, ScriptedModel, Stall
-from holdfast.store.base import StoreOptions
-from holdfast.tools.base import Tool, tool
+from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Arguments, Ask, Hook, Veto
-from holdfast.worker.worker import Worker
-
-QUICK = RetryPolicy(base_s=0.001, delay_max_s=0.01)
-WAIT_S = 30.0
-
-
-class Gate:
-    """A tool body that waits until the test lets it go, and says when it is there."""
-
-    def __init__(self) -> None:
-        self.entered = asyncio.Event()
-        self.opened = asyncio.Event()
-        self.starts = 0
-
-    def tool(self, **options: Any) -> Tool:
-        async def gate() -> str:
-            """Wait for the gate."""
-            self.starts += 1
-            self.entered.set()
-            await self.opened.wait()
-            return "through"
-
-        made: Tool = tool(**options)(gate) if options else tool(gate)
-        return made
-
-
-@asynccontextmanager
-async def running(url: str, agent: Agent, **options: Any) -> AsyncIterator[tuple[App, Worker]]:
-    app = App(url, agents=[agent], caller=Caller(policy=QUICK), options=StoreOptions(lease_ttl_ms=10_000))
-    async with app, app.worker(poll_s=0.5, **options) as worker:
-        yield app, worker
-    assert isinstance(agent.model, ScriptedModel)
-    for request in agent.model.requests:
-        assert problems(request.messages) == [], "every request held a history that a provider accepts"
-
-
-async def rested(chat: Chat) -> State:
-    return await chat.wait(WAIT_S)
-
-
-def said(messages: list[Message]) -> list[tuple[str, str]]:
-    result = []
-    for message in messages:
-        part = message.parts[0]
-        result.append((str(message.role), part.content if isinstance(part, ToolResult) else message.text))
-    return result
-
-
-async def entries(chat: Chat) -> list[Any]:
-    return [decode_entry(item.body) async for item in chat.events() if item.seq is not None]
-
-
-@tool(replay="pure")
-async def weather(city: str) -> str:
-    """Weather of a city."""
-    return f"rain in {city}"
+from holdfast.worker.hooks import Arguments, Ask, Hook, RunContext, Veto
+from tests.support.turns import QUICK, WAIT_S, Gate, entries, rested, running, said, weather
 
 
 async def test_a_tool_step_and_then_text_whose_prompt_holds_call_and_result(store_url: str) -> None:
@@ -377,17 +316,17 @@ async def test_an_approval_waits_without_a_worker_and_resumes_once(store_url: st
 async def test_hooks_change_veto_and_ask(store_url: str) -> None:
     seen: list[str] = []
 
-    def before(part: ToolCall) -> Any:
+    def before(part: ToolCall, _: RunContext) -> Any:
         if '"veto"' in part.arguments:
             return Veto(reason="Not that city.")
         return None
 
     hooks = [
         Hook("before_tool", before),
-        Hook("before_model", lambda request: seen.append("before_model")),
-        Hook("after_model", lambda done: seen.append("after_model")),
-        Hook("after_tool", lambda result: seen.append("after_tool")),
-        Hook("on_turn_end", lambda snapshot: seen.append("on_turn_end")),
+        Hook("before_model", lambda request, _: seen.append("before_model")),
+        Hook("after_model", lambda done, _: seen.append("after_model")),
+        Hook("after_tool", lambda result, _: seen.append("after_tool")),
+        Hook("on_turn_end", lambda snapshot, _: seen.append("on_turn_end")),
     ]
     model = ScriptedModel(
         [Call(name="weather", arguments={"city": "veto"}), Call(name="weather", arguments={"city": "Bern"})], "Done."
@@ -404,8 +343,8 @@ async def test_a_hook_that_hangs_costs_its_deadline_and_others_still_run(store_u
     blocked = threading.Event()
     ran: list[str] = []
     hooks = [
-        Hook("before_model", lambda request: blocked.wait(60), name="sleeper", deadline_s=0.1),
-        Hook("before_model", lambda request: ran.append("other")),
+        Hook("before_model", lambda request, _: blocked.wait(60), name="sleeper", deadline_s=0.1),
+        Hook("before_model", lambda request, _: ran.append("other")),
     ]
     async with running(store_url, Agent("a", ScriptedModel("Hello.", "Again."), hooks=hooks)) as (app, worker):
         try:
@@ -422,7 +361,7 @@ async def test_a_hook_that_hangs_costs_its_deadline_and_others_still_run(store_u
 
 
 async def test_a_guard_that_fails_closed_denies_the_call(store_url: str) -> None:
-    def guard(part: ToolCall) -> Any:
+    def guard(part: ToolCall, _: RunContext) -> Any:
         raise RuntimeError("no database")
 
     model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "Done.")
@@ -435,8 +374,8 @@ async def test_a_guard_that_fails_closed_denies_the_call(store_url: str) -> None
 
 async def test_a_hook_that_asks_makes_the_chat_wait_with_changed_arguments(store_url: str) -> None:
     hooks = [
-        Hook("before_tool", lambda part: Arguments(text='{"city":"Chur"}')),
-        Hook("before_tool", lambda part: Ask(question="Really?")),
+        Hook("before_tool", lambda part, _: Arguments(text='{"city":"Chur"}')),
+        Hook("before_tool", lambda part, _: Ask(question="Really?")),
     ]
     model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "Done.")
     async with running(store_url, Agent("a", model, tools=[weather], hooks=hooks)) as (app, _):
@@ -460,7 +399,7 @@ async def test_a_tool_knows_its_call_and_its_chat(store_url: str) -> None:
         return f"paid {amount}"
 
     model = ScriptedModel([Call(name="pay", arguments={"amount": 3})], "Done.")
-    agent = Agent("a", model, tools=[pay], deps=lambda chat_id: {"db": chat_id})
+    agent = Agent("a", model, tools=[pay], deps=lambda context: {"db": context.chat_id})
     async with running(store_url, agent) as (app, _):
         chat = await app.create("a", "go", owner="ada", metadata={"k": 1})
         assert await rested(chat) is State.IDLE

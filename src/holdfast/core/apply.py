@@ -1123,7 +1123,7 @@ def release(draft: Draft, event: ev.Release) -> None:
         call = draft.call(call_id)
         draft.move(call, CallEvent.REVERT, started_at=None, starts=call.starts - 1)
     draft.own(OwnerEvent.RELEASE)
-    _hand_over(draft, Cause.SHUTDOWN, wake_at=draft.now)
+    _hand_over(draft, Cause.SHUTDOWN, wake_at=draft.now + event.delay_ms)
 
 
 def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
@@ -1138,6 +1138,7 @@ def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
             message=f"{unclean} workers in a row were lost while they held this chat and made no progress; "
             "look at their logs, then retry",
             cause=Cause.CRASH,
+            chain=(event.why,) if event.why else (),
         )
         if draft.chat.state is State.STOPPING:
             _stop_with_error(draft, error)

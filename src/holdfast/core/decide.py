@@ -51,7 +51,7 @@ class Leave(Frozen):
 Action = AskModel | RunCalls | AwaitBodies | ParkChat | EndTurn | EndStop | CompactNow | Leave
 
 
-def next_action(snapshot: Snapshot, worker: str, budget: Budget, now: int, cost: float = 0.0) -> Action:
+def next_action(snapshot: Snapshot, worker: str, budget: Budget, now: int) -> Action:
     chat = snapshot.chat
     if chat.worker != worker or chat.state not in (State.RUNNING, State.STOPPING):
         return Leave()
@@ -63,7 +63,7 @@ def next_action(snapshot: Snapshot, worker: str, budget: Budget, now: int, cost:
         return CompactNow()
     if chat.phase is Phase.REST:
         return EndTurn()
-    if (exhausted := exhausted_budget(snapshot, budget, now, cost)) is not None:
+    if (exhausted := exhausted_budget(snapshot, budget, now)) is not None:
         return EndTurn(cause=Cause.BUDGET, detail=exhausted)
     return AskModel()
 
@@ -79,7 +79,7 @@ def _next_for_calls(snapshot: Snapshot) -> Action:
     return ParkChat()
 
 
-def exhausted_budget(snapshot: Snapshot, budget: Budget, now: int, cost: float) -> str | None:
+def exhausted_budget(snapshot: Snapshot, budget: Budget, now: int) -> str | None:
     chat = snapshot.chat
     if chat.step >= budget.steps:
         return f"max_steps: {chat.step} of {budget.steps} model responses"
@@ -88,6 +88,6 @@ def exhausted_budget(snapshot: Snapshot, budget: Budget, now: int, cost: float) 
     elapsed_s = (now - (chat.turn_started_at or now)) / 1000
     if budget.seconds is not None and elapsed_s >= budget.seconds:
         return f"max_seconds: {elapsed_s:.0f} of {budget.seconds:g} s"
-    if budget.cost is not None and cost >= budget.cost:
-        return f"max_cost: {cost:.4f} of {budget.cost:g}"
+    if budget.cost is not None and chat.turn_cost >= budget.cost:
+        return f"max_cost: {chat.turn_cost:.4f} of {budget.cost:g}"
     return None

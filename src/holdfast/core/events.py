@@ -333,15 +333,22 @@ class Claim(Event):
 
 
 class Release(RunnerEvent):
-    """A clean handover. Calls in `never_begun` had their intent written but not their body entered."""
+    """A clean handover. Calls in `never_begun` had their intent written but not their body entered.
+
+    `delay_ms`: nobody need try before; this worker could not read the chat, and one that can may be about to start.
+    """
 
     never_begun: tuple[str, ...] = ()
+    delay_ms: int = 0
 
     name = "release"
 
 
 class LeaseExpired(Event):
+    """Its holder is gone, or its runner broke (`why`): whatever was going on may be half done."""
+
     worker: str
+    why: str = ""
 
     name = "lease_expired"
 

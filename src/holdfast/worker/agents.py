@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec import Raw
@@ -9,13 +10,19 @@ from msgspec import Raw
 from holdfast.core.decide import Budget
 from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError
-from holdfast.models.base import Model, Settings, ToolSpec
+from holdfast.models.base import Model, Settings, ToolSpec, Usage
 from holdfast.tools.base import Tool, tools_by_name
-from holdfast.worker.hooks import Hook
+from holdfast.worker.hooks import Hook, RunContext
+from holdfast.worker.output import Output
 
 
 class Agent:
-    """`Agent("support", model="openai:gpt-5", instructions="Be brief.", tools=[weather])`."""
+    """`Agent("support", model="openai:gpt-5", instructions="Be brief.", tools=[weather])`.
+
+    `output` is the type of its answers (`chat.output()` returns one). `context_limit` counts where a model does not
+    say how much it can hold. `title_model` names the chats. `deps(context)`, async or not, makes what the tools and
+    hooks of one chat share: a database handle, the user's account; it runs again when another worker takes over.
+    """
 
     def __init__(
         self,
@@ -29,11 +36,11 @@ class Agent:
         settings: Settings | None = None,
         budget: Budget | None = None,
         prices: "Mapping[str, Price] | None" = None,
-        output: type | None = None,
+        output: Any = None,
         context_limit: int | None = None,
         hooks: Sequence[Hook] = (),
         title_model: str | Model | None = None,
-        deps: Callable[[str], Any] | None = None,
+        deps: Callable[[RunContext], Any] | None = None,
         parallel_calls_max: int = 8,
     ) -> None:
         if not name:
@@ -43,11 +50,11 @@ class Agent:
         self.fallbacks = tuple(fallbacks)
         self.instructions = instructions
         self.tools = tools_by_name(tools)
-        self.active_tools = None if active_tools is None else frozenset(active_tools)
+        self.active_tools = None if active_tools is None else tuple(active_tools)
         self.settings = settings or Settings()
         self.budget = budget or Budget()
         self.prices = dict(prices or {})
-        self.output = output
+        self.output = Output(output) if output is not None else None
         self.context_limit = context_limit
         self.hooks = tuple(hooks)
         self.title_model = title_model
@@ -56,26 +63,43 @@ class Agent:
         self._check()
 
     def _check(self) -> None:
-        unknown = (self.active_tools or frozenset()) - set(self.tools)
-        if unknown:
-            raise ConfigError(
-                f"agent {self.name!r}: active_tools names {', '.join(sorted(unknown))}, "
-                f"which are not among its tools ({', '.join(sorted(self.tools)) or 'none'})"
-            )
-        if self.budget.cost is not None and not self.prices:
-            raise ConfigError(f"agent {self.name!r}: a cost budget needs prices; give prices={{model: Price(…)}}")
+        self.check_tools(self.active_tools)
+        if self.budget.cost is not None:
+            unpriced = [name for name in map(_name, (self.model, *self.fallbacks)) if name not in self.prices]
+            if unpriced:
+                raise ConfigError(
+                    f"agent {self.name!r}: a cost budget needs a price for every model; "
+                    f"give prices={{{unpriced[0]!r}: Price(…)}}"
+                )
+        if self.context_limit is not None and self.context_limit < 1:
+            raise ConfigError(f"agent {self.name!r}: context_limit must be at least 1, it is {self.context_limit}")
         if self.parallel_calls_max < 1:
             raise ConfigError(f"agent {self.name!r}: parallel_calls_max must be at least 1")
 
-    def offered(self, *limits: frozenset[str] | None) -> dict[str, Tool]:
+    def offered(self, *limits: Sequence[str] | None) -> dict[str, Tool]:
         """The tools a model is shown: those of the agent, narrowed by agent, chat and turn. None limits nothing."""
         names = set(self.tools)
         for limit in (self.active_tools, *limits):
             if limit is not None:
-                names &= limit
+                names &= set(limit)
         return {name: tool for name, tool in self.tools.items() if name in names}
 
-    @property
+    def check_tools(self, names: Sequence[str] | None) -> None:
+        """Raises ConfigError for names that are not among its tools."""
+        if unknown := set(names or ()) - set(self.tools):
+            raise ConfigError(
+                f"agent {self.name!r}: active_tools names {', '.join(sorted(unknown))}, "
+                f"which are not among its tools ({', '.join(sorted(self.tools)) or 'none'})"
+            )
+
+    def cost_of(self, model: str, usage: Usage | None) -> float:
+        """In the currency of its prices; 0 where a price is not known."""
+        price = self.prices.get(model)
+        if price is None or usage is None:
+            return 0.0
+        return (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
+
+    @cached_property
     def fingerprint(self) -> str:
         """Changes when what the model is told changes; recorded with every step."""
         digest = hashlib.blake2b(digest_size=8)

@@ -1,5 +1,7 @@
 """Hooks: callbacks around a turn, each isolated, each under a deadline, none able to hang or fail a chat.
 
+A callback gets what its point is about, and a `RunContext`: which chat it is, and what the agent keeps for it.
+
 A hook that hangs is abandoned at its deadline, counted, reported, and skipped while it is suspended; the others still
 run. Sync callbacks run in the bounded pool, never on the event loop. A guard (`before_tool`) says for itself what its
 absence means: fail closed (the call is denied) or open.
@@ -8,10 +10,10 @@ absence means: fail closed (the call is denied) or open.
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from holdfast.core.records import Frozen
 
@@ -22,11 +24,34 @@ HOOK_DEADLINE_S = 30.0
 SUSPENDED_S = 300.0
 
 
+class RunContext(Struct, frozen=True):
+    """Whose turn it is. `deps` is what the agent's `deps` function made for this chat."""
+
+    chat_id: str
+    agent: str
+    owner: str
+    metadata: Raw
+    turn: int
+    step: int
+    deps: Any = None
+
+
 class Hook(Struct, frozen=True):
-    """`Hook("before_tool", check, fails="closed")`. The callback gets one argument: what the point is about."""
+    """`Hook("before_tool", check, fails="closed")`. `check(call, context)` may be async or not.
+
+    What it is given, and what it may return:
+
+        before_model  the Request            a Request to send instead, or None
+        after_model   the Completed response
+        before_tool   the ToolCall           Veto, Ask, Arguments, or None
+        after_tool    the ToolResult
+        on_step       the Message, committed
+        on_error      the Failure
+        on_turn_end   the Snapshot
+    """
 
     point: Point
-    callback: Callable[[Any], Any]
+    callback: Callable[[Any, RunContext], Any]
     name: str = ""
     deadline_s: float = HOOK_DEADLINE_S
     fails: Literal["open", "closed"] = "open"
@@ -59,16 +84,22 @@ Verdict = Veto | Ask | Arguments | None
 
 
 class HookFailed(Frozen):
-    hook: Hook
     error: str
+    hung: bool = False
+
+
+Change = Callable[[Any, Any], Any]
+
+
+def unchanged(about: Any, _answer: Any) -> Any:
+    return about
 
 
 class Hooks:
     """Runs the hooks of all agents of a worker; keeps the suspensions."""
 
-    def __init__(self, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]], *, enabled: bool = True) -> None:
+    def __init__(self, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._run_sync = run_sync
-        self._enabled = enabled
         self._suspended: dict[Hook, float] = {}
         self.abandoned = 0
         self.failed = 0
@@ -78,41 +109,65 @@ class Hooks:
         now = asyncio.get_running_loop().time()
         return [hook.label for hook, until in self._suspended.items() if until > now]
 
-    async def run(self, hooks: Sequence[Hook], point: Point, about: Any) -> list[Any]:
-        """The answers of the point's hooks, in order; a HookFailed where a closed guard gave none."""
+    async def run(
+        self, hooks: Sequence[Hook], point: Point, about: Any, context: RunContext, change: Change = unchanged
+    ) -> list[Any]:
+        """The answers of the point's hooks, in order; a HookFailed where a closed guard gave none.
+
+        `change(about, answer)` is what the next hook is told of, after one that changed something.
+        """
         answers: list[Any] = []
         for hook in hooks:
-            if hook.point != point or not self._enabled:
+            if hook.point != point:
                 continue
-            answer = await self._run_one(hook, about)
+            answer = await self._run_one(hook, about, context)
             if not isinstance(answer, HookFailed) or hook.fails == "closed":
                 answers.append(answer)
+                about = change(about, answer)
         return answers
 
-    async def _run_one(self, hook: Hook, about: Any) -> Any:
+    async def make(self, make: Callable[[RunContext], Any], context: RunContext) -> Any:
+        """What an agent's `deps` makes for a chat, under the same deadline and isolation as a hook."""
+        return await self._isolated("deps", HOOK_DEADLINE_S, lambda: self._call(make, context))
+
+    async def _run_one(self, hook: Hook, about: Any, context: RunContext) -> Any:
         loop = asyncio.get_running_loop()
+        label = f"hook {hook.label}"
         if self._suspended.get(hook, 0.0) > loop.time():
-            return HookFailed(hook=hook, error=f"hook {hook.label} is suspended after it hung")
-        task = loop.create_task(self._call(hook, about))
-        done, _ = await asyncio.wait((task,), timeout=hook.deadline_s)
+            return HookFailed(error=f"{label} is suspended after it hung")
+        answer = await self._isolated(label, hook.deadline_s, lambda: self._call(hook.callback, about, context))
+        if isinstance(answer, HookFailed) and answer.hung:
+            self._suspended[hook] = loop.time() + SUSPENDED_S
+        return answer
+
+    async def _isolated(self, label: str, deadline_s: float, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        task = asyncio.get_running_loop().create_task(call())
+        try:
+            done, _ = await asyncio.wait((task,), timeout=deadline_s)
+        except asyncio.CancelledError:
+            task.cancel()
+            task.add_done_callback(_forget)
+            raise
         if not done:
             task.cancel()
             task.add_done_callback(_forget)
             self.abandoned += 1
-            self._suspended[hook] = loop.time() + SUSPENDED_S
-            log.error("hook hung", extra={"action": "hook_hung", "hook": hook.label, "deadline_s": hook.deadline_s})
-            return HookFailed(hook=hook, error=f"hook {hook.label} gave no answer within {hook.deadline_s:g} s")
-        error = task.exception()
+            log.error("hook hung", extra={"action": "hook_hung", "hook": label, "deadline_s": deadline_s})
+            return HookFailed(error=f"{label} gave no answer within {deadline_s:g} s", hung=True)
+        error = RuntimeError("it cancelled itself") if task.cancelled() else task.exception()
         if error is not None:
             self.failed += 1
-            log.error("hook failed", extra={"action": "hook_failed", "hook": hook.label}, exc_info=error)
-            return HookFailed(hook=hook, error=f"hook {hook.label} failed: {type(error).__name__}: {error}")
+            log.error("hook failed", extra={"action": "hook_failed", "hook": label}, exc_info=error)
+            return HookFailed(error=f"{label} failed: {type(error).__name__}: {error}")
         return task.result()
 
-    async def _call(self, hook: Hook, about: Any) -> Any:
-        if inspect.iscoroutinefunction(hook.callback):
-            return await hook.callback(about)
-        return await self._run_sync(lambda: hook.callback(about))
+    async def _call(self, callback: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            if inspect.iscoroutinefunction(callback):
+                return await callback(*arguments)
+            return await self._run_sync(lambda: callback(*arguments))
+        except (SystemExit, KeyboardInterrupt) as error:  # in a task of the loop they would end the process
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:

@@ -6,7 +6,7 @@ from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, Role, Snapshot, Text
-from holdfast.store.base import Store
+from holdfast.store.base import HistoryRow, Store
 
 
 class Past:
@@ -22,6 +22,11 @@ class Past:
     @property
     def size(self) -> int:
         return len(self._messages)
+
+    @property
+    def opening(self) -> list[Message]:
+        """How the conversation begins, as far as it is loaded."""
+        return self._messages[:4]
 
     def learn(self, snapshot: Snapshot, messages: Mapping[int, Message]) -> None:
         """What the runner itself just committed, by position. What does not fit is read from the store later."""
@@ -40,6 +45,27 @@ class Past:
         self._checked = len(self._messages)
         return list(self._messages) if self._summary is None else [self._summary, *self._messages]
 
+    async def response_of(self, snapshot: Snapshot, call_id: str) -> Message | None:
+        """The response that asked for a call, which may still be open."""
+        await self._catch_up(snapshot)
+        asked = (message for message in reversed(self._messages) if message.role is Role.ASSISTANT)
+        return next((message for message in asked if any(part.call_id == call_id for part in message.calls)), None)
+
+    async def turn(self, snapshot: Snapshot) -> list[Message]:
+        """The messages of the current turn, from the one that began it; without those that were compacted away."""
+        await self._catch_up(snapshot)
+        return self._messages[max(0, snapshot.chat.turn_from - self._start) :]
+
+    async def turn_opener(self, snapshot: Snapshot) -> Message | None:
+        """The user message that began the current turn."""
+        pos = snapshot.chat.turn_from
+        await self._catch_up(snapshot)
+        if self._start <= pos < self._start + len(self._messages):
+            return self._messages[pos - self._start]
+        for row in await self._store.read_history(self._chat_id, start=pos, limit=1):
+            return _message_of(row)
+        return None
+
     async def _catch_up(self, snapshot: Snapshot) -> None:
         chat = snapshot.chat
         if chat.epoch != self._epoch:
@@ -49,16 +75,20 @@ class Past:
             self._messages = []
             self._checked = 0
             self._epoch = chat.epoch
-        known = self._start + len(self._messages)
-        while known < chat.length:
+        while (known := self._start + len(self._messages)) < chat.length:
             rows = await self._store.read_history(self._chat_id, start=known)
             for row in rows:
-                entry = decode_entry(row.body)
-                assert isinstance(entry, MessageAdded)
-                self._messages.append(decode_message(entry.message))
+                if row.pos != self._start + len(self._messages):
+                    return  # the result of an open call belongs here: what follows is read when it is known
+                self._messages.append(_message_of(row))
             if not rows:
-                break
-            known = self._start + len(self._messages)
+                return
+
+
+def _message_of(row: HistoryRow) -> Message:
+    entry = decode_entry(row.body)
+    assert isinstance(entry, MessageAdded)
+    return decode_message(entry.message)
 
 
 def _summary_message(summary: str) -> Message:

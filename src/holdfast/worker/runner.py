@@ -12,7 +12,7 @@ and another one goes on from the snapshot. Work is ended with a cause, and the c
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -41,15 +41,16 @@ from holdfast.core.records import (
     Role,
     Snapshot,
     State,
+    Synthetic,
     Text,
     ToolCall,
     ToolResult,
     attempt_id,
 )
-from holdfast.errors import ModelCallFailed, RefusedError, StaleWriter, StoreError
+from holdfast.errors import ModelCallFailed, OutputInvalid, RefusedError, StaleWriter, StoreError
 from holdfast.ids import new_id
 from holdfast.models.assemble import parts_of_deltas
-from holdfast.models.base import Model, Request
+from holdfast.models.base import Model, Request, Usage
 from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, Stopped, failure_of
 from holdfast.models.resolve import Models
 from holdfast.stops import Stop
@@ -61,8 +62,10 @@ from holdfast.tools.context import ToolContext
 from holdfast.worker.agents import Agent, tool_specs
 from holdfast.worker.bodies import Body, SyncPool
 from holdfast.worker.deltas import DeltaFlusher, Stream
-from holdfast.worker.hooks import Arguments, Ask, HookFailed, Hooks, Veto
+from holdfast.worker.hooks import Arguments, Ask, Change, Hook, HookFailed, Hooks, Point, RunContext, Veto, unchanged
+from holdfast.worker.output import REPAIRS_MAX, correction
 from holdfast.worker.past import Past
+from holdfast.worker.titles import Titles
 
 log = logging.getLogger("holdfast.runner")
 
@@ -80,12 +83,22 @@ class Shared(Frozen):
     deltas: DeltaFlusher
     sync: SyncPool
     hooks: Hooks
+    plugins: tuple[Hook, ...]  # hooks of every agent
+    titles: Titles
     clock: Clock
     trusted: Callable[[], bool]  # may this worker still act?
 
 
 class _Moved(Exception):
     """The chat is not what the runner thought: look again and decide again."""
+
+
+class _TurnFailed(Exception):
+    """This turn cannot go on, and trying again would not help."""
+
+    def __init__(self, code: str, message: str, *chain: str) -> None:
+        super().__init__(message)
+        self.failure = Failure(code=code, message=message, chain=chain)
 
 
 class Runner:
@@ -105,8 +118,10 @@ class Runner:
         self._commits = asyncio.Lock()
         self._partial: Stopped | None = None
         self._partial_length = 0
-        self._cost = 0.0
-        self._turn = snapshot.chat.turn
+        self._hooks = (*shared.plugins, *agent.hooks)
+        self._deps: Any = None
+        self._deps_made = agent.deps is None
+        self._active: tuple[tuple[int, int], dict[str, Tool]] | None = None  # by turn and epoch
         self.abandoned = 0
 
     # --- from outside -------------------------------------------------------------------------------
@@ -135,6 +150,8 @@ class Runner:
                 except _Moved as moved:
                     log.debug("moved", extra={"action": "moved", "chat": self.chat_id, "why": str(moved)})
                     await self._look_again()
+                except _TurnFailed as failed:
+                    await self._fail(failed.failure)
         finally:
             watch.cancel()
             await self._end_bodies()
@@ -144,20 +161,19 @@ class Runner:
         cause = self.stop.cause
         if cause is Cause.LEASE_LOST:
             return True
-        if cause is Cause.SHUTDOWN or (self._draining and not self._body_tasks and self._held):
+        if cause is Cause.SHUTDOWN or (self._draining and not self._body_tasks and self.holds):
             await self._release()
             return True
         return False
 
     @property
-    def _held(self) -> bool:
+    def holds(self) -> bool:
+        """As far as it knows: the chat is this worker's, and there is something to do."""
         chat = self.snapshot.chat
         return chat.worker == self._shared.worker and chat.state in (State.RUNNING, State.STOPPING)
 
     async def _act(self) -> None:
-        action = next_action(
-            self.snapshot, self._shared.worker, self._agent.budget, self._shared.clock.wall_ms(), self._cost
-        )
+        action = next_action(self.snapshot, self._shared.worker, self._agent.budget, self._shared.clock.wall_ms())
         match action:
             case AskModel():
                 await self._ask_model()
@@ -236,7 +252,10 @@ class Runner:
                 try:
                     self.snapshot = await self._shared.store.commit(self.snapshot, events, commit_id)
                     return self.snapshot
-                except (StaleWriter, RefusedError) as error:
+                except StaleWriter as error:
+                    raise _Moved(str(error)) from error
+                except RefusedError as error:
+                    await self._check_moved(error)
                     raise _Moved(str(error)) from error
                 except StoreError as error:
                     log.warning(
@@ -248,10 +267,16 @@ class Runner:
                     await asyncio.sleep(delay_s)
                     delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
 
+    async def _check_moved(self, refused: RefusedError) -> None:
+        """A refusal by a chat that nobody else has touched would come again and again, paid for each time."""
+        seen = await self._shared.store.read_chat(self.chat_id)
+        if seen.chat.version == self.snapshot.chat.version:
+            raise _TurnFailed("refused", str(refused)) from refused
+
     async def _release(self) -> None:
         """Hand the chat over. What is still running counts as crashed; what never began is planned again."""
         await self._end_bodies()
-        if not self._held:
+        if not self.holds:
             return
         never_begun = tuple(
             call.id
@@ -266,8 +291,7 @@ class Runner:
     # --- the model --------------------------------------------------------------------------------------
 
     async def _ask_model(self) -> None:
-        if self._turn != self.snapshot.chat.turn:
-            self._turn, self._cost = self.snapshot.chat.turn, 0.0
+        await self._make_deps()
         request = await self._request()
         models = [self._model(model) for model in (self._agent.model, *self._agent.fallbacks)]
         self._partial_length = self.snapshot.chat.length
@@ -285,7 +309,9 @@ class Runner:
                 if outcome.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
                     raise _Moved("stopped")
             case Completed():
-                await self._take_response(outcome, observer)
+                limits = {model.name: model.context_limit for model in models}
+                limit = limits.get(outcome.message.model or "") or self._agent.context_limit
+                await self._take_response(outcome, observer.attempt, limit)
             case _:
                 assert_never(outcome)
 
@@ -297,57 +323,95 @@ class Runner:
         if self._agent.instructions:
             system = Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=self._agent.instructions),))
             messages = [system, *messages]
-        request = Request(messages=messages, tools=tool_specs(self._agent.offered()), settings=self._agent.settings)
-        for answer in await self._shared.hooks.run(self._agent.hooks, "before_model", request):
+        settings = self._agent.settings
+        if self._agent.output is not None and settings.output is None:
+            settings = replace(settings, output=self._agent.output.spec)
+        request = Request(messages=messages, tools=tool_specs(await self._tools()), settings=settings)
+        for answer in await self._run_hooks("before_model", request, _as_changed):
             if isinstance(answer, Request):
                 request = answer
+            elif isinstance(answer, HookFailed):
+                raise _TurnFailed("hook_failed", f"the model was not asked: {answer.error}")
         return request
 
-    async def _take_response(self, outcome: Completed, observer: "_Watcher") -> None:
-        await self._shared.hooks.run(self._agent.hooks, "after_model", outcome)
-        message = replace(outcome.message, agent_fingerprint=self._agent.fingerprint)
-        if not message.parts:
-            message = replace(message, parts=(Text(text=""),))
-        usage = outcome.usage
-        tokens = usage.input_tokens + usage.output_tokens if usage is not None else 0
-        price = self._agent.prices.get(message.model or "")
-        if price is not None and usage is not None:
-            self._cost += (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
+    async def _tools(self) -> dict[str, Tool]:
+        """What is active in this turn: the agent's tools, narrowed by the agent, the chat and the turn's opener."""
+        chat = self.snapshot.chat
+        turn = chat.turn, chat.epoch
+        if self._active is None or self._active[0] != turn:
+            opener = await self._past.turn_opener(self.snapshot)
+            limit = opener.active_tools if opener is not None else None
+            self._active = turn, self._agent.offered(chat.active_tools, limit)
+        return self._active[1]
+
+    async def _take_response(self, outcome: Completed, attempt: int, context_limit: int | None) -> None:
+        await self._run_hooks("after_model", outcome)
+        message = replace(
+            outcome.message,
+            parts=outcome.message.parts or (Text(text=""),),
+            agent_fingerprint=self._agent.fingerprint,
+            context_limit=context_limit,
+        )
+        tools = await self._tools()
         before = self.snapshot
         responded = ev.Responded(
             by=self._by,
             message=message,
-            attempt=observer.attempt,
-            plans=tuple(self._plan(call) for call in message.calls),
-            tokens=tokens,
+            attempt=attempt,
+            plans=tuple(self._plan(call, tools) for call in message.calls),
+            tokens=_tokens(outcome.usage),
+            cost=self._agent.cost_of(message.model or "", outcome.usage),
         )
         if message.calls:
             await self._commit(responded)
         else:
-            await self._commit_last_response(responded, message.text)
+            await self._commit_with(responded, await self._what_follows(message))
         self._past.learn(self.snapshot, {before.chat.length: message})
-        await self._shared.hooks.run(self._agent.hooks, "on_step", message)
+        self._ask_for_title()
+        await self._run_hooks("on_step", message)
         for call in self.snapshot.calls:
             if call.state is CallState.STARTED and call.id not in self._bodies:
                 self._begin(call, message)
-        if not self._held or self.snapshot.chat.turn != before.chat.turn:
+        if not self.holds or self.snapshot.chat.turn != before.chat.turn:
             await self._turn_ended()
 
-    async def _commit_last_response(self, responded: ev.Responded, text: str) -> None:
-        """With the end of the turn, in one commit, unless something joined it meanwhile."""
+    async def _what_follows(self, message: Message) -> list[ev.Event]:
+        """After a response without calls: the end of the turn, or once more if it does not fit the output type."""
+        end = ev.FinishTurn(by=self._by, answer=message.text)
+        if self._agent.output is None:
+            return [end]
         try:
-            await self._commit(responded, ev.FinishTurn(by=responded.by, answer=text))
+            self._agent.output.read(message.text)
+        except OutputInvalid as problem:
+            turn = await self._past.turn(self.snapshot)
+            repairs = sum(earlier.synthetic is Synthetic.INVALID_OUTPUT for earlier in turn)
+            again = correction(new_id("msg"), problem, self._shared.clock.wall_ms())
+            ask = ev.AskAgain(by=self._by, message=again)
+            if repairs < REPAIRS_MAX:
+                return [ask]
+            return [ask, ev.Fail(by=self._by, error=Failure(code=problem.code, message=str(problem)))]
+        return [end]
+
+    async def _commit_with(self, responded: ev.Responded, follows: Sequence[ev.Event]) -> None:
+        """With what follows, in one commit, unless something joined the turn meanwhile."""
+        try:
+            await self._commit(responded, *follows)
         except _Moved:
             await self._look_again()
             if self.stop:
                 raise
             await self._commit(replace(responded, by=self._by))
 
-    def _plan(self, call: ToolCall) -> ev.PlannedCall:
-        tool = self._agent.offered().get(call.name)
+    def _ask_for_title(self) -> None:
+        model = self._agent.title_model
+        if model is not None and self.snapshot.chat.title is None:
+            self._shared.titles.ask(self.chat_id, [self._model(model)], self._past.opening)
+
+    def _plan(self, call: ToolCall, tools: dict[str, Tool]) -> ev.PlannedCall:
+        tool = tools.get(call.name)
         if tool is None or call.cut:
             return ev.PlannedCall(id=call.call_id)
-        guarded = tool.needs_approval or any(hook.point == "before_tool" for hook in self._agent.hooks)
+        guarded = tool.needs_approval or any(hook.point == "before_tool" for hook in self._hooks)
         free = len(self._bodies) < self._agent.parallel_calls_max
         return ev.PlannedCall(
             id=call.call_id,
@@ -357,63 +421,100 @@ class Runner:
         )
 
     async def _fail(self, failure: Failure) -> None:
-        await self._shared.hooks.run(self._agent.hooks, "on_error", failure)
+        await self._run_hooks("on_error", failure)
         await self._commit(ev.Fail(by=self._by, error=failure))
         await self._turn_ended()
 
     async def _turn_ended(self) -> None:
-        await self._shared.hooks.run(self._agent.hooks, "on_turn_end", self.snapshot)
+        await self._run_hooks("on_turn_end", self.snapshot)
+
+    # --- hooks and what they share ------------------------------------------------------------------------
+
+    @property
+    def _context(self) -> RunContext:
+        chat = self.snapshot.chat
+        return RunContext(
+            chat_id=chat.id,
+            agent=chat.agent,
+            owner=chat.owner,
+            metadata=chat.metadata,
+            turn=chat.turn,
+            step=chat.step,
+            deps=self._deps,
+        )
+
+    async def _run_hooks(self, point: Point, about: Any, change: Change = unchanged) -> list[Any]:
+        return await self._shared.hooks.run(self._hooks, point, about, self._context, change) if self._hooks else []
+
+    async def _make_deps(self) -> None:
+        if self._deps_made:
+            return
+        assert self._agent.deps is not None
+        made = await self._shared.hooks.make(self._agent.deps, self._context)
+        if isinstance(made, HookFailed):
+            raise _TurnFailed("deps_failed", f"the agent's deps could not be made: {made.error}")
+        self._deps, self._deps_made = made, True
 
     # --- calls ------------------------------------------------------------------------------------------
 
     async def _run_calls(self, calls: Sequence[Call]) -> None:
-        message = await self._response_of(calls[0])
-        arguments = {part.call_id: part for part in message.calls}
-        ready: list[Call] = []
-        for call in calls:
-            events = await self._prepare(call, arguments[call.id])
-            if events:
-                await self._commit(*events)
-            else:
-                ready.append(call)
+        await self._make_deps()
+        message = await self._past.response_of(self.snapshot, calls[0].id)
+        if message is None:
+            raise _Moved(f"the response that asked for call {calls[0].id} is not in history")
+        parts = {part.call_id: part for part in message.calls}
         free = self._agent.parallel_calls_max - len(self._bodies)
-        if ready[:free]:
-            await self._commit(ev.StartCalls(by=self._by, call_ids=tuple(call.id for call in ready[:free])))
+        ready: dict[str, str | None] = {}
+        for call in calls:
+            prepared = await self._prepare(call, parts[call.id])
+            if isinstance(prepared, ev.Event):
+                await self._commit(prepared)
+            else:
+                ready[call.id] = prepared
+        begin = list(ready)[:free]
+        if begin:
+            changed = {call_id: text for call_id in begin if (text := ready[call_id]) is not None}
+            await self._commit(ev.StartCalls(by=self._by, call_ids=tuple(begin), arguments=changed))
             if not self._shared.trusted():
                 self.interrupt(Cause.LEASE_LOST)
                 return
-            for call in ready[:free]:
-                self._begin(call, message)
+            for started in self.snapshot.calls:
+                if started.id in ready and started.state is CallState.STARTED and started.id not in self._bodies:
+                    self._begin(started, message)
         elif ready:
             await self._await_change()
 
-    async def _prepare(self, call: Call, part: ToolCall) -> list[ev.Event]:
-        """What stands between a planned call and its start; nothing: it can start."""
-        offered = self._agent.offered()
-        tool = offered.get(call.name)
+    async def _prepare(self, call: Call, part: ToolCall) -> ev.Event | str | None:
+        """What stands between a planned call and its start, as an event. Else it can start: with the arguments that a
+        hook wants, or with its own (None).
+        """
+        active = await self._tools()
+        tool = active.get(call.name)
         if tool is None:
-            names = ", ".join(sorted(offered)) or "none"
+            names = ", ".join(sorted(active)) or "none"
             kind = "not active" if call.name in self._agent.tools else "not a tool of this agent"
             text = f"{call.name} is {kind}. Active tools: {names}."
-            return [ev.Refuse(by=self._by, call_id=call.id, content=text)]
+            return ev.Refuse(by=self._by, call_id=call.id, content=text)
         if part.cut:
             text = "The arguments were cut off before they were complete. Send the call again."
-            return [ev.Refuse(by=self._by, call_id=call.id, content=text)]
-        if call.answered_by is not None or call.state is CallState.APPROVED:
-            return []
+            return ev.Refuse(by=self._by, call_id=call.id, content=text)
+        if call.answered_by is not None or call.state is CallState.APPROVED or call.starts:
+            return (
+                None  # a person decided, or it is the rerun of a call that was let through: same arguments, same key
+            )
         return await self._consult(call, part, tool)
 
-    async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> list[ev.Event]:
+    async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> ev.Event | str | None:
         question = f"Run {call.name}?" if tool.needs_approval else None
         expires_at = None
         changed = None
-        for verdict in await self._shared.hooks.run(self._agent.hooks, "before_tool", part):
+        for verdict in await self._run_hooks("before_tool", part, _with_arguments):
             match verdict:
                 case Veto(reason=reason):
-                    return [ev.Refuse(by=self._by, call_id=call.id, content=reason, denied=True)]
+                    return ev.Refuse(by=self._by, call_id=call.id, content=reason, denied=True)
                 case HookFailed(error=error):
                     text = f"Denied: a guard could not decide ({error})."
-                    return [ev.Refuse(by=self._by, call_id=call.id, content=text, denied=True)]
+                    return ev.Refuse(by=self._by, call_id=call.id, content=text, denied=True)
                 case Ask():
                     question = verdict.question
                     if verdict.expires_s is not None:
@@ -423,17 +524,10 @@ class Runner:
                 case _:
                     continue
         if question is None:
-            return []
-        return [
-            ev.AskApproval(by=self._by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
-        ]
-
-    async def _response_of(self, call: Call) -> Message:
-        messages = await self._past.messages(self.snapshot)
-        for message in reversed(messages):
-            if any(part.call_id == call.id for part in message.calls):
-                return message
-        raise _Moved(f"the response that asked for call {call.id} is not in history")
+            return changed
+        return ev.AskApproval(
+            by=self._by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at
+        )
 
     def _begin(self, call: Call, message: Message) -> None:
         tool = self._agent.tools[call.name]
@@ -444,7 +538,7 @@ class Runner:
             chat_id=self.chat_id,
             owner=chat.owner,
             metadata=chat.metadata,
-            deps=self._agent.deps(self.chat_id) if self._agent.deps is not None else None,
+            deps=self._deps,
         )
         body = self._bodies[call.id] = Body(tool, call.id, context, self._entered)
         task = asyncio.get_running_loop().create_task(self._run_body(body, call, call.arguments or part.arguments))
@@ -467,7 +561,7 @@ class Runner:
             except _Moved:
                 return  # the successor has answered it
             result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)
-            await self._shared.hooks.run(self._agent.hooks, "after_tool", result)
+            await self._run_hooks("after_tool", result)
         del self._bodies[call.id]
 
     async def _await_change(self) -> None:
@@ -523,6 +617,18 @@ class Runner:
         return message, last
 
 
+def _tokens(usage: Usage | None) -> int:
+    return usage.input_tokens + usage.output_tokens if usage is not None else 0
+
+
+def _as_changed(request: Any, answer: Any) -> Any:
+    return answer if isinstance(answer, Request) else request
+
+
+def _with_arguments(part: Any, answer: Any) -> Any:
+    return replace(part, arguments=answer.text) if isinstance(answer, Arguments) else part
+
+
 class _Watcher(Observer):
     """Tells the chat how a model call goes: deltas to the flusher, failed attempts to the journal."""
 
@@ -557,8 +663,14 @@ class _Watcher(Observer):
                     model=failed.model,
                     error=failed.error,
                     code=failed.code,
+                    provider=failed.provider,
                     status=failed.status,
+                    request_id=failed.request_id,
                     retry_in_ms=failed.retry_in_ms,
+                    next_model=failed.next_model,
+                    duration_ms=failed.duration_ms,
+                    tokens=_tokens(failed.usage),
+                    cost=runner._agent.cost_of(failed.model, failed.usage),
                 )
             )
         except _Moved:

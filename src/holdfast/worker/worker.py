@@ -6,14 +6,16 @@ import os
 import random
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Raw
 
 from holdfast.clock import SystemClock
 from holdfast.core.codec import encode
-from holdfast.core.records import Cause, Snapshot
-from holdfast.errors import HoldfastError, LeaseLost, StoreError
+from holdfast.core.events import Event, LeaseExpired, Release, Writer
+from holdfast.core.records import Cause, Snapshot, State
+from holdfast.errors import CallerError, HoldfastError, LeaseLost, OwnershipLost, StoreError, UnknownRecord
 from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
@@ -23,9 +25,10 @@ from holdfast.store.hostlock import HostLock
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.deltas import DeltaFlusher
-from holdfast.worker.hooks import Hooks
+from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.runner import Runner, Shared
+from holdfast.worker.titles import Titles
 
 log = logging.getLogger("holdfast.worker")
 
@@ -34,6 +37,7 @@ SWEEP_S = 5.0
 CHATS_MAX = 100
 GRACE_S = 25.0
 KILL_S = 5.0
+UNREADABLE_MS = 5_000  # how long a chat of newer code is left alone
 
 
 class Worker:
@@ -46,7 +50,7 @@ class Worker:
         caller: Caller,
         models: Models,
         *,
-        plugins: bool = True,
+        plugins: tuple[Hook, ...] = (),
         chats_max: int = CHATS_MAX,
         poll_s: float = POLL_S,
         grace_s: float = GRACE_S,
@@ -60,7 +64,9 @@ class Worker:
         self._clock = SystemClock()
         self._sync = SyncPool()
         self._deltas = DeltaFlusher(store)
-        self.hooks = Hooks(self._sync.run, enabled=plugins)
+        self.hooks = Hooks(self._sync.run)
+        self._plugins = plugins
+        self.titles = Titles(store, caller)
         self._keeper: LeaseKeeper | None = None
         self._lock: HostLock | None = None
         self._runners: dict[str, Runner] = {}
@@ -70,6 +76,7 @@ class Worker:
         self._models = models
         self._stopping: asyncio.Future[None] | None = None
         self._finished = asyncio.Event()
+        self._strays: dict[str, BaseException | None] = {}  # chats whose runner ended while it held them, and why
         self.errors: list[BaseException] = []
 
     @property
@@ -119,6 +126,9 @@ class Worker:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=KILL_S)
         await _end(list(self._tasks.values()))
+        await self.titles.stop()
+        with suppress(HoldfastError):  # the lease's end does the rest
+            await self._let_strays_go()
         await self._deltas.stop()
         if self._keeper is not None:
             keeper = self._keeper
@@ -155,6 +165,7 @@ class Worker:
         if room <= 0 or self._keeper is None or not self._keeper.trusted():
             self._finished.clear()
             return 0
+        await self._let_strays_go()
         snapshots = await self._store.claim_chats(self.name, dict.fromkeys(self._agents, room), room)
         for snapshot in snapshots:
             self._drive(snapshot)
@@ -170,6 +181,8 @@ class Worker:
             deltas=self._deltas,
             sync=self._sync,
             hooks=self.hooks,
+            plugins=self._plugins,
+            titles=self.titles,
             clock=self._clock,
             trusted=self._keeper.trusted,
         )
@@ -179,13 +192,38 @@ class Worker:
         task.add_done_callback(lambda task: self._runner_done(chat_id, task))
 
     def _runner_done(self, chat_id: str, task: "asyncio.Task[None]") -> None:
-        self._runners.pop(chat_id, None)
+        runner = self._runners.pop(chat_id, None)
         self._tasks.pop(chat_id, None)
         self._finished.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             self.errors = [*self.errors[-99:], error]
             log.error("a runner failed", extra={"action": "runner_failed", "chat": chat_id}, exc_info=error)
+        if runner is not None and runner.holds:
+            self._strays[chat_id] = task.exception() if not task.cancelled() else None
         self._store.bell.ring((WORK,))
+
+    async def _let_go(self, chat_id: str) -> None:
+        """A runner ended and its chat is perhaps still held by this worker, whose lease is alive: nobody else would
+        ever take it. Handed over as what it is: cleanly, or as after a crash if the runner broke.
+        """
+        snapshot = await self._store.read_chat(chat_id)
+        chat, error = snapshot.chat, self._strays[chat_id]
+        if chat.worker == self.name and chat.state in (State.RUNNING, State.STOPPING):
+            by = Writer(self.name, chat.fence, chat.epoch)
+            event: Event = Release(by=by)
+            if isinstance(error, UnknownRecord):
+                event = Release(by=by, delay_ms=UNREADABLE_MS)
+            elif error is not None and not isinstance(error, StoreError):
+                event = LeaseExpired(worker=self.name, why=f"{type(error).__name__}: {error}")
+            await self._store.commit(snapshot, (event,), new_id("commit"))
+        self._strays.pop(chat_id, None)
+
+    async def _let_strays_go(self) -> None:
+        for chat_id in list(self._strays):
+            try:
+                await self._let_go(chat_id)
+            except (CallerError, OwnershipLost):  # it is gone, or not ours any more
+                self._strays.pop(chat_id, None)
 
     def _lease_lost(self) -> None:
         """Drop everything, then go on as a new worker: nothing is left to hand over."""

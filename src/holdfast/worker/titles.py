@@ -1,0 +1,87 @@
+"""Chat titles: asked of a model beside the turn, by the same path as every model call. Best effort.
+
+A title never delays or fails a turn: it is made in a task of its own, a few at a time; what does not fit, fails or is
+cut off by a shutdown is dropped, and the next response of a chat without a title asks again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from holdfast.core.events import Rename
+from holdfast.core.records import Cause, Message, Role, Text
+from holdfast.errors import HoldfastError, ModelCallFailed, RefusedError
+from holdfast.models.base import Model, Request, Settings
+from holdfast.models.calls import Caller, Completed
+from holdfast.stops import Stop
+from holdfast.store.base import Store
+
+log = logging.getLogger("holdfast.titles")
+
+TITLES_MAX = 4  # made at the same time
+DEADLINE_S = 120.0
+EXCERPT_CHARS = 2_000
+TITLE_CHARS = 80
+
+_ASK = (
+    "Give the conversation below a title of two to six words, in its own language. "
+    "Answer with the title alone: no quotes, no full stop."
+)
+
+
+class Titles:
+    """One per worker."""
+
+    def __init__(self, store: Store, caller: Caller) -> None:
+        self._store = store
+        self._caller = caller
+        self._stop: Stop[Cause] = Stop()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.made = 0
+        self.failed = 0
+
+    def ask(self, chat_id: str, models: Sequence[Model], messages: Sequence[Message]) -> None:
+        """Begin to make a title, unless one is being made for this chat or too many are for others."""
+        if self._stop or chat_id in self._tasks or len(self._tasks) >= TITLES_MAX:
+            return
+        task = self._tasks[chat_id] = asyncio.get_running_loop().create_task(
+            self._make(chat_id, models, _excerpt(messages))
+        )
+        task.add_done_callback(lambda _: self._tasks.pop(chat_id, None))
+
+    async def stop(self) -> None:
+        """Drop what is being made. Bounded by a model's own cancellation and one store call."""
+        self._stop.set(Cause.SHUTDOWN)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()), timeout=self._store.options.deadline_s)
+
+    async def _make(self, chat_id: str, models: Sequence[Model], excerpt: str) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                outcome = await self._caller.call(models, _request(excerpt), stop=self._stop)
+            if isinstance(outcome, Completed) and (title := _tidy(outcome.message.text)):
+                await self._store.submit(chat_id, Rename(title=title, unless_titled=True))
+                self.made += 1
+        except RefusedError:
+            return  # somebody gave it one meanwhile, or it is gone
+        except (ModelCallFailed, HoldfastError, TimeoutError) as error:
+            self.failed += 1
+            log.warning("no title", extra={"action": "title_failed", "chat": chat_id, "error": type(error).__name__})
+
+
+def _request(excerpt: str) -> Request:
+    system = Message(id="title", role=Role.SYSTEM, parts=(Text(text=_ASK),))
+    asked = Message(id="excerpt", role=Role.USER, parts=(Text(text=excerpt),))
+    return Request(messages=[system, asked], settings=Settings(max_tokens=64))
+
+
+def _excerpt(messages: Sequence[Message]) -> str:
+    """How the conversation began: the first words of both sides."""
+    lines = [f"{message.role}: {message.text[:EXCERPT_CHARS]}" for message in messages if message.text]
+    return "\n".join(lines)[:EXCERPT_CHARS]
+
+
+def _tidy(text: str) -> str:
+    lines = text.strip().splitlines()
+    title = " ".join(lines[0].split()).strip("\"'`*# ").rstrip(".") if lines else ""
+    return title if len(title) <= TITLE_CHARS else title[: TITLE_CHARS - 1].rstrip() + "…"

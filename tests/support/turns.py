@@ -1,0 +1,73 @@
+"""Driving chats through the public surface: an app with a worker, tools that wait at a gate, what was said."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast.app import App, Chat
+from holdfast.core.codec import decode_entry
+from holdfast.core.history import problems
+from holdfast.core.records import Message, State, ToolResult
+from holdfast.core.retry import RetryPolicy
+from holdfast.models.calls import Caller
+from holdfast.models.scripted import ScriptedModel
+from holdfast.store.base import StoreOptions
+from holdfast.tools.base import Tool, tool
+from holdfast.worker.agents import Agent
+from holdfast.worker.worker import Worker
+
+QUICK = RetryPolicy(base_s=0.001, delay_max_s=0.01)
+WAIT_S = 30.0
+
+
+class Gate:
+    """A tool body that waits until the test lets it go, and says when it is there."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.opened = asyncio.Event()
+        self.starts = 0
+
+    def tool(self, **options: Any) -> Tool:
+        async def gate() -> str:
+            """Wait for the gate."""
+            self.starts += 1
+            self.entered.set()
+            await self.opened.wait()
+            return "through"
+
+        made: Tool = tool(**options)(gate) if options else tool(gate)
+        return made
+
+
+@asynccontextmanager
+async def running(url: str, agent: Agent, **options: Any) -> AsyncIterator[tuple[App, Worker]]:
+    app = App(url, agents=[agent], caller=Caller(policy=QUICK), options=StoreOptions(lease_ttl_ms=10_000))
+    async with app, app.worker(poll_s=0.5, **options) as worker:
+        yield app, worker
+    assert isinstance(agent.model, ScriptedModel)
+    for request in agent.model.requests:
+        assert problems(request.messages) == [], "every request held a history that a provider accepts"
+
+
+async def rested(chat: Chat) -> State:
+    return await chat.wait(WAIT_S)
+
+
+def said(messages: list[Message]) -> list[tuple[str, str]]:
+    result = []
+    for message in messages:
+        part = message.parts[0]
+        result.append((str(message.role), part.content if isinstance(part, ToolResult) else message.text))
+    return result
+
+
+async def entries(chat: Chat) -> list[Any]:
+    return [decode_entry(item.body) async for item in chat.events() if item.seq is not None]
+
+
+@tool(replay="pure")
+async def weather(city: str) -> str:
+    """Weather of a city."""
+    return f"rain in {city}"

@@ -1,0 +1,423 @@
+"""What an agent can ask of the loop: tools per chat and turn, typed answers, shared things, titles, plugins, prices."""
+
+import asyncio
+import threading
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from holdfast.app import App, Chat
+from holdfast.core.decide import Budget
+from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, TurnEnded
+from holdfast.core.limits import Limits
+from holdfast.core.records import Cause, Role, State, Synthetic
+from holdfast.errors import ConfigError, OutputInvalid, RefusedError, TurnFailed
+from holdfast.models.base import Request
+from holdfast.models.calls import Caller
+from holdfast.models.scripted import Call, Count, Cut, Fail, Hold, Say, ScriptedModel
+from holdfast.store.base import StoreOptions
+from holdfast.tools.base import tool
+from holdfast.tools.context import ToolContext
+from holdfast.worker import plugins
+from holdfast.worker.agents import Agent, Price
+from holdfast.worker.hooks import Arguments, Hook, RunContext
+from tests.support.turns import QUICK, WAIT_S, Gate, entries, rested, running, said, weather
+
+
+@tool(replay="pure")
+def clock() -> str:
+    """The time."""
+    return "noon"
+
+
+# --- active tools ------------------------------------------------------------------------------------
+
+
+async def test_tools_are_limited_by_agent_chat_and_turn_and_an_empty_list_means_none(store_url: str) -> None:
+    model = ScriptedModel(after="echo")
+    async with running(store_url, Agent("a", model, tools=[weather, clock])) as (app, _):
+        free, tied = await app.create("a", "all"), await app.create("a", "one", active_tools=["clock"])
+        none = await app.create("a", "none", active_tools=[])
+        for chat in (free, tied, none):
+            assert await rested(chat) is State.IDLE
+        await tied.send("nothing in this turn", active_tools=[])
+        await rested(tied)
+        await tied.send("and again")
+        await rested(tied)
+    offered = {request.messages[-1].text: [spec.name for spec in request.tools] for request in model.requests}
+    assert offered == {
+        "all": ["weather", "clock"],
+        "one": ["clock"],
+        "none": [],
+        "nothing in this turn": [],
+        "and again": ["clock"],
+    }
+
+
+async def test_a_turns_limit_holds_for_the_whole_turn_and_after_a_handover(store_url: str) -> None:
+    gate = Gate()
+    model = ScriptedModel([Call(name="gate")], [Call(name="weather", arguments={"city": "Bern"})], "Done.")
+    agent = Agent("a", model, tools=[weather, gate.tool(replay="pure")])
+    app = App(store_url, agents=[agent], caller=Caller(policy=QUICK))
+    async with app:
+        chat = await app.create("a")
+        await chat.send("go", active_tools=["gate"])
+        async with app.worker(grace_s=0.0):
+            await gate.entered.wait()
+            await chat.send("steering opens nothing", mode="steer")
+        gate.opened.set()
+        async with app.worker():
+            assert await rested(chat) is State.IDLE
+        texts = [text for role, text in said(await chat.messages()) if role == "tool"]
+    assert texts == ["through", "weather is not active. Active tools: gate."]
+
+
+async def test_a_tool_that_the_agent_does_not_have_cannot_be_active(store_url: str) -> None:
+    async with running(store_url, Agent("a", ScriptedModel("Hi."), tools=[weather])) as (app, _):
+        with pytest.raises(ConfigError, match="wether"):
+            await app.create("a", "go", active_tools=["wether"])
+        chat = await app.create("a")
+        with pytest.raises(ConfigError, match="its tools \\(weather\\)"):
+            await chat.send("go", active_tools=["wether"])
+        assert await chat.messages() == []
+
+
+# --- what a step records ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("own", "fallback", "recorded"), [(None, 4096, 4096), (None, None, None), (128, 4096, 128)])
+async def test_a_step_records_the_context_limit(
+    store_url: str, own: int | None, fallback: int | None, recorded: int | None
+) -> None:
+    model = ScriptedModel("Hello.", context_limit=own)
+    async with running(store_url, Agent("a", model, context_limit=fallback)) as (app, _):
+        chat = await app.create("a", "go")
+        await rested(chat)
+        assert (await chat.messages())[-1].context_limit == recorded
+
+
+async def test_cost_is_durable_and_a_cost_budget_ends_the_turn_after_a_handover(store_url: str) -> None:
+    gate = Gate()
+    model = ScriptedModel([Count(input_tokens=1_000_000), Call(name="gate")], "Never.")
+    agent = Agent(
+        "a", model, tools=[gate.tool()], prices={model.name: Price(input=3, output=5)}, budget=Budget(cost=2.5)
+    )
+    app = App(store_url, agents=[agent], caller=Caller(policy=QUICK))
+    async with app:
+        chat = await app.create("a", "go")
+        async with app.worker(grace_s=WAIT_S):
+            await gate.entered.wait()
+            gate.opened.set()
+        async with app.worker():
+            assert await rested(chat) is State.IDLE
+        ended = [entry for entry in await entries(chat) if isinstance(entry, TurnEnded)]
+        assert (ended[-1].cause, ended[-1].detail) == (Cause.BUDGET, "max_cost: 3.0000 of 2.5")
+        assert (await chat.snapshot()).chat.turn_cost == 3.0
+    assert len(model.requests) == 1
+
+
+def test_a_cost_budget_without_a_price_for_every_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs a price for every model"):
+        Agent(
+            "a",
+            "openai:gpt-5",
+            fallbacks=["openai:x"],
+            prices={"openai:gpt-5": Price(input=1, output=1)},
+            budget=Budget(cost=1),
+        )
+
+
+async def test_a_failed_attempt_is_recorded_with_provider_model_status_and_delay(store_url: str) -> None:
+    first = ScriptedModel([Say(text="Half "), Cut()], name="one", provider="p1")
+    second = ScriptedModel([Fail(status=402)], name="two", provider="p2")
+    third = ScriptedModel("Here.", name="three", provider="p3")
+    async with running(store_url, Agent("a", first, fallbacks=[second, third])) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        failed = [entry for entry in await entries(chat) if isinstance(entry, AttemptFailed)]
+        story = [(entry.provider, entry.model, entry.code, entry.status, entry.next_model) for entry in failed]
+        assert story[-2:] == [("p1", "one", "lost_result", None, "two"), ("p2", "two", "payment", 402, "three")]
+        assert [entry.next_model for entry in failed[:-2]] == ["one"] * (len(failed) - 2)
+        assert all(entry.retry_in_ms is not None for entry in failed[:-2])
+
+
+# --- structured output ----------------------------------------------------------------------------------
+
+
+class Invoice(BaseModel):
+    number: int
+    total: float
+
+
+async def test_a_typed_answer_comes_out_typed_and_its_schema_goes_to_the_model(store_url: str) -> None:
+    model = ScriptedModel('```json\n{"number": 7, "total": 1.5}\n```')
+    async with running(store_url, Agent("a", model, output=Invoice)) as (app, _):
+        chat = await app.create("a", "the invoice")
+        assert await chat.output() == Invoice(number=7, total=1.5)
+    spec = model.requests[0].settings.output
+    assert spec is not None
+    assert spec.name == "Invoice"
+
+
+async def test_an_answer_that_does_not_fit_is_repaired_once_in_the_same_turn(store_url: str) -> None:
+    model = ScriptedModel('{"number": "seven"}', '{"number": 7, "total": 2}')
+    async with running(store_url, Agent("a", model, output=Invoice)) as (app, _):
+        chat = await app.create("a", "the invoice")
+        assert await chat.output() == Invoice(number=7, total=2.0)
+        messages = await chat.messages()
+        assert [message.role for message in messages] == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
+        assert messages[2].synthetic is Synthetic.INVALID_OUTPUT
+        assert "total: Field required" in messages[2].text
+        assert (await chat.snapshot()).chat.turn == 1
+    assert [message.id for message in model.requests[1].messages] == [message.id for message in messages[:3]]
+
+
+async def test_an_answer_that_does_not_fit_twice_fails_the_turn_and_a_retry_asks_again(store_url: str) -> None:
+    model = ScriptedModel("no", "never", '{"number": 7, "total": 2}')
+    async with running(store_url, Agent("a", model, output=Invoice)) as (app, _):
+        chat = await app.create("a", "the invoice")
+        with pytest.raises(TurnFailed, match="invalid_output: the answer is not a valid Invoice"):
+            await chat.output()
+        assert len(model.requests) == 2
+        await chat.retry()
+        assert await chat.output() == Invoice(number=7, total=2.0)
+        texts = [message.text for message in await chat.messages() if message.role is Role.ASSISTANT]
+        assert texts == ["no", "never", '{"number": 7, "total": 2}'], "nothing that was said is lost"
+
+
+async def test_an_answer_that_is_no_object_travels_inside_of_one(store_url: str) -> None:
+    async with running(store_url, Agent("a", ScriptedModel('{"result": [1, 2]}'), output=list[int])) as (app, _):
+        assert await (await app.create("a", "numbers")).output() == [1, 2]
+
+
+async def test_a_stopped_turn_has_no_output(store_url: str) -> None:
+    model = ScriptedModel([Say(text='{"number"'), Hold(name="here")])
+    async with running(store_url, Agent("a", model, output=Invoice)) as (app, _):
+        chat = await app.create("a", "the invoice")
+        await model.reached("here")
+        await chat.stop()
+        with pytest.raises(OutputInvalid):
+            await chat.output()
+
+
+# --- dependencies and hooks -------------------------------------------------------------------------------
+
+
+async def test_tools_and_hooks_of_a_chat_share_what_deps_made_for_it(store_url: str) -> None:
+    seen: list[Any] = []
+    made: list[str] = []
+
+    async def deps(context: RunContext) -> dict[str, str]:
+        made.append(context.chat_id)
+        return {"account": context.owner}
+
+    @tool
+    async def look(context: ToolContext) -> str:
+        """Look."""
+        seen.append(context.deps)
+        return "ok"
+
+    hooks = [Hook("before_tool", lambda call, context: seen.append((context.deps, bytes(context.metadata))))]
+    model = ScriptedModel([Call(name="look")], [Call(name="look")], "Done.")
+    async with running(store_url, Agent("a", model, tools=[look], hooks=hooks, deps=deps)) as (app, _):
+        chat = await app.create("a", "go", owner="ada", metadata={"plan": "pro"})
+        assert await rested(chat) is State.IDLE
+    assert seen == [({"account": "ada"}, b'{"plan":"pro"}'), {"account": "ada"}] * 2
+    assert made == [chat.id], "once, however many steps"
+
+
+async def test_deps_that_cannot_be_made_fail_the_turn_with_their_error(store_url: str) -> None:
+    def deps(context: RunContext) -> Any:
+        raise LookupError("no such account")
+
+    async with running(store_url, Agent("a", ScriptedModel("Hi."), deps=deps)) as (app, _):
+        with pytest.raises(TurnFailed, match=r"deps_failed: .*no such account"):
+            await (await app.create("a", "go")).text()
+
+
+async def test_arguments_that_a_hook_changed_are_what_runs_and_what_the_journal_tells(store_url: str) -> None:
+    hooks = [
+        Hook("before_tool", lambda call, _: Arguments(text='{"city":"Chur"}')),
+        Hook("before_tool", lambda call, _: Arguments(text=call.arguments.replace("Chur", "Davos"))),
+    ]
+    model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "Done.")
+    async with running(store_url, Agent("a", model, tools=[weather], hooks=hooks)) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        assert said(await chat.messages())[2] == ("tool", "rain in Davos")
+        started = [entry for entry in await entries(chat) if isinstance(entry, CallsStarted)]
+        assert list(started[0].arguments.values()) == ['{"city":"Davos"}']
+
+
+async def test_changed_arguments_survive_a_handover_though_the_hook_would_say_otherwise(store_url: str) -> None:
+    gate, cities = Gate(), iter(["Chur", "Davos"])
+
+    @tool(replay="idempotent")
+    async def book(city: str) -> str:
+        """Book."""
+        gate.starts += 1
+        gate.entered.set()
+        await gate.opened.wait()
+        return f"booked {city}"
+
+    hooks = [Hook("before_tool", lambda call, _: Arguments(text=f'{{"city":"{next(cities)}"}}'))]
+    model = ScriptedModel([Call(name="book", arguments={"city": "Bern"})], "Done.")
+    app = App(store_url, agents=[Agent("a", model, tools=[book], hooks=hooks)], caller=Caller(policy=QUICK))
+    async with app:
+        chat = await app.create("a", "go")
+        async with app.worker(grace_s=0.0):
+            await gate.entered.wait()
+        gate.opened.set()
+        async with app.worker():
+            assert await rested(chat) is State.IDLE
+        assert said(await chat.messages())[2] == ("tool", "booked Chur"), "an idempotent call is rerun as it was"
+    assert gate.starts == 2
+
+
+async def test_a_model_guard_that_fails_closed_keeps_the_request_from_being_sent(store_url: str) -> None:
+    def guard(request: Request, _: RunContext) -> None:
+        raise SystemExit("no filter today")
+
+    model = ScriptedModel("Hi.")
+    agent = Agent("a", model, hooks=[Hook("before_model", guard, fails="closed")])
+    async with running(store_url, agent) as (app, _):
+        with pytest.raises(TurnFailed, match=r"hook_failed: the model was not asked: .*no filter today"):
+            await (await app.create("a", "go")).text()
+    assert len(model.requests) == 0
+
+
+async def test_a_response_that_the_chat_refuses_fails_the_turn_instead_of_being_asked_for_for_ever(
+    store_url: str,
+) -> None:
+    model = ScriptedModel([Call(name="clock") for _ in range(3)], after="repeat")
+    options = StoreOptions(limits=Limits(batch_calls_max=2))
+    app = App(store_url, agents=[Agent("a", model, tools=[clock])], options=options)
+    async with app, app.worker():
+        with pytest.raises(TurnFailed, match="3 calls in one response; the limit is 2"):
+            await (await app.create("a", "go")).text()
+    assert len(model.requests) == 1
+
+
+# --- titles ---------------------------------------------------------------------------------------------
+
+
+async def renamed(chat: Chat) -> str:
+    """Its title, as soon as it has one."""
+    after = None
+    while True:
+        page = await chat._store.wait_journal(chat.id, after, deadline_s=WAIT_S)
+        after = page.cursor
+        if (title := (await chat.snapshot()).chat.title) is not None:
+            return title
+
+
+async def test_a_title_is_made_beside_the_turn_after_two_rate_limits(store_url: str) -> None:
+    titler = ScriptedModel([Fail(status=429, attempts=2), Say(text='"Rain in Bern."\n')], name="titler", provider="t")
+    async with running(store_url, Agent("a", ScriptedModel("It rains."), title_model=titler)) as (app, worker):
+        chat = await app.create("a", "Weather in Bern?")
+        assert await renamed(chat) == "Rain in Bern"
+        assert await rested(chat) is State.IDLE
+        told = [entry async for entry in chat.events()]
+        assert any(b"chat.renamed" in item.body for item in told)
+        assert worker.titles.made == 1
+    assert len(titler.requests) == 3
+    assert "Weather in Bern?" in titler.requests[0].messages[-1].text
+
+
+async def test_a_title_that_hangs_or_fails_costs_the_turn_nothing(store_url: str) -> None:
+    titler = ScriptedModel([Hold(name="title")], [Fail(status=400)], name="titler", provider="t", after="repeat")
+    async with running(store_url, Agent("a", ScriptedModel("One.", "Two."), title_model=titler)) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        await titler.reached("title")
+        await chat.send("again")
+        assert await rested(chat) is State.IDLE
+        assert (await chat.snapshot()).chat.title is None
+    assert titler.open_streams == 0, "a shutdown ends it"
+
+
+async def test_a_persons_title_is_never_replaced(store_url: str) -> None:
+    titler = ScriptedModel([Hold(name="title"), Say(text="Mine")], name="titler", provider="t")
+    async with running(store_url, Agent("a", ScriptedModel("One."), title_model=titler)) as (app, worker):
+        chat = await app.create("a", "go")
+        await titler.reached("title")
+        await chat.rename("  Ada's \n chat ")
+        titler.resume("title")
+        assert await rested(chat) is State.IDLE
+        while worker.titles._tasks:
+            await asyncio.wait(set(worker.titles._tasks.values()))
+        assert (await chat.snapshot()).chat.title == "Ada's chat"
+        with pytest.raises(RefusedError, match="1 to 200 characters"):
+            await chat.rename(" ")
+        renames = [entry for entry in await entries(chat) if isinstance(entry, ChatRenamed)]
+        assert len(renames) == 1
+
+
+# --- plugins --------------------------------------------------------------------------------------------
+
+AUDITED: list[str] = []
+
+
+def audit_plugin() -> list[Hook]:
+    return [Hook("on_turn_end", lambda snapshot, _: AUDITED.append(snapshot.chat.id), name="audit")]
+
+
+NOT_A_HOOK = ["nonsense"]
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
+    """As if packages with these entry points were installed."""
+    found = EntryPoints(EntryPoint(name, f"{__name__}:{value}", plugins.GROUP) for name, value in points.items())
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found.select(group=group))
+
+
+async def test_a_plugin_runs_only_where_it_is_named(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, audit="audit_plugin", broken="no_such_name", odd="NOT_A_HOOK")
+    AUDITED.clear()
+    for names in ((), ("audit",)):
+        app = App(store_url, agents=[Agent("a", ScriptedModel("Hi."))], plugins=names)
+        async with app, app.worker():
+            chat = await app.create("a", "go")
+            await rested(chat)
+    assert [chat.id] == AUDITED
+
+
+def test_a_plugin_that_is_missing_or_broken_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, audit="audit_plugin", broken="no_such_name", odd="NOT_A_HOOK")
+    with pytest.raises(ConfigError, match="no plugin 'audits'; installed plugins: audit, broken, odd"):
+        plugins.load_plugins(["audits"])
+    with pytest.raises(ConfigError, match=r"'broken' .* could not be loaded: AttributeError"):
+        plugins.load_plugins(["audit", "broken"])
+    with pytest.raises(ConfigError, match=r"'odd' .* which is not a Hook"):
+        plugins.load_plugins(["odd"])
+
+
+async def test_a_hook_of_sixty_seconds_lets_the_turn_go_on_at_its_deadline_while_others_run(store_url: str) -> None:
+    blocked, ran = threading.Event(), asyncio.Event()
+    hooks = [
+        Hook("before_tool", lambda call, _: blocked.wait(60), name="sleeper", deadline_s=0.2),
+        Hook("before_tool", lambda call, _: None),
+    ]
+    slow = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "Done.")
+
+    @tool
+    async def note() -> str:
+        """Note."""
+        ran.set()
+        return "noted"
+
+    quick = Agent("quick", ScriptedModel([Call(name="note")], "Noted."), tools=[note])
+    app = App(store_url, agents=[Agent("slow", slow, tools=[weather], hooks=hooks), quick])
+    try:
+        async with app, app.worker() as worker:
+            held = await app.create("slow", "go")
+            other = await app.create("quick", "go")
+            assert await rested(other) is State.IDLE
+            assert ran.is_set()
+            assert await rested(held) is State.IDLE
+            assert said(await held.messages())[2] == ("tool", "rain in Bern"), "an open guard that hangs lets it pass"
+            assert (worker.hooks.abandoned, worker.hooks.suspended) == (1, ["sleeper"])
+    finally:
+        blocked.set()
