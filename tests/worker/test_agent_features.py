@@ -1,4 +1,4 @@
-"""What an agent can ask of the loop: tools per chat and turn, typed answers, shared things, titles, plugins, prices."""
+"""What an agent can ask of the loop: tools per chat and turn, typed answers, deps, titles, plugins, prices."""
 
 import asyncio
 import threading

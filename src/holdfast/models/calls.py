@@ -250,6 +250,11 @@ class _Call:
                 if self._task.cancelling() > self._cancelling:
                     raise asyncio.CancelledError from error  # somebody ended us, and the stream put it in its words
                 return error
+        except Exception as error:  # noqa: BLE001  a model from elsewhere that breaks its contract costs an attempt
+            if not self._stop:
+                broke = ProviderError(f"{model.name} broke: {type(error).__name__}: {error}", code="model_broke")
+                broke.__cause__ = error
+                return broke
         if self._stop:
             return self._stopped(assembler, model)
         if assembler.finished is None:

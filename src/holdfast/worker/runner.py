@@ -87,6 +87,7 @@ class Shared(Frozen):
     titles: Titles
     clock: Clock
     trusted: Callable[[], bool]  # may this worker still act?
+    commit_failed: Callable[[], None]
 
 
 class _Moved(Exception):
@@ -122,6 +123,7 @@ class Runner:
         self._deps: Any = None
         self._deps_made = agent.deps is None
         self._active: tuple[tuple[int, int], dict[str, Tool]] | None = None  # by turn and epoch
+        self._broken: BaseException | None = None  # what kept a call's outcome from being committed
         self.abandoned = 0
 
     # --- from outside -------------------------------------------------------------------------------
@@ -156,8 +158,12 @@ class Runner:
             watch.cancel()
             await self._end_bodies()
             await asyncio.wait((watch,))
+        if self._broken is not None:
+            raise self._broken
 
     async def _leaves(self) -> bool:
+        if self._broken is not None:
+            raise self._broken
         cause = self.stop.cause
         if cause is Cause.LEASE_LOST:
             return True
@@ -258,6 +264,7 @@ class Runner:
                     await self._check_moved(error)
                     raise _Moved(str(error)) from error
                 except StoreError as error:
+                    self._shared.commit_failed()
                     log.warning(
                         "commit failed",
                         extra={"action": "commit_failed", "chat": self.chat_id, "error": f"{error.code}: {error}"},
@@ -294,7 +301,7 @@ class Runner:
         await self._make_deps()
         request = await self._request()
         models = [self._model(model) for model in (self._agent.model, *self._agent.fallbacks)]
-        self._partial_length = self.snapshot.chat.length
+        self._partial, self._partial_length = None, self.snapshot.chat.length
         observer = _Watcher(self)
         try:
             outcome = await self._shared.caller.call(models, request, observer=observer, stop=self.stop)
@@ -362,10 +369,15 @@ class Runner:
             tokens=_tokens(outcome.usage),
             cost=self._agent.cost_of(message.model or "", outcome.usage),
         )
-        if message.calls:
-            await self._commit(responded)
-        else:
-            await self._commit_with(responded, await self._what_follows(message))
+        try:
+            if message.calls:
+                await self._commit(responded)
+            else:
+                await self._commit_with(responded, await self._what_follows(message))
+        except _Moved:
+            # A stop came first: the whole response is then what it cut off.
+            self._partial = Stopped(cause=Cause.USER, message=message, n=outcome.n)
+            raise
         self._past.learn(self.snapshot, {before.chat.length: message})
         self._ask_for_title()
         await self._run_hooks("on_step", message)
@@ -549,7 +561,7 @@ class Runner:
         self._body_tasks.discard(task)
         self._changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a call's outcome was not committed", extra={"action": "outcome_lost"}, exc_info=error)
+            self._broken = self._broken or error
 
     async def _run_body(self, body: Body, call: Call, arguments: str) -> None:
         returned = await body.run(arguments, self._shared.sync.run)

@@ -76,8 +76,9 @@ class Worker:
         self._models = models
         self._stopping: asyncio.Future[None] | None = None
         self._finished = asyncio.Event()
-        self._strays: dict[str, BaseException | None] = {}  # chats whose runner ended while it held them, and why
+        self.strays: dict[str, BaseException | None] = {}  # chats whose runner ended while it held them, and why
         self.errors: list[BaseException] = []
+        self.failed_commits = 0
 
     @property
     def running_chats(self) -> list[str]:
@@ -185,11 +186,15 @@ class Worker:
             titles=self.titles,
             clock=self._clock,
             trusted=self._keeper.trusted,
+            commit_failed=self._commit_failed,
         )
         chat_id = snapshot.chat.id
         runner = self._runners[chat_id] = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
         task = self._tasks[chat_id] = asyncio.get_running_loop().create_task(runner.run())
         task.add_done_callback(lambda task: self._runner_done(chat_id, task))
+
+    def _commit_failed(self) -> None:
+        self.failed_commits += 1
 
     def _runner_done(self, chat_id: str, task: "asyncio.Task[None]") -> None:
         runner = self._runners.pop(chat_id, None)
@@ -199,7 +204,7 @@ class Worker:
             self.errors = [*self.errors[-99:], error]
             log.error("a runner failed", extra={"action": "runner_failed", "chat": chat_id}, exc_info=error)
         if runner is not None and runner.holds:
-            self._strays[chat_id] = task.exception() if not task.cancelled() else None
+            self.strays[chat_id] = task.exception() if not task.cancelled() else None
         self._store.bell.ring((WORK,))
 
     async def _let_go(self, chat_id: str) -> None:
@@ -207,7 +212,7 @@ class Worker:
         ever take it. Handed over as what it is: cleanly, or as after a crash if the runner broke.
         """
         snapshot = await self._store.read_chat(chat_id)
-        chat, error = snapshot.chat, self._strays[chat_id]
+        chat, error = snapshot.chat, self.strays[chat_id]
         if chat.worker == self.name and chat.state in (State.RUNNING, State.STOPPING):
             by = Writer(self.name, chat.fence, chat.epoch)
             event: Event = Release(by=by)
@@ -216,14 +221,14 @@ class Worker:
             elif error is not None and not isinstance(error, StoreError):
                 event = LeaseExpired(worker=self.name, why=f"{type(error).__name__}: {error}")
             await self._store.commit(snapshot, (event,), new_id("commit"))
-        self._strays.pop(chat_id, None)
+        self.strays.pop(chat_id, None)
 
     async def _let_strays_go(self) -> None:
-        for chat_id in list(self._strays):
+        for chat_id in list(self.strays):
             try:
                 await self._let_go(chat_id)
             except (CallerError, OwnershipLost):  # it is gone, or not ours any more
-                self._strays.pop(chat_id, None)
+                self.strays.pop(chat_id, None)
 
     def _lease_lost(self) -> None:
         """Drop everything, then go on as a new worker: nothing is left to hand over."""

@@ -1,0 +1,203 @@
+"""A runner's bad days: a store that fails under it, a history it cannot read, a model that breaks the rules."""
+
+import asyncio
+import fcntl
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast.app import App
+from holdfast.core.journal import AttemptFailed
+from holdfast.core.limits import Limits
+from holdfast.core.records import Cause, State
+from holdfast.errors import CorruptRecord, StoreError, TurnFailed, UnknownRecord
+from holdfast.models.base import Request, StreamPart
+from holdfast.models.calls import Caller
+from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
+from holdfast.store.base import StoreOptions
+from holdfast.worker.agents import Agent
+from holdfast.worker.worker import Worker
+from tests.support.proxy import TcpProxy
+from tests.support.turns import QUICK, Gate, entries, rested, said
+from tests.support.waiting import until
+
+
+class FailingStore(NamedTuple):
+    """`with outage():` nothing can be written through `url`. What a test looks at, it reads through `steady_url`."""
+
+    url: str
+    steady_url: str
+    outage: Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def failing_store(request: pytest.FixtureRequest, tmp_path: Path) -> FailingStore:
+    if request.param == "sqlite":
+        path = f"{tmp_path}/holdfast.db"
+
+        @contextmanager
+        def locked() -> Iterator[None]:
+            with Path(f"{path}.lock").open() as file:  # another process in a long write transaction looks like this
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+
+        return FailingStore(f"sqlite:///{path}", f"sqlite:///{path}", locked)
+    url: str = request.getfixturevalue("postgres_proxy_url")
+    proxy: TcpProxy = request.getfixturevalue("postgres_proxy")
+
+    @contextmanager
+    def silent() -> Iterator[None]:
+        proxy.swallow()
+        yield
+        proxy.forward()
+
+    return FailingStore(url, request.getfixturevalue("postgres_url"), silent)
+
+
+def app_on(url: str, agent: Agent, **options: Any) -> App:
+    return App(url, agents=[agent], caller=Caller(policy=QUICK), options=StoreOptions(**options))
+
+
+async def runner_error(worker: Worker, kind: type[BaseException]) -> BaseException:
+    """The first error of this kind that a runner ended with."""
+    while not (found := [error for error in worker.errors if isinstance(error, kind)]):
+        worker._finished.clear()
+        await worker._finished.wait()
+    return found[0]
+
+
+async def test_a_commit_that_fails_for_a_while_is_tried_again_and_never_becomes_a_stop(
+    failing_store: FailingStore,
+) -> None:
+    gate = Gate()
+    model = ScriptedModel([Call(name="gate")], "Done.")
+    app = app_on(failing_store.url, Agent("a", model, tools=[gate.tool()]), deadline_s=0.3)
+    watching = App(failing_store.steady_url)
+    async with watching, app, app.worker() as worker:
+        chat = watching.chat((await app.create("a", "go")).id)
+        await gate.entered.wait()
+        with failing_store.outage():
+            gate.opened.set()
+            await until(lambda: worker.failed_commits)
+        assert await rested(chat) is State.IDLE
+        assert said(await chat.messages())[2:] == [("tool", "through"), ("assistant", "Done.")]
+        assert (await chat.snapshot()).chat.cause is None
+        assert worker.errors == []
+    assert (gate.starts, len(model.requests)) == (1, 2)
+
+
+async def test_a_persist_error_propagates_as_itself_when_the_lease_runs_out_and_the_chat_goes_on(
+    failing_store: FailingStore,
+) -> None:
+    gate = Gate()
+    model = ScriptedModel([Call(name="gate")], "Done.")
+    app = app_on(failing_store.url, Agent("a", model, tools=[gate.tool()]), deadline_s=0.3, lease_ttl_ms=1_500)
+    watching = App(failing_store.steady_url)
+    async with watching, app, app.worker(poll_s=0.2) as worker:
+        chat = watching.chat((await app.create("a", "go")).id)
+        await gate.entered.wait()
+        with failing_store.outage():
+            gate.opened.set()
+            error = await runner_error(worker, StoreError)
+        assert str(error), "readable at the top"
+        assert not isinstance(error.__context__, asyncio.CancelledError)
+        assert await rested(chat) is State.IDLE
+        snapshot = await chat.snapshot()
+        assert (snapshot.chat.cause, snapshot.chat.error) == (None, None)
+        result = said(await chat.messages())[2][1]
+        assert result == "through" or result.startswith("Outcome unknown"), "never a cancellation"
+    assert gate.starts == 1
+
+
+def rewrite(url: str, old: str, new: str) -> None:
+    """Change stored text behind holdfast's back."""
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        connection.execute("UPDATE journal SET body = replace(body, ?, ?)", (old, new))
+        connection.close()
+    else:
+        with psycopg.connect(url) as postgres:
+            postgres.execute("UPDATE journal SET body = replace(body, %s, %s)", (old, new))
+
+
+async def test_a_history_of_newer_code_is_left_to_a_worker_that_knows_it(store_url: str) -> None:
+    model = ScriptedModel("Hello.")
+    app = app_on(store_url, Agent("a", model))
+    async with app:
+        chat = await app.create("a", "a hologram")
+        rewrite(store_url, '"kind":"text"', '"kind":"hologram"')
+        async with app.worker(poll_s=0.1) as worker:
+            await runner_error(worker, UnknownRecord)
+            await until(lambda: not worker.strays)
+            snapshot = await chat.snapshot()
+            assert (snapshot.chat.state, snapshot.chat.unclean) == (State.RUNNING, 0)
+            assert snapshot.chat.wake_at is not None
+            rewrite(store_url, '"kind":"hologram"', '"kind":"text"')
+            assert await rested(chat) is State.IDLE
+    assert len(model.requests) == 1
+
+
+async def test_a_chat_that_breaks_every_runner_fails_with_its_reason_and_the_worker_lives(store_url: str) -> None:
+    app = app_on(store_url, Agent("a", ScriptedModel(after="echo")), limits=Limits(unclean_claims_max=2))
+    async with app:
+        chat, other = await app.create("a", "broken"), await app.create("a")
+        rewrite(store_url, '"kind":"text","text":"broken"', '"kind":"text","text":7')
+        async with app.worker(poll_s=0.1) as worker:
+            await runner_error(worker, CorruptRecord)
+            assert await rested(chat) is State.FAILED
+            error = (await chat.snapshot()).chat.error
+            assert error is not None
+            assert (error.code, error.cause) == ("crash", Cause.CRASH)
+            assert "CorruptRecord" in error.chain[0]
+            await other.send("still there?")
+            assert await rested(other) is State.IDLE
+
+
+class Broken:
+    """A model of somebody else that raises what no model may."""
+
+    name = provider = "broken"
+    context_limit = None
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        raise ZeroDivisionError("tokens per second")
+        yield
+
+
+async def test_a_model_that_breaks_its_contract_is_a_failed_attempt_with_its_story(store_url: str) -> None:
+    fallback = ScriptedModel("Here I am.")
+    app = app_on(store_url, Agent("a", Broken(), fallbacks=[fallback]))
+    async with app, app.worker() as worker:
+        chat = await app.create("a", "go")
+        assert await chat.text() == "Here I am."
+        failed = [entry for entry in await entries(chat) if isinstance(entry, AttemptFailed)]
+        assert {(entry.model, entry.code) for entry in failed} == {("broken", "model_broke")}
+        assert "ZeroDivisionError: tokens per second" in failed[0].error
+        assert worker.errors == []
+    alone = app_on(store_url, Agent("a", Broken()))
+    async with alone, alone.worker():
+        with pytest.raises(TurnFailed, match="ZeroDivisionError: tokens per second"):
+            await (await alone.create("a", "go")).text()
+
+
+async def test_a_stop_while_a_whole_response_cannot_be_committed_keeps_its_text(failing_store: FailingStore) -> None:
+    model = ScriptedModel([Say(text="Half "), Hold(name="here"), Say(text="an answer.")])
+    app = app_on(failing_store.url, Agent("a", model), deadline_s=0.3)
+    watching = App(failing_store.steady_url)
+    async with watching, app, app.worker(poll_s=0.2) as worker:
+        chat = watching.chat((await app.create("a", "go")).id)
+        await model.reached("here")
+        with failing_store.outage():
+            model.resume("here")
+            await until(lambda: worker.failed_commits)
+            if failing_store.url != failing_store.steady_url:
+                await chat.stop()  # comes in another way, and first
+        if failing_store.url == failing_store.steady_url:
+            await chat.stop()
+        assert await rested(chat) is State.IDLE
+        assert said(await chat.messages())[-1] == ("assistant", "Half an answer.")
