@@ -745,14 +745,16 @@ async def test_a_model_with_error_words_of_its_own_is_treated_as_a_broken_server
     assert len(error.errors) == 5
 
 
-async def test_a_bug_in_a_model_is_not_retried_and_comes_out_as_itself(caller: Caller) -> None:
+async def test_a_bug_in_a_model_is_not_retried_and_its_error_stays_in_the_chain(caller: Caller) -> None:
     class Buggy(ScriptedModel):
         async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
             raise KeyError("bug")
             yield
 
-    with pytest.raises(KeyError):
+    with pytest.raises(ModelCallFailed, match="scripted broke: KeyError: 'bug'") as caught:
         await completed(caller, Buggy())
+    assert len(caught.value.attempts) == 1
+    assert isinstance(caught.value.errors[0].__cause__, KeyError)
     assert caller.providers.get("scripted").in_flight == 0
 
 

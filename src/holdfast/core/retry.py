@@ -23,6 +23,7 @@ class Kind(StrEnum):
     PAYMENT = "payment"
     AUTHENTICATION = "authentication"
     NOT_FOUND = "not_found"
+    MODEL_BROKE = "model_broke"  # a model of somebody else raised what no model may
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
     CONTEXT_TOO_LONG = "context_too_long"
     REFUSED = "refused"
@@ -52,6 +53,7 @@ TABLE: Mapping[Kind, Treatment] = MappingProxyType(
         Kind.PAYMENT: _ELSEWHERE,
         Kind.AUTHENTICATION: _ELSEWHERE,
         Kind.NOT_FOUND: _ELSEWHERE,
+        Kind.MODEL_BROKE: _ELSEWHERE,
         Kind.UNSUPPORTED_PARAMETER: Treatment(retried=False, fallback=False, amended=True),
         # The request itself is at fault: the runner may compact, the caller must change it.
         Kind.CONTEXT_TOO_LONG: _NEVER,

@@ -252,7 +252,7 @@ class _Call:
                 return error
         except Exception as error:  # noqa: BLE001  a model from elsewhere that breaks its contract costs an attempt
             if not self._stop:
-                broke = ProviderError(f"{model.name} broke: {type(error).__name__}: {error}", code="model_broke")
+                broke = ProviderError(f"{model.name} broke: {type(error).__name__}: {error}", code=Kind.MODEL_BROKE)
                 broke.__cause__ = error
                 return broke
         if self._stop:
