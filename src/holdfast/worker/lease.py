@@ -51,6 +51,11 @@ class LeaseKeeper:
     def trust_left_ms(self) -> int:
         return max(0, self._trusted_until_ms - self._clock.boot_ms())
 
+    def abandon(self) -> None:
+        """The lease is known to be lost: trust ends at once, and the thread by itself."""
+        self._trusted_until_ms = 0
+        self._stopping.set()
+
     def stop(self, wait_s: float) -> None:
         self._stopping.set()
         self._thread.join(wait_s)

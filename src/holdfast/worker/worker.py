@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import tempfile
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -69,20 +70,21 @@ class Worker:
         self.titles = Titles(store, caller)
         self._keeper: LeaseKeeper | None = None
         self._lock: HostLock | None = None
-        self._runners: dict[str, Runner] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        # By task, not by chat: a chat that rested can be back before its last runner is done.
+        self._runners: dict[asyncio.Task[None], Runner] = {}
         self._services: list[asyncio.Task[None]] = []
         self._caller = caller
         self._models = models
         self._stopping: asyncio.Future[None] | None = None
         self._finished = asyncio.Event()
-        self.strays: dict[str, BaseException | None] = {}  # chats whose runner ended while it held them, and why
+        # Chats whose runner ended while it held them, under which fence, and why.
+        self.strays: deque[tuple[str, int, BaseException | None]] = deque()
         self.errors: list[BaseException] = []
         self.failed_commits = 0
 
     @property
     def running_chats(self) -> list[str]:
-        return list(self._runners)
+        return [runner.chat_id for runner in self._runners.values()]
 
     # --- life ---------------------------------------------------------------------------------------
 
@@ -104,7 +106,8 @@ class Worker:
             lock_path=self._lock.path,
             info=Raw(encode({"agents": sorted(self._agents)})),
         )
-        keeper = self._keeper = LeaseKeeper(self._store, info, self._clock, lambda: _call_in(loop, self._lease_lost))
+        keeper = LeaseKeeper(self._store, info, self._clock, lambda: _call_in(loop, lambda: self._lease_lost(keeper)))
+        self._keeper = keeper
         await self._sync.run(keeper.start)
 
     async def stop(self, grace_s: float | None = None) -> None:
@@ -120,13 +123,13 @@ class Worker:
         await _end(self._services)
         for runner in self._runners.values():
             runner.drain()
-        if self._tasks and grace_s > 0:
-            await asyncio.wait(self._tasks.values(), timeout=grace_s)
+        if self._runners and grace_s > 0:
+            await asyncio.wait(list(self._runners), timeout=grace_s)
         for runner in self._runners.values():
             runner.interrupt(Cause.SHUTDOWN)
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=KILL_S)
-        await _end(list(self._tasks.values()))
+        if self._runners:
+            await asyncio.wait(list(self._runners), timeout=KILL_S)
+        await _end(list(self._runners))
         await self.titles.stop()
         with suppress(HoldfastError):  # the lease's end does the rest
             await self._let_strays_go()
@@ -150,11 +153,12 @@ class Worker:
     async def _claim_forever(self) -> None:
         with self._store.bell.listen(WORK) as listener:
             while True:
+                keeper = self._keeper
                 try:
                     claimed = await self.claim_once()
                 except LeaseLost:
                     claimed = 0
-                    self._lease_lost()
+                    self._lease_lost(keeper)
                 except StoreError as error:
                     claimed = 0
                     log.warning("claim failed", extra={"action": "claim_failed", "error": str(error)})
@@ -188,50 +192,57 @@ class Worker:
             trusted=self._keeper.trusted,
             commit_failed=self._commit_failed,
         )
-        chat_id = snapshot.chat.id
-        runner = self._runners[chat_id] = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
-        task = self._tasks[chat_id] = asyncio.get_running_loop().create_task(runner.run())
-        task.add_done_callback(lambda task: self._runner_done(chat_id, task))
+        runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
+        task = asyncio.get_running_loop().create_task(runner.run())
+        self._runners[task] = runner
+        task.add_done_callback(self._runner_done)
 
     def _commit_failed(self) -> None:
         self.failed_commits += 1
 
-    def _runner_done(self, chat_id: str, task: "asyncio.Task[None]") -> None:
-        runner = self._runners.pop(chat_id, None)
-        self._tasks.pop(chat_id, None)
+    def _runner_done(self, task: "asyncio.Task[None]") -> None:
+        runner = self._runners.pop(task)
+        chat_id = runner.chat_id
         self._finished.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             self.errors = [*self.errors[-99:], error]
             log.error("a runner failed", extra={"action": "runner_failed", "chat": chat_id}, exc_info=error)
-        if runner is not None and runner.holds:
-            self.strays[chat_id] = task.exception() if not task.cancelled() else None
+        if runner.holds:
+            error = None if task.cancelled() else task.exception()
+            self.strays.append((chat_id, runner.snapshot.chat.fence, error))
         self._store.bell.ring((WORK,))
 
-    async def _let_go(self, chat_id: str) -> None:
+    async def _let_go(self, chat_id: str, fence: int, error: BaseException | None) -> None:
         """A runner ended and its chat is perhaps still held by this worker, whose lease is alive: nobody else would
         ever take it. Handed over as what it is: cleanly, or as after a crash if the runner broke.
         """
         snapshot = await self._store.read_chat(chat_id)
-        chat, error = snapshot.chat, self.strays[chat_id]
-        if chat.worker == self.name and chat.state in (State.RUNNING, State.STOPPING):
-            by = Writer(self.name, chat.fence, chat.epoch)
+        chat = snapshot.chat
+        if (chat.worker, chat.fence) == (self.name, fence) and chat.state in (State.RUNNING, State.STOPPING):
+            by = Writer(self.name, fence, chat.epoch)
             event: Event = Release(by=by)
             if isinstance(error, UnknownRecord):
                 event = Release(by=by, delay_ms=UNREADABLE_MS)
             elif error is not None and not isinstance(error, StoreError):
                 event = LeaseExpired(worker=self.name, why=f"{type(error).__name__}: {error}")
             await self._store.commit(snapshot, (event,), new_id("commit"))
-        self.strays.pop(chat_id, None)
 
     async def _let_strays_go(self) -> None:
-        for chat_id in list(self.strays):
-            try:
-                await self._let_go(chat_id)
-            except (CallerError, OwnershipLost):  # it is gone, or not ours any more
-                self.strays.pop(chat_id, None)
+        while self.strays:
+            chat_id, fence, error = self.strays[0]
+            with suppress(CallerError, OwnershipLost):  # it is gone, or not ours any more
+                await self._let_go(chat_id, fence, error)
+            self.strays.popleft()
 
-    def _lease_lost(self) -> None:
-        """Drop everything, then go on as a new worker: nothing is left to hand over."""
+    def _lease_lost(self, keeper: LeaseKeeper | None) -> None:
+        """Drop everything, then go on as a new worker: nothing is left to hand over.
+
+        A lease is lost once: whoever notices next, the claim or the keeper's own renewal, finds another keeper here.
+        """
+        if keeper is None or keeper is not self._keeper:
+            return
+        self._keeper = None
+        keeper.abandon()
         for runner in self._runners.values():
             runner.interrupt(Cause.LEASE_LOST)
         if self._stopping is None:
