@@ -3,19 +3,23 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
+import pytest
 
 from holdfast.app import App, Chat
-from holdfast.core.records import State
+from holdfast.core.records import Cause, State
 from holdfast.models.calls import Caller
-from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
+from holdfast.tools.base import tool
 from holdfast.worker.agents import Agent
 from holdfast.worker.hooks import Hook
 from holdfast.worker.runner import Runner
 from holdfast.worker.worker import Worker
 from tests.support.waiting import until
-from tests.worker.test_loop import QUICK, Gate, rested
+from tests.worker.test_loop import QUICK, WAIT_S, Gate, rested, said
 
 
 class Door:
@@ -53,6 +57,109 @@ async def stop_noticed(chat: Chat, worker: Worker) -> None:
     await until(lambda: runner_of(worker).stop)
 
 
+async def test_a_response_that_was_complete_when_the_stop_came_is_kept_whole(store_url: str) -> None:
+    door = Door()
+    model = ScriptedModel([Say(text="All of it. "), Call(name="gate")])
+    gate = Gate()
+    agent = Agent("a", model, tools=[gate.tool()], hooks=[door.hook("after_model")])
+    async with working(store_url, agent) as (app, worker):
+        chat = await app.create("a", "go")
+        await door.entered.wait()
+        await stop_noticed(chat, worker)
+        door.opened.set()
+        assert await rested(chat) is State.IDLE
+        _, response, result = await chat.messages()
+        assert (response.text, response.stopped) == ("All of it. ", Cause.USER)
+        assert said([result])[0][1].startswith("Never ran: stopped by the user")
+    assert gate.starts == 0
+
+
+async def test_a_stop_between_a_response_and_its_calls_begins_no_body(store_url: str) -> None:
+    door, gate = Door(), Gate()
+    agent = Agent("a", ScriptedModel([Call(name="gate")]), tools=[gate.tool()], hooks=[door.hook("on_step")])
+    async with working(store_url, agent) as (app, worker):
+        chat = await app.create("a", "go")
+        await door.entered.wait()
+        await stop_noticed(chat, worker)
+        door.opened.set()
+        assert await rested(chat) is State.IDLE
+    assert gate.starts == 0
+
+
+async def test_a_lease_that_is_lost_while_a_hook_runs_begins_no_body(store_url: str) -> None:
+    door, gate = Door(), Gate()
+    gate.opened.set()
+    agent = Agent("a", ScriptedModel([Call(name="gate")], "Done."), tools=[gate.tool()], hooks=[door.hook("on_step")])
+    async with working(store_url, agent, lease_ttl_ms=900) as (app, worker):
+        chat = await app.create("a", "go")
+        await door.entered.wait()
+        lost, runner = worker.name, runner_of(worker)
+        await app.store._end_lease(lost)
+        await until(lambda: worker.name != lost)
+        door.opened.set()
+        await until(lambda: runner not in worker._runners.values())
+        assert gate.starts == 0
+        await app.store.sweep()
+        assert await rested(chat) is State.IDLE
+        assert "Outcome unknown" in said(await chat.messages())[2][1]
+    assert gate.starts == 0
+
+
+@pytest.mark.timeout(60)
+async def test_a_runner_that_loses_its_chat_while_it_stops_it_leaves(store_url: str) -> None:
+    entered, let_go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def stubborn() -> str:
+        """Takes its time to end."""
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await let_go.wait()
+        return ""
+
+    agent = Agent("a", ScriptedModel([Call(name="stubborn")], "Done."), tools=[stubborn])
+    async with working(store_url, agent) as (app, worker):
+        chat = await app.create("a", "go")
+        await entered.wait()
+        runner = runner_of(worker)
+        await stop_noticed(chat, worker)
+        await app.store._end_lease(worker.name)
+        async with working(store_url, agent):  # finds the lease over, takes the chat and ends its stop
+            assert await rested(chat) is State.IDLE
+        let_go.set()
+        await until(lambda: runner not in worker._runners.values())
+
+
+async def test_a_turn_that_fails_while_it_is_stopped_lets_the_next_message_run(store_url: str) -> None:
+    door = Door()
+    model = ScriptedModel([Fail(status=400)])
+    async with working(store_url, Agent("a", model, hooks=[door.hook("on_error")])) as (app, worker):
+        chat = await app.create("a", "go")
+        await door.entered.wait()
+        await chat.send("next")
+        await stop_noticed(chat, worker)
+        model.script = ScriptedModel("Fine.").script
+        door.opened.set()
+        assert await rested(chat) is State.IDLE
+        assert said(await chat.messages()) == [("user", "go"), ("user", "next"), ("assistant", "Fine.")]
+    assert len(model.requests) == 2
+
+
+async def test_a_stop_while_the_worker_drains_keeps_what_was_said(store_url: str) -> None:
+    model = ScriptedModel([Say(text="Half an "), Hold(name="here"), Stall()])
+    async with working(store_url, Agent("a", model)) as (app, worker):
+        chat = await app.create("a", "go")
+        await model.reached("here")
+        draining = asyncio.ensure_future(worker.stop(WAIT_S))
+        await until(lambda: runner_of(worker)._draining)
+        await chat.stop()
+        await draining
+        assert await chat.state() is State.IDLE
+        assert said(await chat.messages())[-1] == ("assistant", "Half an ")
+
+
 async def test_a_chat_that_is_back_before_its_last_runner_is_done_is_still_handed_over(store_url: str) -> None:
     door, gate = Door(), Gate()
     agent = Agent(
@@ -82,3 +189,34 @@ async def test_a_lease_is_lost_once_however_many_notice(store_url: str) -> None:
         assert await rested(chat) is State.IDLE
         live = [lease.worker for lease in await app.store.list_workers() if lease.expires_in_ms > 0]
         assert live == [worker.name]
+
+
+async def test_what_nobody_foresaw_fails_the_chat_and_says_why(store_url: str) -> None:
+    def deps(chat_id: str) -> Any:
+        raise KeyError("no such tenant")
+
+    gate = Gate()
+    model = ScriptedModel([Call(name="gate")], "Done.")
+    async with working(store_url, Agent("a", model, tools=[gate.tool()], deps=deps)) as (app, worker):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.FAILED
+        error = (await chat.snapshot()).chat.error
+        assert error is not None
+        assert (error.code, error.message) == ("internal", "KeyError: 'no such tenant'")
+        await until(lambda: worker.errors)
+
+
+async def test_a_validator_that_breaks_is_a_tool_error(store_url: str) -> None:
+    def check(value: int) -> int:
+        raise LookupError("no such account")
+
+    @tool
+    async def pay(account: Annotated[int, pydantic.AfterValidator(check)]) -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedModel([Call(name="pay", arguments={"account": 1})], "Done.")
+    async with working(store_url, Agent("a", model, tools=[pay])) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        assert ("tool", "LookupError: no such account") in said(await chat.messages())

@@ -98,8 +98,10 @@ def _returned(work: "asyncio.Task[str]") -> Returned:
     error = work.exception()
     if error is None:
         return Returned(content=work.result())
-    assert isinstance(error, ToolFailed), error
-    return Returned(content=str(error), error=True)
+    if isinstance(error, ToolFailed):
+        return Returned(content=str(error), error=True)
+    # From around the body: a validator of the tool's own types, say.
+    return Returned(content=f"{type(error).__name__}: {error}", error=True)
 
 
 def _forget(work: "asyncio.Task[Any]") -> None:

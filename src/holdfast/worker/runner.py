@@ -10,6 +10,7 @@ and another one goes on from the snapshot. Work is ended with a cause, and the c
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
@@ -47,7 +48,16 @@ from holdfast.core.records import (
     ToolResult,
     attempt_id,
 )
-from holdfast.errors import ModelCallFailed, OutputInvalid, RefusedError, StaleWriter, StoreError
+from holdfast.errors import (
+    HoldfastError,
+    ModelCallFailed,
+    OutputInvalid,
+    OwnershipLost,
+    RefusedError,
+    StaleWriter,
+    StoreError,
+    UnknownRecord,
+)
 from holdfast.ids import new_id
 from holdfast.models.assemble import parts_of_deltas
 from holdfast.models.base import Model, Request, Usage
@@ -110,6 +120,7 @@ class Runner:
         self.chat_id = snapshot.chat.id
         self.stop: Stop[Cause] = Stop()
         self._draining = False
+        self._lost = False  # the chat is not ours any more: whatever else was asked for, nothing is to be done
         self._attempts = 0
         self._past = Past(shared.store, self.chat_id)
         self._bodies: dict[str, Body] = {}
@@ -134,7 +145,9 @@ class Runner:
         self._changed.set()
 
     def interrupt(self, cause: Cause) -> None:
-        """End what runs, now. The first cause stays."""
+        """End what runs, now. The first cause stays, but a chat that is lost is left whatever else was to be done."""
+        self._lost = self._lost or cause is Cause.LEASE_LOST
+        self._draining = self._draining or cause is Cause.SHUTDOWN
         if self.stop.set(cause):
             self._changed.set()
             for body in self._bodies.values():
@@ -148,12 +161,15 @@ class Runner:
         try:
             while not await self._leaves():
                 try:
-                    await self._act()
+                    await self._step()
                 except _Moved as moved:
                     log.debug("moved", extra={"action": "moved", "chat": self.chat_id, "why": str(moved)})
                     await self._look_again()
-                except _TurnFailed as failed:
-                    await self._fail(failed.failure)
+                except (StoreError, OwnershipLost, UnknownRecord):
+                    raise
+                except Exception as error:
+                    await self._give_up(error)
+                    raise
         finally:
             watch.cancel()
             await self._end_bodies()
@@ -161,13 +177,26 @@ class Runner:
         if self._broken is not None:
             raise self._broken
 
+    async def _step(self) -> None:
+        try:
+            await self._act()
+        except _TurnFailed as failed:
+            await self._fail(failed.failure)
+
+    async def _give_up(self, error: Exception) -> None:
+        """Nobody foresaw this. The chat fails and says why; if it stayed ours, nobody would ever drive it again."""
+        await self._end_bodies()
+        code = error.code if isinstance(error, HoldfastError) else "internal"
+        failure = Failure(code=code, message=f"{type(error).__name__}: {error}")
+        with contextlib.suppress(_Moved):
+            await self._commit(ev.Fail(by=self._by, error=failure))
+
     async def _leaves(self) -> bool:
-        if self._broken is not None:
-            raise self._broken
-        cause = self.stop.cause
-        if cause is Cause.LEASE_LOST:
+        if self._lost:
             return True
-        if cause is Cause.SHUTDOWN or (self._draining and not self._body_tasks and self.holds):
+        # A stop that is being carried out is finished first: what it cut off is in this runner's hands.
+        at_a_boundary = not self._body_tasks and self.holds and self.snapshot.chat.state is State.RUNNING
+        if self.stop.cause is Cause.SHUTDOWN or (self._draining and at_a_boundary):
             await self._release()
             return True
         return False
@@ -179,6 +208,8 @@ class Runner:
         return chat.worker == self._shared.worker and chat.state in (State.RUNNING, State.STOPPING)
 
     async def _act(self) -> None:
+        if self._broken is not None:
+            raise self._broken
         action = next_action(self.snapshot, self._shared.worker, self._agent.budget, self._shared.clock.wall_ms())
         match action:
             case AskModel():
@@ -198,7 +229,7 @@ class Runner:
                 # Compaction comes with the models' context limits; until then the request is answered, not ignored.
                 await self._commit(ev.FinishCompaction(by=self._by, error="compaction is not available yet"))
             case Leave():
-                self.stop.set(Cause.LEASE_LOST)
+                self._lost = True
             case _:
                 assert_never(action)
 
@@ -237,8 +268,11 @@ class Runner:
                 if not self._shared.trusted():
                     raise
                 await asyncio.sleep(0.1)
-        if self.snapshot.chat.state is State.STOPPING and not self.stop:
-            self.interrupt(self.snapshot.chat.cause or Cause.USER)
+        if self.snapshot.chat.state is State.STOPPING:
+            if not self.stop:
+                self.interrupt(self.snapshot.chat.cause or Cause.USER)
+        elif self.stop.cause in (Cause.USER, Cause.SUPERSEDED):
+            self.stop = Stop()  # that stop is over: the turn it was to end failed
 
     # --- commits ----------------------------------------------------------------------------------------
 
@@ -375,15 +409,14 @@ class Runner:
             else:
                 await self._commit_with(responded, await self._what_follows(message))
         except _Moved:
-            # A stop came first: the whole response is then what it cut off.
-            self._partial = Stopped(cause=Cause.USER, message=message, n=outcome.n)
+            # If it was a stop, it keeps what the model had said, which is all of it.
+            whole = message if outcome.message.parts else None
+            self._partial = Stopped(cause=self.stop.cause or Cause.USER, message=whole, n=outcome.n)
             raise
         self._past.learn(self.snapshot, {before.chat.length: message})
         self._ask_for_title()
         await self._run_hooks("on_step", message)
-        for call in self.snapshot.calls:
-            if call.state is CallState.STARTED and call.id not in self._bodies:
-                self._begin(call, message)
+        self._begin_started(message)
         if not self.holds or self.snapshot.chat.turn != before.chat.turn:
             await self._turn_ended()
 
@@ -435,6 +468,8 @@ class Runner:
     async def _fail(self, failure: Failure) -> None:
         await self._run_hooks("on_error", failure)
         await self._commit(ev.Fail(by=self._by, error=failure))
+        if self.stop:
+            await self._look_again()
         await self._turn_ended()
 
     async def _turn_ended(self) -> None:
@@ -487,12 +522,7 @@ class Runner:
         if begin:
             changed = {call_id: text for call_id in begin if (text := ready[call_id]) is not None}
             await self._commit(ev.StartCalls(by=self._by, call_ids=tuple(begin), arguments=changed))
-            if not self._shared.trusted():
-                self.interrupt(Cause.LEASE_LOST)
-                return
-            for started in self.snapshot.calls:
-                if started.id in ready and started.state is CallState.STARTED and started.id not in self._bodies:
-                    self._begin(started, message)
+            self._begin_started(message)
         elif ready:
             await self._await_change()
 
@@ -541,6 +571,18 @@ class Runner:
             by=self._by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at
         )
 
+    def _begin_started(self, message: Message) -> None:
+        """The bodies of calls whose start is committed, unless nobody wants them any more: a stop then answers them, a
+        release plans them again.
+        """
+        if not self._shared.trusted():
+            self.interrupt(Cause.LEASE_LOST)
+        if self.stop or self._lost:
+            return
+        for call in self.snapshot.calls:
+            if call.state is CallState.STARTED and call.id not in self._bodies:
+                self._begin(call, message)
+
     def _begin(self, call: Call, message: Message) -> None:
         tool = self._agent.tools[call.name]
         part = next(part for part in message.calls if part.call_id == call.id)
@@ -561,6 +603,7 @@ class Runner:
         self._body_tasks.discard(task)
         self._changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a call's outcome was not committed", extra={"action": "outcome_lost"}, exc_info=error)
             self._broken = self._broken or error
 
     async def _run_body(self, body: Body, call: Call, arguments: str) -> None:
