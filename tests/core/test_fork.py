@@ -5,7 +5,7 @@ import pytest
 from holdfast.core import events as ev
 from holdfast.core import history
 from holdfast.core.apply import Refused
-from holdfast.core.journal import ChatCreated
+from holdfast.core.journal import ChatCreated, MessageAdded
 from holdfast.core.records import Synthetic
 from tests.support import invariants
 from tests.support.situations import answered, call_started_beside_planned, model_next_with_queue, waiting
@@ -60,6 +60,16 @@ def test_a_fork_of_what_was_cut_away_has_what_is_left() -> None:
     story = call_started_beside_planned()
     story.edits(0)
     assert forked(story).ids == []
+
+
+def test_an_attempt_of_a_fork_is_not_taken_for_one_whose_message_was_copied() -> None:
+    """A client knows by an attempt's number which preview a message replaces."""
+    story = forked(answered())
+    story.sends("m2")
+    story.claimed().says().finishes()
+    attempts = [entry.attempt for entry in story.journal if isinstance(entry, MessageAdded) and entry.attempt]
+    assert len(attempts) == 2
+    assert attempts[0] < attempts[1]
 
 
 @pytest.mark.parametrize("end", [-1, 3])

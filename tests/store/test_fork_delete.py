@@ -197,7 +197,7 @@ async def test_a_chat_can_be_forked_in_any_state_and_goes_on_itself(store: Store
     assert await store.read_chat("c1") == before
     fork = (await store.read_chat("c2")).chat
     assert (fork.state, fork.worker, fork.wake_at, fork.error) == (State.IDLE, None, None, None)
-    assert (fork.fence, fork.epoch, fork.turn, fork.cause) == (0, 0, 0, None)
+    assert (fork.fence, fork.epoch, fork.turn, fork.cause) == (before.chat.fence, 0, 0, None)
     assert texts(await history(store, "c2"))[:2] == ["hello", "hi"]
     await check(store, "c1")
     await check(store, "c2")

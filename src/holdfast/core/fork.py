@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from holdfast.core import journal
 from holdfast.core.apply import Change, Line, Refused
 from holdfast.core.codec import encode
-from holdfast.core.records import CallState, Chat, Message, Role, Snapshot, Synthetic, ToolResult
+from holdfast.core.records import CallState, Chat, Message, Role, Snapshot, Synthetic, ToolResult, last_attempt_of
 
 
 def fork(
@@ -36,6 +36,9 @@ def fork(
         version=1,
         seq=1,
         length=end,
+        # Copied messages name the attempts they came from: the fork's own are numbered above them.
+        fence=source.chat.fence,
+        attempt_ended=last_attempt_of(source.chat.fence),
     )
     created = Change(
         before=None,
