@@ -4,6 +4,7 @@ Its lease is alive, so nobody else would ever take them. (A connection that was 
 """
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -109,3 +110,22 @@ async def test_claims_at_the_same_time_hand_over_each_chat_once(store: Store, tu
     heard += await claim_until_heard(hand, 12 - len(heard))
     assert sorted(snapshot.chat.id for snapshot in heard) == sorted(f"c{n}" for n in range(12))
     hand.close()
+
+
+@pytest.mark.parametrize("turns", range(1, 20, 3))
+async def test_a_claim_that_was_cancelled_and_then_refused_complains_to_nobody(store: Store, turns: int) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    hand = Hand(store)
+    await store._end_lease(hand.name)
+    claim = asyncio.ensure_future(hand.claim())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    claim.cancel()
+    await asyncio.wait((claim,))
+    if not claim.cancelled():
+        assert isinstance(claim.exception(), LeaseLost)
+    hand.close()
+    await store.close()
+    gc.collect()
+    assert complaints == []

@@ -255,8 +255,13 @@ class Transactor:
         """A task that lives until it is done, whoever forgets it."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits gets it; if nobody does any more, there is nothing to report
 
     async def finish(self, wait_s: float) -> None:
         """What was asked for before is answered, or at its deadline."""
