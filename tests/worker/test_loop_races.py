@@ -15,11 +15,11 @@ from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Hook
+from holdfast.worker.hooks import Hook, RunContext
 from holdfast.worker.runner import Runner
 from holdfast.worker.worker import Worker
+from tests.support.turns import QUICK, WAIT_S, Gate, rested, said
 from tests.support.waiting import until
-from tests.worker.test_loop import QUICK, WAIT_S, Gate, rested, said
 
 
 class Door:
@@ -29,13 +29,10 @@ class Door:
         self.entered = asyncio.Event()
         self.opened = asyncio.Event()
 
-    async def __call__(self, about: Any) -> None:
-        self.entered.set()
-        await self.opened.wait()
-
     def hook(self, point: Any) -> Hook:
-        async def callback(about: Any) -> None:
-            await self(about)
+        async def callback(about: Any, context: RunContext) -> None:
+            self.entered.set()
+            await self.opened.wait()
 
         return Hook(point, callback)
 
@@ -189,21 +186,6 @@ async def test_a_lease_is_lost_once_however_many_notice(store_url: str) -> None:
         assert await rested(chat) is State.IDLE
         live = [lease.worker for lease in await app.store.list_workers() if lease.expires_in_ms > 0]
         assert live == [worker.name]
-
-
-async def test_what_nobody_foresaw_fails_the_chat_and_says_why(store_url: str) -> None:
-    def deps(chat_id: str) -> Any:
-        raise KeyError("no such tenant")
-
-    gate = Gate()
-    model = ScriptedModel([Call(name="gate")], "Done.")
-    async with working(store_url, Agent("a", model, tools=[gate.tool()], deps=deps)) as (app, worker):
-        chat = await app.create("a", "go")
-        assert await rested(chat) is State.FAILED
-        error = (await chat.snapshot()).chat.error
-        assert error is not None
-        assert (error.code, error.message) == ("internal", "KeyError: 'no such tenant'")
-        await until(lambda: worker.errors)
 
 
 async def test_a_validator_that_breaks_is_a_tool_error(store_url: str) -> None:

@@ -572,7 +572,7 @@ class Runner:
         )
 
     def _begin_started(self, message: Message) -> None:
-        """The bodies of calls whose start is committed, unless nobody wants them any more: a stop then answers them, a
+        """Begin the bodies of calls whose start is committed. If nobody wants them any more, a stop answers them or a
         release plans them again.
         """
         if not self._shared.trusted():
