@@ -14,15 +14,17 @@ class Program:
     """`with Program("tests.fleet.claimer", url) as program:` It is killed on the way out, if it still lives.
 
     What it prints is read line by line; `say` writes a line to it, `finish` waits for its end and its last words.
+    With `errors`, its standard error is a pipe to us.
     """
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(self, module: str, *arguments: str, errors: bool = False) -> None:
         self.name = module.rpartition(".")[2]
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if errors else None,
             text=True,
         )
 
@@ -55,7 +57,7 @@ class Program:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(30)
-        for stream in (self.process.stdin, self.process.stdout):
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 with suppress(BrokenPipeError):
                     stream.close()

@@ -2,10 +2,14 @@
 
 The kernel drops the lock with the process, however it ends. Pids are not used: they are reused, a killed process
 that nobody reaped still has one, and containers have their own.
+
+A `flock` belongs to the open file, not to the process. The worker's guard inherits the descriptor, so the lock is
+free only when both are gone: a worker does not count as dead while its children are still being ended.
 """
 
 import fcntl
 import os
+import weakref
 
 
 class HostLock:
@@ -20,12 +24,32 @@ class HostLock:
         except OSError:
             os.close(self._fd)
             raise
+        _held.add(self)
+
+    def fileno(self) -> int:
+        """For the guard to inherit. Only while the lock is held."""
+        assert self._fd is not None
+        return self._fd
 
     def release(self) -> None:
         if self._fd is not None:
             _remove(self.path)
             os.close(self._fd)
             self._fd = None
+
+
+_held: "weakref.WeakSet[HostLock]" = weakref.WeakSet()
+
+
+def _let_go_in_a_fork() -> None:
+    """A forked child that does not exec (multiprocessing) would hold the lock for us after our death."""
+    for lock in _held:
+        if lock._fd is not None:
+            os.close(lock._fd)
+            lock._fd = None
+
+
+os.register_at_fork(after_in_child=_let_go_in_a_fork)
 
 
 def is_dead(path: str) -> bool:

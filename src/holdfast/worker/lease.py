@@ -17,6 +17,7 @@ log = logging.getLogger("holdfast.lease")
 
 RENEWALS_PER_TTL = 3.3
 MARGIN_SHARE = 0.1
+RETRY_S = 1.0
 
 
 class LeaseKeeper:
@@ -45,20 +46,19 @@ class LeaseKeeper:
             raise LeaseLost(self._worker.worker)
 
     def trusted(self) -> bool:
-        return self._clock.boot_ms() < self._trusted_until_ms
+        return not self._stopping.is_set() and self._clock.boot_ms() < self._trusted_until_ms
 
     @property
     def trust_left_ms(self) -> int:
         return max(0, self._trusted_until_ms - self._clock.boot_ms())
 
-    def abandon(self) -> None:
-        """The lease is known to be lost: trust ends at once, and the thread by itself."""
-        self._trusted_until_ms = 0
-        self._stopping.set()
-
     def stop(self, wait_s: float) -> None:
-        self._stopping.set()
+        self.abandon()
         self._thread.join(wait_s)
+
+    def abandon(self) -> None:
+        """No trust from now on. The thread retires the lease and ends; nobody waits for it."""
+        self._stopping.set()
 
     def _serve(self) -> None:
         try:
@@ -72,16 +72,26 @@ class LeaseKeeper:
             line.register(self._worker)
             self._trust_from(began)
             self._registered.set()
-            while not self._stopping.wait(self._ttl_ms / 1000 / RENEWALS_PER_TTL):
-                if not self._renew(line):
-                    return
-            line.retire(self._worker.worker)
+            self._keep(line)
+            if self._stopping.is_set():
+                line.retire(self._worker.worker)
         except HoldfastError as error:
             self._error = error
             log.error("lease", extra={"action": "lease_failed", "worker": self._worker.worker}, exc_info=error)
         finally:
-            self._registered.set()
             line.close()
+            if self._registered.is_set() and not self._stopping.is_set():
+                self._on_lost()
+            self._registered.set()
+
+    def _keep(self, line: LeaseLine) -> None:
+        """Until we stop, or trust is gone: because the lease is, or because nobody could tell."""
+        wait_s = interval_s = self._ttl_ms / 1000 / RENEWALS_PER_TTL
+        while not self._stopping.wait(min(wait_s, self.trust_left_ms / 1000)):
+            renewed = self._renew(line)
+            if not renewed and not self.trusted():
+                return
+            wait_s = interval_s if renewed else min(RETRY_S, interval_s)
 
     def _renew(self, line: LeaseLine) -> bool:
         began = self._clock.boot_ms()
@@ -89,13 +99,12 @@ class LeaseKeeper:
             line.renew(self._worker.worker)
         except LeaseLost:
             self._trusted_until_ms = 0
-            self._on_lost()
             return False
         except HoldfastError as error:
-            # Tried again at the next interval; trust runs out by itself.
+            # Tried again while there is trust, which runs out by itself.
             self.failed_renewals += 1
             log.warning("renewal failed", extra={"action": "renewal_failed", "error": str(error)})
-            return True
+            return False
         self._trust_from(began)
         self.renewals += 1
         return True

@@ -26,10 +26,12 @@ from holdfast.store.hostlock import HostLock
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.deltas import DeltaFlusher
+from holdfast.worker.guard import Guard
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.runner import Runner, Shared
 from holdfast.worker.titles import Titles
+from holdfast.worker.watchdog import HARD_LIMIT_S, Watchdog, last_words
 
 log = logging.getLogger("holdfast.worker")
 
@@ -55,6 +57,7 @@ class Worker:
         chats_max: int = CHATS_MAX,
         poll_s: float = POLL_S,
         grace_s: float = GRACE_S,
+        hard_limit_s: float | None = HARD_LIMIT_S,
     ) -> None:
         self.name = new_id("worker")
         self._store = store
@@ -68,8 +71,13 @@ class Worker:
         self.hooks = Hooks(self._sync.run)
         self._plugins = plugins
         self.titles = Titles(store, caller)
+        # Starting and stopping never wait for a thread that some tool has blocked.
+        self._upkeep = SyncPool(2)
+        self._hard_limit_s = hard_limit_s
         self._keeper: LeaseKeeper | None = None
         self._lock: HostLock | None = None
+        self.guard: Guard | None = None
+        self.watchdog: Watchdog | None = None
         # By task, not by chat: a chat that rested can be back before its last runner is done.
         self._runners: dict[asyncio.Task[None], Runner] = {}
         self._services: list[asyncio.Task[None]] = []
@@ -91,10 +99,38 @@ class Worker:
     async def start(self) -> None:
         folder = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
         self._lock = HostLock(str(folder / f"{self.name}.lock"))
-        await self._register()
+        try:
+            await self._protect(self._lock)
+            await self._register()
+        except BaseException:
+            await self._leave()
+            raise
         self._deltas.start()
         loop = asyncio.get_running_loop()
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
+
+    async def _protect(self, lock: HostLock) -> None:
+        """Before anything is claimed: what ends our children when we die, and us when we hang."""
+        guard = self.guard = Guard(lock.fileno(), self._hard_limit_s)
+        await self._upkeep.run(guard.start)
+        last_words.install()
+        self.watchdog = Watchdog(self._clock, guard.beat, guard.rest, self._hard_limit_s)
+        self.watchdog.start()
+
+    async def _leave(self) -> None:
+        """The children first: nobody may think that this worker is gone while they run."""
+        upkeep, guard, keeper = self._upkeep, self.guard, self._keeper
+        if self.watchdog is not None:
+            self.watchdog.stop()
+            last_words.remove()
+        if guard is not None:
+            await upkeep.run(guard.stop)
+        if keeper is not None:
+            await upkeep.run(lambda: keeper.stop(self._store.options.deadline_s))
+        self._sync.stop()
+        upkeep.stop()
+        if self._lock is not None:
+            self._lock.release()
 
     async def _register(self) -> None:
         assert self._lock is not None
@@ -108,7 +144,12 @@ class Worker:
         )
         keeper = LeaseKeeper(self._store, info, self._clock, lambda: _call_in(loop, lambda: self._lease_lost(keeper)))
         self._keeper = keeper
-        await self._sync.run(keeper.start)
+        try:
+            await self._upkeep.run(keeper.start)
+        except BaseException:
+            self._keeper = None
+            keeper.abandon()  # it may still get its lease, after we gave up: then it hands it back
+            raise
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Claim no more, let steps finish within the grace, then end them with cause `shutdown` and release all.
@@ -120,9 +161,9 @@ class Worker:
         await asyncio.shield(self._stopping)
 
     async def _drain(self, grace_s: float) -> None:
+        self._drain_runners()  # at once: a step that ends while the services do begins no other
         await _end(self._services)
-        for runner in self._runners.values():
-            runner.drain()
+        self._drain_runners()
         if self._runners and grace_s > 0:
             await asyncio.wait(list(self._runners), timeout=grace_s)
         for runner in self._runners.values():
@@ -134,12 +175,11 @@ class Worker:
         with suppress(HoldfastError):  # the lease's end does the rest
             await self._let_strays_go()
         await self._deltas.stop()
-        if self._keeper is not None:
-            keeper = self._keeper
-            await self._sync.run(lambda: keeper.stop(self._store.options.deadline_s))
-        self._sync.stop()
-        if self._lock is not None:
-            self._lock.release()
+        await self._leave()
+
+    def _drain_runners(self) -> None:
+        for runner in self._runners.values():
+            runner.drain()
 
     async def __aenter__(self) -> "Worker":
         await self.start()
@@ -167,17 +207,19 @@ class Worker:
 
     async def claim_once(self) -> int:
         room = self._chats_max - len(self._runners)
-        if room <= 0 or self._keeper is None or not self._keeper.trusted():
+        keeper = self._keeper
+        if room <= 0 or keeper is None or not keeper.trusted():
             self._finished.clear()
             return 0
         await self._let_strays_go()
         snapshots = await self._store.claim_chats(self.name, dict.fromkeys(self._agents, room), room)
+        if keeper is not self._keeper:
+            return 0  # claimed under a lease that was lost meanwhile: they are taken back like all its others
         for snapshot in snapshots:
-            self._drive(snapshot)
+            self._drive(snapshot, keeper)
         return len(snapshots)
 
-    def _drive(self, snapshot: Snapshot) -> None:
-        assert self._keeper is not None
+    def _drive(self, snapshot: Snapshot, keeper: LeaseKeeper) -> None:
         shared = Shared(
             store=self._store,
             worker=self.name,
@@ -189,7 +231,7 @@ class Worker:
             plugins=self._plugins,
             titles=self.titles,
             clock=self._clock,
-            trusted=self._keeper.trusted,
+            trusted=keeper.trusted,
             commit_failed=self._commit_failed,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
@@ -250,8 +292,8 @@ class Worker:
             self._services.append(task)
 
     async def _come_back(self) -> None:
-        self.name = new_id("worker")
         while True:
+            self.name = new_id("worker")  # a registration that failed may have been written all the same
             try:
                 await self._register()
                 return

@@ -1,0 +1,278 @@
+"""A loop that stands still is seen, told of with its stack, and ended at the hard limit; one that slept is not."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from holdfast.app import App
+from holdfast.clock import SystemClock
+from holdfast.core.records import State
+from holdfast.store.base import StoreOptions
+from holdfast.tools.base import Tool, tool
+from holdfast.worker import watchdog
+from holdfast.worker.watchdog import STALLS_KEPT, Watchdog, describe_tasks, install_signal_dump, last_words
+from tests.support.programs import Program
+from tests.support.waiting import until
+from tests.worker.lone import make_agent
+
+BOUND_S = 30.0
+
+
+def quick() -> Tool:
+    async def work() -> str:
+        """Do it."""
+        return "done elsewhere"
+
+    made: Tool = tool(replay="pure", name="work")(work)
+    return made
+
+
+@pytest.fixture
+async def bystander(store_url: str) -> AsyncIterator[App]:
+    """Another process's worker would use this app: the same store, the same agent, a tool that is quick."""
+    async with App(store_url, [make_agent(quick())], options=StoreOptions(lease_ttl_ms=2_000)) as app:
+        yield app
+
+
+async def hear(program: Program) -> str:
+    return await asyncio.get_running_loop().run_in_executor(None, program.hear)
+
+
+async def figures(program: Program) -> dict[str, Any]:
+    program.say("figures")
+    found: dict[str, Any] = json.loads(await hear(program))
+    return found
+
+
+async def results(app: App, chat_id: str) -> list[str]:
+    return [message.parts[0].content for message in await app.chat(chat_id).messages() if message.role == "tool"]  # type: ignore[union-attr]
+
+
+# --- whole processes --------------------------------------------------------------------------------
+
+
+async def test_a_callback_that_blocks_the_loop_beyond_the_ttl_costs_no_lease_and_is_recorded(
+    store_url: str, bystander: App
+) -> None:
+    with Program("tests.worker.lone", store_url, "block", "1500", "60") as program:
+        assert await hear(program) == "ready"
+        chat = await bystander.create("lone", "go")
+        assert await hear(program) == "block"
+        before = (await bystander.store.list_workers())[0].worker
+        async with bystander.worker(poll_s=0.2) as other:
+            assert await chat.wait(BOUND_S) is State.IDLE
+            assert other.running_chats == []
+        assert await results(bystander, chat.id) == ["block"], "nobody else ran it"
+        seen = await figures(program)
+        assert seen["name"] == before, "the lease is the same"
+        assert seen["count"] == 1
+        assert seen["longest_ms"] >= 1_000
+        stall = seen["stalls"][0]
+        assert "time.sleep(2.5)" in stall["stack"]
+        assert not stall["frozen"]
+        program.process.stdin.close()  # type: ignore[union-attr]
+        assert program.process.wait(BOUND_S) == 0
+
+
+@pytest.mark.parametrize(("kind", "culprit"), [("seize", "in match"), ("hang", "in work")])
+async def test_past_the_hard_limit_the_process_ends_with_its_stacks_and_the_chat_goes_on_elsewhere(
+    store_url: str, bystander: App, kind: str, culprit: str
+) -> None:
+    with Program("tests.worker.lone", store_url, kind, "30000", "2", errors=True) as program:
+        assert await hear(program) == "ready"
+        chat = await bystander.create("lone", "go")
+        assert await hear(program) == kind
+        loop = asyncio.get_running_loop()
+        _, errors = await loop.run_in_executor(None, lambda: program.process.communicate(timeout=BOUND_S))
+        assert program.process.returncode == signal.SIGXCPU
+        assert culprit in errors
+        assert "holdfast/worker/watchdog.py" in errors, "all threads, not only the one"
+        async with bystander.worker(poll_s=0.2):
+            assert await chat.wait(BOUND_S) is State.IDLE
+        assert await results(bystander, chat.id) == ["done elsewhere"]
+
+
+async def test_a_process_that_was_stopped_beyond_ttl_and_hard_limit_drops_what_it_lost_and_goes_on(
+    store_url: str, bystander: App
+) -> None:
+    with Program("tests.worker.lone", store_url, "wait", "1500", "1") as program:
+        assert await hear(program) == "ready"
+        lost = await bystander.create("lone", "go")
+        assert await hear(program) == "wait"
+        before = (await figures(program))["name"]
+        os.kill(program.pid, signal.SIGSTOP)
+        async with bystander.worker(poll_s=0.2):
+            assert await lost.wait(BOUND_S) is State.IDLE  # the lease ran out, and this one took over
+        assert await results(bystander, lost.id) == ["done elsewhere"]
+        os.kill(program.pid, signal.SIGCONT)
+
+        # It is on its feet again as a new worker. The chat that it takes now waits in its tool.
+        await bystander.create("lone", "go")
+        assert await hear(program) == "wait"
+        seen = await figures(program)
+        assert seen["name"] != before
+        assert any(stall["frozen"] for stall in seen["stalls"])
+        assert program.process.poll() is None
+        assert await results(bystander, lost.id) == ["done elsewhere"]
+
+
+async def test_sigusr1_shows_all_threads_and_all_tasks_and_the_process_goes_on(store_url: str) -> None:
+    with Program("tests.worker.lone", store_url, "quick", "30000", "60", errors=True) as program:
+        assert await hear(program) == "ready"
+        program.process.send_signal(signal.SIGUSR1)
+        lines: list[str] = []
+        stderr = program.process.stderr
+        assert stderr is not None
+        while "asyncio tasks" not in "".join(lines):
+            lines.append(await asyncio.get_running_loop().run_in_executor(None, stderr.readline))
+            assert lines[-1], "it ended"
+        await figures(program)
+        program.process.stdin.close()  # type: ignore[union-attr]
+        text = "".join(lines) + await asyncio.get_running_loop().run_in_executor(None, stderr.read)
+        assert program.process.wait(BOUND_S) == 0
+    assert "holdfast/worker/lease.py" in text, "a thread"
+    assert "in _claim_forever" in text, "a task"
+
+
+# --- the parts --------------------------------------------------------------------------------------
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.beats = 0
+        self.rests = 0
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def rest(self) -> None:
+        self.rests += 1
+
+
+@pytest.fixture
+async def ledger() -> Ledger:
+    return Ledger()
+
+
+def stall_for_a_moment() -> None:
+    time.sleep(watchdog.STALL_S + 0.7)
+
+
+async def test_a_stall_is_recorded_with_the_stack_of_what_blocks_and_beats_stay_away_meanwhile(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    dog = Watchdog(SystemClock(), ledger.beat, ledger.rest)
+    dog.start()
+    try:
+        await until(lambda: ledger.beats)
+        assert (dog.stalls, dog.stall_count) == ([], 0)
+        beats = ledger.beats
+        with caplog.at_level(logging.WARNING, "holdfast.watchdog"):
+            stall_for_a_moment()
+            assert ledger.beats <= beats + 1, "one answer may have been on its way"
+            assert [stall.lasted_ms for stall in dog.stalls] == [None], "it is shown while it lasts"
+            assert (dog.stall_count, dog.lag_ms >= 1_000, dog.longest_stall_ms >= 1_000) == (1, True, True)
+            await until(lambda: dog.stalls[0].lasted_ms)
+    finally:
+        dog.stop()
+    (stall,) = dog.stalls
+    assert "stall_for_a_moment" in stall.stack
+    assert not stall.frozen
+    assert dog.longest_stall_ms == stall.lasted_ms
+    assert {record.action for record in caplog.records} == {"loop_stalled"}  # type: ignore[attr-defined]
+    await until(lambda: ledger.rests)
+    assert [thread.name for thread in threading.enumerate() if thread.name == "holdfast-watchdog"] == []
+
+
+async def test_only_the_last_stalls_are_kept_and_all_are_counted(ledger: Ledger) -> None:
+    dog = Watchdog(SystemClock(), ledger.beat, ledger.rest)
+    for n in range(STALLS_KEPT + 5):
+        dog._take_answer(2.0 + n)
+    assert len(dog.stalls) == STALLS_KEPT
+    assert (dog.stall_count, dog.longest_stall_ms) == (STALLS_KEPT + 5, (2 + STALLS_KEPT + 4) * 1000)
+
+
+def test_a_loop_between_two_runs_is_not_watched(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Ledger()
+
+    async def make() -> Watchdog:
+        return Watchdog(SystemClock(), ledger.beat, ledger.rest)
+
+    loop = asyncio.new_event_loop()
+    dog = loop.run_until_complete(make())
+    dog._ask(time.monotonic() - 100.0)
+    dog.look()
+    assert (ledger.rests, dog.stalls) == (1, [])
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    dog._ask(time.monotonic())
+    dog.look()
+    assert (ledger.beats, ledger.rests, dog.stalls) == (0, 2, [])
+
+
+async def test_somebody_elses_handler_is_left_alone_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def theirs(*_: object) -> None: ...
+
+    for signum in (signal.SIGXCPU, signal.SIGUSR1):
+        signal.signal(signum, theirs)
+    try:
+        last_words.install()
+        uninstall = install_signal_dump()
+        assert [signal.getsignal(signum) for signum in (signal.SIGXCPU, signal.SIGUSR1)] == [theirs, theirs]
+        assert {record.action for record in caplog.records} == {  # type: ignore[attr-defined]
+            "last_words_not_installed",
+            "signal_dump_not_installed",
+        }
+        uninstall()
+        last_words.remove()
+        assert [signal.getsignal(signum) for signum in (signal.SIGXCPU, signal.SIGUSR1)] == [theirs, theirs]
+    finally:
+        for signum in (signal.SIGXCPU, signal.SIGUSR1):
+            signal.signal(signum, signal.SIG_DFL)
+
+
+async def test_a_second_installation_of_the_dump_warns_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    uninstall = install_signal_dump()
+    handler = signal.getsignal(signal.SIGUSR1)
+    install_signal_dump()()
+    assert signal.getsignal(signal.SIGUSR1) is handler
+    assert [record.action for record in caplog.records] == ["signal_dump_not_installed"]  # type: ignore[attr-defined]
+    uninstall()
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def handled(signum: int) -> bool:
+    """By this process's own handler, as the kernel sees it."""
+    with open("/proc/self/status") as status:  # noqa: PTH123
+        caught = next(line for line in status if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << signum - 1)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only /proc tells who handles a signal")  # noqa: PTH110
+def test_the_last_words_stay_until_the_last_worker_of_the_process_is_gone() -> None:
+    assert not handled(signal.SIGXCPU)
+    last_words.install()
+    last_words.install()
+    last_words.remove()
+    assert handled(signal.SIGXCPU)
+    last_words.remove()
+    assert not handled(signal.SIGXCPU)
+
+
+async def test_a_list_of_tasks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "TASKS_MAX", 3)
+    gate = asyncio.Event()
+    tasks = [asyncio.create_task(gate.wait()) for _ in range(10)]
+    text = describe_tasks(asyncio.get_running_loop())
+    assert text.startswith("11 asyncio tasks\n")
+    assert text.endswith("… and 8 more\n")
+    gate.set()
+    await asyncio.gather(*tasks)
