@@ -1,6 +1,7 @@
 """A loop that stands still is seen, told of with its stack, and ended at the hard limit; one that slept is not."""
 
 import asyncio
+import faulthandler
 import json
 import logging
 import os
@@ -265,6 +266,8 @@ def test_the_last_words_stay_until_the_last_worker_of_the_process_is_gone() -> N
     assert handled(signal.SIGXCPU)
     last_words.remove()
     assert not handled(signal.SIGXCPU)
+    registered: bool = faulthandler.unregister(signal.SIGXCPU)  # type: ignore[func-returns-value, assignment]
+    assert not registered, "so that the next one can register"
 
 
 async def test_a_list_of_tasks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

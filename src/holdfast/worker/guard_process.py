@@ -18,9 +18,10 @@ its children are gone. An alarm ends the guard after ten seconds even if the ker
 
 It never signals what it cannot prove to be the worker's: a group counts if its leader is the process that was
 announced (by start time) or a member carries the mark; a single process, only if it carries the mark. So pids that
-were reused are safe. What it cannot find: a process that left its group and also cleared its environment (`env -i`),
-and one that it may not look at (another user's). On macOS `ps` stands in for /proc: the system hides the environment
-of its own binaries there, start times are whole seconds, and so escapees are found less surely than groups.
+were reused are safe. What it cannot find: a process that left its group and then cleared its environment (`env -i`)
+or replaces itself every few milliseconds, and one that it may not look at (another user's). On macOS `ps` stands in
+for /proc: the system hides the environment of its own binaries there, start times are whole seconds, and so escapees
+are found less surely than groups.
 
 A worker whose loop stops beating for HARD_LIMIT_S gets SIGXCPU, on which it dumps its stacks and exits (see
 `worker/watchdog.py`), and five seconds later SIGKILL. Time in which the worker was stopped, or this process itself
@@ -208,12 +209,13 @@ class Reaper:
         """How many groups and escapees there were."""
         kill_at = time.monotonic() + TERM_S
         pause_s, in_vain = PAUSE_S, 0
-        while in_vain < LOOKS_IN_VAIN:
+        while True:
             found = self._round(signal.SIGKILL if time.monotonic() >= kill_at else signal.SIGTERM)
             in_vain = 0 if found else in_vain + 1
+            if in_vain == LOOKS_IN_VAIN:
+                return len(self._asked)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
-        return len(self._asked)
 
     def _round(self, signum: int) -> bool:
         """One look at all processes, however many groups there are. Groups first: they need no environment read,
@@ -257,10 +259,11 @@ class Reaper:
 
 def send(pid: int, signum: int, mark: bytes | None = None) -> None:
     """Through a pidfd where there are such: what is signalled is then the very process that was looked at."""
-    fd = -1
     try:
-        if hasattr(os, "pidfd_open"):
-            fd = os.pidfd_open(pid)
+        fd = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # macOS, an old kernel, a sandbox
+        fd = -1
+    try:
         if mark is not None and mark not in environment(pid):
             return
         if fd >= 0:
