@@ -6,27 +6,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 
 import psycopg
 
-from bench.chats import Lane, lanes, question, register
+from bench.chats import PATIENT, WORKER, Lane, lanes, question, register
+from bench.cycles import postgres_cycles, sqlite_cycles
 from bench.figures import Figures, interleaved, rate
 from bench.models import models
-from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_sqlite_groups
+from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.base import Store
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.rows import ChatWrite
 from holdfast.store.sqlite.connection import connect
 from tests.support.postgres import PostgresServer
 
 ROUNDS = 400
 LANES = 32
-WORKER = "bench"
-PATIENT = StoreOptions(lease_ttl_ms=3_600_000)  # nobody renews while something is being timed
 
 
 async def one_chat(
@@ -130,10 +127,8 @@ async def sqlite_group(figures: Figures, store: Store, path: Path) -> None:
     for _ in range(5):
         busy = await lanes(store, WORKER, LANES)
         speeds["ours"].append(await rate([lane.commit for lane in busy], 60))
-        rounds = prepared(await lanes(store, WORKER, LANES), 60)
         bare = RawLanes(path)
-        columns = [iter(column) for column in zip(*rounds, strict=True)]
-        speeds["lanes"].append(await rate([partial(_write_next, bare, column) for column in columns], 60))
+        speeds["lanes"].append(await raw_rate(bare, await lanes(store, WORKER, LANES), 60))
         bare.close()
         rounds = prepared(await lanes(store, WORKER, LANES), 60)
         connection = connect(str(path))
@@ -158,17 +153,11 @@ async def postgres_group(figures: Figures, store: PostgresStore) -> None:
     for _ in range(5):
         busy = await lanes(store, WORKER, LANES)
         speeds["ours"].append(await rate([lane.commit for lane in busy], 60))
-        rounds = prepared(await lanes(store, WORKER, LANES), 60)
-        columns = [iter(column) for column in zip(*rounds, strict=True)]
-        speeds["lanes"].append(await rate([partial(_write_next, bare, column) for column in columns], 60))
+        speeds["lanes"].append(await raw_rate(bare, await lanes(store, WORKER, LANES), 60))
     await connection.close()
     ours, raw = (sorted(speeds[kind])[2] for kind in ("ours", "lanes"))
     name = f"postgres: {LANES} chats at once / bare group commit of the same rows"
     figures.add(name, ours / raw, "×", at_least=0.7, note=f"{ours:,.0f} against {raw:,.0f} commits/s")
-
-
-async def _write_next(bare: RawLanes | RawPostgresLanes, writes: Iterator[ChatWrite]) -> None:
-    await bare.write(next(writes))
 
 
 @contextlib.asynccontextmanager
@@ -212,17 +201,23 @@ def imports(figures: Figures) -> None:
     figures.add("import holdfast", times[4] * 1e3, "ms", at_most=150)
 
 
+PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
+    "models": models,
+    "sqlite": sqlite,
+    "sqlite-cycles": sqlite_cycles,
+    "postgres": postgres,
+    "postgres-cycles": postgres_cycles,
+}
+
+
 def main() -> None:
-    parts = set(sys.argv[1:]) or {"import", "models", "sqlite", "postgres"}
+    parts = sys.argv[1:] or ["import", *PARTS]
     figures = Figures()
     if "import" in parts:
         imports(figures)
-    if "models" in parts:
-        asyncio.run(models(figures))
-    if "sqlite" in parts:
-        asyncio.run(sqlite(figures))
-    if "postgres" in parts:
-        asyncio.run(postgres(figures))
+    for name, part in PARTS.items():
+        if name in parts:
+            asyncio.run(part(figures))
     figures.write()
 
 

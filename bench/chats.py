@@ -4,8 +4,10 @@ from itertools import count
 
 from holdfast.core import events as ev
 from holdfast.core.records import Message, NewChat, Role, Snapshot, Text, ToolCall, attempt_id
-from holdfast.store.base import LeaseLine, Store, WorkerInfo
+from holdfast.store.base import LeaseLine, Store, StoreOptions, WorkerInfo
 
+WORKER = "bench"
+PATIENT = StoreOptions(lease_ttl_ms=3_600_000)  # nobody renews while something is being timed
 _TEXT = "I will look that up and come back with what I find. " * 2
 _RESULT = "It is 14 degrees and raining in Bern, with more rain to come. " * 2
 _serial = count(1)

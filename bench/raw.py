@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -10,6 +11,7 @@ import apsw
 import psycopg
 
 from bench.chats import Lane
+from bench.figures import rate
 from holdfast.core.apply import Change, apply
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.swaps import swap as postgres_swap
@@ -118,6 +120,19 @@ class RawPostgresLanes:
             for _, done in batch:
                 done.set_result(None)
         self._task = None
+
+
+Bare = RawLanes | RawPostgresLanes
+
+
+async def raw_rate(bare: Bare, lanes: Sequence[Lane], each: int) -> float:
+    """How many commits a second, of rows that were decided beforehand."""
+    columns = [iter(column) for column in zip(*prepared(lanes, each), strict=True)]
+    return await rate([partial(_write_next, bare, column) for column in columns], each)
+
+
+async def _write_next(bare: Bare, writes: Iterator[ChatWrite]) -> None:
+    await bare.write(next(writes))
 
 
 class RawPostgres:
