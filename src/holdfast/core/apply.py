@@ -40,6 +40,7 @@ from holdfast.core.records import (
     ToolResult,
     fence_of,
     last_attempt_of,
+    result_message,
 )
 from holdfast.core.states import (
     CALLS,
@@ -426,7 +427,7 @@ class Draft:
     def answer(self, call: Call, result: ToolResult) -> None:
         """Write the call's one result, at the position kept for it; off history if that was cut away."""
         in_history = call.pos < self.chat.length
-        message = Message(id=f"{call.id}.result", role=Role.TOOL, parts=(result,), created_at=self.now)
+        message = result_message(result, self.now)
         entry = journal.MessageAdded(message=Raw(encode(message)), call_state=call.state, off_history=not in_history)
         self.lines.append(Line(entry, call.pos if in_history else None, Role.TOOL, message.id))
 

@@ -13,7 +13,17 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from holdfast.core.records import Message, Part, Reasoning, Role, Synthetic, Text, ToolCall, ToolResult
+from holdfast.core.records import (
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Synthetic,
+    Text,
+    ToolCall,
+    ToolResult,
+    result_message,
+)
 
 _NO_RESULT = "No result was recorded for this call."
 
@@ -92,7 +102,7 @@ def _best_results(messages: list[Message]) -> dict[str, Message]:
             real = part.synthetic is None
             if part.call_id not in best or (real and not best[part.call_id][0]):
                 alone = message.role is Role.TOOL and len(message.parts) == 1
-                home = message if alone else _result_message(message, part)
+                home = message if alone else result_message(part, message.created_at)
                 best[part.call_id] = (real, home)
     return {call_id: message for call_id, (_, message) in best.items()}
 
@@ -117,11 +127,7 @@ def _missing_result(message: Message, call: ToolCall) -> Message:
     result = ToolResult(
         call_id=call.call_id, name=call.name, content=_NO_RESULT, error=True, synthetic=Synthetic.REPAIRED
     )
-    return _result_message(message, result)
-
-
-def _result_message(near: Message, result: ToolResult) -> Message:
-    return Message(id=f"{result.call_id}.result", role=Role.TOOL, parts=(result,), created_at=near.created_at)
+    return result_message(result, message.created_at)
 
 
 def _may_stand(part: Part, role: Role) -> bool:

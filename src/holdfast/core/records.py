@@ -143,6 +143,11 @@ class Message(Record):
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
 
+def result_message(result: ToolResult, created_at: int) -> Message:
+    """A call's one result, as it stands in history."""
+    return Message(id=f"{result.call_id}.result", role=Role.TOOL, parts=(result,), created_at=created_at)
+
+
 # --- a chat and its parts --------------------------------------------------------------------------
 
 

@@ -47,6 +47,7 @@ from holdfast.core.records import (
     ToolCall,
     ToolResult,
     attempt_id,
+    result_message,
 )
 from holdfast.errors import (
     HoldfastError,
@@ -124,9 +125,10 @@ class Runner:
         self._attempts = 0
         self._past = Past(shared.store, self.chat_id)
         self._bodies: dict[str, Body] = {}
-        self._body_tasks: set[asyncio.Task[None]] = set()
+        self._body_tasks: set[asyncio.Task[bool]] = set()
         self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
         self._changed = asyncio.Event()
+        self._behind = False  # somebody else wrote to the chat: look before deciding
         self._commits = asyncio.Lock()
         self._partial: Stopped | None = None
         self._partial_length = 0
@@ -251,6 +253,7 @@ class Runner:
         chat, mine = seen.chat, self.snapshot.chat
         if chat.version <= mine.version:
             return
+        self._behind = True
         if (chat.worker, chat.fence) != (mine.worker, mine.fence):
             if chat.fence > mine.fence or chat.worker is None:
                 self.interrupt(Cause.LEASE_LOST)
@@ -262,12 +265,21 @@ class Runner:
     async def _look_again(self) -> None:
         while True:
             try:
-                self.snapshot = await self._shared.store.read_chat(self.chat_id)
+                self._behind = False
+                self._take(await self._shared.store.read_chat(self.chat_id))
                 break
             except StoreError:
                 if not self._shared.trusted():
                     raise
                 await asyncio.sleep(0.1)
+        self._heed_stop()
+
+    def _take(self, snapshot: Snapshot) -> None:
+        """A body's commit and a look may overtake one another; what is newer stays."""
+        if snapshot.chat.version > self.snapshot.chat.version:
+            self.snapshot = snapshot
+
+    def _heed_stop(self) -> None:
         if self.snapshot.chat.state is State.STOPPING:
             if not self.stop:
                 self.interrupt(self.snapshot.chat.cause or Cause.USER)
@@ -290,8 +302,9 @@ class Runner:
         async with self._commits:
             while True:
                 try:
-                    self.snapshot = await self._shared.store.commit(self.snapshot, events, commit_id)
-                    return self.snapshot
+                    after = await self._shared.store.commit(self.snapshot, events, commit_id)
+                    self._take(after)
+                    return after
                 except StaleWriter as error:
                     raise _Moved(str(error)) from error
                 except RefusedError as error:
@@ -599,33 +612,44 @@ class Runner:
         self._body_tasks.add(task)
         task.add_done_callback(self._body_done)
 
-    def _body_done(self, task: "asyncio.Task[None]") -> None:
+    def _body_done(self, task: "asyncio.Task[bool]") -> None:
         self._body_tasks.discard(task)
         self._changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            self._behind = True
+        elif (error := task.exception()) is not None:
             log.error("a call's outcome was not committed", extra={"action": "outcome_lost"}, exc_info=error)
             self._broken = self._broken or error
+        else:
+            self._behind |= not task.result()
 
-    async def _run_body(self, body: Body, call: Call, arguments: str) -> None:
+    async def _run_body(self, body: Body, call: Call, arguments: str) -> bool:
+        """True if its outcome is committed, so that our snapshot knows of it."""
         returned = await body.run(arguments, self._shared.sync.run)
         self.abandoned += body.abandoned
         if returned is not None:
             outcome = ev.Outcome(by=self._by, call_id=call.id, content=returned.content, error=returned.error)
             try:
-                await self._commit(outcome)
+                after = await self._commit(outcome)
             except _Moved:
-                return  # the successor has answered it
+                return False  # the successor has answered it
             result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)
+            self._past.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
             await self._run_hooks("after_tool", result)
         del self._bodies[call.id]
+        return returned is not None
 
     async def _await_change(self) -> None:
-        """Until a body ends, or somebody outside does something."""
+        """Until a body ends, or somebody outside does something. What bodies of ours did, our snapshot shows."""
         with self.stop.scope():
             await self._changed.wait()
         self._changed.clear()
-        if self.stop.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+        if self.stop.cause in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+            return
+        if self._behind:
             await self._look_again()
+        else:
+            self._heed_stop()
 
     async def _end_bodies(self) -> None:
         """Bounded: a body that ignores its cancellation is left behind."""
