@@ -1,6 +1,8 @@
 """Ids: ours, with a prefix, in order of time."""
 
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -26,3 +28,14 @@ def test_an_id_made_later_sorts_later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_id_needs_no_escaping_in_urls_json_and_sql() -> None:
     assert re.fullmatch(r"[a-z0-9_]+", new_id("call"))
+
+
+def test_a_forked_process_makes_ids_of_its_own() -> None:
+    script = (
+        "import os, time; time.time_ns = lambda: 1; from holdfast.ids import new_id; new_id('m'); "
+        "child = os.fork(); print('\\n'.join(new_id('m') for _ in range(300)), flush=True); child and os.wait()"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    made = run.stdout.split()
+    assert len(made) == 600
+    assert len(set(made)) == 600
