@@ -33,7 +33,7 @@ def test_an_id_needs_no_escaping_in_urls_json_and_sql() -> None:
 def test_a_forked_process_makes_ids_of_its_own() -> None:
     script = (
         "import os, time; time.time_ns = lambda: 1; from holdfast.ids import new_id; new_id('m'); "
-        "child = os.fork(); print('\\n'.join(new_id('m') for _ in range(300)), flush=True); child and os.wait()"
+        "child = os.fork(); child and os.waitpid(child, 0); print(*(new_id('m') for _ in range(300)), flush=True)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
     made = run.stdout.split()

@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -242,10 +243,12 @@ class ScriptedModel:
         playing = _Playing(self, request, watch)
         self.open_streams += 1
         try:
-            async for part in playing.play(self._choose(request)):
-                yield part
-                if type(part) is not Opened:
-                    watch.progressed()
+            # Closed here, not whenever it is collected: the loop would make a task for that, in every call.
+            async with aclosing(playing.play(self._choose(request))) as parts:
+                async for part in parts:
+                    yield part
+                    if type(part) is not Opened:
+                        watch.progressed()
         finally:
             self.open_streams -= 1
 
@@ -273,13 +276,10 @@ class _Held:
 
 def position_of(request: Request, per: Literal["chat", "turn"] = "chat") -> int:
     """How many responses the model has given already, by what the request shows of them."""
-    position = 0
-    for message in reversed(request.messages):
-        if message.role is Role.ASSISTANT:
-            position += 1
-        elif message.role is Role.USER and per == "turn":
-            break
-    return position
+    roles = [message.role for message in request.messages]
+    if per == "turn" and Role.USER in roles:
+        del roles[: len(roles) - roles[::-1].index(Role.USER)]
+    return roles.count(Role.ASSISTANT)
 
 
 def echo(request: Request) -> str:
