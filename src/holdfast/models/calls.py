@@ -33,9 +33,7 @@ from holdfast.stops import Stop
 
 # A model keeps its deadlines itself, close to the socket. One that does not is ended this much later.
 GUARD_S = 1.0
-_GUARD_STEP_S = (
-    0.5  # how far its timer may lag behind: setting it anew for every piece would cost more than it guards
-)
+GUARD_STEP_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -271,30 +269,24 @@ class _Call:
         )
 
     async def _pump(self, model: Model, request: Request, assembler: Assembler) -> None:
-        now = asyncio.get_running_loop().time
-        watch = Watch(request.deadlines, model.name, now, GUARD_S)
-        opening, renew_at = True, 0.0
+        watch = Watch(request.deadlines, model.name, asyncio.get_running_loop().time, GUARD_S)
         watch.sent(in_s=request.deadlines.connect_s)  # connecting is the model's own affair
         async with aclosing(model.stream(request)) as parts:
             try:
-                async with asyncio.timeout_at(watch.due_at) as guard:
-                    async for part in parts:
-                        delta = assembler.add(part)
-                        if delta is not None:
-                            self._observer.delta(delta)
-                        if assembler.finished is not None:
-                            return
-                        if now() < renew_at and not opening:
-                            continue
-                        if opening := type(part) is Opened:
-                            watch.sent()
-                        else:
-                            watch.progressed()
-                        renew_at = now() + _GUARD_STEP_S
-                        if not guard.expired():  # else it was told to end, and said this on the way out
-                            guard.reschedule(watch.due_at)
+                async with asyncio.timeout(None) as limit:
+                    with _Guard(watch, limit):
+                        async for part in parts:
+                            delta = assembler.add(part)
+                            if delta is not None:
+                                self._observer.delta(delta)
+                            if assembler.finished is not None:
+                                return
+                            if type(part) is Opened:
+                                watch.sent()
+                            else:
+                                watch.progressed()
             except TimeoutError as error:
-                if not guard.expired():
+                if not limit.expired():
                     raise
                 raise watch.late(assembler.request_id) from error
 
@@ -391,6 +383,30 @@ class _Call:
         if len(self._errors) == 1:
             return self._errors[0]
         return ExceptionGroup(f"all {len(self._errors)} attempts of a model call", self._errors)
+
+
+class _Guard:
+    """Looks at the watch every now and then: a timer set anew for every piece would cost more than it guards."""
+
+    def __init__(self, watch: Watch, limit: asyncio.Timeout) -> None:
+        self._watch = watch
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
+
+    def __enter__(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        now, due_at = self._loop.time(), self._watch.due_at
+        if now < due_at:
+            self._timer = self._loop.call_at(min(due_at, now + GUARD_STEP_S), self._look)
+        else:
+            self._limit.reschedule(now)
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _kind(error: ProviderError) -> Kind:

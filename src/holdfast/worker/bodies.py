@@ -56,16 +56,25 @@ class Body:
         self.call_id = call_id
         self.context = context
         self._entered = entered
+        self._woken: asyncio.Future[None] | None = None
         self.abandoned = False
-        self.task: asyncio.Task[Any] | None = None
+
+    def cancel(self, cause: Cause) -> None:
+        """It is no longer wanted."""
+        self.context.cancel(cause)
+        self._wake()
 
     async def run(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Returned | None:
         """The outcome; None if it was cancelled from outside: then there is none."""
+        if self.context.cancelled:
+            return None  # before it began
         loop = asyncio.get_running_loop()
+        woken = self._woken = loop.create_future()
         work = loop.create_task(self._call(arguments, run_sync))
-        cancelled = loop.create_task(self.context.wait_cancelled())
+        work.add_done_callback(self._wake)
+        deadline = loop.call_later(self.tool.deadline_s, self._wake)
         try:
-            await asyncio.wait((work, cancelled), timeout=self.tool.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            await woken
             if work.done() and not self.context.cancelled:
                 return _returned(work)
             if self.context.cancelled:
@@ -75,9 +84,14 @@ class Body:
             await self._end(work)
             return Returned(content=f"Timed out after {self.tool.deadline_s:g} s.", error=True)
         finally:
-            cancelled.cancel()
+            deadline.cancel()
             if not work.done():
                 work.cancel()
+
+    def _wake(self, _: object = None) -> None:
+        """It ended, was cancelled, or is late: `run` sees which. One future for all three, not a task for each."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
     async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> str:
         enter(self.context)

@@ -153,7 +153,7 @@ class Runner:
         if self.stop.set(cause):
             self._changed.set()
             for body in self._bodies.values():
-                body.context.cancel(cause)
+                body.cancel(cause)
 
     # --- the loop -------------------------------------------------------------------------------------
 
@@ -654,7 +654,7 @@ class Runner:
     async def _end_bodies(self) -> None:
         """Bounded: a body that ignores its cancellation is left behind."""
         for body in self._bodies.values():
-            body.context.cancel(self.stop.cause or Cause.SHUTDOWN)
+            body.cancel(self.stop.cause or Cause.SHUTDOWN)
         if self._body_tasks:
             await asyncio.wait(set(self._body_tasks))
 
