@@ -12,7 +12,6 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -243,12 +242,13 @@ class ScriptedModel:
         playing = _Playing(self, request, watch)
         self.open_streams += 1
         try:
-            # Closed here, not whenever it is collected: the loop would make a task for that, in every call.
-            async with aclosing(playing.play(self._choose(request))) as parts:
-                async for part in parts:
-                    yield part
-                    if type(part) is not Opened:
-                        watch.progressed()
+            for beat in playing.play(self._choose(request)):
+                if type(beat) is _Wait:
+                    await playing.within_deadlines(beat.until)
+                    continue
+                yield cast("StreamPart", beat)
+                if type(beat) is not Opened:
+                    watch.progressed()
         finally:
             self.open_streams -= 1
 
@@ -290,8 +290,15 @@ def echo(request: Request) -> str:
     return "You have not said anything yet."
 
 
+class _Wait(msgspec.Struct):
+    """Where a response has to wait, and for what."""
+
+    until: Awaitable[object]
+
+
 class _Playing:
-    """One response, being played."""
+    """One response, being played: parts to be given out, and waits. The stream itself does the waiting, so that it is
+    the only asynchronous generator of a call; each of them costs the loop more than the part it passes on."""
 
     def __init__(self, model: ScriptedModel, request: Request, watch: Watch) -> None:
         self._model = model
@@ -302,7 +309,7 @@ class _Playing:
         self._count: Usage | None = None
         self._reason: FinishReason | None = None
 
-    async def play(self, steps: Response) -> AsyncGenerator[StreamPart, None]:
+    def play(self, steps: Response) -> Iterator[StreamPart | _Wait]:
         opened = False
         for step in steps:
             if isinstance(step, Cut) and self._applies(step.attempts):
@@ -312,9 +319,9 @@ class _Playing:
             if not opened and not isinstance(step, Stall | Hold):
                 opened = True  # what comes before is the provider thinking
                 yield Opened(request_id=f"scripted-{self._request.attempt}")
-            async for part in self._play_step(step):
-                self._pieces += 1
-                yield part
+            for beat in self._play_step(step):
+                self._pieces += type(beat) is not _Wait
+                yield beat
         for index in range(self._calls):
             yield CallEnded(index=index)
         counted = Usage(input_tokens=len(self._request.messages), output_tokens=self._pieces)
@@ -324,31 +331,29 @@ class _Playing:
     def _applies(self, attempts: int | None) -> bool:
         return attempts is None or self._request.attempt <= attempts
 
-    async def _play_step(self, step: Step) -> AsyncGenerator[StreamPart, None]:
+    def _play_step(self, step: Step) -> Iterator[StreamPart | _Wait]:
         match step:
             case Say():
                 for piece in _pieces(step.text, step.piece_chars):
-                    await self._pause(step.pace_s)
+                    yield from self._pause(step.pace_s)
                     yield TextDelta(text=piece)
             case Think():
                 for piece in _pieces(step.text, step.piece_chars):
-                    await self._pause(step.pace_s)
+                    yield from self._pause(step.pace_s)
                     yield ReasoningDelta(text=piece)
                 if step.signature is not None:
                     yield ReasoningDelta(signature=msgspec.Raw(msgspec.json.encode(step.signature)))
             case Call():
-                async for part in self._play_calls((step,)):
-                    yield part
+                yield from self._play_calls((step,))
             case Together():
-                async for part in self._play_calls(step.calls):
-                    yield part
+                yield from self._play_calls(step.calls)
             case Stall() if self._applies(step.attempts):
                 for_s = step.for_s
-                await self._within(asyncio.Event().wait() if for_s is None else self._model._sleep(for_s))
+                yield _Wait(asyncio.Event().wait() if for_s is None else self._model._sleep(for_s))
             case Hold() if self._applies(step.attempts):
                 held = self._model._held(step.name)
                 held.reached.set()
-                await self._within(held.resumed.wait())
+                yield _Wait(held.resumed.wait())
             case Count():
                 self._count = Usage(**msgspec.structs.asdict(step))
             case Finish():
@@ -356,7 +361,7 @@ class _Playing:
             case _:
                 pass  # a step that is over after the first attempts
 
-    async def _play_calls(self, calls: Sequence[Call]) -> AsyncGenerator[StreamPart, None]:
+    def _play_calls(self, calls: Sequence[Call]) -> Iterator[StreamPart | _Wait]:
         streams: list[tuple[int, Call, Iterator[str]]] = []
         for call in calls:
             index, self._calls = self._calls, self._calls + 1
@@ -369,15 +374,15 @@ class _Playing:
                 if (piece := next(pieces, None)) is None:
                     streams.remove(stream)
                     continue
-                await self._pause(call.pace_s)
+                yield from self._pause(call.pace_s)
                 yield CallArguments(index=index, text=piece)
 
-    async def _pause(self, pace_s: float | None) -> None:
+    def _pause(self, pace_s: float | None) -> Iterator[_Wait]:
         wait_s = self._model.script.pace_s if pace_s is None else pace_s
         if wait_s > 0:
-            await self._within(self._model._sleep(wait_s))
+            yield _Wait(self._model._sleep(wait_s))
 
-    async def _within(self, wait: Awaitable[object]) -> None:
+    async def within_deadlines(self, wait: Awaitable[object]) -> None:
         try:
             async with asyncio.timeout_at(self._watch.due_at) as limit:
                 await wait
