@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -87,7 +86,7 @@ class SqliteStore(Store):
         self._writer: Writer | None = None
         self._readers: threads.Pool | None = None
         self._watches: list[asyncio.Task[None]] = []
-        self._waiting: deque[tuple[float, threads.Job[Any]]] = deque()
+        self._waiting: dict[threads.Job[Any], float] = {}  # until when, the soonest first
         self._opening_or_closing = asyncio.Lock()
         self._unheard = Unheard()
 
@@ -147,9 +146,8 @@ class SqliteStore(Store):
                 break  # stuck in the kernel: daemon threads, left behind
             await asyncio.sleep(0.002)
         await self._stop_watching()
-        for _, job in self._waiting:
+        for job in self._waiting:
             self._give_up(job)
-        self._waiting.clear()
         self.bell.ring_all()
 
     async def _stop_watching(self) -> None:
@@ -188,22 +186,25 @@ class SqliteStore(Store):
 
     async def _wait(self, job: threads.Job[T]) -> T:
         """Bounded. A job that was taken goes on without its waiter; one that was not is withdrawn."""
-        self._waiting.append((job.loop.time() + self.options.deadline_s, job))
+        self._waiting[job] = job.loop.time() + self.options.deadline_s
         try:
             return await job.future
         except asyncio.CancelledError:
             job.withdraw()
             raise
+        finally:
+            # At once, not when its deadline is looked at: memory that is used again while it is warm is cheaper.
+            del self._waiting[job]
 
     async def _watch_deadlines(self) -> None:
         """One timer for all: jobs wait in the order of their deadlines, because all have the same."""
         while True:
             await asyncio.sleep(min(0.1, self.options.deadline_s / 10))
             now = asyncio.get_running_loop().time()
-            while self._waiting and (self._waiting[0][1].future.done() or self._waiting[0][0] <= now):
-                _, job = self._waiting.popleft()
-                if not job.future.done():
-                    self._give_up(job)
+            for job, until in self._waiting.items():
+                if until > now:
+                    break
+                self._give_up(job)
 
     def _give_up(self, job: threads.Job[Any]) -> None:
         withdrawn = job.withdraw()
