@@ -16,6 +16,7 @@ from holdfast.core import journal
 from holdfast.core.codec import encode
 from holdfast.core.limits import LIMITS, Limits, unclean_backoff_ms
 from holdfast.core.records import (
+    FINAL,
     Call,
     CallState,
     Cause,
@@ -142,14 +143,13 @@ def apply(snapshot: Snapshot, event: ev.Event, now: int, limits: Limits = LIMITS
     row = row_of(event)
     state = snapshot.chat.state
     cell = EXECUTION[row].get(state)
+    draft = Draft(snapshot, now, limits)
     try:
         if isinstance(event, ev.RunnerEvent):
             _check_writer(snapshot.chat, event)
+            draft.effects["by_runner"] = True
         if cell is None:
             raise Refusal("state", f"a chat that is {state} does not take {row}")
-        draft = Draft(snapshot, now, limits)
-        if isinstance(event, ev.RunnerEvent):
-            draft.effects["by_runner"] = True
         _CELLS[cell.do](draft, event)
     except Refusal as refusal:
         return Refused(reason=refusal.reason, state=state, event=row, message=str(refusal))
@@ -395,20 +395,22 @@ class Draft:
         batch = self.chat.seq + len(self.lines)  # the response's journal number: never used twice
         first = self.chat.length
         self.calls = tuple(
-            Call(
-                id=part.call_id,
-                batch=batch,
-                pos=first + n,
-                name=part.name,
-                replay=plans[part.call_id].replay,
-                on_unknown=plans[part.call_id].on_unknown,
-            )
-            for n, part in enumerate(calls)
+            [
+                Call(
+                    id=part.call_id,
+                    batch=batch,
+                    pos=first + n,
+                    name=part.name,
+                    replay=plans[part.call_id].replay,
+                    on_unknown=plans[part.call_id].on_unknown,
+                )
+                for n, part in enumerate(calls)
+            ]
         )
         self.set(batch=batch, length=first + len(self.calls))
 
     def has_open_calls(self) -> bool:
-        return any(call.state in OPEN for call in self.calls)
+        return not FINAL.issuperset([call.state for call in self.calls])
 
     def call(self, call_id: str) -> Call:
         for call in self.calls:
@@ -421,7 +423,7 @@ class Draft:
         if target is None:
             raise Refusal("call_state", f"call {call.id!r} is {call.state} and does not take {event}")
         moved = replace(call, state=target, **fields)
-        self.calls = tuple(moved if other is call else other for other in self.calls)
+        self.calls = tuple([moved if other is call else other for other in self.calls])
         return moved
 
     def answer(self, call: Call, result: ToolResult) -> None:
@@ -798,7 +800,7 @@ def respond(draft: Draft, event: ev.Responded) -> None:
     if plans.keys() != calls:
         raise Refusal("wrong_message", "every call of a response needs one plan")
     _check_attempt(chat, event.attempt)
-    started = tuple(plan.id for plan in event.plans if plan.start)
+    started = tuple([plan.id for plan in event.plans if plan.start])
     draft.add_response(message, attempt=event.attempt, started=started)
     draft.open_batch(message, plans)
     draft.set(
@@ -829,7 +831,7 @@ def _check_response(message: Message) -> set[str]:
     """The ids of its calls."""
     if message.role is not Role.ASSISTANT:
         raise Refusal("wrong_message", f"a response is an assistant message, not one of role {message.role}")
-    if any(isinstance(part, ToolResult) for part in message.parts):
+    if ToolResult in map(type, message.parts):
         raise Refusal("wrong_message", "a response holds no tool results")
     ids = [part.call_id for part in message.parts if isinstance(part, ToolCall)]
     unique = set(ids)

@@ -12,7 +12,6 @@ from typing import Any, Literal, NoReturn, Self
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.apply import Change, Refused, apply
@@ -533,8 +532,12 @@ class Decided(Frozen):
 def decided(changes: Sequence[Change], commit_id: str | None = None) -> Decided:
     writes = writes_of(changes, commit_id)
     chat = writes[0].after
-    last = next(change for change in reversed(changes) if change.after.chat.id == chat.id)
-    return Decided(changes=tuple(changes), writes=writes, after=replace(last.after, chat=chat))
+    last = changes[-1].after
+    if last.chat.id != chat.id:
+        last = next(change.after for change in reversed(changes) if change.after.chat.id == chat.id)
+    return Decided(
+        changes=tuple(changes), writes=writes, after=Snapshot(chat=chat, calls=last.calls, queue=last.queue)
+    )
 
 
 def in_turn(lists: Sequence[Sequence[str]]) -> Iterator[str]:

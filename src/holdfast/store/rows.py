@@ -85,11 +85,12 @@ def _add(write: ChatWrite, change: Change) -> None:
     before = change.before
     had_calls = before.calls if before is not None else ()
     if change.after.calls is not had_calls:
-        known = {id(call) for call in had_calls}
-        for call in change.after.calls:
-            if id(call) not in known:
-                write.calls = [other for other in write.calls if other.id != call.id or other.batch != call.batch]
-                write.calls.append(call)
+        known = [id(call) for call in had_calls]
+        changed = [call for call in change.after.calls if id(call) not in known]
+        if write.calls:  # of an earlier change in this transaction
+            again = {(call.batch, call.id) for call in changed}
+            changed = [call for call in write.calls if (call.batch, call.id) not in again] + changed
+        write.calls = changed
     had_queue = before.queue if before is not None else ()
     if change.after.queue is not had_queue:
         _diff_queue(write, had_queue, change.after.queue)
