@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import assert_never
+from typing import Self, assert_never
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import new_id
 from holdfast.models.assemble import Assembler
-from holdfast.models.base import Finished, Model, Opened, Request, Usage
+from holdfast.models.base import Finished, Model, Opened, Request, StreamPart, Usage
 from holdfast.models.providers import Providers
 from holdfast.models.watch import Watch
 from holdfast.stops import Stop
@@ -274,17 +274,14 @@ class _Call:
         async with aclosing(model.stream(request)) as parts:
             try:
                 async with asyncio.timeout(None) as limit:
-                    with _Guard(watch, limit):
+                    with _Guard(watch, limit) as guard:
                         async for part in parts:
                             delta = assembler.add(part)
                             if delta is not None:
                                 self._observer.delta(delta)
                             if assembler.finished is not None:
                                 return
-                            if type(part) is Opened:
-                                watch.sent()
-                            else:
-                                watch.progressed()
+                            guard.last = part
             except TimeoutError as error:
                 if not limit.expired():
                     raise
@@ -386,18 +383,26 @@ class _Call:
 
 
 class _Guard:
-    """Looks at the watch every now and then: a timer set anew for every piece would cost more than it guards."""
+    """Looks every now and then whether something came: a timer set anew for every piece would cost more than it
+    guards."""
 
     def __init__(self, watch: Watch, limit: asyncio.Timeout) -> None:
         self._watch = watch
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
+        self.last: StreamPart | None = None  # what came since the last look
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._look()
+        return self
 
     def _look(self) -> None:
+        last, self.last = self.last, None
+        if isinstance(last, Opened):
+            self._watch.sent()
+        elif last is not None:
+            self._watch.progressed()
         now, due_at = self._loop.time(), self._watch.due_at
         if now < due_at:
             self._timer = self._loop.call_at(min(due_at, now + GUARD_STEP_S), self._look)

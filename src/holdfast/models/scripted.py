@@ -242,13 +242,16 @@ class ScriptedModel:
         playing = _Playing(self, request, watch)
         self.open_streams += 1
         try:
+            progressed = False
             for beat in playing.play(self._choose(request)):
                 if type(beat) is _Wait:
+                    if progressed:
+                        watch.progressed()
+                        progressed = False
                     await playing.within_deadlines(beat.until)
-                    continue
-                yield cast("StreamPart", beat)
-                if type(beat) is not Opened:
-                    watch.progressed()
+                else:
+                    yield cast("StreamPart", beat)
+                    progressed = progressed or type(beat) is not Opened
         finally:
             self.open_streams -= 1
 
