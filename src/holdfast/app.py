@@ -17,7 +17,8 @@ from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.store import open_store
-from holdfast.store.base import Answer, Item, Key, Store, StoreOptions
+from holdfast.store.base import QUIET, Answer, Item, Key, Store, StoreOptions
+from holdfast.store.bell import rest_topic
 from holdfast.worker.agents import Agent
 from holdfast.worker.plugins import load_plugins
 from holdfast.worker.worker import Worker
@@ -219,13 +220,10 @@ class Chat:
     async def wait(self, deadline_s: float = 3600.0) -> State:
         """Until the chat rests or waits for somebody. Raises TimeoutError."""
         async with asyncio.timeout(deadline_s):
-            after = None
-            while True:
-                state = await self.state()
-                if state in (State.IDLE, State.FAILED, State.WAITING):
-                    return state
-                page = await self._store.wait_journal(self.id, after, deadline_s=5.0)
-                after = page.cursor
+            with self._store.bell.listen(rest_topic(self.id)) as listener:
+                while (state := await self.state()) not in QUIET:
+                    await listener.wait(self._store.options.poll_interval_s)
+                return state
 
     async def text(self) -> str:
         """The last answer: waits until the chat rests, then returns what the model said last. Raises TurnFailed."""

@@ -9,7 +9,7 @@ import pytest
 from holdfast.app import App
 from holdfast.core.records import Cause, State
 from holdfast.models.scripted import Call, Hold, Say, Script, ScriptedModel, Stall
-from holdfast.store.base import Store
+from holdfast.store.base import Store, StoreOptions
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.agents import Agent
 from holdfast.worker.hooks import Hook
@@ -30,7 +30,7 @@ class Counted:
 
     def __init__(self, cycles: int = CYCLES) -> None:
         self._cycles = cycles
-        self._asked: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
         self._calls = 0
         self.counts: dict[str, int] = {}
         self.reached = asyncio.Event()
@@ -42,7 +42,7 @@ class Counted:
 
     def _counting(self, verb: str, ask: Any) -> Any:
         async def counted(*args: Any, **options: Any) -> Any:
-            self._asked[verb] += 1
+            self.asked[verb] += 1
             return await ask(*args, **options)
 
         return counted
@@ -53,9 +53,9 @@ class Counted:
             """Look."""
             self._calls += 1
             if self._calls == 1:
-                self._asked.clear()
+                self.asked.clear()
             elif self._calls == 1 + self._cycles:
-                self.counts = dict(self._asked)
+                self.counts = dict(self.asked)
                 self.reached.set()
                 await self.let_go.wait()
             return f"seen {self._calls} times"
@@ -154,3 +154,16 @@ async def test_a_history_that_had_to_be_mended_is_read_and_mended_once(store_url
     shown = model.requests[-1].messages
     assert shown[1].calls[0].arguments == "{}"
     assert [*shown[:1], *shown[2:]] == [*history[:1], *history[2:-1]]
+
+
+async def test_who_waits_for_a_chat_to_rest_looks_when_it_does_and_not_at_every_step(store_url: str) -> None:
+    counted = Counted(cycles=1_000)
+    agent = Agent("a", script(CYCLES), tools=[counted.tool()])
+    app = App(store_url, [agent], options=StoreOptions(poll_interval_s=3600.0))
+    async with app, app.worker():
+        counted.watch(app.store)
+        chat = await app.create("a", "go")
+        assert await chat.wait(WAIT_S) is State.IDLE
+        assert await chat.text() == "Done."
+    assert counted.asked["commit"] == 2 * CYCLES  # since the first call of the tool
+    assert counted.asked["read_chat"] <= 3  # before and after it ran, and for the text

@@ -42,7 +42,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import new_id
 from holdfast.store import hostlock
-from holdfast.store.bell import WORK, Bell, control_topic
+from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import Cursor
 from holdfast.store.rows import ChatWrite, writes_of
 
@@ -51,6 +51,7 @@ RENEWAL_DEADLINE_S = 5.0
 POLL_INTERVAL_S = 0.25
 RECEIPT_DAYS = 7
 PAGE_ROWS = 500
+QUIET = (State.IDLE, State.FAILED, State.WAITING)  # nothing happens in it until somebody does something
 
 
 class StoreOptions(Frozen):
@@ -511,13 +512,16 @@ class Store(ABC):
 
 
 def topics_of(changes: Sequence[Change]) -> set[str]:
-    """Who may want to know: readers of the chats, workers if there is something to claim, and a chat's runner."""
+    """Who may want to know: readers of the chats, workers if there is something to claim, a chat's runner, and who
+    waits until it rests."""
     topics = {change.after.chat.id for change in changes}
     for change in changes:
         if change.after.chat.wake_at is not None:
             topics.add(WORK)
         if change.after.chat.worker is not None and not change.by_runner:
             topics.add(control_topic(change.after.chat.id))
+        if change.after.chat.state in QUIET:
+            topics.add(rest_topic(change.after.chat.id))
     return topics
 
 

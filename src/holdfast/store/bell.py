@@ -15,6 +15,11 @@ def control_topic(chat_id: str) -> str:
     return f"control:{chat_id}"
 
 
+def rest_topic(chat_id: str) -> str:
+    """Rings when nothing more happens in a chat until somebody does something: it rests, or waits for an answer."""
+    return f"rest:{chat_id}"
+
+
 class Bell:
     """Not thread-safe: belongs to one event loop."""
 
