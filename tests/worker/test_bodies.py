@@ -1,7 +1,10 @@
 """One call's body while it runs: its end, its deadline, its cancellation."""
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator
 
 from holdfast.core.records import Cause
 from holdfast.tools.base import Tool, tool
@@ -79,3 +82,35 @@ async def test_a_body_that_is_late_is_ended_and_says_so() -> None:
     assert returned == Returned(content="Timed out after 0.01 s.", error=True)
     assert ended.is_set()
     assert body.context.cause is Cause.DEADLINE
+
+
+def _refuse(_: int) -> int:
+    raise RuntimeError("no such thing")
+
+
+async def test_an_error_of_any_kind_in_the_arguments_is_the_tools_error() -> None:
+    @tool
+    async def picky(n: Annotated[int, AfterValidator(_refuse)] = 1) -> str:
+        """Its arguments are checked by somebody else's code."""
+        return "never"
+
+    body = body_of(picky, set())
+    pool = SyncPool()
+    returned = await body.run('{"n": 1}', pool.run)
+    pool.stop()
+    assert returned == Returned(content="RuntimeError: no such thing", error=True)
+
+
+@pytest.mark.parametrize("text", ["caf\udce9.txt", "nul \x00", "x" * 5_000])
+async def test_an_error_that_quotes_what_is_not_text_or_too_much_of_it_still_has_a_result(text: str) -> None:
+    @tool(output_bytes_max=1_000)
+    async def fails() -> str:
+        """Fails."""
+        raise FileNotFoundError(text)
+
+    returned = await run(body_of(fails, set()))
+    assert returned is not None
+    assert returned.error
+    assert returned.content.startswith("FileNotFoundError: ")
+    assert "\x00" not in returned.content
+    assert len(returned.content.encode()) < 1_100

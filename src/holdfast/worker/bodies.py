@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import threads
 from holdfast.core.records import Cause, Frozen
 from holdfast.errors import ToolFailed
-from holdfast.tools.base import Tool, call_tool
+from holdfast.tools.base import Tool, call_tool, output_text
 from holdfast.tools.context import ToolContext, enter
 
 KILL_S = 3.0  # how long a cancelled body is waited for before it is abandoned
@@ -76,7 +76,7 @@ class Body:
         try:
             await woken
             if work.done() and not self.context.cancelled:
-                return _returned(work)
+                return _returned(work, self.tool.output_bytes_max)
             if self.context.cancelled:
                 await self._end(work)
                 return None
@@ -106,16 +106,16 @@ class Body:
         work.add_done_callback(_forget)
 
 
-def _returned(work: "asyncio.Task[str]") -> Returned:
+def _returned(work: "asyncio.Task[str]", bytes_max: int) -> Returned:
     if work.cancelled():
         return Returned(content="The tool cancelled itself.", error=True)
     error = work.exception()
     if error is None:
         return Returned(content=work.result())
-    if isinstance(error, ToolFailed):
-        return Returned(content=str(error), error=True)
-    # From around the body: a validator of the tool's own types, say.
-    return Returned(content=f"{type(error).__name__}: {error}", error=True)
+    # From around the body, where it is no ToolFailed: a validator of the tool's own types, say. Any of them may quote
+    # what is no text, such as a file's name: it has to fit a record like any result.
+    said = str(error) if isinstance(error, ToolFailed) else f"{type(error).__name__}: {error}"
+    return Returned(content=output_text(said, bytes_max), error=True)
 
 
 def _forget(work: "asyncio.Task[Any]") -> None:
