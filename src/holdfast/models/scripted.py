@@ -244,13 +244,13 @@ class ScriptedModel:
         try:
             progressed = False
             for beat in playing.play(self._choose(request)):
-                if type(beat) is _Wait:
+                if isinstance(beat, _Wait):
                     if progressed:
                         watch.progressed()
                         progressed = False
                     await playing.within_deadlines(beat.until)
                 else:
-                    yield cast("StreamPart", beat)
+                    yield beat
                     progressed = progressed or type(beat) is not Opened
         finally:
             self.open_streams -= 1
