@@ -86,7 +86,12 @@ async def test_a_step_is_two_commits_and_reads_nothing(store_url: str) -> None:
 async def test_a_guarded_step_is_one_commit_more_and_reads_nothing(store_url: str) -> None:
     counted = Counted()
     asked: list[Any] = []
-    agent = Agent("a", script(1 + CYCLES), tools=[counted.tool()], hooks=[Hook("before_tool", asked.append)])
+    agent = Agent(
+        "a",
+        script(1 + CYCLES),
+        tools=[counted.tool()],
+        hooks=[Hook("before_tool", lambda call, _: asked.append(call))],
+    )
     app = App(store_url, [agent])
     async with app, app.worker():
         counted.watch(app.store)
