@@ -37,11 +37,13 @@
         ├── StoreAuth            the server refused the credentials
         ├── StoreCorrupt         not a database, or damaged
         ├── StoreClosed          used after close
+        ├── DrainFailed          stopped, but something did not let go; `errors` says what
         └── SchemaError          the schema is not one this code can run on
 
 Messages say what was wrong and what to do next; fields carry the same facts for programs.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 Outcome = Literal["not_written", "unknown"]
@@ -266,6 +268,19 @@ class StoreCorrupt(StoreError):
 
 class StoreClosed(StoreError):
     code = "store_closed"
+
+
+class DrainFailed(StoreError):
+    """Raised after the stop is complete, never instead of it; to everybody who asked for it."""
+
+    code = "drain_failed"
+
+    def __init__(self, errors: Sequence[BaseException]) -> None:
+        super().__init__(
+            "stopped, but not everything let go in good order: " + "; ".join(str(error) for error in errors)
+        )
+        self.errors = tuple(errors)
+        self.__cause__ = errors[0] if len(errors) == 1 else BaseExceptionGroup("letting go", errors)
 
 
 class SchemaError(StoreError):

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.diagrams import blocks, calls, execution, ownership, table
+from holdfast.core.diagrams import blocks, calls, execution, ownership, table, waking, waking_table
 from holdfast.core.records import FINAL, CallState, State
 from holdfast.core.states import CALLS, EXECUTION, OWNERSHIP, ROWS
+from holdfast.core.wake import STARTS, WAKING, WakeEvent, WakeState
 from tests.upkeep.diagrams import PAGE, drawn, main, names_in
 
 
@@ -51,3 +52,20 @@ def test_the_drawings_have_an_edge_for_every_change_of_state() -> None:
     for states in CALLS.values():
         assert all(f"    {state} --> {to}: " in calls() for state, to in states.items())
     assert all((f"    {state} --> [*]" in calls()) == (state in FINAL) for state in CallState)
+
+
+def test_the_wake_streams_drawing_has_its_edges_and_what_each_state_starts() -> None:
+    names = {state: state.rpartition(".")[2] for state in WakeState}
+    arrows = {line.partition(": ")[0].strip() for line in waking().splitlines() if "-->" in line}
+    assert arrows == {"[*] --> stopped"} | {
+        f"{names[state]} --> {names[cell.to or state]}"
+        for state, cells in WAKING.items()
+        for cell in cells.values()
+        if cell.to is not None or cell.effects
+    }
+    for state, starts in STARTS.items():
+        assert (f"    {names[state]}: {names[state]} ({', '.join(starts)})" in waking()) == bool(starts)
+    head, _, *lines = waking_table().splitlines()
+    assert head.count("|") == len(WakeState) + 2
+    assert [line.split("`")[1] for line in lines] == list(WakeEvent)
+    assert "| `wake` | – | – | ring | – | – |" in lines

@@ -15,3 +15,18 @@ class ModelDeadlines(Frozen):
 
 
 MODEL_DEADLINES = ModelDeadlines()
+
+
+class WakeDeadlines(Frozen):
+    """The wake stream. A stream is believed as long as its pings come back on it."""
+
+    connect_s: float = 15.0
+    ping_interval_s: float = 10.0
+    ping_s: float = 5.0
+    pings_failed_max: int = 2  # in a row; then it is reset
+    backoff_first_s: float = 0.1  # doubles with every failure until a ping came back
+    backoff_longest_s: float = 5.0
+    drain_s: float = 5.0  # stopping waits so long for what it aborted
+
+
+WAKE_DEADLINES = WakeDeadlines()

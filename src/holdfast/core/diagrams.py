@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from holdfast.core.records import FINAL, State
 from holdfast.core.states import CALLS, EXECUTION, OWNERSHIP
+from holdfast.core.wake import IGNORED, STARTS, WAKING, WakeEvent, WakeState
 
 
 def execution() -> str:
@@ -33,6 +34,34 @@ def calls() -> str:
     return _draw("[*] --> planned", edges) + "\n" + ends
 
 
+def waking() -> str:
+    """A change of state as an edge; a state's own line says what it starts, and aborts when it is left."""
+    edges: dict[tuple[str, str], list[str]] = defaultdict(list)
+    names = {state: state.rpartition(".")[2] for state in WakeState}
+    for state, cells in WAKING.items():
+        for event, cell in cells.items():
+            if cell is not IGNORED:
+                edges[names[state], names[cell.to or state]].append(event)
+    starts = "\n".join(
+        f"    {names[state]}: {names[state]} ({', '.join(what)})" for state, what in STARTS.items() if what
+    )
+    return _draw("[*] --> stopped", edges) + "\n" + starts
+
+
+def waking_table() -> str:
+    """The wake stream's table as Markdown: a row per event, a column per state, – for ignored."""
+    states = list(WakeState)
+    lines = ["| event | " + " | ".join(states) + " |", "|---|" + "---|" * len(states)]
+    for event in WakeEvent:
+        texts = []
+        for state in states:
+            cell = WAKING[state][event]
+            to = (f"→ {cell.to}",) if cell.to is not None else ()
+            texts.append("–" if cell is IGNORED else " ".join((*cell.effects, *to)))
+        lines.append(f"| `{event}` | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
 def table() -> str:
     """The execution table as Markdown: a row per event, a column per state, – for refused."""
     states = list(State)
@@ -59,4 +88,6 @@ def blocks() -> dict[str, str]:
         "execution-table": table(),
         "ownership": f"```mermaid\n{ownership()}\n```",
         "calls": f"```mermaid\n{calls()}\n```",
+        "waking": f"```mermaid\n{waking()}\n```",
+        "waking-table": waking_table(),
     }
