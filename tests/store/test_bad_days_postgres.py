@@ -508,6 +508,8 @@ async def test_a_commit_whose_answer_was_lost_is_answered_all_the_same(
 
 # --- hints ----------------------------------------------------------------------------------------------------------
 
+LISTENING = "query LIKE 'NOTIFY \"holdfast_ping%'"  # the last thing a listening session was asked: to hear itself
+
 
 async def _waits(store: Store, chat_id: str) -> "asyncio.Task[object]":
     """A reader at the end of a journal, waiting."""
@@ -533,7 +535,7 @@ async def test_without_hints_polling_delivers(postgres_url: str, how: str) -> No
         await other.create_chat(new_chat(None, id="c1"))
         if how == "cut":
             await until(lambda: reader.stats()["listen"] == "listening")
-            _end_sessions(postgres_url, "query LIKE 'LISTEN%'")
+            assert _end_sessions(postgres_url, LISTENING) == 1
         else:
             assert reader.stats()["listen"] == "off"
         waiting = await _waits(reader, "c1")
@@ -545,8 +547,9 @@ async def test_a_listener_that_was_cut_off_listens_again(postgres_url: str) -> N
     async with opened(postgres_url, poll_interval_s=15.0) as reader, opened(postgres_url) as other:
         await other.create_chat(new_chat(None, id="c1"))
         await until(lambda: reader.stats()["listen"] == "listening")
-        assert _end_sessions(postgres_url, "query LIKE 'LISTEN%'") >= 1
-        await until(lambda: reader.stats()["listen_connects"] == 2 and reader.stats()["listen"] == "listening")
+        await until(lambda: other.stats()["listen"] == "listening")
+        assert _end_sessions(postgres_url, LISTENING) == 2
+        await until(lambda: reader.stats()["wake_connects"] == 2 and reader.stats()["listen"] == "listening")
         waiting = await _waits(reader, "c1")
         await other.submit("c1", ev.Send(message=user()))
         await asyncio.wait_for(waiting, 5)

@@ -576,22 +576,19 @@ async def test_those_who_wait_when_the_store_closes_are_told(url: str) -> None:
         await asyncio.wait_for(waiting, 5)
 
 
-async def test_the_watch_for_other_processes_survives_a_bad_moment(url: str) -> None:
-    """It is a hint, but one that must not die silently: after an error it looks again."""
+async def test_the_watch_for_other_processes_survives_a_bad_moment(url: str, path: Path) -> None:
+    """It is a hint, but one that must not die silently: a file that is gone is noticed, and found when it is back."""
     async with opened(url, poll_interval_s=0.05) as store:
         await store.create_chat(new_chat(None, id="c1"))
-        healthy, failures = store._rows, 0
-
-        async def failing(statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-            nonlocal failures
-            if failures < 3 and "max(rowid)" in statement:
-                failures += 1
-                raise StoreCorrupt("a bad moment")
-            return await healthy(statement, values)
-
-        store._rows = failing  # type: ignore[method-assign]
+        assert store.wakes is not None
+        await until(lambda: store.stats()["wake_pings"])
+        away = path.rename(path.with_suffix(".away"))
+        store.wakes.check()
+        await until(lambda: "cannot be opened" in str(store.stats()["wake_last_error"]))
+        assert store.stats()["wake_pings_failed"] == 2
+        away.rename(path)
+        await until(lambda: store.stats()["wake_connects"] == 2)
         with store.bell.listen("c1") as listener:
-            await until(lambda: failures == 3)
             async with opened(url) as other:
                 await other.submit("c1", ev.Send(message=user("from elsewhere")))
             assert await listener.wait(5)

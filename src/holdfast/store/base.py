@@ -6,6 +6,7 @@ a key or a commit id may simply be called again: it is answered as done if it wa
 """
 
 import hashlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, Self
@@ -16,6 +17,7 @@ from msgspec import Raw
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.apply import Change, Refused, apply
 from holdfast.core.codec import check_text, encode
+from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.events import Claim, Edit, Event, LeaseExpired, Repair, Send
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
@@ -31,6 +33,7 @@ from holdfast.core.records import (
     State,
     Text,
 )
+from holdfast.core.wake import WakeState
 from holdfast.errors import (
     InvalidInput,
     KeyReused,
@@ -45,6 +48,9 @@ from holdfast.store import hostlock
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import Cursor
 from holdfast.store.rows import ChatWrite, writes_of
+from holdfast.store.wakestream import Source, Wake, WakeStream
+
+log = logging.getLogger(__name__)
 
 STORE_DEADLINE_S = 8.0
 RENEWAL_DEADLINE_S = 5.0
@@ -62,6 +68,7 @@ class StoreOptions(Frozen):
     deadline_s: float = STORE_DEADLINE_S
     lease_ttl_ms: int = 30_000
     poll_interval_s: float = POLL_INTERVAL_S
+    wake: WakeDeadlines = WAKE_DEADLINES
 
 
 class Key(Frozen):
@@ -208,6 +215,7 @@ class Store(ABC):
         self.options = options
         self.bell = Bell()
         self.unreadable = 0  # chats passed over because newer code wrote them
+        self.wakes: WakeStream | None = None  # None: nobody tells us, waiters poll
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -217,7 +225,10 @@ class Store(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was taken, then let go. Bounded by the deadline."""
+        """Finish what was taken, then let go. Bounded by the deadline and the wake stream's `drain_s`.
+
+        Raises DrainFailed, once everything is closed, if something of the wake stream did not let go.
+        """
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -509,6 +520,43 @@ class Store(ABC):
 
     def _ring(self, changes: Sequence[Change]) -> None:
         self.bell.ring(topics_of(changes))
+
+    # --- what other processes say -------------------------------------------------------------------------------
+
+    async def _listen_to(self, source: Source) -> None:
+        self.wakes = WakeStream(source, self._hear, self.options.wake, report=self._report)
+        await self.wakes.start()
+
+    def _hear(self, wake: Wake) -> None:
+        if wake.topics is None:
+            self.bell.ring_all()
+        else:
+            self.bell.ring(wake.topics)
+
+    def _report(self, state: WakeState, error: str | None) -> None:
+        if error is not None:
+            log.warning("wake stream %s: %s", state, self._scrub(error), extra={"action": "wake.trouble"})
+        else:
+            log.debug("wake stream %s", state, extra={"action": "wake.state"})
+
+    def _scrub(self, text: str) -> str:
+        return text
+
+    def _wake_stats(self) -> "dict[str, int | float | str | None]":
+        if self.wakes is None:
+            return {"wake_stream": "off"}
+        figures = self.wakes.figures()
+        return {
+            "wake_stream": figures.state,
+            "wake_stream_s": round(figures.state_s, 3),
+            "wake_connects": figures.connects,
+            "wake_reconnects": figures.reconnects,
+            "wake_pings": figures.pings,
+            "wake_pings_failed": figures.pings_failed,
+            "wakes_heard": figures.wakes,
+            "wake_letting_go": figures.letting_go,
+            "wake_last_error": self._scrub(figures.last_error) if figures.last_error is not None else None,
+        }
 
 
 def topics_of(changes: Sequence[Change]) -> set[str]:

@@ -10,6 +10,7 @@ Options of ours, taken out before libpq sees the URL:
 
 import difflib
 import re
+from copy import copy
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -52,16 +53,26 @@ class Address:
             )
         values = _read(plain)
         self.conninfo = _conninfo(values)
-        listen = options.get("listen_dsn")
+        self._secrets = {values.get("password")}
+        self._name(values)
         # Behind a pooler LISTEN would be heard by whoever gets the server connection next.
-        self.listen_conninfo = self.conninfo if not self.pooled else None
-        if listen is not None:
-            self.listen_conninfo = _conninfo(_read(listen))
+        self.listening: Address | None = self if not self.pooled else None
+        if (listen := options.get("listen_dsn")) is not None:
+            self.listening = self._elsewhere(_read(listen))
+
+    def _name(self, values: dict[str, str]) -> None:
         self.user = values.get("user") or "the default user"
         self.host = values.get("host") or values.get("hostaddr") or "the local socket"
         self.port = values.get("port") or "5432"
         self.database = values.get("dbname") or self.user
-        self._secrets = {values.get("password"), _read(listen).get("password") if listen is not None else None}
+
+    def _elsewhere(self, values: dict[str, str]) -> "Address":
+        """The same store by another way, with a name of its own for messages. Either's secrets end in both."""
+        self._secrets.add(values.get("password"))
+        other = copy(self)
+        other.conninfo = _conninfo(values)
+        other._name(values)
+        return other
 
     def __str__(self) -> str:
         return f"database {self.database!r} at {self.host}:{self.port}"

@@ -178,9 +178,7 @@ class Connector:
         timeout_ms = max(100, int((statement_timeout_s - MARGIN_S) * 1000))
         self._look = sql.look(settings=not address.pooled, schema=address.schema, timeout_ms=timeout_ms)
 
-    async def connect(
-        self, deadline: float, *, conninfo: str | None = None, unless: Callable[[], bool] = lambda: False
-    ) -> Connection:
+    async def connect(self, deadline: float, *, unless: Callable[[], bool] = lambda: False) -> Connection:
         """Tries until the deadline while the server is starting, full or away; a wrong password is told at once.
 
         `unless` ends the trying when the caller has no need of it any more.
@@ -189,7 +187,7 @@ class Connector:
         for pause in pauses():
             try:
                 async with asyncio.timeout_at(min(deadline, loop.time() + CONNECT_TIMEOUT_S)):
-                    return await self._connect(conninfo or self.address.conninfo, deadline)
+                    return await self._connect(deadline)
             except psycopg.Error as error:
                 reason = explain_connecting(error, self.address)
                 cause: BaseException = error
@@ -205,10 +203,21 @@ class Connector:
                 raise reason from cause
         raise AssertionError("pauses never end")
 
-    async def _connect(self, conninfo: str, deadline: float) -> Connection:
+    async def connect_once(self) -> Connection:
+        """One attempt, without a deadline of its own: for a caller who has both. Raises as `connect` does."""
+        try:
+            return await self._connect(math.inf)
+        except psycopg.Error as error:
+            raise explain_connecting(error, self.address) from error
+        except asyncio.CancelledError as error:
+            # The half-made connection lives in psycopg's frames. It is to be closed now, not when nobody holds the
+            # traceback any more.
+            raise error.with_traceback(None) from None
+
+    async def _connect(self, deadline: float) -> Connection:
         threshold = None if self.address.pooled else 2
         connection = await Connection.connect(
-            conninfo,
+            self.address.conninfo,
             autocommit=True,
             prepare_threshold=threshold,
             context=_ADAPTERS,

@@ -19,8 +19,10 @@ from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.events import Delete, Event, Repair
 from holdfast.core.fork import fork
 from holdfast.core.records import Compaction, Lease, NewChat, Role, Snapshot, State
+from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed
 from holdfast.faults import reach
+from holdfast.ids import new_id
 from holdfast.store.base import (
     PAGE_ROWS,
     RECEIPT_DAYS,
@@ -55,12 +57,13 @@ from holdfast.store.postgres.claims import Claims
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.committer import BATCH_COMMITS_MAX, Committer, Entry, Verdict
 from holdfast.store.postgres.connection import Connector, Row
-from holdfast.store.postgres.hints import Hints
+from holdfast.store.postgres.hints import Sender
 from holdfast.store.postgres.leases import PostgresLeaseLine
 from holdfast.store.postgres.pool import Pool
 from holdfast.store.postgres.schema import check_server, migrate
 from holdfast.store.postgres.swaps import is_plain
 from holdfast.store.postgres.transactions import Transaction, Transactor, Work, snapshot_from
+from holdfast.store.postgres.wakes import PostgresWakes
 from holdfast.store.rows import writes_of
 
 log = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ class PostgresStore(Store):
         self._connector = Connector(self.address, self._clock, options.deadline_s)
         self._host = boot_id()
         self._pool: Pool | None = None
+        self._hints: Sender | None = None
         self._flushing: dict[str, set[asyncio.Task[Any]]] = {}
         self._opening_or_closing = asyncio.Lock()
 
@@ -90,12 +94,19 @@ class PostgresStore(Store):
         self._transactor = Transactor(self._pool, self._connector, self._clock, self.options)
         self._claims = Claims(self, self._transactor, self._clock)
         self._committer = Committer(self._connector)
-        self._hints: Hints | None = None
-        if self.address.hints:
-            listen = self.address.listen_conninfo
-            conninfo = listen or self.address.conninfo
-            self._hints = Hints(self._connector, self.bell, conninfo, listening=listen is not None)
-            self._hints.start()
+        await self._open_hints()
+
+    async def _open_hints(self) -> None:
+        self._hints = self.wakes = None
+        if not self.address.hints:
+            return
+        listening, name = self.address.listening, new_id("hint")
+        connector = self._connector
+        if listening is not None and listening is not self.address:
+            connector = Connector(listening, self._clock, self.options.deadline_s)
+        self._hints = Sender(connector, name)
+        if listening is not None:
+            await self._listen_to(PostgresWakes(connector, name))
 
     async def _prepare(self) -> None:
         deadline = asyncio.get_running_loop().time() + self.options.deadline_s
@@ -128,8 +139,12 @@ class PostgresStore(Store):
         await self._transactor.finish(self.options.deadline_s)
         if self._hints is not None:
             await self._hints.close()
-        await pool.close()
-        self.bell.ring_all()
+        try:
+            if self.wakes is not None:
+                await self.wakes.stop()
+        finally:
+            await pool.close()
+            self.bell.ring_all()
 
     def _check_open(self) -> None:
         if self._pool is None:
@@ -530,6 +545,8 @@ class PostgresStore(Store):
             "clock_offset_ms": self._clock.offset_ms,
             "waiters": self.bell.waiter_count,
             "unreadable_chats": self.unreadable,
+            "listen": self._listen_state(),
+            **self._wake_stats(),
         }
         if self._pool is None:
             return figures
@@ -549,8 +566,21 @@ class PostgresStore(Store):
             "commits_pending": committer.pending_count,
             "commits_in_flight": committer.in_flight_count,
             "commit_p50_ms": committer.latency_p50_ms,
-            **(self._hints.stats() if self._hints is not None else {"listen": "off"}),
+            "hints_sent": self._hints.sent if self._hints is not None else None,
+            "hints_failed": self._hints.failed if self._hints is not None else None,
         }
+
+    def _listen_state(self) -> str:
+        """In one word, and why if it is not well. A stream that no ping has proven yet is not believed."""
+        if self.wakes is None or self.wakes.state is WakeState.STOPPED:
+            return "off"
+        figures = self.wakes.figures()
+        if figures.proven:
+            return "listening"
+        return "connecting" if figures.last_error is None else f"broken: {self._scrub(figures.last_error)}"
+
+    def _scrub(self, text: str) -> str:
+        return self.address.scrub(text)
 
 
 def _pass_on(answer: "asyncio.Future[Snapshot]", look: "asyncio.Task[Snapshot]") -> None:

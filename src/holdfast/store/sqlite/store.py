@@ -26,7 +26,6 @@ from holdfast.errors import (
     RefusedError,
     StoreClosed,
     StoreCorrupt,
-    StoreError,
     StoreTimeout,
 )
 from holdfast.faults import reach
@@ -56,7 +55,6 @@ from holdfast.store.base import (
     raise_refused,
     request_hash,
 )
-from holdfast.store.bell import WORK
 from holdfast.store.cursor import parse
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import writes_of
@@ -64,6 +62,7 @@ from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.connection import check_place, connect, reading, translated
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
 from holdfast.store.sqlite.schema import migrate
+from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
 from holdfast.store.sqlite.writing import check_unused, load, must_load, read_receipt, row, rows, swap, write_all
 from holdfast.store.unheard import Unheard
@@ -85,7 +84,7 @@ class SqliteStore(Store):
         self._host = boot_id()
         self._writer: Writer | None = None
         self._readers: threads.Pool | None = None
-        self._watches: list[asyncio.Task[None]] = []
+        self._watch: asyncio.Task[None] | None = None
         self._waiting: dict[threads.Job[Any], float] = {}  # until when, the soonest first
         self._opening_or_closing = asyncio.Lock()
         self._unheard = Unheard()
@@ -98,8 +97,7 @@ class SqliteStore(Store):
                 await self._open()
 
     async def _open(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._watches = [loop.create_task(self._watch_deadlines())]
+        self._watch = asyncio.get_running_loop().create_task(self._watch_deadlines())
         opener = threads.Pool("sqlite-open", 1, lambda: None, lambda _: None)
         try:
             self._writer = await self._on(opener, lambda _: self._prepare())
@@ -112,7 +110,14 @@ class SqliteStore(Store):
         self._readers = threads.Pool(
             "sqlite-reader", READER_THREADS, self._open_reader, lambda connection: connection.close()
         )
-        self._watches.append(loop.create_task(self._watch_other_processes()))
+        await self._listen_to(
+            SqliteWakes(
+                self.path,
+                self._open_reader,
+                interval_s=self.options.poll_interval_s / 5,
+                needed=lambda: self.bell.waiter_count > 0,
+            )
+        )
 
     def _prepare(self) -> Writer:
         check_place(self.path)
@@ -134,6 +139,13 @@ class SqliteStore(Store):
             await self._close()
 
     async def _close(self) -> None:
+        try:
+            if self.wakes is not None:
+                await self.wakes.stop()
+        finally:
+            await self._close_threads()
+
+    async def _close_threads(self) -> None:
         writer, readers = self._writer, self._readers
         self._writer = self._readers = None
         if readers is not None:
@@ -151,11 +163,10 @@ class SqliteStore(Store):
         self.bell.ring_all()
 
     async def _stop_watching(self) -> None:
-        watches, self._watches = self._watches, []
-        for watch in watches:
+        watch, self._watch = self._watch, None
+        if watch is not None:
             watch.cancel()
-        if watches:
-            await asyncio.wait(watches)
+            await asyncio.wait((watch,))
 
     # --- threads ------------------------------------------------------------------------------------------------
 
@@ -600,25 +611,11 @@ class SqliteStore(Store):
             "reader_threads_max": READER_THREADS,
             "waiters": self.bell.waiter_count,
             "unreadable_chats": self.unreadable,
+            **self._wake_stats(),
         }
 
     async def read_repairs(self) -> dict[str, int]:
         return dict(await self._rows(sql.READ_REPAIRS))
-
-    async def _watch_other_processes(self) -> None:
-        """Rings for what other processes wrote. A hint: waiters also look for themselves."""
-        seen = 0
-        while True:
-            await asyncio.sleep(self.options.poll_interval_s / 5)
-            if not self.bell.waiter_count:
-                continue
-            try:
-                newest = (await self._rows(sql.NEWEST_ROWID))[0][0] or 0
-                if newest > seen:
-                    self.bell.ring([WORK, *(row[0] for row in await self._rows(sql.CHANGED_SINCE, (seen,)))])
-                seen = newest
-            except StoreError:
-                continue  # whoever waits looks for itself, and is told
 
 
 def _path_of(location: str) -> str:
