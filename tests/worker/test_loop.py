@@ -17,6 +17,7 @@ from holdfast.tools.context import ToolContext
 from holdfast.worker.agents import Agent
 from holdfast.worker.hooks import Arguments, Ask, Hook, RunContext, Veto
 from tests.support.turns import QUICK, WAIT_S, Gate, entries, rested, running, said, weather
+from tests.support.waiting import until
 
 
 async def test_a_tool_step_and_then_text_whose_prompt_holds_call_and_result(store_url: str) -> None:
@@ -423,7 +424,8 @@ async def test_a_hundred_turns_leave_threads_and_tasks_where_they_were(store_url
             await chat.wait(WAIT_S)
         # The readers of SQLite are made on demand, up to their bound of four.
         assert threading.active_count() <= counts[0] + 3
-        assert len(asyncio.all_tasks()) <= counts[1] + 1
+        # The last turn's hint and a claim may still be under way, now or when they were counted.
+        await until(lambda: len(asyncio.all_tasks()) <= counts[1] + 1)
         assert len(await chat.messages()) == 4 * 111
 
 
