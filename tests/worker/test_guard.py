@@ -134,10 +134,12 @@ def test_however_the_worker_dies_its_children_and_escapees_die_and_hold_no_pipe(
 
 def test_the_worker_counts_as_dead_only_when_its_guard_is_done(family: Family, lock_path: str) -> None:
     os.kill(family.guard.pid, signal.SIGSTOP)
-    family.program.process.kill()
-    family.program.process.wait()
-    assert not is_dead(lock_path)
-    os.kill(family.guard.pid, signal.SIGCONT)
+    try:
+        family.program.process.kill()
+        family.program.process.wait()
+        assert not is_dead(lock_path)
+    finally:
+        os.kill(family.guard.pid, signal.SIGCONT)
     deaf = family.members["deaf"]
     while not is_dead(lock_path):
         assert not family.guard.dies_within(0) or is_dead(lock_path)
