@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from holdfast.config import Config, changed, load_config
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded
@@ -29,22 +30,28 @@ class App:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         agents: Sequence[Agent] = (),
         *,
+        config: Config | None = None,
         options: StoreOptions | None = None,
-        plugins: Sequence[str] = (),
         caller: Caller | None = None,
+        **settings: Any,
     ) -> None:
+        if config is None:
+            config = load_config(**settings)
+        elif settings:
+            raise ConfigError(f"give either config, or {', '.join(settings)}")
+        self.config = config
         self.agents: dict[str, Agent] = {}
         for agent in agents:
             if agent.name in self.agents:
                 raise ConfigError(f"two agents are named {agent.name!r}: give one of them another name")
             self.agents[agent.name] = agent
-        self.store: Store = open_store(url, options)
+        self.store: Store = open_store(url or config.database_url, options or _store_options(config))
         self._caller = caller or Caller()
         self._models = Models()
-        self._plugins = load_plugins(plugins)
+        self._plugins = () if config.no_plugins else load_plugins(config.plugins)
         self._opened = 0
 
     async def __aenter__(self) -> "App":
@@ -61,12 +68,16 @@ class App:
             finally:
                 await self.store.close()
 
-    def worker(self, **options: Any) -> "RunningWorker":
-        """`async with app.worker():` claims and runs chats in this process until the block ends."""
-        return RunningWorker(self, options)
+    def worker(self, **settings: Any) -> "RunningWorker":
+        """`async with app.worker():` claims and runs chats in this process until the block ends.
 
-    def new_worker(self, **options: Any) -> Worker:
-        return Worker(self.store, self.agents, self._caller, self._models, plugins=self._plugins, **options)
+        Settings of the app can be given anew for this worker: `app.worker(grace_s=60)`.
+        """
+        return RunningWorker(self, self.new_worker(**settings))
+
+    def new_worker(self, **settings: Any) -> Worker:
+        config = changed(self.config, **settings)
+        return Worker(self.store, self.agents, self._caller, self._models, config, self._plugins)
 
     # --- chats ----------------------------------------------------------------------------------------
 
@@ -109,15 +120,13 @@ class App:
 
 
 class RunningWorker:
-    def __init__(self, app: App, options: dict[str, Any]) -> None:
+    def __init__(self, app: App, worker: Worker) -> None:
         self._app = app
-        self._options = options
-        self._worker: Worker | None = None
+        self._worker = worker
 
     async def __aenter__(self) -> Worker:
         await self._app.__aenter__()
         try:
-            self._worker = self._app.new_worker(**self._options)
             await self._worker.start()
         except BaseException:
             await self._app.__aexit__()
@@ -125,7 +134,6 @@ class RunningWorker:
         return self._worker
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._worker is not None
         try:
             await self._worker.stop()
         finally:
@@ -244,6 +252,10 @@ class Chat:
         if agent.output is None:
             raise ConfigError(f"agent {agent.name!r} declares no output type; give it output=…, or ask for text()")
         return agent.output.read(await self.text())
+
+
+def _store_options(config: Config) -> StoreOptions:
+    return StoreOptions(lease_ttl_ms=int(config.lease_ttl_s * 1000), deadline_s=config.store_deadline_s)
 
 
 def _message(text: str | Message) -> Message:

@@ -84,7 +84,7 @@ async def main(url: str, kind: str, ttl_ms: int, hard_limit_s: float) -> None:
     app = App(url, [make_agent(make_tool(kind, holder))], options=StoreOptions(lease_ttl_ms=ttl_ms))
     loop = asyncio.get_running_loop()
     uninstall = install_signal_dump()
-    async with app, app.worker(poll_s=0.5, hard_limit_s=hard_limit_s) as worker:
+    async with app, app.worker(poll_s=0.5, stall_limit_s=hard_limit_s) as worker:
         holder.append(worker)
         say("ready")
         reader = asyncio.StreamReader()

@@ -82,7 +82,7 @@ async def test_a_commit_that_fails_for_a_while_is_tried_again_and_never_becomes_
         await gate.entered.wait()
         with failing_store.outage():
             gate.opened.set()
-            await until(lambda: worker.failed_commits)
+            await until(lambda: worker.commit_times.failed)
         assert await rested(chat) is State.IDLE
         assert said(await chat.messages())[2:] == [("tool", "through"), ("assistant", "Done.")]
         assert (await chat.snapshot()).chat.cause is None
@@ -193,7 +193,7 @@ async def test_a_stop_while_a_whole_response_cannot_be_committed_keeps_its_text(
         await model.reached("here")
         with failing_store.outage():
             model.resume("here")
-            await until(lambda: worker.failed_commits)
+            await until(lambda: worker.commit_times.failed)
             if failing_store.url != failing_store.steady_url:
                 await chat.stop()  # comes in another way, and first
         if failing_store.url == failing_store.steady_url:

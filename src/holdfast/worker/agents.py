@@ -42,6 +42,7 @@ class Agent:
         title_model: str | Model | None = None,
         deps: Callable[[RunContext], Any] | None = None,
         parallel_calls_max: int = 8,
+        chats_max: int | None = None,
     ) -> None:
         if not name:
             raise ConfigError("an agent needs a name")
@@ -60,6 +61,7 @@ class Agent:
         self.title_model = title_model
         self.deps = deps
         self.parallel_calls_max = parallel_calls_max
+        self.chats_max = chats_max  # at the same time, in one worker; None: as many as the worker has room for
         self._check()
 
     def _check(self) -> None:
@@ -75,6 +77,8 @@ class Agent:
             raise ConfigError(f"agent {self.name!r}: context_limit must be at least 1, it is {self.context_limit}")
         if self.parallel_calls_max < 1:
             raise ConfigError(f"agent {self.name!r}: parallel_calls_max must be at least 1")
+        if self.chats_max is not None and self.chats_max < 1:
+            raise ConfigError(f"agent {self.name!r}: chats_max must be at least 1, it is {self.chats_max}")
 
     def offered(self, *limits: Sequence[str] | None) -> dict[str, Tool]:
         """The tools a model is shown: those of the agent, narrowed by agent, chat and turn. None limits nothing."""

@@ -12,6 +12,7 @@ and another one goes on from the snapshot. Work is ended with a cause, and the c
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
@@ -68,6 +69,7 @@ from holdfast.stops import Stop
 from holdfast.store.base import Store
 from holdfast.store.bell import control_topic
 from holdfast.store.cursor import Cursor
+from holdfast.telemetry import Durations, Traces
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker.agents import Agent, tool_specs
@@ -98,7 +100,9 @@ class Shared(Frozen):
     titles: Titles
     clock: Clock
     trusted: Callable[[], bool]  # may this worker still act?
-    commit_failed: Callable[[], None]
+    commits: Durations
+    traces: Traces
+    history_limit: int
 
 
 class _Moved(Exception):
@@ -119,11 +123,13 @@ class Runner:
         self._agent = agent
         self.snapshot = snapshot
         self.chat_id = snapshot.chat.id
+        self.agent = snapshot.chat.agent
+        self.since = time.monotonic()
         self.stop: Stop[Cause] = Stop()
         self._draining = False
         self._lost = False  # the chat is not ours any more: whatever else was asked for, nothing is to be done
         self._attempts = 0
-        self._past = Past(shared.store, self.chat_id)
+        self._past = Past(shared.store, self.chat_id, shared.history_limit)
         self._bodies: dict[str, Body] = {}
         self._body_tasks: set[asyncio.Task[bool]] = set()
         self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
@@ -302,7 +308,8 @@ class Runner:
         async with self._commits:
             while True:
                 try:
-                    after = await self._shared.store.commit(self.snapshot, events, commit_id)
+                    with self._shared.commits.timed():
+                        after = await self._shared.store.commit(self.snapshot, events, commit_id)
                     self._take(after)
                     return after
                 except StaleWriter as error:
@@ -311,7 +318,6 @@ class Runner:
                     await self._check_moved(error)
                     raise _Moved(str(error)) from error
                 except StoreError as error:
-                    self._shared.commit_failed()
                     log.warning(
                         "commit failed",
                         extra={"action": "commit_failed", "chat": self.chat_id, "error": f"{error.code}: {error}"},

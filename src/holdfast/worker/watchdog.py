@@ -65,6 +65,7 @@ class Watchdog:
         clock: Clock,
         beat: Callable[[], None],
         rest: Callable[[], None],
+        report_s: float = STALL_S,
         hard_limit_s: float | None = HARD_LIMIT_S,
     ) -> None:
         self._clock = clock
@@ -72,6 +73,7 @@ class Watchdog:
         self._rest = rest
         # A healthy loop must beat several times within the hard limit, however short that is.
         self._watch_s = min(WATCH_S, (hard_limit_s or HARD_LIMIT_S) / 8)
+        self._report_s = report_s
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._stopping = threading.Event()
@@ -130,7 +132,7 @@ class Watchdog:
         now = time.monotonic()
         overslept_s = now - self._looked_at - self._watch_s
         self._looked_at = now
-        if overslept_s >= STALL_S:
+        if overslept_s >= self._report_s:
             self._frozen_s += overslept_s
             self._close(self._stall(overslept_s), overslept_s, frozen=True)
         if not self._loop.is_running():  # between two runs, or for good: there is nothing to hold up
@@ -141,7 +143,7 @@ class Watchdog:
         elif self._answered_at is not None:
             self._take_answer(self._answered_at - self._asked_at)
             self._ask(now)
-        elif now - self._asked_at - self._frozen_s >= STALL_S and self._open is None:
+        elif now - self._asked_at - self._frozen_s >= self._report_s and self._open is None:
             self._open = self._stall(now - self._asked_at)
             self._report(self._open)
 
@@ -159,7 +161,7 @@ class Watchdog:
         self._last_lag_s = lag_s
         self._beat()
         stall, self._open = self._open, None
-        if stall is not None or lag_s - self._frozen_s >= STALL_S:
+        if stall is not None or lag_s - self._frozen_s >= self._report_s:
             self._close(stall or self._stall(lag_s), lag_s, frozen=False)
 
     def _close(self, stall: Stall, lasted_s: float, *, frozen: bool) -> None:

@@ -5,7 +5,7 @@ import logging
 import os
 import random
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Raw
 
 from holdfast.clock import SystemClock
+from holdfast.config import Config
 from holdfast.core.codec import encode
 from holdfast.core.events import Event, LeaseExpired, Release, Writer
 from holdfast.core.records import Cause, Snapshot, State
@@ -23,6 +24,7 @@ from holdfast.models.resolve import Models
 from holdfast.store.base import Store, WorkerInfo
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock
+from holdfast.telemetry import Durations, Traces
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.deltas import DeltaFlusher
@@ -31,14 +33,11 @@ from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.runner import Runner, Shared
 from holdfast.worker.titles import Titles
-from holdfast.worker.watchdog import HARD_LIMIT_S, Watchdog, last_words
+from holdfast.worker.watchdog import Watchdog, last_words
 
 log = logging.getLogger("holdfast.worker")
 
-POLL_S = 5.0
 SWEEP_S = 5.0
-CHATS_MAX = 100
-GRACE_S = 25.0
 KILL_S = 5.0
 UNREADABLE_MS = 5_000  # how long a chat of newer code is left alone
 
@@ -52,20 +51,15 @@ class Worker:
         agents: Mapping[str, Agent],
         caller: Caller,
         models: Models,
-        *,
+        config: Config,
         plugins: tuple[Hook, ...] = (),
-        chats_max: int = CHATS_MAX,
-        poll_s: float = POLL_S,
-        grace_s: float = GRACE_S,
-        hard_limit_s: float | None = HARD_LIMIT_S,
     ) -> None:
         self.name = new_id("worker")
+        self.config = config
         self._store = store
         self._agents = agents
-        self._chats_max = chats_max
-        self._poll_s = poll_s
-        self._grace_s = grace_s
         self._clock = SystemClock()
+        self.started_at = self._clock.wall_ms()
         self._sync = SyncPool()
         self._deltas = DeltaFlusher(store)
         self.hooks = Hooks(self._sync.run)
@@ -73,7 +67,6 @@ class Worker:
         self.titles = Titles(store, caller)
         # Starting and stopping never wait for a thread that some tool has blocked.
         self._upkeep = SyncPool(2)
-        self._hard_limit_s = hard_limit_s
         self._keeper: LeaseKeeper | None = None
         self._lock: HostLock | None = None
         self.guard: Guard | None = None
@@ -88,7 +81,11 @@ class Worker:
         # Chats whose runner ended while it held them, under which fence, and why.
         self.strays: deque[tuple[str, int, BaseException | None]] = deque()
         self.errors: list[BaseException] = []
-        self.failed_commits = 0
+        self.claims_taken = 0
+        self.claims_skipped = 0  # no room, or no trust in the lease
+        self.claim_times = Durations()
+        self.commit_times = Durations()
+        self._traces = Traces(on=config.traces)
 
     @property
     def running_chats(self) -> list[str]:
@@ -111,10 +108,11 @@ class Worker:
 
     async def _protect(self, lock: HostLock) -> None:
         """Before anything is claimed: what ends our children when we die, and us when we hang."""
-        guard = self.guard = Guard(lock.fileno(), self._hard_limit_s)
+        limit_s = self.config.stall_limit_s
+        guard = self.guard = Guard(lock.fileno(), limit_s)
         await self._upkeep.run(guard.start)
         last_words.install()
-        self.watchdog = Watchdog(self._clock, guard.beat, guard.rest, self._hard_limit_s)
+        self.watchdog = Watchdog(self._clock, guard.beat, guard.rest, self.config.stall_report_s, limit_s)
         self.watchdog.start()
 
     async def _leave(self) -> None:
@@ -157,7 +155,7 @@ class Worker:
         Concurrent stops share one. Bounded, whatever tools and hooks do.
         """
         if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._drain(self._grace_s if grace_s is None else grace_s))
+            self._stopping = asyncio.ensure_future(self._drain(self.config.grace_s if grace_s is None else grace_s))
         await asyncio.shield(self._stopping)
 
     async def _drain(self, grace_s: float) -> None:
@@ -203,21 +201,30 @@ class Worker:
                     claimed = 0
                     log.warning("claim failed", extra={"action": "claim_failed", "error": str(error)})
                 if not claimed:
-                    await listener.wait(self._poll_s * random.uniform(0.8, 1.2))
+                    await listener.wait(self.config.poll_s * random.uniform(0.8, 1.2))
 
     async def claim_once(self) -> int:
-        room = self._chats_max - len(self._runners)
+        room = self.config.chats_max - len(self._runners)
         keeper = self._keeper
         if room <= 0 or keeper is None or not keeper.trusted():
             self._finished.clear()
+            self.claims_skipped += 1
             return 0
         await self._let_strays_go()
-        snapshots = await self._store.claim_chats(self.name, dict.fromkeys(self._agents, room), room)
+        with self.claim_times.timed():
+            snapshots = await self._store.claim_chats(self.name, self._room_by_agent(room), room)
+        self.claims_taken += len(snapshots)
         if keeper is not self._keeper:
             return 0  # claimed under a lease that was lost meanwhile: they are taken back like all its others
         for snapshot in snapshots:
             self._drive(snapshot, keeper)
         return len(snapshots)
+
+    def _room_by_agent(self, room: int) -> dict[str, int]:
+        """How many more chats of each agent this worker may take. An agent without room is not asked for at all."""
+        driven = Counter(runner.agent for runner in self._runners.values())
+        rooms = {name: min(room, (agent.chats_max or room) - driven[name]) for name, agent in self._agents.items()}
+        return {name: left for name, left in rooms.items() if left > 0}
 
     def _drive(self, snapshot: Snapshot, keeper: LeaseKeeper) -> None:
         shared = Shared(
@@ -232,15 +239,14 @@ class Worker:
             titles=self.titles,
             clock=self._clock,
             trusted=keeper.trusted,
-            commit_failed=self._commit_failed,
+            commits=self.commit_times,
+            traces=self._traces,
+            history_limit=self.config.history_limit,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
         task = asyncio.get_running_loop().create_task(runner.run())
         self._runners[task] = runner
         task.add_done_callback(self._runner_done)
-
-    def _commit_failed(self) -> None:
-        self.failed_commits += 1
 
     def _runner_done(self, task: "asyncio.Task[None]") -> None:
         runner = self._runners.pop(task)

@@ -1,0 +1,165 @@
+"""Every setting, in one place: its name, type, default and meaning.
+
+Arguments beat the environment (`HOLDFAST_HISTORY_LIMIT`), which beats `holdfast.toml` (`history_limit = 500`), which
+beats the default. A key that nobody knows is an error that names the nearest known one, and so is a value that does
+not fit. Nothing is read on import.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated as A
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from holdfast.errors import ConfigError
+
+FILE = "holdfast.toml"
+PREFIX = "HOLDFAST_"
+HISTORY_LIMIT = 1_000
+
+# In the environment with our prefix, and not a setting of the user's.
+_NOT_SETTINGS = ("CRASH_AT", "CRASH_MATRIX", "MARK", "RANDOM_", "TEST_", "SOAK_")
+
+Count = A[int, Meta(ge=1)]
+Seconds = A[float, Meta(gt=0)]
+NotNegative = A[float, Meta(ge=0)]
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of one process."""
+
+    home: A[str, Meta(description="where data, tokens and caches are kept")] = ".holdfast"
+    database: A[str, Meta(description="sqlite:///FILE or postgresql://…; empty: a SQLite file in home")] = ""
+    host: A[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: A[int, Meta(ge=0, le=65535, description="port to listen on; 0: any free one")] = 7433
+    plugins: A[tuple[str, ...], Meta(description="entry points of group holdfast.plugins to load, in order")] = ()
+    no_plugins: A[bool, Meta(description="load no plugins, whatever `plugins` says")] = False
+    history_limit: A[Count, Meta(description="messages of each chat kept in memory; the store has all of them")] = (
+        HISTORY_LIMIT
+    )
+    chats_max: A[Count, Meta(description="chats a worker drives at the same time")] = 100
+    poll_s: A[Seconds, Meta(description="how often a worker looks for work that no hint told it about")] = 5.0
+    grace_s: A[NotNegative, Meta(description="how long steps may finish when a worker is told to stop")] = 25.0
+    lease_ttl_s: A[Seconds, Meta(description="how long a worker that went silent keeps its chats")] = 30.0
+    store_deadline_s: A[Seconds, Meta(description="how long one store operation may take")] = 8.0
+    stall_report_s: A[Seconds, Meta(description="event loop lag that is reported, with the stack behind it")] = 1.0
+    stall_limit_s: A[Seconds, Meta(description="event loop lag at which the process dumps its stacks and exits")] = (
+        60.0
+    )
+    log_level: A[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = (
+        "info"
+    )
+    log_format: A[Literal["text", "json"], Meta(description="one line of text, or of JSON, per event")] = "text"
+    traces: A[bool, Meta(description="OpenTelemetry spans, to wherever the SDK was told to send them")] = False
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{Path(self.home) / 'holdfast.db'}"
+
+
+NAMES: tuple[str, ...] = Config.__struct_fields__
+
+
+def load_config(file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any) -> Config:
+    """Raises ConfigError. Without `file`, `holdfast.toml` of the current directory is read if it is there.
+
+    An argument that is None counts as not given.
+    """
+    environ = os.environ if environ is None else environ
+    values = {
+        **_from_file(file),
+        **_from_environment(environ),
+        **{name: value for name, value in arguments.items() if value is not None},
+    }
+    return _made(values)
+
+
+def changed(config: Config, **settings: Any) -> Config:
+    """The same with some settings given anew. Raises ConfigError."""
+    return _made({**structs.asdict(config), **settings})
+
+
+def _made(values: Mapping[str, Any]) -> Config:
+    for name in values:
+        if name not in NAMES:
+            raise ConfigError(_unknown(name, "argument"))
+    try:
+        return msgspec.convert(values, Config, strict=True)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"a setting does not fit: {error}") from error
+
+
+def _from_file(file: str | Path | None) -> dict[str, Any]:
+    path = Path(file or FILE)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if file is None:
+            return {}
+        raise ConfigError(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    for name, value in values.items():
+        if name not in NAMES:
+            raise ConfigError(f"{path}: {_unknown(name, 'key')}")
+        _check(name, value, f"{path}: {name}")
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for variable, text in environ.items():
+        key = variable.removeprefix(PREFIX)
+        if key == variable or key.startswith(_NOT_SETTINGS):
+            continue
+        name = key.lower()
+        if name not in NAMES:
+            raise ConfigError(_unknown(variable, "environment variable"))
+        values[name] = _parse(name, text, variable)
+    if "history_limit" not in values and "AGENT_HISTORY_LIMIT" in environ:
+        values["history_limit"] = _history_limit(environ["AGENT_HISTORY_LIMIT"])
+    return values
+
+
+def _parse(name: str, text: str, variable: str) -> Any:
+    kind = _TYPES[name]
+    if name == "history_limit":
+        return _history_limit(text)
+    if name == "plugins":
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        value = msgspec.convert(text.strip(), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{variable}={text!r} does not fit: {error}") from error
+    return value
+
+
+def _check(name: str, value: Any, where: str) -> None:
+    try:
+        msgspec.convert(value, _TYPES[name])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where} does not fit: {error}") from error
+
+
+def _history_limit(text: str) -> int:
+    """A cache's bound: nonsense here is no reason not to start."""
+    try:
+        limit = int(text.strip())
+    except ValueError:
+        return HISTORY_LIMIT
+    return limit if limit > 0 else HISTORY_LIMIT
+
+
+def _unknown(name: str, what: str) -> str:
+    known = [f"{PREFIX}{known.upper()}" for known in NAMES] if name.startswith(PREFIX) else NAMES
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+    return f"{name} is no {what} of holdfast{hint}"
+
+
+_TYPES: dict[str, Any] = {field.name: field.type for field in structs.fields(Config)}

@@ -1,0 +1,35 @@
+"""Every setting is documented, with its default and its meaning, and nothing else is."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from msgspec import Meta
+from msgspec.structs import fields
+
+from holdfast.config import Config
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """What the page ought to say, setting by setting."""
+    found = []
+    for field in fields(Config):
+        metas = [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta) and meta.description]
+        assert metas, f"setting {field.name} has no description"
+        default = field.default
+        text = (
+            str(default).lower()
+            if isinstance(default, bool)
+            else f"{default:g}"
+            if isinstance(default, float)
+            else str(default)
+        )
+        found.append((field.name, f"`{text}`" if default not in ("", ()) else "", metas[-1].description or ""))
+    return found
+
+
+def test_the_page_lists_every_setting_with_its_default_and_its_meaning() -> None:
+    lines = re.findall(r"^\| `(\w+)` \| ?(.*?) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert lines == rows()
