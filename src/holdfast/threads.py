@@ -70,7 +70,8 @@ def _deliver_here(group: list[tuple[Job[Any], Any, BaseException | None]]) -> No
 class Pool:
     """A bounded set of threads, each with a resource of its own (a database connection, or nothing).
 
-    Threads are made on demand up to `size`, and end after `stop`.
+    Threads are made on demand up to `size`, and end after `stop`. `spare` makes room for one more while a thread is
+    busy with what nobody waits for any more.
     """
 
     def __init__(self, name: str, size: int, open_resource: Callable[[], Any], close_resource: Callable[[Any], None]):
@@ -87,6 +88,10 @@ class Pool:
     @property
     def thread_count(self) -> int:
         return sum(thread.is_alive() for thread in self._threads)
+
+    def spare(self, more: int) -> None:
+        with self._lock:
+            self._size += more
 
     def submit(self, job: Job[Any]) -> None:
         with self._lock:
@@ -126,5 +131,9 @@ class Pool:
                 error = caught
             deliver([(job, result, error)])
             del job, result, error
+            with self._lock:
+                if len(self._threads) > self._size:  # one was spared for a while; this one is too many now
+                    self._threads.remove(threading.current_thread())
+                    break
         if opened:
             self._close(resource)

@@ -5,17 +5,20 @@ never is. One that ignores its cancellation is abandoned and counted.
 """
 
 import asyncio
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import threads
 from holdfast.core.records import Cause, Frozen
-from holdfast.errors import ToolFailed
+from holdfast.errors import LimitReached, ToolFailed
 from holdfast.tools.base import Tool, call_tool, output_text
 from holdfast.tools.context import ToolContext, enter
 
 KILL_S = 3.0  # how long a cancelled body is waited for before it is abandoned
 SYNC_THREADS = 32
+ABANDONED_MAX = 64
 
 
 class Returned(Frozen):
@@ -24,25 +27,54 @@ class Returned(Frozen):
 
 
 class SyncPool:
-    """One bounded pool for everything synchronous that users bring: tools and hooks."""
+    """One bounded pool for everything synchronous that users bring: tools and hooks.
+
+    A thread that hangs in somebody's code cannot be ended. It is abandoned, counted and replaced, so that it costs no
+    other chat its place; with too many of them, new work is refused at once instead of waiting for ever.
+    """
 
     def __init__(self, size: int = SYNC_THREADS) -> None:
         self._pool = threads.Pool("sync", size, lambda: None, lambda _: None)
+        self._mutex = threading.Lock()
         self.size = size
+        self.abandoned = 0  # now; one that returns after all is not counted any more
 
     @property
     def thread_count(self) -> int:
         return self._pool.thread_count
 
     async def run(self, work: Callable[[], Any]) -> Any:
-        """Cancelling the waiter abandons the thread, which keeps its place in the pool until it returns."""
-        job = threads.Job(lambda _: work(), asyncio.get_running_loop())
+        """Cancelling the waiter abandons the thread. Raises LimitReached if too many of them are."""
+        if self.abandoned >= ABANDONED_MAX:
+            raise LimitReached(
+                "abandoned threads", self.abandoned, ABANDONED_MAX, "a tool or a hook hangs: mend it, and restart"
+            )
+        state = "wanted"
+
+        def run(_: None) -> Any:
+            nonlocal state
+            try:
+                return work()
+            finally:
+                with self._mutex:
+                    if state == "abandoned":
+                        self._count(-1)
+                    state = "done"
+
+        job = threads.Job(run, asyncio.get_running_loop())
         self._pool.submit(job)
         try:
             return await job.future
         except asyncio.CancelledError:
-            job.withdraw()
+            with self._mutex:
+                if not job.withdraw() and state == "wanted":
+                    state = "abandoned"
+                    self._count(+1)
             raise
+
+    def _count(self, more: int) -> None:
+        self.abandoned += more
+        self._pool.spare(more)
 
     def stop(self) -> None:
         self._pool.stop()
@@ -57,6 +89,7 @@ class Body:
         self.context = context
         self._entered = entered
         self._woken: asyncio.Future[None] | None = None
+        self.since = time.monotonic()
         self.abandoned = False
 
     def cancel(self, cause: Cause) -> None:

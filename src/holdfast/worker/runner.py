@@ -69,7 +69,7 @@ from holdfast.stops import Stop
 from holdfast.store.base import Store
 from holdfast.store.bell import control_topic
 from holdfast.store.cursor import Cursor
-from holdfast.telemetry import Durations, Traces
+from holdfast.telemetry import Durations, Span, Traces
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker.agents import Agent, tool_specs
@@ -103,6 +103,16 @@ class Shared(Frozen):
     commits: Durations
     traces: Traces
     history_limit: int
+
+
+class RunningTool(Frozen):
+    """A tool's body that runs now."""
+
+    chat_id: str
+    call_id: str
+    tool: str
+    age_s: float
+    deadline_s: float
 
 
 class _Moved(Exception):
@@ -145,6 +155,26 @@ class Runner:
         self._broken: BaseException | None = None  # what kept a call's outcome from being committed
         self.abandoned = 0
 
+    # --- for health -----------------------------------------------------------------------------------
+
+    @property
+    def history_size(self) -> int:
+        return self._past.size
+
+    def running_tools(self) -> list[RunningTool]:
+        """From any thread."""
+        now = time.monotonic()
+        return [
+            RunningTool(
+                chat_id=self.chat_id,
+                call_id=body.call_id,
+                tool=body.tool.name,
+                age_s=round(now - body.since, 3),
+                deadline_s=body.tool.deadline_s,
+            )
+            for body in list(self._bodies.values())
+        ]
+
     # --- from outside -------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -165,6 +195,21 @@ class Runner:
 
     async def run(self) -> None:
         """Returns when the chat rests, waits, was released or was lost. Raises what the store could not do."""
+        chat = self.snapshot.chat
+        about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": chat.agent, **self._span_of_chat}
+        with self._shared.traces.span(f"invoke_agent {chat.agent}", about) as span:
+            await self._drive()
+            span.set("holdfast.state", self.snapshot.chat.state)
+            span.set("holdfast.cause", self.snapshot.chat.cause)
+            if self.snapshot.chat.error is not None:
+                span.failed(self.snapshot.chat.error.code)
+
+    @property
+    def _span_of_chat(self) -> dict[str, str | int]:
+        chat = self.snapshot.chat
+        return {"gen_ai.conversation.id": chat.id, "holdfast.turn": chat.turn, "holdfast.fence": chat.fence}
+
+    async def _drive(self) -> None:
         watch = asyncio.get_running_loop().create_task(self._watch())
         try:
             while not await self._leaves():
@@ -356,8 +401,11 @@ class Runner:
         models = [self._model(model) for model in (self._agent.model, *self._agent.fallbacks)]
         self._partial, self._partial_length = None, self.snapshot.chat.length
         observer = _Watcher(self)
+        about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": models[0].name, **self._span_of_chat}
         try:
-            outcome = await self._shared.caller.call(models, request, observer=observer, stop=self.stop)
+            with self._shared.traces.span(f"chat {models[0].name}", about) as span:
+                outcome = await self._shared.caller.call(models, request, observer=observer, stop=self.stop)
+                _describe(span, outcome)
         except ModelCallFailed as error:
             await observer.close()
             await self._fail(failure_of(error))
@@ -631,7 +679,16 @@ class Runner:
 
     async def _run_body(self, body: Body, call: Call, arguments: str) -> bool:
         """True if its outcome is committed, so that our snapshot knows of it."""
-        returned = await body.run(arguments, self._shared.sync.run)
+        about = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.call.id": call.id,
+            **self._span_of_chat,
+        }
+        with self._shared.traces.span(f"execute_tool {call.name}", about) as span:
+            returned = await body.run(arguments, self._shared.sync.run)
+            if returned is None or returned.error:
+                span.failed(str(body.context.cause or "tool_error"))
         self.abandoned += body.abandoned
         if returned is not None:
             outcome = ev.Outcome(by=self._by, call_id=call.id, content=returned.content, error=returned.error)
@@ -700,6 +757,16 @@ class Runner:
             stopped=self.snapshot.chat.cause,
         )
         return message, last
+
+
+def _describe(span: Span, outcome: Completed | Stopped) -> None:
+    message, usage = outcome.message, outcome.usage
+    span.set("gen_ai.response.model", message.model if message is not None else None)
+    span.set("gen_ai.usage.input_tokens", usage.input_tokens if usage is not None else None)
+    span.set("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None)
+    span.set("holdfast.attempts", outcome.n)
+    if isinstance(outcome, Stopped):
+        span.set("holdfast.cause", outcome.cause)
 
 
 def _tokens(usage: Usage | None) -> int:

@@ -1,0 +1,74 @@
+"""Synchronous code of users: bounded threads, and one that hangs costs nobody else a place."""
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast.errors import LimitReached
+from holdfast.worker import bodies
+from holdfast.worker.bodies import SyncPool
+from tests.support.waiting import until
+
+
+async def abandon(pool: SyncPool, held: threading.Event) -> None:
+    entered = threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        held.wait(60)
+
+    waiter = asyncio.ensure_future(pool.run(hang))
+    await until(entered.is_set)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+
+
+async def test_a_thread_that_hangs_is_replaced_and_counted_until_it_returns() -> None:
+    pool, held = SyncPool(2), threading.Event()
+    try:
+        for n in range(1, 4):
+            await abandon(pool, held)
+            assert pool.abandoned == n
+        assert await asyncio.wait_for(pool.run(lambda: "still here"), 10) == "still here"
+        assert pool.thread_count <= 2 + 3
+    finally:
+        held.set()
+    await until(lambda: pool.abandoned == 0)
+    await asyncio.gather(*(pool.run(lambda: None) for _ in range(10)))
+    await until(lambda: pool.thread_count <= 2)
+    pool.stop()
+    await until(lambda: pool.thread_count == 0)
+
+
+async def test_too_many_of_them_refuse_new_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "ABANDONED_MAX", 2)
+    pool, held = SyncPool(1), threading.Event()
+    try:
+        for _ in range(2):
+            await abandon(pool, held)
+        with pytest.raises(LimitReached, match="abandoned threads is 2, the limit is 2"):
+            await pool.run(lambda: None)
+    finally:
+        held.set()
+    await until(lambda: pool.abandoned == 0)
+    await pool.run(lambda: None)
+    pool.stop()
+
+
+async def test_work_that_nobody_began_is_withdrawn_and_not_abandoned() -> None:
+    pool, held, ran = SyncPool(1), threading.Event(), threading.Event()
+    try:
+        first = asyncio.ensure_future(pool.run(lambda: held.wait(60)))
+        second = asyncio.ensure_future(pool.run(ran.set))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait((second,))
+        assert pool.abandoned == 0
+    finally:
+        held.set()
+    await first
+    await pool.run(lambda: None)
+    assert not ran.is_set()
+    pool.stop()
