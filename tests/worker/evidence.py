@@ -1,0 +1,92 @@
+"""What really happened, written down outside of the store: what models were asked and heard to say, which bodies ran.
+
+A line is in the kernel's hands and on the disk before the thing it tells of goes on, so it outlives a `kill -9`. The
+order of the lines is the order of events, across all processes that write to the file.
+"""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.history import problems
+from holdfast.errors import ProviderError
+from holdfast.models.base import CallStarted, Finished, ReasoningDelta, Request, StreamPart, TextDelta
+from holdfast.models.scripted import ScriptedModel
+
+What = Literal["asked", "said", "finished", "failed", "entered"]
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    what: What
+    life: str  # of which worker
+    n: str = ""  # of which request: its text carries this number, so a message tells what it answers
+    ids: list[str] = []  # asked: the messages of the request
+    wrong: list[str] = []  # asked: why a provider would refuse it
+    text: str = ""  # said: another piece that the worker has taken
+    call_id: str = ""  # entered: the body of this call
+    chat_id: str = ""
+    key: str = ""
+    tool: str = ""
+
+
+class Evidence:
+    def __init__(self, path: Path, life: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.life = life
+        self.numbers = count(1)
+
+    def write(self, line: Line) -> None:
+        os.write(self._fd, msgspec.json.encode(line) + b"\n")
+        if line.what == "entered":
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_evidence(path: Path) -> list[Line]:
+    return msgspec.json.decode(b"[" + b",".join(path.read_bytes().splitlines()) + b"]", type=list[Line])
+
+
+def mark(n: str) -> str:
+    return f"<{n}>"
+
+
+class WatchedModel:
+    """A scripted model that writes down what it is asked, and begins every answer with the request's number."""
+
+    def __init__(self, model: ScriptedModel, evidence: Evidence) -> None:
+        self.model = model
+        self.name, self.provider, self.context_limit = model.name, model.provider, model.context_limit
+        self._evidence = evidence
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        write, life = self._evidence.write, self._evidence.life
+        n = f"{life}.{next(self._evidence.numbers)}"
+        ids = [message.id for message in request.messages]
+        write(Line(what="asked", life=life, n=n, ids=ids, wrong=problems(request.messages)))
+        marked = False
+        finished = False
+        try:
+            async with aclosing(self.model.stream(request)) as parts:
+                async for part in parts:
+                    if not marked and isinstance(part, TextDelta | ReasoningDelta | CallStarted):
+                        marked = True
+                        yield TextDelta(text=mark(n))
+                        write(Line(what="said", life=life, n=n, text=mark(n)))
+                    if isinstance(part, Finished):
+                        finished = True
+                        write(Line(what="finished", life=life, n=n))
+                    yield part
+                    if isinstance(part, TextDelta):
+                        write(Line(what="said", life=life, n=n, text=part.text))
+        except ProviderError:
+            write(Line(what="failed", life=life, n=n))
+            raise
+        if not finished:
+            write(Line(what="failed", life=life, n=n))

@@ -1,0 +1,231 @@
+"""Workers that come, go and die, all in this process, each with a store of its own, as a process would have.
+
+A drop is a death as others see it: all that the worker ran ends where it stands and writes nothing more, its
+connections close, and the kernel lets go of its host lock. Whoever comes next finds the free lock.
+"""
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import Coroutine, Generator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from holdfast.app import App
+from holdfast.clock import SystemClock
+from holdfast.core.retry import RetryPolicy
+from holdfast.models.calls import Caller
+from holdfast.models.scripted import Response, ScriptedModel
+from holdfast.store.base import StoreOptions
+from holdfast.worker.agents import Agent
+from holdfast.worker.hooks import Hook, Point
+from holdfast.worker.watchdog import last_words
+from holdfast.worker.worker import Worker
+from tests.worker.evidence import Evidence, WatchedModel
+from tests.worker.toolbox import Gates, toolbox
+
+QUICK = RetryPolicy(base_s=0.001, delay_max_s=0.005)
+END_S = 10.0
+BACKOFF_MS = 20_000  # above the longest that a chat rests after its worker was lost
+
+# Hooks make room between the steps of the loop for something else to happen.
+HOOKED: tuple[Point, ...] = ("after_model", "on_step", "after_tool", "on_error", "on_turn_end")
+HOOK_S = 0.003
+
+_life: ContextVar["Life | None"] = ContextVar("life", default=None)
+
+
+class SteppedClock:
+    """The system's time, with a wall clock that can be put forward: nobody waits for a chat that rests a while."""
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self._system = SystemClock()
+        self.ahead_ms = ahead_ms
+
+    def wall_ms(self) -> int:
+        return self._system.wall_ms() + self.ahead_ms
+
+    def boot_ms(self) -> int:
+        return self._system.boot_ms()
+
+
+def options(clock: SteppedClock) -> StoreOptions:
+    return StoreOptions(clock=clock, poll_interval_s=0.05)
+
+
+async def _take_a_moment(about: object, context: object) -> None:
+    await asyncio.sleep(HOOK_S)
+
+
+def agents(scripts: tuple[tuple[Response, ...], ...], evidence: Evidence, gates: Gates) -> list[Agent]:
+    """One per chat, so that each chat has a script of its own."""
+    made = []
+    for number, script in enumerate(scripts):
+        model = ScriptedModel(*script, name=f"scripted-{number}", provider=f"p{number}", after="echo")
+        made.append(
+            Agent(
+                f"agent-{number}",
+                WatchedModel(model, evidence),
+                tools=toolbox(evidence, gates),
+                hooks=[Hook(point, _take_a_moment) for point in HOOKED],
+                parallel_calls_max=2,
+            )
+        )
+    return made
+
+
+class Life:
+    """One worker's, from its start to its end."""
+
+    def __init__(self, url: str, scripts: tuple[tuple[Response, ...], ...], evidence: Evidence, clock: SteppedClock):
+        self.name = evidence.life
+        self.evidence = evidence
+        self.gates = Gates()
+        self.app = App(
+            url, agents(scripts, evidence, self.gates), caller=Caller(policy=QUICK), options=options(clock)
+        )
+        self.worker: Worker = self.app.new_worker(poll_s=0.1, grace_s=0.0)
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.dead = False
+
+    @property
+    def models(self) -> list[ScriptedModel]:
+        return [agent.model.model for agent in self.app.agents.values()]  # type: ignore[union-attr]
+
+    async def start(self) -> None:
+        await self.app.store.open()
+        token = _life.set(self)
+        try:
+            await self.worker.start()
+        finally:
+            _life.reset(token)
+
+    async def stop(self, grace_s: float) -> None:
+        await self.worker.stop(grace_s)
+        await self.app.store.close()
+
+    async def drop(self) -> None:
+        self.dead = True
+        self.worker._stopping = asyncio.get_running_loop().create_future()  # the dead do not come back
+        running = {task for task in self.tasks if not task.done()}
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=END_S)
+        await self.app.store.close()
+        await self._guard_ends()
+        lock = self.worker._lock
+        assert lock is not None
+        assert lock._fd is not None
+        os.close(lock._fd)
+        lock._fd = None
+
+    async def _guard_ends(self) -> None:
+        """It finds its pipe closed, as when the worker's process is gone, and lets go of the lock that it shares."""
+        guard, watchdog = self.worker.guard, self.worker.watchdog
+        assert guard is not None
+        assert watchdog is not None
+        watchdog.stop()
+        last_words.remove()
+        await self.worker._upkeep.run(guard.stop)
+
+    def bury(self) -> None:
+        """The lease thread of a dead worker: in a process it would have died with it."""
+        if self.dead and self.worker._keeper is not None:
+            self.worker._keeper.stop(END_S)
+            self.worker._sync.stop()
+            self.worker._upkeep.stop()
+        self.evidence.close()
+
+    def left_behind(self) -> list[str]:
+        return [f"{self.name} left {task!r}" for task in self.tasks if not task.done()]
+
+    # --- what keeps it busy
+
+    @property
+    def has_flushed(self) -> bool:
+        deltas = self.worker._deltas
+        return deltas._in_flight is None and not any(stream.pending for stream in deltas._streams.values())
+
+    def is_held_at(self, chat: int) -> bool:
+        """Its model waits for the test."""
+        model = self.models[chat]
+        return model.open_streams > 0 and any(h.reached.is_set() and not h.resumed.is_set() for h in _holds(model))
+
+    def let_models_go(self) -> None:
+        for model in self.models:
+            for hold in _holds(model):
+                if hold.reached.is_set():
+                    hold.resumed.set()
+
+    def let_everything_go(self) -> None:
+        """From now on, nothing waits for the test."""
+        for model in self.models:
+            for response in model.script.responses:
+                for step in response:
+                    if hasattr(step, "name") and type(step).__name__ == "Hold":
+                        model.resume(step.name)
+        self.gates.open_for_good = True
+        self.gates.open()
+
+
+def _holds(model: ScriptedModel) -> list[Any]:
+    return list(model._holds.values())
+
+
+def adopt_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """From now on every task belongs to the life that made it, the tasks of its store aside."""
+
+    def make(
+        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **more: Any
+    ) -> Any:
+        task = asyncio.Task(coroutine, loop=loop, **more)
+        life = _life.get()
+        code = getattr(coroutine, "cr_code", None)
+        if life is not None and not (code and f"{os.sep}holdfast{os.sep}store{os.sep}" in code.co_filename):
+            life.tasks.add(task)
+            task.add_done_callback(life.tasks.discard)
+        return task
+
+    loop.set_task_factory(make)
+
+
+class Complaints(logging.Handler):
+    """What the workers logged that should not happen."""
+
+    BAD = frozenset({"outcome_lost", "runner_failed", "hook_hung", "hook_failed", "lease_failed"})
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.counts: Counter[str] = Counter()
+        self.why_moved: Counter[str] = Counter()
+        self.bad: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        action = getattr(record, "action", "")
+        self.counts[action] += 1
+        if action == "moved":
+            self.why_moved[str(getattr(record, "why", ""))] += 1
+        if action in self.BAD:
+            story = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+            self.bad.append(f"{action}: {record.getMessage()} {story}")
+
+    def __enter__(self) -> "Complaints":
+        logger = logging.getLogger("holdfast")
+        self._level, self._propagates = logger.level, logger.propagate
+        logger.propagate = False  # what matters is told by the judge
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logger = logging.getLogger("holdfast")
+        logger.removeHandler(self)
+        logger.setLevel(self._level)
+        logger.propagate = self._propagates
+
+
+def evidence_of(path: Path, number: int) -> Evidence:
+    return Evidence(path, f"w{number}")
