@@ -16,6 +16,7 @@ __all__ = [
     "Tool",
     "ToolContext",
     "__version__",
+    "diagnostics",
     "tool",
 ]
 
@@ -37,12 +38,13 @@ _HOMES: dict[str, str] = {
     "Hook": "holdfast.worker.hooks",
     "Tool": "holdfast.tools.base",
     "ToolContext": "holdfast.tools.context",
+    "diagnostics": "holdfast.app",
     "tool": "holdfast.tools.base",
 }
 
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
-    from holdfast.app import App, Chat
+    from holdfast.app import App, Chat, diagnostics
     from holdfast.core.decide import Budget
     from holdfast.tools.base import Tool, tool
     from holdfast.tools.context import ToolContext

@@ -1,6 +1,7 @@
 """`App` wires everything: a store, agents, models; and `Chat` is what a program holds of one conversation."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -8,12 +9,14 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from holdfast import __version__
 from holdfast.config import Config, changed, load_config
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, NewChat, Role, SendMode, Snapshot, State, Text
 from holdfast.errors import ConfigError, TurnFailed
+from holdfast.health import diagnose
 from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
@@ -22,6 +25,7 @@ from holdfast.store.base import QUIET, Answer, Item, Key, Store, StoreOptions
 from holdfast.store.bell import rest_topic
 from holdfast.worker.agents import Agent
 from holdfast.worker.plugins import load_plugins
+from holdfast.worker.process import run_until_told
 from holdfast.worker.worker import Worker
 
 
@@ -49,22 +53,28 @@ class App:
                 raise ConfigError(f"two agents are named {agent.name!r}: give one of them another name")
             self.agents[agent.name] = agent
         self.store: Store = open_store(url or config.database_url, options or _store_options(config))
-        self._caller = caller or Caller()
-        self._models = Models()
+        self.caller = caller or Caller()
+        self.models = Models()
+        self.workers: list[Worker] = []  # those that run in this process
+        self.loop: asyncio.AbstractEventLoop | None = None  # while it is open
         self._plugins = () if config.no_plugins else load_plugins(config.plugins)
         self._opened = 0
 
     async def __aenter__(self) -> "App":
         if self._opened == 0:
             await self.store.open()
+            self.loop = asyncio.get_running_loop()
+            _open.add(self)
         self._opened += 1
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._opened -= 1
         if self._opened == 0:
+            _open.discard(self)
+            self.loop = None
             try:
-                await self._models.aclose()
+                await self.models.aclose()
             finally:
                 await self.store.close()
 
@@ -75,9 +85,19 @@ class App:
         """
         return RunningWorker(self, self.new_worker(**settings))
 
+    async def run_worker(self, **settings: Any) -> None:
+        """A worker until SIGTERM or Ctrl-C, in the main thread: then it drains, and this returns."""
+        async with self:
+            worker = self.new_worker(**settings)
+            self.workers.append(worker)
+            try:
+                await run_until_told(worker)
+            finally:
+                self.workers.remove(worker)
+
     def new_worker(self, **settings: Any) -> Worker:
         config = changed(self.config, **settings)
-        return Worker(self.store, self.agents, self._caller, self._models, config, self._plugins)
+        return Worker(self.store, self.agents, self.caller, self.models, config, self._plugins)
 
     # --- chats ----------------------------------------------------------------------------------------
 
@@ -119,6 +139,18 @@ class App:
         return self.agents[name]
 
 
+_open: "weakref.WeakSet[App]" = weakref.WeakSet()
+
+
+def diagnostics(*, detailed: bool = False) -> dict[str, Any]:
+    """How this process is: a status with reason codes, and figures beside their limits.
+
+    Cheap, without secrets, from any thread, with or without a running event loop; never raises. `detailed` is for
+    operators: it names chats, tools and the stacks of what held up the event loop.
+    """
+    return diagnose(list(_open), __version__, detailed=detailed)
+
+
 class RunningWorker:
     def __init__(self, app: App, worker: Worker) -> None:
         self._app = app
@@ -128,6 +160,7 @@ class RunningWorker:
         await self._app.__aenter__()
         try:
             await self._worker.start()
+            self._app.workers.append(self._worker)
         except BaseException:
             await self._app.__aexit__()
             raise
@@ -137,6 +170,7 @@ class RunningWorker:
         try:
             await self._worker.stop()
         finally:
+            self._app.workers.remove(self._worker)
             await self._app.__aexit__()
 
 

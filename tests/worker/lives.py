@@ -135,7 +135,7 @@ class Life:
         """The lease thread of a dead worker: in a process it would have died with it."""
         if self.dead and self.worker._keeper is not None:
             self.worker._keeper.stop(END_S)
-            self.worker._sync.stop()
+            self.worker.sync.stop()
             self.worker._upkeep.stop()
         self.evidence.close()
 
@@ -146,7 +146,7 @@ class Life:
 
     @property
     def has_flushed(self) -> bool:
-        deltas = self.worker._deltas
+        deltas = self.worker.deltas
         return deltas._in_flight is None and not any(stream.pending for stream in deltas._streams.values())
 
     def is_held_at(self, chat: int) -> bool:

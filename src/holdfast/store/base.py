@@ -9,6 +9,7 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NoReturn, Self
 
 import msgspec
@@ -22,6 +23,7 @@ from holdfast.core.events import Claim, Edit, Event, LeaseExpired, Repair, Send
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     NOTHING,
+    Cause,
     Compaction,
     Frozen,
     Lease,
@@ -215,6 +217,7 @@ class Store(ABC):
         self.options = options
         self.bell = Bell()
         self.unreadable = 0  # chats passed over because newer code wrote them
+        self.poisoned = 0  # chats that were failed here because they had lost every worker
         self.wakes: WakeStream | None = None  # None: nobody tells us, waiters poll
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -363,7 +366,10 @@ class Store(ABC):
     async def _take_back(self, worker: str) -> int:
         held = await self._held_by(worker)
         for chat_id in held:
-            await self._apply_alone(chat_id, LeaseExpired(worker=worker))
+            if await self._apply_alone(chat_id, LeaseExpired(worker=worker)):
+                with suppress(NotFound, RecordError):
+                    error = (await self.read_chat(chat_id)).chat.error
+                    self.poisoned += error is not None and error.cause is Cause.CRASH
         await self._drop_worker(worker)
         return len(held)
 

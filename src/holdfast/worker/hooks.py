@@ -10,6 +10,7 @@ absence means: fail closed (the call is denied) or open.
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Literal
 
@@ -106,8 +107,8 @@ class Hooks:
 
     @property
     def suspended(self) -> list[str]:
-        now = asyncio.get_running_loop().time()
-        return [hook.label for hook, until in self._suspended.items() if until > now]
+        now = time.monotonic()
+        return [hook.label for hook, until in list(self._suspended.items()) if until > now]
 
     async def run(
         self, hooks: Sequence[Hook], point: Point, about: Any, context: RunContext, change: Change = unchanged
@@ -131,13 +132,12 @@ class Hooks:
         return await self._isolated("deps", HOOK_DEADLINE_S, lambda: self._call(make, context))
 
     async def _run_one(self, hook: Hook, about: Any, context: RunContext) -> Any:
-        loop = asyncio.get_running_loop()
         label = f"hook {hook.label}"
-        if self._suspended.get(hook, 0.0) > loop.time():
+        if self._suspended.get(hook, 0.0) > time.monotonic():
             return HookFailed(error=f"{label} is suspended after it hung")
         answer = await self._isolated(label, hook.deadline_s, lambda: self._call(hook.callback, about, context))
         if isinstance(answer, HookFailed) and answer.hung:
-            self._suspended[hook] = loop.time() + SUSPENDED_S
+            self._suspended[hook] = time.monotonic() + SUSPENDED_S
         return answer
 
     async def _isolated(self, label: str, deadline_s: float, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

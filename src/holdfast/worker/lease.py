@@ -8,6 +8,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from msgspec import Raw
+
 from holdfast import threads
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, LeaseLost
@@ -23,11 +25,20 @@ RETRY_S = 1.0
 class LeaseKeeper:
     """Registers on `start`, renews until `stop`, and says whether the worker may still act."""
 
-    def __init__(self, store: Store, worker: WorkerInfo, clock: Clock, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker: WorkerInfo,
+        clock: Clock,
+        on_lost: Callable[[], None],
+        describe: Callable[[], Raw | None] = lambda: None,
+    ) -> None:
+        """`describe` is called before every renewal: what it returns is what the fleet reads of this worker."""
         self._store = store
         self._worker = worker
         self._clock = clock
         self._on_lost = on_lost
+        self._describe = describe
         self._ttl_ms = store.options.lease_ttl_ms
         self._trusted_until_ms = 0
         self._stopping = threading.Event()
@@ -96,7 +107,7 @@ class LeaseKeeper:
     def _renew(self, line: LeaseLine) -> bool:
         began = self._clock.boot_ms()
         try:
-            line.renew(self._worker.worker)
+            line.renew(self._worker.worker, self._describe())
         except LeaseLost:
             self._trusted_until_ms = 0
             return False

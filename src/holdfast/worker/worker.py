@@ -3,15 +3,18 @@
 import asyncio
 import logging
 import os
+import platform
 import random
 import tempfile
+import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from msgspec import Raw
 
+from holdfast import __version__
 from holdfast.clock import SystemClock
 from holdfast.config import Config
 from holdfast.core.codec import encode
@@ -31,7 +34,7 @@ from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.guard import Guard
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
-from holdfast.worker.runner import Runner, Shared
+from holdfast.worker.runner import Runner, RunningTool, Shared
 from holdfast.worker.titles import Titles
 from holdfast.worker.watchdog import Watchdog, last_words
 
@@ -56,13 +59,13 @@ class Worker:
     ) -> None:
         self.name = new_id("worker")
         self.config = config
-        self._store = store
+        self.store = store
         self._agents = agents
         self._clock = SystemClock()
         self.started_at = self._clock.wall_ms()
-        self._sync = SyncPool()
-        self._deltas = DeltaFlusher(store)
-        self.hooks = Hooks(self._sync.run)
+        self.sync = SyncPool()
+        self.deltas = DeltaFlusher(store)
+        self.hooks = Hooks(self.sync.run)
         self._plugins = plugins
         self.titles = Titles(store, caller)
         # Starting and stopping never wait for a thread that some tool has blocked.
@@ -80,16 +83,61 @@ class Worker:
         self._finished = asyncio.Event()
         # Chats whose runner ended while it held them, under which fence, and why.
         self.strays: deque[tuple[str, int, BaseException | None]] = deque()
-        self.errors: list[BaseException] = []
+        self.errors: deque[BaseException] = deque(maxlen=100)  # what runners ended with, newest last
+        self.runner_errors = 0
+        self.repairs: Counter[str] = Counter()  # by reason, made by this worker
+        self._bodies_abandoned = 0
+        self._store_failed_at: float | None = None  # since when claims and sweeps fail
         self.claims_taken = 0
         self.claims_skipped = 0  # no room, or no trust in the lease
         self.claim_times = Durations()
         self.commit_times = Durations()
         self._traces = Traces(on=config.traces)
 
+    # --- figures, from any thread ----------------------------------------------------------------------
+
+    @property
+    def agents(self) -> list[str]:
+        return sorted(self._agents)
+
     @property
     def running_chats(self) -> list[str]:
-        return [runner.chat_id for runner in self._runners.values()]
+        return [runner.chat_id for runner in list(self._runners.values())]
+
+    @property
+    def running(self) -> bool:
+        """It was started, and not told to stop."""
+        return bool(self._services) and self._stopping is None
+
+    @property
+    def draining(self) -> bool:
+        return self._stopping is not None and not self._stopping.done()
+
+    @property
+    def trust_left_ms(self) -> int:
+        keeper = self._keeper
+        return keeper.trust_left_ms if keeper is not None else 0
+
+    @property
+    def store_failing_s(self) -> float:
+        since = self._store_failed_at
+        return time.monotonic() - since if since is not None else 0.0
+
+    @property
+    def history_size(self) -> int:
+        """Messages in memory, over all chats."""
+        return sum(runner.history_size for runner in list(self._runners.values()))
+
+    @property
+    def bodies_abandoned(self) -> int:
+        return self._bodies_abandoned + sum(runner.abandoned for runner in list(self._runners.values()))
+
+    @property
+    def last_error(self) -> str | None:
+        return f"{type(self.errors[-1]).__name__}: {self.errors[-1]}" if self.errors else None
+
+    def running_tools(self) -> list[RunningTool]:
+        return [tool for runner in list(self._runners.values()) for tool in runner.running_tools()]
 
     # --- life ---------------------------------------------------------------------------------------
 
@@ -102,7 +150,7 @@ class Worker:
         except BaseException:
             await self._leave()
             raise
-        self._deltas.start()
+        self.deltas.start()
         loop = asyncio.get_running_loop()
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
 
@@ -118,17 +166,37 @@ class Worker:
     async def _leave(self) -> None:
         """The children first: nobody may think that this worker is gone while they run."""
         upkeep, guard, keeper = self._upkeep, self.guard, self._keeper
-        if self.watchdog is not None:
-            self.watchdog.stop()
-            last_words.remove()
-        if guard is not None:
-            await upkeep.run(guard.stop)
-        if keeper is not None:
-            await upkeep.run(lambda: keeper.stop(self._store.options.deadline_s))
-        self._sync.stop()
-        upkeep.stop()
-        if self._lock is not None:
-            self._lock.release()
+        async with AsyncExitStack() as leaving:
+            if self._lock is not None:
+                leaving.callback(self._lock.release)
+            leaving.callback(upkeep.stop)
+            leaving.callback(self.sync.stop)
+            if keeper is not None:
+                leaving.push_async_callback(upkeep.run, lambda: keeper.stop(self.store.options.deadline_s))
+            if guard is not None:
+                leaving.push_async_callback(upkeep.run, guard.stop)
+            if self.watchdog is not None:
+                self.watchdog.stop()
+                last_words.remove()
+
+    def _describe(self) -> Raw:
+        """What the fleet is told of this worker, with every heartbeat. Called from the lease's thread."""
+        watchdog = self.watchdog
+        return Raw(
+            encode(
+                {
+                    "version": __version__,
+                    "hostname": platform.node(),
+                    "agents": self.agents,
+                    "chats": len(self._runners),
+                    "chats_max": self.config.chats_max,
+                    "draining": self.draining,
+                    "loop_lag_ms": watchdog.lag_ms if watchdog is not None else None,
+                    "commits": self.commit_times.count,
+                    "runner_errors": self.runner_errors,
+                }
+            )
+        )
 
     async def _register(self) -> None:
         assert self._lock is not None
@@ -138,9 +206,11 @@ class Worker:
             host="",
             pid=os.getpid(),
             lock_path=self._lock.path,
-            info=Raw(encode({"agents": sorted(self._agents)})),
+            info=self._describe(),
         )
-        keeper = LeaseKeeper(self._store, info, self._clock, lambda: _call_in(loop, lambda: self._lease_lost(keeper)))
+        keeper = LeaseKeeper(
+            self.store, info, self._clock, lambda: _call_in(loop, lambda: self._lease_lost(keeper)), self._describe
+        )
         self._keeper = keeper
         try:
             await self._upkeep.run(keeper.start)
@@ -159,21 +229,34 @@ class Worker:
         await asyncio.shield(self._stopping)
 
     async def _drain(self, grace_s: float) -> None:
+        """Whatever goes wrong on the way, the rest is done too; the error comes out at the end."""
+        async with AsyncExitStack() as leaving:  # last in, first done
+            leaving.push_async_callback(self._leave)
+            leaving.push_async_callback(self.deltas.stop)
+            leaving.push_async_callback(self._let_strays_go_if_possible)
+            leaving.push_async_callback(self.titles.stop)
+            await self._end_work(grace_s)
+
+    async def _end_work(self, grace_s: float) -> None:
+        end_at = time.monotonic() + grace_s
         self._drain_runners()  # at once: a step that ends while the services do begins no other
+        if self._services:
+            # A claim that is cut off may have been made: its chats would stay ours until somebody finds us gone.
+            self.store.bell.ring((WORK,))
+            await asyncio.wait(self._services[:1], timeout=max(1.0, min(grace_s, self.store.options.deadline_s)))
         await _end(self._services)
         self._drain_runners()
-        if self._runners and grace_s > 0:
-            await asyncio.wait(list(self._runners), timeout=grace_s)
+        if self._runners and (left_s := end_at - time.monotonic()) > 0:
+            await asyncio.wait(list(self._runners), timeout=left_s)
         for runner in self._runners.values():
             runner.interrupt(Cause.SHUTDOWN)
         if self._runners:
             await asyncio.wait(list(self._runners), timeout=KILL_S)
         await _end(list(self._runners))
-        await self.titles.stop()
+
+    async def _let_strays_go_if_possible(self) -> None:
         with suppress(HoldfastError):  # the lease's end does the rest
             await self._let_strays_go()
-        await self._deltas.stop()
-        await self._leave()
 
     def _drain_runners(self) -> None:
         for runner in self._runners.values():
@@ -189,19 +272,26 @@ class Worker:
     # --- work ---------------------------------------------------------------------------------------
 
     async def _claim_forever(self) -> None:
-        with self._store.bell.listen(WORK) as listener:
-            while True:
+        with self.store.bell.listen(WORK) as listener:
+            while self._stopping is None:
                 keeper = self._keeper
+                claimed = 0
                 try:
                     claimed = await self.claim_once()
+                    self._store_failed_at = None
                 except LeaseLost:
-                    claimed = 0
                     self._lease_lost(keeper)
-                except StoreError as error:
-                    claimed = 0
-                    log.warning("claim failed", extra={"action": "claim_failed", "error": str(error)})
+                except Exception as error:  # noqa: BLE001  a worker that no longer claims is a dead one
+                    self._note_trouble("claim_failed", error)
                 if not claimed:
                     await listener.wait(self.config.poll_s * random.uniform(0.8, 1.2))
+
+    def _note_trouble(self, action: str, error: Exception) -> None:
+        if self._store_failed_at is None:
+            self._store_failed_at = time.monotonic()
+        known = isinstance(error, StoreError)
+        extra = {"action": action, "error": f"{type(error).__name__}: {error}"}
+        log.log(logging.WARNING if known else logging.ERROR, action, extra=extra, exc_info=None if known else error)
 
     async def claim_once(self) -> int:
         room = self.config.chats_max - len(self._runners)
@@ -212,7 +302,7 @@ class Worker:
             return 0
         await self._let_strays_go()
         with self.claim_times.timed():
-            snapshots = await self._store.claim_chats(self.name, self._room_by_agent(room), room)
+            snapshots = await self.store.claim_chats(self.name, self._room_by_agent(room), room)
         self.claims_taken += len(snapshots)
         if keeper is not self._keeper:
             return 0  # claimed under a lease that was lost meanwhile: they are taken back like all its others
@@ -228,12 +318,12 @@ class Worker:
 
     def _drive(self, snapshot: Snapshot, keeper: LeaseKeeper) -> None:
         shared = Shared(
-            store=self._store,
+            store=self.store,
             worker=self.name,
             caller=self._caller,
             models=self._models,
-            deltas=self._deltas,
-            sync=self._sync,
+            deltas=self.deltas,
+            sync=self.sync,
             hooks=self.hooks,
             plugins=self._plugins,
             titles=self.titles,
@@ -252,19 +342,21 @@ class Worker:
         runner = self._runners.pop(task)
         chat_id = runner.chat_id
         self._finished.set()
+        self._bodies_abandoned += runner.abandoned
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.errors = [*self.errors[-99:], error]
+            self.errors.append(error)
+            self.runner_errors += 1
             log.error("a runner failed", extra={"action": "runner_failed", "chat": chat_id}, exc_info=error)
         if runner.holds:
             error = None if task.cancelled() else task.exception()
             self.strays.append((chat_id, runner.snapshot.chat.fence, error))
-        self._store.bell.ring((WORK,))
+        self.store.bell.ring((WORK,))
 
     async def _let_go(self, chat_id: str, fence: int, error: BaseException | None) -> None:
         """A runner ended and its chat is perhaps still held by this worker, whose lease is alive: nobody else would
         ever take it. Handed over as what it is: cleanly, or as after a crash if the runner broke.
         """
-        snapshot = await self._store.read_chat(chat_id)
+        snapshot = await self.store.read_chat(chat_id)
         chat = snapshot.chat
         if (chat.worker, chat.fence) == (self.name, fence) and chat.state in (State.RUNNING, State.STOPPING):
             by = Writer(self.name, fence, chat.epoch)
@@ -273,7 +365,7 @@ class Worker:
                 event = Release(by=by, delay_ms=UNREADABLE_MS)
             elif error is not None and not isinstance(error, StoreError):
                 event = LeaseExpired(worker=self.name, why=f"{type(error).__name__}: {error}")
-            await self._store.commit(snapshot, (event,), new_id("commit"))
+            await self.store.commit(snapshot, (event,), new_id("commit"))
 
     async def _let_strays_go(self) -> None:
         while self.strays:
@@ -310,9 +402,9 @@ class Worker:
     async def _sweep_forever(self) -> None:
         while True:
             try:
-                await self._store.sweep()
-            except StoreError as error:
-                log.warning("sweep failed", extra={"action": "sweep_failed", "error": str(error)})
+                self.repairs.update(await self.store.sweep())
+            except Exception as error:  # noqa: BLE001  as for claims
+                self._note_trouble("sweep_failed", error)
             await asyncio.sleep(SWEEP_S * random.uniform(0.8, 1.2))
 
 

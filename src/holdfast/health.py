@@ -1,0 +1,246 @@
+"""What is going on in this process, as data: cheap, without secrets, and never in the way.
+
+Collecting reads figures that others keep. It does no I/O but a look at /proc, waits for nothing, works without a
+running event loop and from any thread, and never raises: what cannot be told is null, with the reason beside it.
+"""
+
+import asyncio
+import os
+import platform
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from holdfast.config import HISTORY_LIMIT, Config
+from holdfast.core.wake import WakeState
+from holdfast.models.calls import Caller
+from holdfast.models.resolve import Models
+from holdfast.store.base import Store
+from holdfast.worker.worker import Worker
+
+Status = Literal["ok", "degraded", "draining", "unhealthy"]
+Figure = Any
+
+STALLED_MS = 1_000
+STORE_FAILING_S = 5.0
+_STARTED = time.monotonic()
+
+
+class View(Protocol):
+    """What is looked at: an App that is open."""
+
+    config: Config
+    store: Store
+    loop: asyncio.AbstractEventLoop | None
+
+    @property
+    def workers(self) -> Sequence[Worker]: ...
+
+    @property
+    def caller(self) -> Caller: ...
+
+    @property
+    def models(self) -> Models: ...
+
+
+class Figures:
+    """Values by name. One that cannot be read is None, and `unknown` says why."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Figure] = {}
+        self.unknown: dict[str, str] = {}
+
+    def add(self, name: str, read: Callable[[], Figure], absent: str = "not known here") -> None:
+        try:
+            value = read()
+        except Exception as error:  # noqa: BLE001  a figure that cannot be read must not hide the others
+            value, absent = None, f"{type(error).__name__}: {error}"
+        self.values[name] = value
+        if value is None:
+            self.unknown[name] = absent
+
+    def told(self) -> dict[str, Figure]:
+        return {**self.values, "unknown": self.unknown} if self.unknown else self.values
+
+
+def diagnose(views: Sequence[View], version: str, *, detailed: bool = False) -> dict[str, Figure]:
+    """The public part: status, reasons and a few counts. `detailed` adds what only an operator should see."""
+    status, reasons = judge(views)
+    found: dict[str, Figure] = {
+        "status": status,
+        "reasons": reasons,
+        "version": version,
+        "diagnostics": _public(views).told(),
+    }
+    if detailed:
+        found["process"] = _process(version).told()
+        found["apps"] = [_app(view).told() for view in views]
+    return found
+
+
+# --- how it is ----------------------------------------------------------------------------------------
+
+
+def judge(views: Sequence[View]) -> tuple[Status, list[str]]:
+    """The status, and a code for everything that is not as it should be, worst first."""
+    workers = [worker for view in views for worker in view.workers]
+    unhealthy = _codes(UNHEALTHY, workers)
+    degraded = sorted({*_codes(DEGRADED, workers), *_codes(STORE_DEGRADED, (view.store for view in views))})
+    if unhealthy:
+        return "unhealthy", unhealthy + degraded
+    if any(worker.draining for worker in workers):
+        return "draining", degraded
+    return ("degraded" if degraded else "ok"), degraded
+
+
+def _codes(table: Mapping[str, Callable[[Any], bool]], things: Iterable[Any]) -> list[str]:
+    things = list(things)
+    return sorted(code for code, applies in table.items() if any(_holds(applies, thing) for thing in things))
+
+
+def _holds(applies: Callable[[Any], bool], thing: Any) -> bool:
+    try:
+        return applies(thing)
+    except Exception:  # noqa: BLE001  as above
+        return False
+
+
+UNHEALTHY: Mapping[str, Callable[[Worker], bool]] = {
+    "loop_stalled": lambda worker: worker.watchdog is not None and worker.watchdog.lag_ms >= STALLED_MS,
+    "lease_not_trusted": lambda worker: worker.running and worker.trust_left_ms == 0,
+    "store_unavailable": lambda worker: worker.running and worker.store_failing_s >= STORE_FAILING_S,
+}
+DEGRADED: Mapping[str, Callable[[Worker], bool]] = {
+    "guard_down": lambda worker: worker.running and worker.guard is not None and not worker.guard.alive,
+    "hooks_suspended": lambda worker: bool(worker.hooks.suspended),
+    "threads_abandoned": lambda worker: worker.sync.abandoned > 0,
+    "tools_overdue": lambda worker: any(tool.age_s > tool.deadline_s + 5.0 for tool in worker.running_tools()),
+    "store_failing": lambda worker: worker.running and 0 < worker.store_failing_s < STORE_FAILING_S,
+    "chats_unreadable": lambda worker: worker.store.unreadable > 0,
+}
+STORE_DEGRADED: Mapping[str, Callable[[Store], bool]] = {
+    "wake_stream_down": lambda store: store.wakes is not None and store.wakes.state is WakeState.RECONNECTING,
+    "wal_over_bound": lambda store: _over(store.stats(), "wal_bytes", "wal_bytes_bound"),
+}
+
+
+def _over(stats: Mapping[str, Any], value: str, bound: str) -> bool:
+    return value in stats and bound in stats and stats[value] > stats[bound]
+
+
+# --- figures ------------------------------------------------------------------------------------------
+
+
+def _public(views: Sequence[View]) -> Figures:
+    workers = [worker for view in views for worker in view.workers]
+    figures = Figures()
+    figures.add("thread_count", threading.active_count)
+    figures.add("asyncio_task_count", lambda: _task_count(views), "no event loop of holdfast runs in this process")
+    figures.add("running_executions", lambda: sum(len(worker.running_chats) for worker in workers))
+    figures.add("conversation_history_size", lambda: sum(worker.history_size for worker in workers))
+    figures.add(
+        "conversation_history_limit",
+        lambda: max((view.config.history_limit for view in views), default=HISTORY_LIMIT),
+    )
+    figures.add("uptime_s", lambda: round(time.monotonic() - _STARTED, 1))
+    return figures
+
+
+def _task_count(views: Sequence[View]) -> int | None:
+    loops = {view.loop for view in views if view.loop is not None and not view.loop.is_closed()}
+    return sum(len(asyncio.all_tasks(loop)) for loop in loops) if loops else None
+
+
+def _process(version: str) -> Figures:
+    figures = Figures()
+    figures.add("pid", os.getpid)
+    figures.add("rss_bytes", _rss_bytes)
+    figures.add("descriptors", lambda: len(list(Path("/dev/fd").iterdir())))
+    figures.add("descriptors_max", lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    figures.add("threads", lambda: sorted(thread.name for thread in threading.enumerate()))
+    figures.add(
+        "versions",
+        lambda: {"holdfast": version, "python": platform.python_version(), "platform": platform.platform()},
+    )
+    return figures
+
+
+def _rss_bytes() -> int:
+    status = Path("/proc/self/statm")
+    if status.exists():
+        return int(status.read_text().split()[1]) * resource.getpagesize()
+    # Not what is, but what was at most: all that macOS tells without a library. In bytes there, in KiB elsewhere.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _app(view: View) -> Figures:
+    figures = Figures()
+    figures.add("store", lambda: view.store.stats())
+    figures.add("providers", lambda: view.caller.providers.figures())
+    figures.add("transport", lambda: view.models.figures())
+    figures.add("workers", lambda: [worker_figures(worker).told() for worker in view.workers])
+    return figures
+
+
+def worker_figures(worker: Worker) -> Figures:
+    figures = Figures()
+    figures.add("worker", lambda: worker.name)
+    figures.add("agents", lambda: worker.agents)
+    figures.add("draining", lambda: worker.draining)
+    figures.add("chats", lambda: len(worker.running_chats))
+    figures.add("chats_max", lambda: worker.config.chats_max)
+    figures.add("lease_trust_left_ms", lambda: worker.trust_left_ms)
+    figures.add("lease_ttl_ms", lambda: worker.store.options.lease_ttl_ms)
+    watchdog, off = worker.watchdog, "the worker is not started"
+    figures.add("loop_lag_ms", lambda: watchdog.lag_ms if watchdog else None, off)
+    figures.add("loop_stalls", lambda: watchdog.stall_count if watchdog else None, off)
+    figures.add("last_stalls", lambda: [_as_dict(stall) for stall in watchdog.stalls[-5:]] if watchdog else None, off)
+    figures.add("claims_taken", lambda: worker.claims_taken)
+    figures.add("claims_skipped", lambda: worker.claims_skipped)
+    figures.add("claims_failed", lambda: worker.claim_times.failed)
+    figures.add("claim_ms", lambda: _rounded(worker.claim_times.average_ms), "none was made yet")
+    figures.add("commits", lambda: worker.commit_times.count)
+    figures.add("commits_failed", lambda: worker.commit_times.failed)
+    figures.add("commit_ms", lambda: _rounded(worker.commit_times.average_ms), "none was made yet")
+    figures.add("commit_longest_ms", lambda: _rounded(worker.commit_times.longest_ms))
+    figures.add("tools_running", lambda: [_as_dict(tool) for tool in worker.running_tools()])
+    figures.add("hooks_suspended", lambda: worker.hooks.suspended)
+    figures.add("hooks_failed", lambda: worker.hooks.failed)
+    figures.add("sync_threads", lambda: worker.sync.thread_count)
+    figures.add("sync_threads_max", lambda: worker.sync.size)
+    figures.add("threads_abandoned", lambda: worker.sync.abandoned)
+    figures.add("bodies_abandoned", lambda: worker.bodies_abandoned)
+    figures.add("runner_errors", lambda: worker.runner_errors)
+    figures.add("last_error", lambda: worker.last_error, "there was none")
+    figures.add("delta_flushes", lambda: worker.deltas.flushes)
+    figures.add("delta_flushes_dropped", lambda: worker.deltas.dropped_flushes)
+    figures.add("repairs", lambda: dict(worker.repairs))
+    figures.add("poison_chats", lambda: worker.store.poisoned)
+    figures.add("titles_made", lambda: worker.titles.made)
+    figures.add("guard", lambda: _guard(worker), "it is not started")
+    return figures
+
+
+def _guard(worker: Worker) -> dict[str, Figure] | None:
+    guard = worker.guard
+    if guard is None:
+        return None
+    return {
+        "alive": guard.alive,
+        "pid": guard.pid,
+        "groups": guard.group_count,
+        "restarts": guard.restarts,
+        "last_error": guard.last_error,
+    }
+
+
+def _as_dict(record: Any) -> dict[str, Figure]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def _rounded(ms: float | None) -> float | None:
+    return None if ms is None else round(ms, 3)

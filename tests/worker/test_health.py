@@ -1,0 +1,259 @@
+"""Health: what a process says of itself, to whom, and under which circumstances it must still say it."""
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.parser import text_string_to_metric_families
+
+import holdfast
+from holdfast.app import App
+from holdfast.core.records import State
+from holdfast.health import Figures, diagnose
+from holdfast.metrics import prometheus
+from holdfast.models.calls import Caller
+from holdfast.models.scripted import Call, Count, Fail, Hold, Say, ScriptedModel
+from holdfast.store.base import StoreOptions
+from holdfast.tools.base import tool
+from holdfast.worker.agents import Agent
+from holdfast.worker.hooks import Hook
+from tests.support.turns import QUICK, Gate, rested, running, said, weather
+from tests.support.waiting import eventually, until
+
+NAMES = {
+    "thread_count",
+    "asyncio_task_count",
+    "running_executions",
+    "conversation_history_size",
+    "conversation_history_limit",
+}
+
+
+def test_without_any_app_or_loop_it_says_what_it_knows_and_why_not_the_rest() -> None:
+    told = holdfast.diagnostics()
+    assert (told["status"], told["reasons"], told["version"]) == ("ok", [], holdfast.__version__)
+    figures = told["diagnostics"]
+    assert set(figures) >= NAMES
+    assert figures["thread_count"] == threading.active_count()
+    assert (figures["running_executions"], figures["conversation_history_size"]) == (0, 0)
+    assert figures["conversation_history_limit"] == 1000
+    assert figures["asyncio_task_count"] is None
+    assert figures["unknown"]["asyncio_task_count"] == "no event loop of holdfast runs in this process"
+
+
+def test_a_figure_that_cannot_be_read_is_null_with_the_reason_and_hides_no_other() -> None:
+    figures = Figures()
+    figures.add("broken", lambda: 1 // 0)
+    figures.add("fine", lambda: 3)
+    assert figures.told() == {
+        "broken": None,
+        "fine": 3,
+        "unknown": {"broken": "ZeroDivisionError: integer division or modulo by zero"},
+    }
+
+
+async def test_a_busy_worker_counts_what_runs_and_what_it_keeps(store_url: str) -> None:
+    gate = Gate()
+    model = ScriptedModel([Call(name="gate")], "Done.")
+    async with running(store_url, Agent("a", model, tools=[gate.tool(deadline_s=77)])) as (app, _):
+        chat = await app.create("a", "go")
+        await gate.entered.wait()
+        told = holdfast.diagnostics(detailed=True)
+        figures = told["diagnostics"]
+        assert told["status"] == "ok", told["reasons"]
+        assert figures["running_executions"] == 1
+        assert figures["conversation_history_size"] >= 1
+        assert figures["asyncio_task_count"] == len(asyncio.all_tasks())
+        (app_told,) = told["apps"]
+        (worker_told,) = app_told["workers"]
+        (running_tool,) = worker_told["tools_running"]
+        assert (running_tool["tool"], running_tool["deadline_s"], running_tool["chat_id"]) == ("gate", 77, chat.id)
+        assert worker_told["lease_trust_left_ms"] > 0
+        assert worker_told["claims_taken"] == 1
+        assert worker_told["commits"] >= 1
+        assert worker_told["guard"]["alive"] is True
+        assert app_told["store"]["store"] in ("sqlite", "postgresql")
+        assert json.loads(json.dumps(told)) == told, "plain data"
+        gate.opened.set()
+        assert await rested(chat) is State.IDLE
+        await until(lambda: holdfast.diagnostics()["diagnostics"]["running_executions"] == 0)
+        assert holdfast.diagnostics()["diagnostics"]["conversation_history_size"] == 0
+    assert holdfast.diagnostics()["diagnostics"]["asyncio_task_count"] is None
+
+
+async def test_collecting_works_from_another_thread_while_the_loop_is_blocked(store_url: str) -> None:
+    async with running(store_url, Agent("a", ScriptedModel("Hi."))) as (_app, _worker):
+        told: list[dict[str, Any]] = []
+        thread = threading.Thread(target=lambda: told.append(holdfast.diagnostics(detailed=True)))
+        thread.start()
+        thread.join(10)  # the loop does nothing meanwhile
+        assert told[0]["apps"][0]["workers"][0]["chats"] == 0
+
+
+async def test_the_public_part_names_no_chat_no_owner_and_no_secret(store_url: str) -> None:
+    gate = Gate()
+    agent = Agent("secretive", ScriptedModel([Call(name="gate")]), tools=[gate.tool()])
+    async with running(store_url, agent) as (app, _):
+        chat = await app.create("secretive", "my password is hunter2", owner="lovelace")
+        await gate.entered.wait()
+        public = json.dumps(holdfast.diagnostics())
+        for word in (chat.id, "lovelace", "hunter2", "secretive", "gate", store_url):
+            assert word not in public
+        detailed = json.dumps(holdfast.diagnostics(detailed=True))
+        for word in ("hunter2", "lovelace"):
+            assert word not in detailed
+        await chat.stop()
+        await rested(chat)
+
+
+async def test_a_hung_hook_is_a_reason_code(store_url: str) -> None:
+    blocked = threading.Event()
+    hooks = [Hook("before_model", lambda request, _: blocked.wait(60), name="sleeper", deadline_s=0.05)]
+    async with running(store_url, Agent("a", ScriptedModel("Hi."), hooks=hooks)) as (app, _):
+        try:
+            await rested(await app.create("a", "go"))
+            told = holdfast.diagnostics(detailed=True)
+            assert told["status"] == "degraded"
+            assert {"hooks_suspended", "threads_abandoned"} <= set(told["reasons"])
+            assert told["apps"][0]["workers"][0]["hooks_suspended"] == ["sleeper"]
+        finally:
+            blocked.set()
+
+
+async def test_a_draining_worker_says_so(store_url: str) -> None:
+    gate = Gate()
+    app = App(store_url, agents=[Agent("a", ScriptedModel([Call(name="gate")]), tools=[gate.tool()])])
+    async with app:
+        await app.create("a", "go")
+        async with app.worker(grace_s=30) as worker:
+            await gate.entered.wait()
+            stopping = asyncio.ensure_future(worker.stop())
+            await asyncio.sleep(0)
+            assert holdfast.diagnostics()["status"] == "draining"
+            gate.opened.set()
+            await stopping
+
+
+async def test_every_heartbeat_tells_the_fleet_how_the_worker_is(store_url: str) -> None:
+    gate = Gate()
+    agent = Agent("a", ScriptedModel([Call(name="gate")], "Done."), tools=[gate.tool()])
+    app = App(store_url, agents=[agent], options=StoreOptions(lease_ttl_ms=600))
+    async with app, app.worker() as worker:
+        chat = await app.create("a", "go")
+        await gate.entered.wait()
+
+        async def one_chat() -> bool:
+            (lease,) = await app.store.list_workers()
+            assert lease.worker == worker.name
+            info = msgspec.json.decode(lease.info)
+            assert (info["agents"], info["version"]) == (["a"], holdfast.__version__)
+            return bool(info["chats"] == 1)
+
+        await eventually(one_chat)
+        gate.opened.set()
+        assert await rested(chat) is State.IDLE
+
+
+async def test_an_agents_own_limit_keeps_room_for_the_others(store_url: str) -> None:
+    gate = Gate()
+    greedy = Agent(
+        "greedy", ScriptedModel([Call(name="gate")], "Done.", per="chat"), tools=[gate.tool()], chats_max=1
+    )
+    modest = Agent("modest", ScriptedModel(after="echo"))
+    app = App(store_url, agents=[greedy, modest])
+    async with app, app.worker(chats_max=2, poll_s=0.2) as worker:
+        waiting = [await app.create("greedy", "go") for _ in range(4)]
+        other = await app.create("modest", "and me?")
+        assert await rested(other) is State.IDLE
+        assert len(worker.running_chats) <= 1
+        gate.opened.set()
+        for chat in waiting:
+            assert await rested(chat) is State.IDLE
+
+
+async def test_of_a_long_chat_only_the_newest_messages_are_kept_and_requests_hold_all(store_url: str) -> None:
+    turns: list[Any] = ["One.", [Call(name="weather", arguments={"city": "Bern"})], "Two."] * 4
+    model = ScriptedModel(*turns, [Hold(name="last"), Say(text="End.")])
+    app = App(store_url, agents=[Agent("a", model, tools=[weather])], caller=Caller(policy=QUICK), history_limit=3)
+    async with app, app.worker():
+        chat = await app.create("a", "first")
+        await rested(chat)
+        for n in range(7):
+            await chat.send(f"message {n}")
+            await rested(chat)
+        await chat.send("the last one")
+        await model.reached("last")
+        figures = holdfast.diagnostics()["diagnostics"]
+        assert (figures["conversation_history_size"], figures["conversation_history_limit"]) == (3, 3)
+        whole = await chat.messages()
+        assert [message.id for message in model.requests[-1].messages] == [message.id for message in whole]
+        assert len(whole) > 20
+        model.resume("last")
+        assert await rested(chat) is State.IDLE
+        assert said(await chat.messages())[-1] == ("assistant", "End.")
+
+
+async def test_prometheus_reads_the_same_figures(store_url: str) -> None:
+    async with running(store_url, Agent("a", ScriptedModel("Hi."))) as (app, worker):
+        await rested(await app.create("a", "go"))
+        text = prometheus(diagnose([app], "1.2.3", detailed=True)).decode()
+    samples = {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["holdfast_status", ("ok",)] == 1
+    assert samples["holdfast_status", ("unhealthy",)] == 0
+    assert samples["holdfast_thread_count", ()] >= 1
+    assert samples["holdfast_worker_claims_taken_total", (worker.name,)] == 1
+    assert samples["holdfast_worker_chats_max", (worker.name,)] == 100
+
+
+@pytest.fixture(scope="module")
+def spans() -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)  # once per process: the API takes no second one
+    return exporter
+
+
+async def test_a_turn_its_model_calls_and_its_tools_are_spans_that_hold_no_words(
+    store_url: str, spans: InMemorySpanExporter
+) -> None:
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        raise ValueError("hunter2")
+
+    script: list[Any] = [Fail(status=500, attempts=1), Count(input_tokens=5, output_tokens=7)]
+    script.append(Call(name="pay", arguments={"amount": 3}))
+    agent = Agent("teller", ScriptedModel(script, "secret words"), tools=[pay])
+    spans.clear()
+    for traces in (False, True):
+        app = App(store_url, agents=[agent], caller=Caller(policy=QUICK), traces=traces)
+        async with app, app.worker():
+            chat = await app.create("teller", "more secret words")
+            await rested(chat)
+    found = {span.name: span for span in spans.get_finished_spans()}
+    assert list(found) == ["chat scripted", "execute_tool pay", "invoke_agent teller"]
+    assert len(spans.get_finished_spans()) == 4, "two model calls, and nothing of the app without traces"
+    first = next(span for span in spans.get_finished_spans() if span.name == "chat scripted")
+    assert first.attributes is not None
+    assert first.attributes["gen_ai.usage.input_tokens"] == 5
+    assert first.attributes["holdfast.attempts"] == 2
+    assert first.attributes["gen_ai.conversation.id"] == chat.id
+    turn = found["invoke_agent teller"]
+    assert first.parent is not None
+    assert first.parent.span_id == turn.context.span_id
+    assert found["execute_tool pay"].attributes["error.type"] == "tool_error"  # type: ignore[index]
+    everything = " ".join(span.to_json() for span in spans.get_finished_spans())
+    for word in ("secret", "hunter2"):
+        assert word not in everything
