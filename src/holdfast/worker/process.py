@@ -7,10 +7,13 @@ end of the lease, and the guard ends the children.
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from holdfast import threads
 from holdfast.worker.watchdog import install_signal_dump
 from holdfast.worker.worker import Worker
 
@@ -29,40 +32,43 @@ async def run_until_told(worker: Worker, say: Say = say_on_stderr) -> None:
 
     A second signal does not return: it ends the process, with the exit code that the signal has.
     """
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[signal.Signals] = loop.create_future()
+    told: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+    with _listening(told, say):
+        await worker.start()  # a signal meanwhile is heard after it: every part of a start has its deadline
+        await _drain(worker, await told, say)
 
-    def hear(number: signal.Signals) -> None:
-        for again in SIGNALS:
-            # Not by way of the loop, which may be what hangs.
-            loop.remove_signal_handler(again)
-            signal.signal(again, leave)
-        if not told.done():
-            told.set_result(number)
 
-    def leave(number: int, _frame: object) -> None:
-        say(f"{signal.Signals(number).name} again: leaving now; what is left over goes on elsewhere")
-        os._exit(128 + number)
-
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
-        loop.add_signal_handler(number, hear, number)
+@contextmanager
+def _listening(told: "asyncio.Future[signal.Signals]", say: Say) -> Iterator[None]:
+    """Signals are heard by a thread of their own: the loop, and with it the main thread, may be what hangs, and the
+    kernel gives a second signal to any thread that it likes, which interrupts nothing in the main one.
+    """
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+    fd_before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+    threads.start("signals", lambda: _hear(ear, told, say))
     remove_dump = install_signal_dump()
     try:
-        await _start(worker, told)
-        await _drain(worker, await told, say)
+        yield
     finally:
         remove_dump()
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
+        signal.set_wakeup_fd(fd_before)
+        for number, handler in handlers.items():
             signal.signal(number, handler)
+        mouth.close()  # which ends the thread
 
 
-async def _start(worker: Worker, told: "asyncio.Future[signal.Signals]") -> None:
-    """A signal during the start is heard: what has started by then is stopped again."""
-    starting = asyncio.ensure_future(worker.start())
-    await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
-    await starting
+def _hear(ear: socket.socket, told: "asyncio.Future[signal.Signals]", say: Say) -> None:
+    loop, heard = told.get_loop(), False
+    with ear:
+        while numbers := ear.recv(64):
+            for number in (signal.Signals(byte) for byte in numbers if byte in SIGNALS):
+                if heard:
+                    say(f"{number.name} again: leaving now; what is left over goes on elsewhere")
+                    os._exit(128 + number)
+                heard = True
+                loop.call_soon_threadsafe(told.set_result, number)
 
 
 async def _drain(worker: Worker, number: signal.Signals, say: Say) -> None:

@@ -1,0 +1,133 @@
+"""A worker process and its signals: real ones, sent to a real process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+
+from holdfast.app import App, Chat
+from holdfast.core.journal import TurnEnded
+from holdfast.core.records import State
+from tests.support.programs import ROOT
+from tests.support.turns import entries, rested, said
+from tests.support.waiting import eventually
+from tests.worker.serving import AGENTS
+
+STOP_S = 10.0  # what a busy machine may take for what should take none
+
+
+class Process:
+    def __init__(self, url: str, grace_s: float) -> None:
+        arguments = [sys.executable, "-m", "tests.worker.serving", url, str(grace_s)]
+        self._process = subprocess.Popen(
+            arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def hears(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def is_told(self) -> str:
+        """The next line on its standard error."""
+        assert self._process.stderr is not None
+        return self._process.stderr.readline().strip()
+
+    def gets(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def ends(self, within_s: float) -> tuple[int, str]:
+        """Its exit code and what it said on standard error."""
+        _, said = self._process.communicate(timeout=within_s)
+        return self._process.returncode, said
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+
+
+@contextmanager
+def process(url: str, grace_s: float) -> Iterator[Process]:
+    made = Process(url, grace_s)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+@asynccontextmanager
+async def asked(url: str, agent: str) -> AsyncIterator[tuple[App, Chat]]:
+    app = App(url, agents=AGENTS)
+    async with app:
+        yield app, await app.create(agent, "go")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_lets_the_step_finish_and_hands_the_chat_over(store_url: str, number: signal.Signals) -> None:
+    async with asked(store_url, "wait 0.5") as (app, chat):
+        with process(store_url, 30) as worker:
+            assert worker.hears() == "running"
+            worker.gets(number)
+            code, told = worker.ends(30)
+        assert code == 0
+        assert f"holdfast: {number.name}: draining, at most 30 s; once more to leave at once" in told
+        assert "holdfast: drained in " in told
+        assert ("tool", "waited") in said(await chat.messages()), "the step was finished"
+        snapshot = await chat.snapshot()
+        assert (snapshot.chat.worker, snapshot.chat.cause) == (None, None)
+        assert all(lease.expires_in_ms <= 0 for lease in await app.store.list_workers())
+        async with app.worker():
+            assert await rested(chat) is State.IDLE
+        assert [entry.cause for entry in await entries(chat) if isinstance(entry, TurnEnded)] == [None]
+
+
+async def test_a_step_beyond_the_grace_is_cut_and_goes_on_elsewhere(store_url: str) -> None:
+    async with asked(store_url, "wait 60") as (_, chat):
+        with process(store_url, 0.2) as worker:
+            assert worker.hears() == "running"
+            began = time.monotonic()
+            worker.gets(signal.SIGTERM)
+            code, _ = worker.ends(STOP_S)
+            assert time.monotonic() - began < STOP_S
+        assert code == 0
+        snapshot = await chat.snapshot()
+        assert (snapshot.chat.state, snapshot.chat.worker) == (State.RUNNING, None)
+        assert [call.state for call in snapshot.calls] == ["started"], (
+            "whoever comes next decides by its replay class"
+        )
+
+
+async def test_the_second_signal_leaves_at_once_even_if_the_loop_hangs(store_url: str) -> None:
+    async with asked(store_url, "block 60") as (_, chat):
+        with process(store_url, 30) as worker:
+            assert worker.hears() == "running"
+            worker.gets(signal.SIGTERM)  # the loop cannot hear it
+            worker.gets(signal.SIGINT)
+            code, told = worker.ends(STOP_S)
+        assert code in (128 + signal.SIGINT, 128 + signal.SIGTERM)  # whichever the kernel delivers last
+        assert " again: leaving now" in told
+        assert (await chat.snapshot()).chat.state is State.RUNNING
+
+
+async def test_the_second_signal_leaves_at_once(store_url: str) -> None:
+    async with asked(store_url, "wait 60") as (app, chat):
+        with process(store_url, 60) as worker:
+            assert worker.hears() == "running"
+            worker.gets(signal.SIGINT)
+            assert "draining" in worker.is_told()
+            worker.gets(signal.SIGINT)
+            code, told = worker.ends(STOP_S)
+        assert code == 128 + signal.SIGINT
+        assert "SIGINT again: leaving now; what is left over goes on elsewhere" in told
+
+        async def found_dead() -> bool:
+            await app.store.sweep()
+            return (await chat.snapshot()).chat.worker is None
+
+        await eventually(found_dead)  # as soon as its guard is done
+        assert (await chat.snapshot()).chat.state is State.RUNNING
