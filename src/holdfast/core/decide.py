@@ -68,12 +68,15 @@ def next_action(snapshot: Snapshot, worker: str, budget: Budget, now: int) -> Ac
     return AskModel()
 
 
+_READY = (CallState.PLANNED, CallState.APPROVED)
+
+
 def _next_for_calls(snapshot: Snapshot) -> Action:
     """At a step limit open calls are still run and answered: a budget gates the next model response only."""
-    ready = tuple(call for call in snapshot.calls if call.state in (CallState.PLANNED, CallState.APPROVED))
+    ready = [call for call in snapshot.calls if call.state in _READY]
     if ready:
-        return RunCalls(calls=ready)
-    if any(call.state is CallState.STARTED for call in snapshot.calls):
+        return RunCalls(calls=tuple(ready))
+    if CallState.STARTED in [call.state for call in snapshot.calls]:
         return AwaitBodies()
     assert any(call.state in OUTSIDE for call in snapshot.calls), "phase calls with every call answered"
     return ParkChat()

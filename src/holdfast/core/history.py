@@ -40,7 +40,7 @@ def problems(messages: Sequence[Message]) -> list[str]:
         if expected:
             found.append(f"message {at} ({message.role}) comes before the results of {', '.join(expected)}")
             expected = []
-        if not message.parts or not any(_counts(part) for part in message.parts):
+        if True not in [_counts(part) for part in message.parts]:
             found.append(f"message {at} ({message.role}) is empty")
         for part in message.parts:
             if not _may_stand(part, message.role):

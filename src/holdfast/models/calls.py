@@ -170,13 +170,17 @@ class _Call:
     async def _ask(self, model: Model, position: int) -> Completed | Stopped | None:
         """Attempts on one model. None: they failed, and the next model may do better."""
         known = self._caller.providers.unsupported(model.name)
-        request = replace(self._request, unsupported=self._request.unsupported | known)
+        request = self._request
+        if not known <= request.unsupported:
+            request = replace(request, unsupported=request.unsupported | known)
         failures = 0
         while not self._stop:
             self._n += 1
             began_s = self._timing.now_s()
             assembler = Assembler(lambda: self._caller.new_id("call"), provider=model.provider)
-            outcome = await self._attempt(model, replace(request, attempt=failures + 1), assembler)
+            if request.attempt != failures + 1:
+                request = replace(request, attempt=failures + 1)
+            outcome = await self._attempt(model, request, assembler)
             if not isinstance(outcome, ProviderError):
                 return outcome
             failures += 1

@@ -181,6 +181,8 @@ def output_text(result: Any, bytes_max: int) -> str:
             raise ToolFailed(
                 f"The result of type {type(result).__name__} cannot be turned into JSON: {error}"
             ) from error
+    if text.isascii() and "\x00" not in text and len(text) <= bytes_max:
+        return text
     text = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
     data = text.encode()
     if len(data) <= bytes_max:
