@@ -1,10 +1,14 @@
-"""Fixtures for tests on PostgreSQL. `tests/conftest.py` names this module in `pytest_plugins`.
+"""Fixtures: PostgreSQL, and stores that stop answering. `tests/conftest.py` names this module in `pytest_plugins`.
 
 Every pytest process has its own server, made when the first test asks for it; with pytest-xdist that is one
 per worker. A test may therefore stop or kill it; the next test finds it running again.
 """
 
-from collections.abc import Iterator
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -46,3 +50,35 @@ def postgres_proxy(postgres_server: PostgresServer) -> Iterator[TcpProxy]:
 def postgres_proxy_url(postgres_url: str, postgres_server: PostgresServer, postgres_proxy: TcpProxy) -> str:
     """The database of `postgres_url`, through `postgres_proxy`."""
     return postgres_url.replace(f":{postgres_server.port}/", f":{postgres_proxy.port}/")
+
+
+class FailingStore(NamedTuple):
+    """`with outage():` nothing can be written through `url`. What a test looks at, it reads through `steady_url`."""
+
+    url: str
+    steady_url: str
+    outage: Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def failing_store(request: pytest.FixtureRequest, tmp_path: Path) -> FailingStore:
+    if request.param == "sqlite":
+        path = f"{tmp_path}/holdfast.db"
+
+        @contextmanager
+        def locked() -> Iterator[None]:
+            with Path(f"{path}.lock").open() as file:  # another process in a long write transaction looks like this
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+
+        return FailingStore(f"sqlite:///{path}", f"sqlite:///{path}", locked)
+    url: str = request.getfixturevalue("postgres_proxy_url")
+    proxy: TcpProxy = request.getfixturevalue("postgres_proxy")
+
+    @contextmanager
+    def silent() -> Iterator[None]:
+        proxy.swallow()
+        yield
+        proxy.forward()
+
+    return FailingStore(url, request.getfixturevalue("postgres_url"), silent)

@@ -1,11 +1,8 @@
 """A runner's bad days: a store that fails under it, a history it cannot read, a model that breaks the rules."""
 
 import asyncio
-import fcntl
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import apsw
 import psycopg
@@ -21,41 +18,9 @@ from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.worker.agents import Agent
 from holdfast.worker.worker import Worker
-from tests.support.proxy import TcpProxy
+from tests.support.fixtures import FailingStore
 from tests.support.turns import QUICK, Gate, entries, rested, said
 from tests.support.waiting import until
-
-
-class FailingStore(NamedTuple):
-    """`with outage():` nothing can be written through `url`. What a test looks at, it reads through `steady_url`."""
-
-    url: str
-    steady_url: str
-    outage: Callable[[], AbstractContextManager[None]]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def failing_store(request: pytest.FixtureRequest, tmp_path: Path) -> FailingStore:
-    if request.param == "sqlite":
-        path = f"{tmp_path}/holdfast.db"
-
-        @contextmanager
-        def locked() -> Iterator[None]:
-            with Path(f"{path}.lock").open() as file:  # another process in a long write transaction looks like this
-                fcntl.flock(file, fcntl.LOCK_EX)
-                yield
-
-        return FailingStore(f"sqlite:///{path}", f"sqlite:///{path}", locked)
-    url: str = request.getfixturevalue("postgres_proxy_url")
-    proxy: TcpProxy = request.getfixturevalue("postgres_proxy")
-
-    @contextmanager
-    def silent() -> Iterator[None]:
-        proxy.swallow()
-        yield
-        proxy.forward()
-
-    return FailingStore(url, request.getfixturevalue("postgres_url"), silent)
 
 
 def app_on(url: str, agent: Agent, **options: Any) -> App:

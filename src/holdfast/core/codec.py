@@ -72,3 +72,8 @@ def check_text(field: str, text: str, *, bytes_max: int) -> None:
         ) from error
     if size > bytes_max:
         raise InvalidInput(field, f"is {size:,} bytes, the limit is {bytes_max:,}; send it as a file reference")
+
+
+def storable(text: str) -> str:
+    """The nearest text that every store takes, for words that nobody can be asked to mend: an error's, say."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")

@@ -14,6 +14,7 @@ from typing import Self, assert_never
 from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.core.codec import storable
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Frozen, Message, Part, Role
 from holdfast.core.retry import RETRY, TABLE, Again, Amend, Decision, GiveUp, Kind, Onward, RetryPolicy, decide
@@ -339,7 +340,7 @@ class _Call:
             model=model.name,
             provider=model.provider,
             code=error.code,
-            error=str(error),
+            error=storable(str(error)),
             status=error.status,
             request_id=error.request_id or assembler.request_id,
             retry_in_ms=round(1000 * decision.delay_s) if isinstance(decision, Again) else 0 if again else None,
@@ -425,14 +426,21 @@ def _kind(error: ProviderError) -> Kind:
         return Kind.SERVER_ERROR
 
 
+def _facts(attempt: FailedAttempt) -> str:
+    status = "no status" if attempt.status is None else f"status {attempt.status}"
+    if attempt.retry_in_ms is None:
+        return f"{attempt.provider}, {status}"
+    return f"{attempt.provider}, {status}, again after {attempt.retry_in_ms / 1000:g} s"
+
+
 def failure_of(error: ModelCallFailed) -> Failure:
     """The record of it: the whole chain of causes, first cause last."""
     chain: list[str] = []
     for attempt, cause in reversed(list(zip(error.attempts, error.errors, strict=True))):
         assert isinstance(attempt, FailedAttempt)
-        chain.append(f"attempt {attempt.n}, {attempt.model}: {attempt.code}: {attempt.error}")
+        chain.append(f"attempt {attempt.n}, {attempt.model}: {attempt.code} ({_facts(attempt)}): {attempt.error}")
         below: BaseException | None = cause.__cause__
         while below is not None:
-            chain.append(f"attempt {attempt.n}, because of {type(below).__name__}: {below}")
+            chain.append(storable(f"attempt {attempt.n}, because of {type(below).__name__}: {below}"))
             below = below.__cause__
-    return Failure(code=error.code, message=str(error), chain=tuple(chain))
+    return Failure(code=error.code, message=storable(str(error)), chain=tuple(chain))

@@ -12,12 +12,14 @@ from typing import Any, get_type_hints, overload
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.codec import storable
 from holdfast.core.records import Frozen, OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.context import ToolContext
 
 TOOL_DEADLINE_S = 300.0
 OUTPUT_BYTES_MAX = 1 << 20
+CAUSES_MAX = 10  # of a tool's error that are told
 
 
 class Tool(Frozen):
@@ -165,7 +167,17 @@ async def call_tool(
     except (asyncio.CancelledError, ToolFailed):
         raise
     except BaseException as error:
-        raise ToolFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+        raise ToolFailed(_story_of(error)) from error
+
+
+def _story_of(error: BaseException) -> str:
+    """An error with what caused it: the model, and whoever reads the chat, sees what the tool's author would."""
+    told: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None and len(told) < CAUSES_MAX:
+        told.append(f"{type(seen).__name__}: {seen}" if str(seen) else type(seen).__name__)
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return "\nbecause of ".join(told)
 
 
 def output_text(result: Any, bytes_max: int) -> str:
@@ -183,7 +195,7 @@ def output_text(result: Any, bytes_max: int) -> str:
             ) from error
     if text.isascii() and "\x00" not in text and len(text) <= bytes_max:
         return text
-    text = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    text = storable(text)
     data = text.encode()
     if len(data) <= bytes_max:
         return text

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Raw, Struct
 
+from holdfast.core.codec import storable
 from holdfast.core.records import Frozen
 
 log = logging.getLogger("holdfast.hooks")
@@ -158,7 +159,7 @@ class Hooks:
         if error is not None:
             self.failed += 1
             log.error("hook failed", extra={"action": "hook_failed", "hook": label}, exc_info=error)
-            return HookFailed(error=f"{label} failed: {type(error).__name__}: {error}")
+            return HookFailed(error=storable(f"{label} failed: {type(error).__name__}: {error}"))
         return task.result()
 
     async def _call(self, callback: Callable[..., Any], *arguments: Any) -> Any:

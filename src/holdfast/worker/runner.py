@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.core import events as ev
-from holdfast.core.codec import decode_delta
+from holdfast.core.codec import decode_delta, storable
 from holdfast.core.decide import (
     AskModel,
     AwaitBodies,
@@ -240,7 +240,7 @@ class Runner:
         """Nobody foresaw this. The chat fails and says why; if it stayed ours, nobody would ever drive it again."""
         await self._end_bodies()
         code = error.code if isinstance(error, HoldfastError) else "internal"
-        failure = Failure(code=code, message=f"{type(error).__name__}: {error}")
+        failure = Failure(code=code, message=storable(f"{type(error).__name__}: {error}"))
         with contextlib.suppress(_Moved):
             await self._commit(ev.Fail(by=self._by, error=failure))
 
@@ -620,12 +620,12 @@ class Runner:
         for verdict in await self._run_hooks("before_tool", part, _with_arguments):
             match verdict:
                 case Veto(reason=reason):
-                    return ev.Refuse(by=self._by, call_id=call.id, content=reason, denied=True)
+                    return ev.Refuse(by=self._by, call_id=call.id, content=storable(reason), denied=True)
                 case HookFailed(error=error):
                     text = f"Denied: a guard could not decide ({error})."
                     return ev.Refuse(by=self._by, call_id=call.id, content=text, denied=True)
                 case Ask():
-                    question = verdict.question
+                    question = storable(verdict.question)
                     if verdict.expires_s is not None:
                         expires_at = self._shared.clock.wall_ms() + int(verdict.expires_s * 1000)
                 case Arguments(text=text):
