@@ -17,7 +17,7 @@ from holdfast.tools.base import Tool, call_tool, output_text
 from holdfast.tools.context import ToolContext, enter
 
 KILL_S = 3.0  # how long a cancelled body is waited for before it is abandoned
-SYNC_THREADS = 32
+SYNC_THREADS = 256  # made on demand: a body that blocks keeps its thread, and must not keep another chat's
 ABANDONED_MAX = 64
 
 
