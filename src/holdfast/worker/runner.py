@@ -466,7 +466,7 @@ class Runner:
             by=self._by,
             message=message,
             attempt=attempt,
-            plans=tuple(self._plan(call, tools) for call in message.calls),
+            plans=self._plans(message, tools),
             tokens=_tokens(outcome.usage),
             cost=self._agent.cost_of(message.model or "", outcome.usage),
         )
@@ -519,12 +519,19 @@ class Runner:
         if model is not None and self.snapshot.chat.title is None:
             self._shared.titles.ask(self.chat_id, [self._model(model)], self._past.opening)
 
-    def _plan(self, call: ToolCall, tools: dict[str, Tool]) -> ev.PlannedCall:
+    def _plans(self, message: Message, tools: dict[str, Tool]) -> tuple[ev.PlannedCall, ...]:
+        free = self._agent.parallel_calls_max - len(self._bodies)
+        plans: list[ev.PlannedCall] = []
+        for call in message.calls:
+            plans.append(self._plan(call, tools, free=free > 0))
+            free -= plans[-1].start
+        return tuple(plans)
+
+    def _plan(self, call: ToolCall, tools: dict[str, Tool], *, free: bool) -> ev.PlannedCall:
         tool = tools.get(call.name)
         if tool is None or call.cut:
             return ev.PlannedCall(id=call.call_id)
         guarded = tool.needs_approval or any(hook.point == "before_tool" for hook in self._hooks)
-        free = len(self._bodies) < self._agent.parallel_calls_max
         return ev.PlannedCall(
             id=call.call_id,
             replay=tool.replay,
