@@ -10,11 +10,17 @@ from importlib import import_module as _import_module
 __all__ = [
     "Agent",
     "App",
+    "Arguments",
+    "Ask",
     "Budget",
     "Chat",
     "Hook",
+    "ModelDeadlines",
+    "RetryPolicy",
+    "StoreOptions",
     "Tool",
     "ToolContext",
+    "Veto",
     "__version__",
     "diagnostics",
     "tool",
@@ -33,11 +39,17 @@ if _sys.platform not in ("linux", "darwin"):
 _HOMES: dict[str, str] = {
     "Agent": "holdfast.worker.agents",
     "App": "holdfast.app",
+    "Arguments": "holdfast.worker.hooks",
+    "Ask": "holdfast.worker.hooks",
     "Budget": "holdfast.core.decide",
     "Chat": "holdfast.app",
     "Hook": "holdfast.worker.hooks",
+    "ModelDeadlines": "holdfast.core.deadlines",
+    "RetryPolicy": "holdfast.core.retry",
+    "StoreOptions": "holdfast.store.base",
     "Tool": "holdfast.tools.base",
     "ToolContext": "holdfast.tools.context",
+    "Veto": "holdfast.worker.hooks",
     "diagnostics": "holdfast.app",
     "tool": "holdfast.tools.base",
 }
@@ -45,11 +57,14 @@ _HOMES: dict[str, str] = {
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
     from holdfast.app import App, Chat, diagnostics
+    from holdfast.core.deadlines import ModelDeadlines
     from holdfast.core.decide import Budget
+    from holdfast.core.retry import RetryPolicy
+    from holdfast.store.base import StoreOptions
     from holdfast.tools.base import Tool, tool
     from holdfast.tools.context import ToolContext
     from holdfast.worker.agents import Agent
-    from holdfast.worker.hooks import Hook
+    from holdfast.worker.hooks import Arguments, Ask, Hook, Veto
 else:  # a type checker would take every misspelt name for a real one
 
     def __getattr__(name: str) -> object:

@@ -7,8 +7,10 @@ from typing import Any
 
 from msgspec import Raw
 
+from holdfast.core.deadlines import MODEL_DEADLINES, ModelDeadlines
 from holdfast.core.decide import Budget
 from holdfast.core.records import Frozen
+from holdfast.core.retry import RetryPolicy
 from holdfast.errors import ConfigError
 from holdfast.models.base import Model, Settings, ToolSpec, Usage
 from holdfast.tools.base import Tool, tools_by_name
@@ -20,8 +22,10 @@ class Agent:
     """`Agent("support", model="openai:gpt-5", instructions="Be brief.", tools=[weather])`.
 
     `output` is the type of its answers (`chat.output()` returns one). `context_limit` counts where a model does not
-    say how much it can hold. `title_model` names the chats. `deps(context)`, async or not, makes what the tools and
-    hooks of one chat share: a database handle, the user's account; it runs again when another worker takes over.
+    say how much it can hold. `deadlines` bound each attempt at a model call; `retry` says how often and how patiently
+    it is repeated (None: as the app does). `title_model` names the chats. `deps(context)`, async or not, makes what
+    the tools and hooks of one chat share: a database handle, the user's account; it runs again when another worker
+    takes over.
     """
 
     def __init__(
@@ -34,6 +38,8 @@ class Agent:
         fallbacks: Sequence[str | Model] = (),
         active_tools: Sequence[str] | None = None,
         settings: Settings | None = None,
+        deadlines: ModelDeadlines = MODEL_DEADLINES,
+        retry: RetryPolicy | None = None,
         budget: Budget | None = None,
         prices: "Mapping[str, Price] | None" = None,
         output: Any = None,
@@ -53,6 +59,8 @@ class Agent:
         self.tools = tools_by_name(tools)
         self.active_tools = None if active_tools is None else tuple(active_tools)
         self.settings = settings or Settings()
+        self.deadlines = deadlines
+        self.retry = retry
         self.budget = budget or Budget()
         self.prices = dict(prices or {})
         self.output = Output(output) if output is not None else None

@@ -404,7 +404,9 @@ class Runner:
         about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": models[0].name, **self._span_of_chat}
         try:
             with self._shared.traces.span(f"chat {models[0].name}", about) as span:
-                outcome = await self._shared.caller.call(models, request, observer=observer, stop=self.stop)
+                outcome = await self._shared.caller.call(
+                    models, request, observer=observer, stop=self.stop, policy=self._agent.retry
+                )
                 _describe(span, outcome)
         except ModelCallFailed as error:
             await observer.close()
@@ -434,7 +436,12 @@ class Runner:
         settings = self._agent.settings
         if self._agent.output is not None and settings.output is None:
             settings = replace(settings, output=self._agent.output.spec)
-        request = Request(messages=messages, tools=tool_specs(await self._tools()), settings=settings)
+        request = Request(
+            messages=messages,
+            tools=tool_specs(await self._tools()),
+            settings=settings,
+            deadlines=self._agent.deadlines,
+        )
         for answer in await self._run_hooks("before_model", request, _as_changed):
             if isinstance(answer, Request):
                 request = answer
