@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from holdfast import Agent, App, Hook, StoreOptions, tool
@@ -41,8 +41,8 @@ def die_after_the_next_commit() -> None:
     arm("commit.after", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def booking_agent(log: Log, moment: str = "") -> Agent:
-    """Three responses: one that asks for a tool, one that asks for two, an answer."""
+def booking_agent(log: Log, moment: str = "", hold: Callable[[], object] = sys.stdin.readline) -> Agent:
+    """Three responses: one that asks for a tool, one that asks for two, an answer. `hold`: what `slow` waits for."""
 
     def body(name: str) -> None:
         log.write(name)
@@ -68,7 +68,7 @@ def booking_agent(log: Log, moment: str = "") -> Agent:
         if moment == "result quick":
             signal.pause()
         if moment == "hold":
-            sys.stdin.readline()
+            return f"slow, {hold()}".strip()
         return "slow"
 
     async def after_model(_response: Any, context: Any) -> None:

@@ -1,7 +1,7 @@
 """What the promises' tests share. All of it is made of public names: nothing here that a user could not write.
 
 Histories are judged by `core.history.problems`, which states the rules of promise 4 and knows nothing of how a
-history came about, and by the provider's own SDK.
+history came about; by the provider's own SDK; and once more by rules of this module, on what goes over the wire.
 """
 
 import asyncio
@@ -65,7 +65,29 @@ def judge(*models: ScriptedModel) -> None:
             assert problems(request.messages) == []
             results = [part for message in request.messages for part in message.parts if message.role == "tool"]
             assert [part for part in results if getattr(part, "synthetic", None) == "repaired"] == []
-            as_the_sdk_reads_it(json.loads(OpenAIChat("gpt-5").encode(request)))
+            sent = as_the_sdk_reads_it(json.loads(OpenAIChat("gpt-5").encode(request)))
+            assert refusals(sent["messages"]) == []
+
+
+def refusals(sent: list[dict[str, Any]]) -> list[str]:
+    """Why a provider would refuse these messages, by its own documentation and by none of our code."""
+    found: list[str] = []
+    owed: list[str] = []
+    for at, message in enumerate(sent):
+        if message["role"] == "tool":
+            if not owed or owed.pop(0) != message["tool_call_id"]:
+                found.append(f"message {at} answers {message['tool_call_id']}, which is not next")
+            continue
+        if owed:
+            found.append(f"message {at} stands before the results of {owed}")
+        calls = message.get("tool_calls") or []
+        if not calls and not message.get("content"):
+            found.append(f"message {at} ({message['role']}) is empty")
+        for call in calls:
+            if not isinstance(json.loads(call["function"]["arguments"]), dict):
+                found.append(f"the arguments of {call['id']} are no object")
+        owed = [call["id"] for call in calls]
+    return found if not owed else [*found, f"nothing answers {owed}"]
 
 
 class Stubborn:

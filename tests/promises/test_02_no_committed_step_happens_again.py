@@ -4,8 +4,10 @@ Not after `kill -9` right after a commit, not after a shutdown, not by a worker 
 know it yet, not by a retry after a failure.
 """
 
+import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,7 +59,8 @@ async def test_a_worker_that_slept_through_its_lease_does_nothing_that_its_succe
     store_url: str, tmp_path: Path
 ) -> None:
     sleeper_log, successor_log = tmp_path / "sleeper", tmp_path / "successor"
-    app = app_of(store_url, booking_agent(Log(str(successor_log))))
+    released = threading.Event()
+    app = app_of(store_url, booking_agent(Log(str(successor_log)), "hold", lambda: released.wait() and "awake"))
     async with app:
         chat = await app.create("booking", "Book it.")
         with Program(PROGRAM, store_url, str(sleeper_log), "hold", "2000") as program:
@@ -66,13 +69,15 @@ async def test_a_worker_that_slept_through_its_lease_does_nothing_that_its_succe
                 await told_of(chat, "message")
             os.kill(program.pid, signal.SIGSTOP)
             async with app.worker(poll_s=0.1):
-                while (await chat.snapshot()).chat.state != "idle":
+                while "slow" not in lines(successor_log):
                     await app.store.sweep()
                 os.kill(program.pid, signal.SIGCONT)
-                program.say("go on")
+                program.say("asleep")
                 program.process.terminate()
-                program.finish()
-        assert tool_texts(await chat.messages()) == ["seen", "quick", "slow"]
+                await asyncio.to_thread(program.finish)
+                released.set()
+                assert await chat.wait(WAIT_S) == "idle"
+        assert tool_texts(await chat.messages()) == ["seen", "quick", "slow, awake"]
     assert sorted(lines(sleeper_log)) == ["look", "model 0", "model 1", "quick", "slow"]
     assert lines(successor_log) == ["slow", "model 2"]
 
