@@ -258,7 +258,7 @@ async def test_a_store_that_stops_answering_costs_a_client_its_deadline_and_a_tu
             gate.opened.set()
             with pytest.raises(StoreError):
                 await app.create("a", "is anybody there?")
-            await until(lambda: worker.failed_commits)
+            await until(lambda: worker.commit_times.failed)
         assert await chat.wait(WAIT_S) == "idle"
         assert tool_texts(await chat.messages()) == ["through"]
     assert gate.starts == 1

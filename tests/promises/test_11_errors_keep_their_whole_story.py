@@ -194,7 +194,7 @@ async def test_a_tools_error_that_no_store_takes_as_it_is_still_reaches_the_mode
     app = app_of(store_url, Agent("a", model, tools=[odd]))
     async with app, app.worker() as worker:
         assert await (await app.create("a", "go")).text() == "Sorry."
-        assert worker.errors == []
+        assert list(worker.errors) == []
     (told,) = tool_texts(model.requests[-1].messages)
     assert told.startswith("ValueError: a NUL")
     assert "bytes left out" in told
@@ -206,7 +206,7 @@ async def test_a_models_error_that_no_store_takes_as_it_is_is_told_all_the_same(
     async with app, app.worker() as worker:
         with pytest.raises(TurnFailed, match=r"bad byte . or half a character ., you see"):
             await (await app.create("a", "go")).text()
-        assert worker.errors == []
+        assert list(worker.errors) == []
 
 
 @pytest.mark.parametrize("point", ["before_model", "before_tool"])

@@ -51,7 +51,7 @@ async def test_a_commit_that_fails_for_a_while_is_tried_again_and_never_becomes_
         assert await rested(chat) is State.IDLE
         assert said(await chat.messages())[2:] == [("tool", "through"), ("assistant", "Done.")]
         assert (await chat.snapshot()).chat.cause is None
-        assert worker.errors == []
+        assert list(worker.errors) == []
     assert (gate.starts, len(model.requests)) == (1, 2)
 
 
@@ -142,7 +142,7 @@ async def test_a_model_that_breaks_its_contract_is_a_failed_attempt_with_its_sto
         failed = [entry for entry in await entries(chat) if isinstance(entry, AttemptFailed)]
         assert {(entry.model, entry.code) for entry in failed} == {("broken", "model_broke")}
         assert "ZeroDivisionError: tokens per second" in failed[0].error
-        assert worker.errors == []
+        assert list(worker.errors) == []
     alone = app_on(store_url, Agent("a", Broken()))
     async with alone, alone.worker():
         with pytest.raises(TurnFailed, match="ZeroDivisionError: tokens per second"):
