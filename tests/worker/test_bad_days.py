@@ -11,10 +11,11 @@ import pytest
 from holdfast.app import App
 from holdfast.core.journal import AttemptFailed
 from holdfast.core.records import State
+from holdfast.core.retry import RetryPolicy
 from holdfast.errors import CorruptRecord, StoreError, TurnFailed, UnknownRecord
 from holdfast.models.base import Request, StreamPart
 from holdfast.models.calls import Caller
-from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
+from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.worker.agents import Agent
 from holdfast.worker.worker import Worker
@@ -165,3 +166,18 @@ async def test_a_stop_while_a_whole_response_cannot_be_committed_keeps_its_text(
             await chat.stop()
         assert await rested(chat) is State.IDLE
         assert said(await chat.messages())[-1] == ("assistant", "Half an answer.")
+
+
+async def test_an_attempt_that_was_not_even_let_in_is_recorded_after_one_that_failed(store_url: str) -> None:
+    model = ScriptedModel([Hold(name="here"), Fail(status=500, attempts=1), Say(text="Never.")])
+    retry = RetryPolicy(base_s=0.001, delay_max_s=0.05, total_s=0.1)
+    app = app_on(store_url, Agent("a", model, retry=retry))
+    async with app, app.worker():
+        chat = await app.create("a", "go")
+        await model.reached("here")
+        app.caller.providers.get(model.provider).cool(60)  # somebody else's 429
+        model.resume("here")
+        assert await rested(chat) is State.FAILED
+        failed = [entry for entry in await entries(chat) if isinstance(entry, AttemptFailed)]
+        assert (failed[0].code, failed[-1].code) == ("server_error", "timeout")
+        assert len({entry.attempt for entry in failed}) == len(failed)

@@ -150,7 +150,7 @@ async def test_a_stop_while_the_worker_drains_keeps_what_was_said(store_url: str
         chat = await app.create("a", "go")
         await model.reached("here")
         draining = asyncio.ensure_future(worker.stop(WAIT_S))
-        await until(lambda: runner_of(worker)._draining)
+        await until(lambda: runner_of(worker).draining)
         await chat.stop()
         await draining
         assert await chat.state() is State.IDLE

@@ -30,11 +30,13 @@ from holdfast.store.hostlock import HostLock
 from holdfast.telemetry import Durations, Traces
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool
+from holdfast.worker.calling import RunningTool
 from holdfast.worker.deltas import DeltaFlusher
+from holdfast.worker.grip import Shared
 from holdfast.worker.guard import Guard
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
-from holdfast.worker.runner import Runner, RunningTool, Shared
+from holdfast.worker.runner import Runner
 from holdfast.worker.titles import Titles
 from holdfast.worker.watchdog import Watchdog, last_words
 

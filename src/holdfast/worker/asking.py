@@ -1,0 +1,280 @@
+"""Asking the model for a step's response: the request, its attempts as clients see them, the commit of what it said.
+
+A response that a stop cut off, or overtook on its way into the store, is kept until the stop is committed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+from msgspec.structs import replace
+
+from holdfast.core import events as ev
+from holdfast.core.codec import decode_delta
+from holdfast.core.journal import Delta
+from holdfast.core.records import Cause, Failure, Message, Role, Synthetic, Text, ToolCall, attempt_id
+from holdfast.errors import ModelCallFailed, OutputInvalid
+from holdfast.ids import new_id
+from holdfast.models.assemble import parts_of_deltas
+from holdfast.models.base import Model, Request, Usage
+from holdfast.models.calls import Completed, FailedAttempt, Observer, Stopped, failure_of
+from holdfast.store.cursor import Cursor
+from holdfast.telemetry import Span
+from holdfast.tools.base import Tool
+from holdfast.worker.agents import tool_specs
+from holdfast.worker.deltas import Stream
+from holdfast.worker.grip import Grip, Moved, TurnCannotGoOn
+from holdfast.worker.hooks import HookFailed
+from holdfast.worker.output import REPAIRS_MAX, correction
+
+
+class Asking:
+    def __init__(self, grip: Grip) -> None:
+        self._grip = grip
+        self._attempts = 0  # made under this grip
+        self._partial: Stopped | None = None
+        self._partial_length = 0
+
+    async def ask(self) -> Message | None:
+        """The response, committed. None: a shutdown or a lost lease ended it, and nothing was committed.
+
+        Raises TurnCannotGoOn if nobody answered, Moved if a stop came first.
+        """
+        grip = self._grip
+        request = await self._request()
+        models = [grip.model(model) for model in (grip.agent.model, *grip.agent.fallbacks)]
+        self._partial, self._partial_length = None, grip.snapshot.chat.length
+        observer = _Watcher(grip, self._next_attempt)
+        about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": models[0].name, **grip.span_of_chat}
+        try:
+            with grip.shared.traces.span(f"chat {models[0].name}", about) as span:
+                outcome = await grip.shared.caller.call(
+                    models, request, observer=observer, stop=grip.stop, policy=grip.agent.retry
+                )
+                _describe(span, outcome)
+        except ModelCallFailed as error:
+            raise TurnCannotGoOn(failure_of(error)) from error
+        finally:
+            await observer.close()
+        match outcome:
+            case Stopped():
+                self._partial = outcome
+                if outcome.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+                    raise Moved("stopped")
+                return None
+            case Completed():
+                limits = {model.name: model.context_limit for model in models}
+                limit = limits.get(outcome.message.model or "") or grip.agent.context_limit
+                return await self._take_response(outcome, observer.attempt, limit)
+            case _:
+                assert_never(outcome)
+
+    def _next_attempt(self) -> int:
+        self._attempts += 1
+        return attempt_id(self._grip.snapshot.chat.fence, self._attempts)
+
+    # --- the request ------------------------------------------------------------------------------------
+
+    async def _request(self) -> Request:
+        grip = self._grip
+        agent, messages = grip.agent, await grip.past.messages(grip.snapshot)
+        if agent.instructions:
+            system = Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=agent.instructions),))
+            messages = [system, *messages]
+        settings = agent.settings
+        if agent.output is not None and settings.output is None:
+            settings = replace(settings, output=agent.output.spec)
+        request = Request(
+            messages=messages,
+            tools=tool_specs(await grip.tools()),
+            settings=settings,
+            deadlines=agent.deadlines,
+        )
+        for answer in await grip.run_hooks("before_model", request, _as_changed):
+            if isinstance(answer, Request):
+                request = answer
+            elif isinstance(answer, HookFailed):
+                text = f"the model was not asked: {answer.error}"
+                raise TurnCannotGoOn(Failure(code="hook_failed", message=text))
+        return request
+
+    # --- the response -----------------------------------------------------------------------------------
+
+    async def _take_response(self, outcome: Completed, attempt: int, context_limit: int | None) -> Message:
+        grip = self._grip
+        await grip.run_hooks("after_model", outcome)
+        message = replace(
+            outcome.message,
+            parts=outcome.message.parts or (Text(text=""),),
+            agent_fingerprint=grip.agent.fingerprint,
+            context_limit=context_limit,
+        )
+        tools = await grip.tools()
+        length = grip.snapshot.chat.length
+        responded = ev.Responded(
+            by=grip.by,
+            message=message,
+            attempt=attempt,
+            plans=self._plans(message, tools),
+            tokens=_tokens(outcome.usage),
+            cost=grip.agent.cost_of(message.model or "", outcome.usage),
+        )
+        try:
+            if message.calls:
+                await grip.commit(responded)
+            else:
+                await self._commit_with(responded, await self._what_follows(message))
+        except Moved:
+            # If it was a stop, it keeps what the model had said, which is all of it.
+            whole = message if outcome.message.parts else None
+            self._partial = Stopped(cause=grip.stop.cause or Cause.USER, message=whole, n=outcome.n)
+            raise
+        grip.past.learn(grip.snapshot, {length: message})
+        return message
+
+    async def _what_follows(self, message: Message) -> list[ev.Event]:
+        """After a response without calls: the end of the turn, or once more if it does not fit the output type."""
+        grip = self._grip
+        end = ev.FinishTurn(by=grip.by, answer=message.text)
+        if grip.agent.output is None:
+            return [end]
+        try:
+            grip.agent.output.read(message.text)
+        except OutputInvalid as problem:
+            turn = await grip.past.turn(grip.snapshot)
+            repairs = sum(earlier.synthetic is Synthetic.INVALID_OUTPUT for earlier in turn)
+            ask = ev.AskAgain(by=grip.by, message=correction(new_id("msg"), problem, grip.now))
+            if repairs < REPAIRS_MAX:
+                return [ask]
+            return [ask, ev.Fail(by=grip.by, error=Failure(code=problem.code, message=str(problem)))]
+        return [end]
+
+    async def _commit_with(self, responded: ev.Responded, follows: Sequence[ev.Event]) -> None:
+        """With what follows, in one commit, unless something joined the turn meanwhile."""
+        grip = self._grip
+        try:
+            await grip.commit(responded, *follows)
+        except Moved:
+            await grip.look_again()
+            if grip.stop:
+                raise
+            await grip.commit(replace(responded, by=grip.by))
+
+    def _plans(self, message: Message, tools: dict[str, Tool]) -> tuple[ev.PlannedCall, ...]:
+        free = self._grip.agent.parallel_calls_max - len(self._grip.bodies)
+        plans: list[ev.PlannedCall] = []
+        for call in message.calls:
+            plans.append(self._plan(call, tools, free=free > 0))
+            free -= plans[-1].start
+        return tuple(plans)
+
+    def _plan(self, call: ToolCall, tools: dict[str, Tool], *, free: bool) -> ev.PlannedCall:
+        tool = tools.get(call.name)
+        if tool is None or call.cut:
+            return ev.PlannedCall(id=call.call_id)
+        guarded = tool.needs_approval or any(hook.point == "before_tool" for hook in self._grip.hooks)
+        return ev.PlannedCall(
+            id=call.call_id,
+            replay=tool.replay,
+            on_unknown=tool.on_unknown,
+            start=not guarded and free and self._grip.shared.trusted(),
+        )
+
+    # --- what a stop cut off ----------------------------------------------------------------------------
+
+    async def commit_stop(self) -> None:
+        """The partial response and an answer for every open call, in one commit."""
+        grip = self._grip
+        partial, attempt = await self._cut_off()
+        await grip.commit(ev.FinishStop(by=grip.by, partial=partial, attempt=attempt, length=self._partial_length))
+        self._partial = None
+
+    async def _cut_off(self) -> tuple[Message | None, int | None]:
+        """What was streamed of the response: by this runner, or by one that died since."""
+        chat = self._grip.snapshot.chat
+        if self._partial is not None:
+            message = self._partial.message
+            if message is not None:
+                message = replace(message, stopped=chat.cause)
+            # The attempt is named even if nothing came of it: its preview ends with the stop.
+            return message, attempt_id(chat.fence, self._attempts) if self._partial.n else None
+        self._partial_length = chat.length
+        page = await self._grip.shared.store.read_journal(chat.id, str(Cursor(chat.seq, 0, -1)), limit=100_000)
+        deltas = [item for item in page.items if item.attempt is not None]
+        if not deltas:
+            return None, None
+        last = max(item.attempt or 0 for item in deltas)
+        parts = parts_of_deltas(decode_delta(item.body) for item in deltas if item.attempt == last)
+        if not parts:
+            return None, None
+        message = Message(
+            id=new_id("msg"), role=Role.ASSISTANT, parts=parts, created_at=self._grip.now, stopped=chat.cause
+        )
+        return message, last
+
+
+def _describe(span: Span, outcome: Completed | Stopped) -> None:
+    message, usage = outcome.message, outcome.usage
+    span.set("gen_ai.response.model", message.model if message is not None else None)
+    span.set("gen_ai.usage.input_tokens", usage.input_tokens if usage is not None else None)
+    span.set("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None)
+    span.set("holdfast.attempts", outcome.n)
+    if isinstance(outcome, Stopped):
+        span.set("holdfast.cause", outcome.cause)
+
+
+def _tokens(usage: Usage | None) -> int:
+    return usage.input_tokens + usage.output_tokens if usage is not None else 0
+
+
+def _as_changed(request: Any, answer: Any) -> Any:
+    return answer if isinstance(answer, Request) else request
+
+
+class _Watcher(Observer):
+    """Tells the chat how a model call goes: deltas to the flusher, failed attempts to the journal."""
+
+    def __init__(self, grip: Grip, next_attempt: Callable[[], int]) -> None:
+        self._grip = grip
+        self._next_attempt = next_attempt
+        self._stream: Stream | None = None
+        self.attempt = 0  # 0: none has begun since the last one ended
+
+    async def attempt_started(self, n: int, model: Model) -> None:
+        await self.close()
+        self.attempt = self._next_attempt()
+        shared, chat = self._grip.shared, self._grip.snapshot.chat
+        self._stream = shared.deltas.open(chat.id, shared.worker, chat.fence, self.attempt)
+
+    def delta(self, delta: Delta) -> None:
+        if self._stream is not None:
+            self._grip.shared.deltas.add(self._stream, delta)
+
+    async def attempt_failed(self, failed: FailedAttempt) -> None:
+        grip = self._grip
+        await self.close()
+        lost = ev.AttemptLost(
+            by=grip.by,
+            attempt=self.attempt or self._next_attempt(),  # one that was not even let in has not begun
+            model=failed.model,
+            error=failed.error,
+            code=failed.code,
+            provider=failed.provider,
+            status=failed.status,
+            request_id=failed.request_id,
+            retry_in_ms=failed.retry_in_ms,
+            next_model=failed.next_model,
+            duration_ms=failed.duration_ms,
+            tokens=_tokens(failed.usage),
+            cost=grip.agent.cost_of(failed.model, failed.usage),
+        )
+        self.attempt = 0
+        try:
+            await grip.commit(lost)
+        except Moved:
+            # Stopped, or lost: the call's own stop ends it; the record of this attempt goes with it.
+            await grip.look_again()
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            await self._grip.shared.deltas.close(stream)

@@ -1,0 +1,217 @@
+"""Running a response's tool calls: what stands before a call's start, its body, its outcome."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core import events as ev
+from holdfast.core.codec import storable
+from holdfast.core.records import (
+    Call,
+    CallState,
+    Cause,
+    Frozen,
+    Message,
+    ToolCall,
+    ToolResult,
+    result_message,
+)
+from holdfast.tools.base import Tool
+from holdfast.tools.context import ToolContext
+from holdfast.worker.bodies import Body
+from holdfast.worker.grip import Grip, Moved
+from holdfast.worker.hooks import Arguments, Ask, HookFailed, Veto
+
+log = logging.getLogger("holdfast.runner")
+
+
+class RunningTool(Frozen):
+    """A tool's body that runs now."""
+
+    chat_id: str
+    call_id: str
+    tool: str
+    age_s: float
+    deadline_s: float
+
+
+class Calling:
+    def __init__(self, grip: Grip) -> None:
+        self._grip = grip
+        self._tasks: set[asyncio.Task[bool]] = set()
+        self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
+        self.broken: BaseException | None = None  # what kept an outcome from being committed
+        self.abandoned = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks)
+
+    def running_tools(self) -> list[RunningTool]:
+        """From any thread."""
+        now = time.monotonic()
+        return [
+            RunningTool(
+                chat_id=self._grip.chat_id,
+                call_id=body.call_id,
+                tool=body.tool.name,
+                age_s=round(now - body.since, 3),
+                deadline_s=body.tool.deadline_s,
+            )
+            for body in list(self._grip.bodies.values())
+        ]
+
+    # --- before the start -------------------------------------------------------------------------------
+
+    async def run(self, calls: Sequence[Call]) -> None:
+        grip = self._grip
+        message = await grip.past.response_of(grip.snapshot, calls[0].id)
+        if message is None:
+            raise Moved(f"the response that asked for call {calls[0].id} is not in history")
+        parts = {part.call_id: part for part in message.calls}
+        free = grip.agent.parallel_calls_max - len(grip.bodies)
+        ready: dict[str, str | None] = {}
+        for call in calls:
+            prepared = await self._prepare(call, parts[call.id])
+            if isinstance(prepared, ev.Event):
+                await grip.commit(prepared)
+            else:
+                ready[call.id] = prepared
+        begin = list(ready)[:free]
+        if begin:
+            changed = {call_id: text for call_id in begin if (text := ready[call_id]) is not None}
+            await grip.commit(ev.StartCalls(by=grip.by, call_ids=tuple(begin), arguments=changed))
+            self.begin_started(message)
+        elif ready:
+            await grip.await_change()
+
+    async def _prepare(self, call: Call, part: ToolCall) -> ev.Event | str | None:
+        """What stands between a planned call and its start, as an event. Else it can start: with the arguments that a
+        hook wants, or with its own (None).
+        """
+        grip = self._grip
+        active = await grip.tools()
+        tool = active.get(call.name)
+        if tool is None:
+            names = ", ".join(sorted(active)) or "none"
+            kind = "not active" if call.name in grip.agent.tools else "not a tool of this agent"
+            text = f"{call.name} is {kind}. Active tools: {names}."
+            return ev.Refuse(by=grip.by, call_id=call.id, content=text)
+        if part.cut:
+            text = "The arguments were cut off before they were complete. Send the call again."
+            return ev.Refuse(by=grip.by, call_id=call.id, content=text)
+        if call.answered_by is not None or call.state is CallState.APPROVED or call.starts:
+            return None  # a person decided, or it runs again after a crash: same arguments, same key
+        return await self._consult(call, part, tool)
+
+    async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> ev.Event | str | None:
+        grip = self._grip
+        question = f"Run {call.name}?" if tool.needs_approval else None
+        expires_at = None
+        changed = None
+        for verdict in await grip.run_hooks("before_tool", part, _with_arguments):
+            match verdict:
+                case Veto(reason=reason):
+                    return ev.Refuse(by=grip.by, call_id=call.id, content=storable(reason), denied=True)
+                case HookFailed(error=error):
+                    text = f"Denied: a guard could not decide ({error})."
+                    return ev.Refuse(by=grip.by, call_id=call.id, content=text, denied=True)
+                case Ask():
+                    question = storable(verdict.question)
+                    if verdict.expires_s is not None:
+                        expires_at = grip.now + int(verdict.expires_s * 1000)
+                case Arguments(text=text):
+                    changed = text
+                case _:
+                    continue
+        if question is None:
+            return changed
+        return ev.AskApproval(
+            by=grip.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at
+        )
+
+    # --- bodies -----------------------------------------------------------------------------------------
+
+    def begin_started(self, message: Message) -> None:
+        """Begin the bodies of calls whose start is committed. If nobody wants them any more, a stop answers them or a
+        release plans them again.
+        """
+        grip = self._grip
+        if not grip.check_trust():
+            return
+        for call in grip.snapshot.calls:
+            if call.state is CallState.STARTED and call.id not in grip.bodies:
+                self._begin(call, message)
+
+    def _begin(self, call: Call, message: Message) -> None:
+        grip = self._grip
+        chat = grip.snapshot.chat
+        part = next(part for part in message.calls if part.call_id == call.id)
+        context = ToolContext(
+            call_id=call.id, chat_id=chat.id, owner=chat.owner, metadata=chat.metadata, deps=grip.deps
+        )
+        body = grip.bodies[call.id] = Body(grip.agent.tools[call.name], call.id, context, self._entered)
+        task = asyncio.get_running_loop().create_task(self._run_body(body, call, call.arguments or part.arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._body_done)
+
+    def _body_done(self, task: "asyncio.Task[bool]") -> None:
+        grip = self._grip
+        self._tasks.discard(task)
+        grip.changed.set()
+        if task.cancelled():
+            grip.behind = True
+        elif (error := task.exception()) is not None:
+            log.error("a call's outcome was not committed", extra={"action": "outcome_lost"}, exc_info=error)
+            self.broken = self.broken or error
+        else:
+            grip.behind |= not task.result()
+
+    async def _run_body(self, body: Body, call: Call, arguments: str) -> bool:
+        """True if its outcome is committed, so that our snapshot knows of it."""
+        grip = self._grip
+        about = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.call.id": call.id,
+            **grip.span_of_chat,
+        }
+        with grip.shared.traces.span(f"execute_tool {call.name}", about) as span:
+            returned = await body.run(arguments, grip.shared.sync.run)
+            if returned is None or returned.error:
+                span.failed(str(body.context.cause or "tool_error"))
+        self.abandoned += body.abandoned
+        if returned is not None:
+            outcome = ev.Outcome(by=grip.by, call_id=call.id, content=returned.content, error=returned.error)
+            try:
+                after = await grip.commit(outcome)
+            except Moved:
+                return False  # the successor has answered it
+            result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)
+            grip.past.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
+            await grip.run_hooks("after_tool", result)
+        del grip.bodies[call.id]
+        return returned is not None
+
+    async def end(self) -> None:
+        """Bounded: a body that ignores its cancellation is left behind."""
+        for body in self._grip.bodies.values():
+            body.cancel(self._grip.stop.cause or Cause.SHUTDOWN)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def never_begun(self) -> tuple[str, ...]:
+        """Calls whose start is committed and whose body was not entered: nothing of them can have happened."""
+        return tuple(
+            call.id
+            for call in self._grip.snapshot.calls
+            if call.state is CallState.STARTED and call.id not in self._entered
+        )
+
+
+def _with_arguments(part: Any, answer: Any) -> Any:
+    return replace(part, arguments=answer.text) if isinstance(answer, Arguments) else part

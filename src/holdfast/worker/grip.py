@@ -1,0 +1,250 @@
+"""A runner's grip on its chat: what it knows of it, how it writes to it, and why it must let go.
+
+Everything that a runner does goes through here: one snapshot, one commit at a time, one stop with one cause. It holds
+nothing that the store does not have, but for what runs at this moment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.clock import Clock
+from holdfast.core import events as ev
+from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
+from holdfast.errors import RefusedError, StaleWriter, StoreError
+from holdfast.ids import new_id
+from holdfast.models.base import Model
+from holdfast.models.calls import Caller
+from holdfast.models.resolve import Models
+from holdfast.stops import Stop
+from holdfast.store.base import Store
+from holdfast.telemetry import Durations, Traces
+from holdfast.tools.base import Tool
+from holdfast.worker.agents import Agent
+from holdfast.worker.bodies import Body, SyncPool
+from holdfast.worker.deltas import DeltaFlusher
+from holdfast.worker.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
+from holdfast.worker.past import Past
+from holdfast.worker.titles import Titles
+
+log = logging.getLogger("holdfast.runner")
+
+COMMIT_RETRY_S_MAX = 2.0
+
+
+class Shared(Frozen):
+    """What all runners of a worker use."""
+
+    store: Store
+    worker: str
+    caller: Caller
+    models: Models
+    deltas: DeltaFlusher
+    sync: SyncPool
+    hooks: Hooks
+    plugins: tuple[Hook, ...]  # hooks of every agent
+    titles: Titles
+    clock: Clock
+    trusted: Callable[[], bool]  # may this worker still act?
+    commits: Durations
+    traces: Traces
+    history_limit: int
+
+
+class Moved(Exception):
+    """The chat is not what the runner thought: look again and decide again."""
+
+
+class TurnCannotGoOn(Exception):
+    """And trying again would not help. `failure` tells the whole story."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Grip:
+    def __init__(self, shared: Shared, agent: Agent, snapshot: Snapshot) -> None:
+        self.shared = shared
+        self.agent = agent
+        self.snapshot = snapshot
+        self.chat_id = snapshot.chat.id
+        self.past = Past(shared.store, self.chat_id, shared.history_limit)
+        self.stop: Stop[Cause] = Stop()
+        self.draining = False
+        self.lost = False  # the chat is not ours any more: whatever else was asked for, nothing is to be done
+        self.changed = asyncio.Event()  # something may be there to do
+        self.behind = False  # somebody else wrote to the chat: look before deciding
+        self.bodies: dict[str, Body] = {}  # of calls, by id, while they run
+        self.hooks = (*shared.plugins, *agent.hooks)
+        self.deps: Any = None
+        self._deps_made = agent.deps is None
+        self._active: tuple[tuple[int, int], dict[str, Tool]] | None = None  # by turn and epoch
+        self._commits = asyncio.Lock()
+
+    @property
+    def holds(self) -> bool:
+        """As far as it knows: the chat is this worker's, and there is something to do."""
+        chat = self.snapshot.chat
+        return chat.worker == self.shared.worker and chat.state in (State.RUNNING, State.STOPPING)
+
+    @property
+    def by(self) -> ev.Writer:
+        chat = self.snapshot.chat
+        return ev.Writer(self.shared.worker, chat.fence, chat.epoch)
+
+    @property
+    def now(self) -> int:
+        return self.shared.clock.wall_ms()
+
+    @property
+    def span_of_chat(self) -> dict[str, str | int]:
+        chat = self.snapshot.chat
+        return {"gen_ai.conversation.id": chat.id, "holdfast.turn": chat.turn, "holdfast.fence": chat.fence}
+
+    # --- letting go -------------------------------------------------------------------------------------
+
+    def interrupt(self, cause: Cause) -> None:
+        """End what runs, now. The first cause stays, but a chat that is lost is left whatever else was to be done."""
+        self.lost = self.lost or cause is Cause.LEASE_LOST
+        self.draining = self.draining or cause is Cause.SHUTDOWN
+        if self.stop.set(cause):
+            self.changed.set()
+            for body in self.bodies.values():
+                body.cancel(cause)
+
+    def check_trust(self) -> bool:
+        """May anything still be begun?"""
+        if not self.shared.trusted():
+            self.interrupt(Cause.LEASE_LOST)
+        return not self.stop and not self.lost
+
+    # --- what others did --------------------------------------------------------------------------------
+
+    def notice(self, seen: Snapshot) -> None:
+        chat, mine = seen.chat, self.snapshot.chat
+        if chat.version <= mine.version:
+            return
+        self.behind = True
+        if (chat.worker, chat.fence) != (mine.worker, mine.fence):
+            if chat.fence > mine.fence or chat.worker is None:
+                self.interrupt(Cause.LEASE_LOST)
+        elif chat.state is State.STOPPING:
+            self.interrupt(chat.cause or Cause.USER)
+        else:
+            self.changed.set()
+
+    async def look_again(self) -> None:
+        while True:
+            try:
+                self.behind = False
+                self._take(await self.shared.store.read_chat(self.chat_id))
+                break
+            except StoreError:
+                if not self.shared.trusted():
+                    raise
+                await asyncio.sleep(0.1)
+        self.heed_stop()
+
+    def heed_stop(self) -> None:
+        if self.snapshot.chat.state is State.STOPPING:
+            if not self.stop:
+                self.interrupt(self.snapshot.chat.cause or Cause.USER)
+        elif self.stop.cause in (Cause.USER, Cause.SUPERSEDED):
+            self.stop = Stop()  # that stop is over: the turn it was to end failed
+
+    async def await_change(self) -> None:
+        """Until a body ends, or somebody outside does something. What bodies of ours did, our snapshot shows."""
+        with self.stop.scope():
+            await self.changed.wait()
+        self.changed.clear()
+        if self.stop.cause in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+            return
+        if self.behind:
+            await self.look_again()
+        else:
+            self.heed_stop()
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    async def commit(self, *events: ev.Event) -> Snapshot:
+        """Durable when it returns. A failing store is asked again, under the same commit id, while the lease is
+        trusted; then its error goes up as itself. Raises Moved when the chat is not what the events were made for.
+        """
+        commit_id = new_id("commit")
+        delay_s = 0.05
+        async with self._commits:
+            while True:
+                try:
+                    with self.shared.commits.timed():
+                        after = await self.shared.store.commit(self.snapshot, events, commit_id)
+                    self._take(after)
+                    return after
+                except StaleWriter as error:
+                    raise Moved(str(error)) from error
+                except RefusedError as error:
+                    await self._check_moved(error)
+                    raise Moved(str(error)) from error
+                except StoreError as error:
+                    log.warning(
+                        "commit failed",
+                        extra={"action": "commit_failed", "chat": self.chat_id, "error": f"{error.code}: {error}"},
+                    )
+                    if not self.shared.trusted() or self.stop.cause is Cause.LEASE_LOST:
+                        raise
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
+
+    def _take(self, snapshot: Snapshot) -> None:
+        """A body's commit and a look may overtake one another; what is newer stays."""
+        if snapshot.chat.version > self.snapshot.chat.version:
+            self.snapshot = snapshot
+
+    async def _check_moved(self, refused: RefusedError) -> None:
+        """A refusal by a chat that nobody else has touched would come again and again, paid for each time."""
+        seen = await self.shared.store.read_chat(self.chat_id)
+        if seen.chat.version == self.snapshot.chat.version:
+            raise TurnCannotGoOn(Failure(code="refused", message=str(refused))) from refused
+
+    # --- what the agent brings --------------------------------------------------------------------------
+
+    def model(self, model: str | Model) -> Model:
+        return self.shared.models.get(model) if isinstance(model, str) else model
+
+    async def tools(self) -> dict[str, Tool]:
+        """What is active in this turn: the agent's tools, narrowed by the agent, the chat and the turn's opener."""
+        chat = self.snapshot.chat
+        turn = chat.turn, chat.epoch
+        if self._active is None or self._active[0] != turn:
+            opener = await self.past.turn_opener(self.snapshot)
+            limit = opener.active_tools if opener is not None else None
+            self._active = turn, self.agent.offered(chat.active_tools, limit)
+        return self._active[1]
+
+    async def run_hooks(self, point: Point, about: Any, change: Change = unchanged) -> list[Any]:
+        return await self.shared.hooks.run(self.hooks, point, about, self._context, change) if self.hooks else []
+
+    async def make_deps(self) -> None:
+        """Once per grip, before the first model call or tool."""
+        if self._deps_made:
+            return
+        assert self.agent.deps is not None
+        made = await self.shared.hooks.make(self.agent.deps, self._context)
+        if isinstance(made, HookFailed):
+            text = f"the agent's deps could not be made: {made.error}"
+            raise TurnCannotGoOn(Failure(code="deps_failed", message=text))
+        self.deps, self._deps_made = made, True
+
+    @property
+    def _context(self) -> RunContext:
+        chat = self.snapshot.chat
+        return RunContext(
+            chat_id=chat.id,
+            agent=chat.agent,
+            owner=chat.owner,
+            metadata=chat.metadata,
+            turn=chat.turn,
+            step=chat.step,
+            deps=self.deps,
+        )
