@@ -82,7 +82,7 @@ class Pool:
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._load = 0  # jobs that were submitted and are not over
         self._stopped = False
 
     @property
@@ -92,14 +92,22 @@ class Pool:
     def spare(self, more: int) -> None:
         with self._lock:
             self._size += more
+            self._grow()
 
     def submit(self, job: Job[Any]) -> None:
         with self._lock:
             if self._stopped:
                 raise RuntimeError(f"the {self._name} threads are stopped")
-            if self._idle <= self._jobs.qsize() and len(self._threads) < self._size:
-                self._threads.append(start(f"{self._name}-{len(self._threads) + 1}", self._serve))
+            self._load += 1
+            self._grow()
         self._jobs.put(job)
+
+    def _grow(self) -> None:
+        """As many threads as there are jobs, up to the size. By a count of jobs, not of threads that look idle: one
+        that has just taken a job still does, and a job that was left to it would wait for as long as that one hangs.
+        """
+        if len(self._threads) < min(self._load, self._size) and not self._stopped:
+            self._threads.append(start(f"{self._name}-{len(self._threads) + 1}", self._serve))
 
     def stop(self) -> None:
         """Queued work is still done. Does not wait: look at `thread_count`."""
@@ -113,25 +121,22 @@ class Pool:
         resource: Any = None
         opened = False
         while True:
-            with self._lock:
-                self._idle += 1
             job = self._jobs.get()
-            with self._lock:
-                self._idle -= 1
             if job is None:
                 break
-            if not job.take():
-                continue
-            result, error = None, None
-            try:
-                if not opened:
-                    resource, opened = self._open(), True
-                result = job.work(resource)
-            except BaseException as caught:  # noqa: BLE001  whatever it was belongs to the waiter
-                error = caught
-            deliver([(job, result, error)])
-            del job, result, error
+            if job.take():
+                result, error = None, None
+                try:
+                    if not opened:
+                        resource, opened = self._open(), True
+                    result = job.work(resource)
+                except BaseException as caught:  # noqa: BLE001  whatever it was belongs to the waiter
+                    error = caught
+                deliver([(job, result, error)])
+                del result, error
+            del job
             with self._lock:
+                self._load -= 1
                 if len(self._threads) > self._size:  # one was spared for a while; this one is too many now
                     self._threads.remove(threading.current_thread())
                     break

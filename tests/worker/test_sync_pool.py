@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from holdfast import threads
 from holdfast.errors import LimitReached
 from holdfast.worker import bodies
 from holdfast.worker.bodies import SyncPool
@@ -72,3 +73,38 @@ async def test_work_that_nobody_began_is_withdrawn_and_not_abandoned() -> None:
     await pool.run(lambda: None)
     assert not ran.is_set()
     pool.stop()
+
+
+async def test_every_one_of_many_blocked_jobs_has_a_thread_of_its_own() -> None:
+    """A thread that has just taken a job is not idle: a job left to it would wait for as long as that one hangs."""
+    loop = asyncio.get_running_loop()
+    for _ in range(10):  # the moment is short: without the rule most rounds leave some of the fifty behind
+        pool = threads.Pool("blocked", 50, lambda: None, lambda _: None)
+        over, inside = threading.Event(), threading.Semaphore(0)
+
+        def block(_: None, over: threading.Event = over, inside: threading.Semaphore = inside) -> None:
+            inside.release()
+            over.wait()
+
+        try:
+            for _ in range(50):
+                pool.submit(threads.Job(block, loop))
+            for _ in range(50):
+                await until(lambda inside=inside: inside.acquire(blocking=False))  # type: ignore[misc]
+        finally:
+            over.set()
+            pool.stop()
+
+
+async def test_a_job_that_waits_gets_the_thread_that_is_spared_for_another() -> None:
+    pool = threads.Pool("spared", 1, lambda: None, lambda _: None)
+    over, ran = threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    try:
+        pool.submit(threads.Job(lambda _: over.wait(), loop))
+        pool.submit(threads.Job(lambda _: ran.set(), loop))
+        pool.spare(+1)
+        await until(ran.is_set)
+    finally:
+        over.set()
+        pool.stop()
