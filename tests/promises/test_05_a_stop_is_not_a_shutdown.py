@@ -292,12 +292,14 @@ async def test_what_a_tool_says_because_it_was_cancelled_is_not_its_result(store
 
 async def test_stopping_is_shown_until_it_is_true(store_url: str) -> None:
     stubborn = Stubborn()
-    app = app_of(store_url, Agent("a", ScriptedModel([Call(name="stubborn")]), tools=[stubborn.tool()]))
+    agent = Agent("a", ScriptedModel([Call(name="stubborn")]), tools=[stubborn.tool()])
+    app = app_of(store_url, agent, Agent("b", ScriptedModel(after="echo")))
     async with app, app.worker():
         chat = await app.create("a", "go")
         await stubborn.entered.wait()
         await chat.stop()
         await stubborn.cancelled.wait()
+        assert await (await app.create("b", "time passes")).text() == "You said: time passes"
         assert await chat.state() == "stopping", "the tool still runs"
         stubborn.let_go.set()
         assert await chat.wait(WAIT_S) == "idle"
