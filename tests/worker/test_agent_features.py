@@ -251,6 +251,19 @@ async def test_arguments_that_a_hook_changed_are_what_runs_and_what_the_journal_
         assert list(started[0].arguments.values()) == ['{"city":"Davos"}']
 
 
+async def test_a_call_that_waits_for_a_place_is_asked_about_once(store_url: str) -> None:
+    asked: list[str] = []
+    hooks = [Hook("before_tool", lambda call, _: asked.append(call.arguments))]
+    calls = [Call(name="weather", arguments={"city": city}) for city in ("Bern", "Chur", "Davos")]
+    agent = Agent("a", ScriptedModel(calls, "Done."), tools=[weather], hooks=hooks, parallel_calls_max=1)
+    async with running(store_url, agent) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        texts = [text for role, text in said(await chat.messages()) if role == "tool"]
+    assert texts == ["rain in Bern", "rain in Chur", "rain in Davos"]
+    assert len(asked) == 3
+
+
 async def test_changed_arguments_survive_a_handover_though_the_hook_would_say_otherwise(store_url: str) -> None:
     gate, cities = Gate(), iter(["Chur", "Davos"])
 

@@ -44,6 +44,7 @@ class Calling:
         self._grip = grip
         self._tasks: set[asyncio.Task[bool]] = set()
         self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
+        self._ready: dict[str, str | None] = {}  # calls that may start and wait for a place, with changed arguments
         self.broken: BaseException | None = None  # what kept an outcome from being committed
         self.abandoned = 0
 
@@ -74,17 +75,20 @@ class Calling:
             raise Moved(f"the response that asked for call {calls[0].id} is not in history")
         parts = {part.call_id: part for part in message.calls}
         free = grip.agent.parallel_calls_max - len(grip.bodies)
-        ready: dict[str, str | None] = {}
         for call in calls:
-            prepared = await self._prepare(call, parts[call.id])
-            if isinstance(prepared, ev.Event):
-                await grip.commit(prepared)
-            else:
-                ready[call.id] = prepared
-        begin = list(ready)[:free]
+            if call.id not in self._ready:
+                prepared = await self._prepare(call, parts[call.id])
+                if isinstance(prepared, ev.Event):
+                    await grip.commit(prepared)
+                else:
+                    self._ready[call.id] = prepared
+        ready = [call.id for call in calls if call.id in self._ready]
+        begin = ready[:free]
         if begin:
-            changed = {call_id: text for call_id in begin if (text := ready[call_id]) is not None}
+            changed = {call_id: text for call_id in begin if (text := self._ready[call_id]) is not None}
             await grip.commit(ev.StartCalls(by=grip.by, call_ids=tuple(begin), arguments=changed))
+            for call_id in begin:
+                del self._ready[call_id]
             self.begin_started(message)
         elif ready:
             await grip.await_change()
