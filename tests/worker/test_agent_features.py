@@ -9,8 +9,9 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast.app import App, Chat
+from holdfast.core.codec import decode_entry
 from holdfast.core.decide import Budget
-from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, TurnEnded
+from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, MessageAdded, Noted, TurnEnded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
 from holdfast.errors import ConfigError, OutputInvalid, RefusedError, TurnFailed
@@ -219,13 +220,59 @@ async def test_tools_and_hooks_of_a_chat_share_what_deps_made_for_it(store_url: 
         seen.append(context.deps)
         return "ok"
 
-    hooks = [Hook("before_tool", lambda call, context: seen.append((context.deps, bytes(context.metadata))))]
+    hooks = [Hook("before_tool", lambda call, context: seen.append((context.deps, context.metadata)))]
     model = ScriptedModel([Call(name="look")], [Call(name="look")], "Done.")
     async with running(store_url, Agent("a", model, tools=[look], hooks=hooks, deps=deps)) as (app, _):
         chat = await app.create("a", "go", owner="ada", metadata={"plan": "pro"})
         assert await rested(chat) is State.IDLE
-    assert seen == [({"account": "ada"}, b'{"plan":"pro"}'), {"account": "ada"}] * 2
+    assert seen == [({"account": "ada"}, {"plan": "pro"}), {"account": "ada"}] * 2
     assert made == [chat.id], "once, however many steps"
+
+
+async def test_what_a_tool_says_of_its_progress_is_in_the_journal_before_its_result(store_url: str) -> None:
+    held = asyncio.Event()
+
+    @tool
+    async def dig(context: ToolContext) -> str:
+        """Dig."""
+        context.progress("1 m, ")
+        await held.wait()
+        await asyncio.to_thread(context.progress, "2 m, ")
+        context.progress("3 m")
+        return "water"
+
+    model = ScriptedModel([Call(name="dig")], "Done.")
+    async with running(store_url, Agent("a", model, tools=[dig])) as (app, _):
+        chat = await app.create("a", "go")
+        notes: list[Noted] = []
+        async for item in chat.events():
+            entry = decode_entry(item.body) if item.seq is not None else None
+            if isinstance(entry, Noted):
+                notes.append(entry)
+                held.set()  # the first words were told while it ran
+            if isinstance(entry, MessageAdded) and entry.call_state is not None:
+                break
+    assert "".join(note.text for note in notes) == "1 m, 2 m, 3 m"
+    assert {note.topic for note in notes} == {"progress"}
+    assert all(note.call_id for note in notes)
+
+
+async def test_a_tool_that_never_stops_talking_fills_neither_memory_nor_journal(store_url: str) -> None:
+    @tool
+    def chatter(context: ToolContext) -> str:
+        """Talk."""
+        for n in range(20_000):
+            context.progress(f"{n:05d} and so on and so forth\n")
+        return "enough"
+
+    model = ScriptedModel([Call(name="chatter")], "Done.")
+    async with running(store_url, Agent("a", model, tools=[chatter])) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        notes = [entry for entry in await entries(chat) if isinstance(entry, Noted)]
+        assert notes
+        assert sum(len(note.text) for note in notes) <= 262_144 + 8_192
+        assert said(await chat.messages())[2] == ("tool", "enough")
 
 
 async def test_deps_that_cannot_be_made_fail_the_turn_with_their_error(store_url: str) -> None:

@@ -405,7 +405,7 @@ async def test_a_tool_knows_its_call_and_its_chat(store_url: str) -> None:
         chat = await app.create("a", "go", owner="ada", metadata={"k": 1})
         assert await rested(chat) is State.IDLE
     context = seen[0]
-    assert (context.owner, context.chat_id, bytes(context.metadata)) == ("ada", chat.id, b'{"k":1}')
+    assert (context.owner, context.chat_id, context.metadata) == ("ada", chat.id, {"k": 1})
     assert context.key == f"{chat.id}:{context.call_id}"
     assert context.deps == {"db": chat.id}
 

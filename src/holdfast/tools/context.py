@@ -1,24 +1,34 @@
 """What a tool's body knows about its call. Made per call, never stored on the tool."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
-
-from msgspec import Raw
+from typing import Any, Protocol
 
 from holdfast.core.records import Cause
 
-Progress = Callable[[str], Awaitable[None]]
-NO_METADATA = Raw(b"{}")
 
+class Children(Protocol):
+    """Where a tool's child processes are registered, so that none of them outlives the worker.
 
-async def _say_nothing(_text: str) -> None:
-    return None
+    A child is started in a process group of its own, with `environment` added to its own.
+    """
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+    def add(self, pgid: int) -> None: ...
+
+    def remove(self, pgid: int) -> None:
+        """The whole group is gone."""
 
 
 class ToolContext:
-    """`call_id`, an idempotency `key` that is the same in every rerun of this call, and the chat it belongs to."""
+    """The call and the chat it belongs to.
+
+    `key` is the same in every rerun of this call: give it to whoever must do a thing only once. `deps` is what the
+    agent's `deps` made for the chat. `children` is None where nobody guards child processes: outside of a run.
+    """
 
     def __init__(
         self,
@@ -26,17 +36,19 @@ class ToolContext:
         call_id: str = "",
         chat_id: str = "",
         owner: str = "",
-        metadata: Raw = NO_METADATA,
+        metadata: Mapping[str, Any] | None = None,
         deps: Any = None,
-        progress: Progress = _say_nothing,
+        say: Callable[[str], None] | None = None,
+        children: Children | None = None,
     ) -> None:
         self.call_id = call_id
         self.key = f"{chat_id}:{call_id}"
         self.chat_id = chat_id
         self.owner = owner
-        self.metadata = metadata
+        self.metadata = metadata or {}
         self.deps = deps
-        self._progress = progress
+        self.children = children
+        self._say = say
         self._cancelled = asyncio.Event()
         self.cause: Cause | None = None
 
@@ -45,9 +57,10 @@ class ToolContext:
         """For bodies that cannot be interrupted: look at it now and then."""
         return self.cause is not None
 
-    async def progress(self, text: str) -> None:
-        """Tell clients how far it is. Journaled and streamed."""
-        await self._progress(text)
+    def progress(self, text: str) -> None:
+        """Tell clients how far it is, from any thread. Journaled and streamed, a few times a second."""
+        if self._say is not None and self.cause is None:
+            self._say(text)
 
     def cancel(self, cause: Cause) -> None:
         """The runner's word: this call is no longer wanted."""

@@ -25,6 +25,7 @@ from holdfast.tools.context import ToolContext
 from holdfast.worker.bodies import Body
 from holdfast.worker.grip import Grip, Moved
 from holdfast.worker.hooks import Arguments, Ask, HookFailed, Veto
+from holdfast.worker.progress import Progress
 
 log = logging.getLogger("holdfast.runner")
 
@@ -155,11 +156,19 @@ class Calling:
         grip = self._grip
         chat = grip.snapshot.chat
         part = next(part for part in message.calls if part.call_id == call.id)
+        progress = Progress(grip, call.id)
         context = ToolContext(
-            call_id=call.id, chat_id=chat.id, owner=chat.owner, metadata=chat.metadata, deps=grip.deps
+            call_id=call.id,
+            chat_id=chat.id,
+            owner=chat.owner,
+            metadata=grip.metadata,
+            deps=grip.deps,
+            say=progress.say,
+            children=grip.shared.children,
         )
         body = grip.bodies[call.id] = Body(grip.agent.tools[call.name], call.id, context, self._entered)
-        task = asyncio.get_running_loop().create_task(self._run_body(body, call, call.arguments or part.arguments))
+        work = self._run_body(body, call, call.arguments or part.arguments, progress)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._body_done)
 
@@ -175,7 +184,7 @@ class Calling:
         else:
             grip.behind |= not task.result()
 
-    async def _run_body(self, body: Body, call: Call, arguments: str) -> bool:
+    async def _run_body(self, body: Body, call: Call, arguments: str, progress: Progress) -> bool:
         """True if its outcome is committed, so that our snapshot knows of it."""
         grip = self._grip
         about = {
@@ -189,10 +198,11 @@ class Calling:
             if returned is None or returned.error:
                 span.failed(str(body.context.cause or "tool_error"))
         self.abandoned += body.abandoned
+        said = await progress.rest()
         if returned is not None:
             outcome = ev.Outcome(by=grip.by, call_id=call.id, content=returned.content, error=returned.error)
             try:
-                after = await grip.commit(outcome)
+                after = await grip.commit(*said, outcome)
             except Moved:
                 return False  # the successor has answered it
             result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)

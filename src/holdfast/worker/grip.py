@@ -6,8 +6,11 @@ nothing that the store does not have, but for what runs at this moment.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from holdfast.clock import Clock
 from holdfast.core import events as ev
@@ -21,6 +24,7 @@ from holdfast.stops import Stop
 from holdfast.store.base import Store
 from holdfast.telemetry import Durations, Traces
 from holdfast.tools.base import Tool
+from holdfast.tools.context import Children
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import Body, SyncPool
 from holdfast.worker.deltas import DeltaFlusher
@@ -50,6 +54,7 @@ class Shared(Frozen):
     commits: Durations
     traces: Traces
     history_limit: int
+    children: Children | None  # None only where nothing guards them
 
 
 class Moved(Exception):
@@ -88,6 +93,11 @@ class Grip:
         """As far as it knows: the chat is this worker's, and there is something to do."""
         chat = self.snapshot.chat
         return chat.worker == self.shared.worker and chat.state in (State.RUNNING, State.STOPPING)
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = msgspec.json.decode(self.snapshot.chat.metadata)
+        return found
 
     @property
     def by(self) -> ev.Writer:
@@ -243,7 +253,7 @@ class Grip:
             chat_id=chat.id,
             agent=chat.agent,
             owner=chat.owner,
-            metadata=chat.metadata,
+            metadata=self.metadata,
             turn=chat.turn,
             step=chat.step,
             deps=self.deps,

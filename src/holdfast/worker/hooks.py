@@ -11,10 +11,10 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from holdfast.core.codec import storable
 from holdfast.core.records import Frozen
@@ -32,7 +32,7 @@ class RunContext(Struct, frozen=True):
     chat_id: str
     agent: str
     owner: str
-    metadata: Raw
+    metadata: Mapping[str, Any]
     turn: int
     step: int
     deps: Any = None

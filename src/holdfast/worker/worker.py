@@ -334,6 +334,7 @@ class Worker:
             commits=self.commit_times,
             traces=self._traces,
             history_limit=self.config.history_limit,
+            children=self.guard,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
         task = asyncio.get_running_loop().create_task(runner.run())

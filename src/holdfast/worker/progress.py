@@ -1,0 +1,65 @@
+"""What a tool says while it runs, on its way into the journal: gathered, at most a few commits a second, bounded.
+
+The first words go out at once, what follows within a fifth of a second goes out together, and the last ones with the
+outcome, in one commit.
+"""
+
+import asyncio
+
+from holdfast.core import events as ev
+from holdfast.core.codec import storable
+from holdfast.errors import HoldfastError
+from holdfast.worker.grip import Grip, Moved
+
+INTERVAL_S = 0.2
+NOTE_CHARS_MAX = 8_192  # of one note: the newest are kept
+CALL_CHARS_MAX = 262_144  # of one call: beyond that clients hear no more of its progress
+TOPIC = "progress"
+
+
+class Progress:
+    """Of one call. `say` may be called from any thread; all else belongs to the loop."""
+
+    def __init__(self, grip: Grip, call_id: str) -> None:
+        self._grip = grip
+        self._call_id = call_id
+        self._loop = asyncio.get_running_loop()
+        self._pending = ""
+        self._said_chars = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def say(self, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._add, str(text))
+
+    def _add(self, text: str) -> None:
+        if self._said_chars >= CALL_CHARS_MAX:
+            return
+        self._said_chars += len(text)
+        self._pending = (self._pending + text)[-NOTE_CHARS_MAX:]
+        if self._task is None:
+            self._task = self._loop.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        try:
+            while note := self._take():
+                await self._grip.commit(note)
+                await asyncio.sleep(INTERVAL_S)
+        except (Moved, HoldfastError):
+            return  # the call's own commit will meet the same, and say so
+        finally:
+            self._task = None
+
+    def _take(self) -> ev.Note | None:
+        text, self._pending = self._pending, ""
+        if not text:
+            return None
+        return ev.Note(by=self._grip.by, topic=TOPIC, text=storable(text), call_id=self._call_id)
+
+    async def rest(self) -> list[ev.Event]:
+        """What is still to be said, for the commit of the outcome. Nothing is said after it."""
+        await asyncio.sleep(0)  # what another thread said last is in the loop's queue
+        self._said_chars = CALL_CHARS_MAX
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        return [note] if (note := self._take()) is not None else []
