@@ -12,6 +12,7 @@ class Limits(Frozen):
     metadata_bytes_max: int = 64 << 10
     title_chars_max: int = 200
     active_tools_max: int = 1_000
+    depth_max: int = 8  # of sub-agents below sub-agents
 
 
 LIMITS = Limits()

@@ -13,13 +13,31 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core.codec import storable
-from holdfast.core.records import Frozen, OnUnknown, Replay
+from holdfast.core.records import External, Frozen, NewChat, OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.context import ToolContext
 
 TOOL_DEADLINE_S = 300.0
 OUTPUT_BYTES_MAX = 1 << 20
 CAUSES_MAX = 10  # of a tool's error that are told
+
+
+class Delegation(Frozen):
+    """A call that somebody outside answers: a person, a client, a child chat, the clock. No worker waits for it."""
+
+    external: External
+    question: str | None = None
+    expires_at: int | None = None  # for a timer: when it rings
+    child_id: str | None = None
+    child_turn: int | None = None
+    spawn: NewChat | None = None
+
+
+class Spawned(Frozen):
+    """A call that is answered at once, with a child chat that is made in the same transaction."""
+
+    content: str
+    spawn: NewChat
 
 
 class Tool(Frozen):
@@ -34,6 +52,9 @@ class Tool(Frozen):
     output_bytes_max: int = OUTPUT_BYTES_MAX
     needs_approval: bool = False
     on_unknown: OnUnknown = "tell_model"
+    # Instead of a body: to whom the call is handed, and when. For our own tools: it runs on the event loop, so
+    # it must not wait for anything.
+    delegate: "Callable[[dict[str, Any], ToolContext, int], Delegation | Spawned] | None" = None
 
     @property
     def is_async(self) -> bool:
@@ -82,7 +103,7 @@ def tool(
     def make(function: Callable[..., Any]) -> Tool:
         if deadline_s <= 0:
             raise ConfigError(f"tool {function.__name__!r}: deadline_s must be above 0, it is {deadline_s}")
-        context_parameter, schema, validate = _signature_of(function)
+        context_parameter, schema, validate = signature_of(function)
         return Tool(
             name=name or function.__name__,
             description=inspect.getdoc(function) or "",
@@ -108,7 +129,7 @@ def _replay(name: str, value: Replay | str) -> Replay:
         raise ConfigError(f"tool {name!r}: replay is {value!r}; it can be {known}") from None
 
 
-def _signature_of(function: Callable[..., Any]) -> tuple[str | None, Raw, Callable[[str], dict[str, Any]]]:
+def signature_of(function: Callable[..., Any]) -> tuple[str | None, Raw, Callable[[str], dict[str, Any]]]:
     import pydantic  # noqa: PLC0415  costs a tenth of a second, so only who makes a tool pays
 
     hints = get_type_hints(function, include_extras=True)

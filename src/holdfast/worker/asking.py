@@ -171,7 +171,8 @@ class Asking:
         tool = tools.get(call.name)
         if tool is None or call.cut:
             return ev.PlannedCall(id=call.call_id)
-        guarded = tool.needs_approval or any(hook.point == "before_tool" for hook in self._grip.hooks)
+        hooked = any(hook.point == "before_tool" for hook in self._grip.hooks)
+        guarded = hooked or tool.needs_approval or tool.delegate is not None
         return ev.PlannedCall(
             id=call.call_id,
             replay=tool.replay,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +20,8 @@ from holdfast.core.records import (
     ToolResult,
     result_message,
 )
-from holdfast.tools.base import Tool
+from holdfast.errors import ToolFailed
+from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker.bodies import Body
 from holdfast.worker.grip import Grip, Moved
@@ -38,6 +39,12 @@ class RunningTool(Frozen):
     tool: str
     age_s: float
     deadline_s: float
+
+
+class _Ready(Frozen):
+    """A call that can start; `arguments` only where a hook changed them."""
+
+    arguments: str | None = None
 
 
 class Calling:
@@ -79,10 +86,10 @@ class Calling:
         for call in calls:
             if call.id not in self._ready:
                 prepared = await self._prepare(call, parts[call.id])
-                if isinstance(prepared, ev.Event):
-                    await grip.commit(prepared)
+                if isinstance(prepared, _Ready):
+                    self._ready[call.id] = prepared.arguments
                 else:
-                    self._ready[call.id] = prepared
+                    await grip.commit(*prepared)
         ready = [call.id for call in calls if call.id in self._ready]
         begin = ready[:free]
         if begin:
@@ -94,10 +101,8 @@ class Calling:
         elif ready:
             await grip.await_change()
 
-    async def _prepare(self, call: Call, part: ToolCall) -> ev.Event | str | None:
-        """What stands between a planned call and its start, as an event. Else it can start: with the arguments that a
-        hook wants, or with its own (None).
-        """
+    async def _prepare(self, call: Call, part: ToolCall) -> "list[ev.Event] | _Ready":
+        """What happens to a planned call instead of its start: refused, asked about, handed to somebody outside."""
         grip = self._grip
         active = await grip.tools()
         tool = active.get(call.name)
@@ -105,15 +110,48 @@ class Calling:
             names = ", ".join(sorted(active)) or "none"
             kind = "not active" if call.name in grip.agent.tools else "not a tool of this agent"
             text = f"{call.name} is {kind}. Active tools: {names}."
-            return ev.Refuse(by=grip.by, call_id=call.id, content=text)
+            return [ev.Refuse(by=grip.by, call_id=call.id, content=text)]
         if part.cut:
             text = "The arguments were cut off before they were complete. Send the call again."
-            return ev.Refuse(by=grip.by, call_id=call.id, content=text)
+            return [ev.Refuse(by=grip.by, call_id=call.id, content=text)]
         if call.answered_by is not None or call.state is CallState.APPROVED or call.starts:
-            return None  # a person decided, or it runs again after a crash: same arguments, same key
-        return await self._consult(call, part, tool)
+            prepared: list[ev.Event] | _Ready = _Ready()  # decided before: same arguments, same key
+        else:
+            prepared = await self._consult(call, part, tool)
+        if isinstance(prepared, _Ready) and tool.delegate is not None:
+            return self._hand_over(call, tool, prepared.arguments or call.arguments or part.arguments)
+        return prepared
 
-    async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> ev.Event | str | None:
+    def _hand_over(self, call: Call, tool: Tool, arguments: str) -> list[ev.Event]:
+        grip = self._grip
+        assert tool.delegate is not None
+        try:
+            handed = tool.delegate(tool.validate(arguments), self._context(call), grip.now)
+        except ToolFailed as error:
+            return [ev.Refuse(by=grip.by, call_id=call.id, content=str(error))]
+        depth_max = grip.shared.store.options.limits.depth_max
+        if handed.spawn is not None and grip.snapshot.chat.depth >= depth_max:
+            text = f"Sub-agents can be nested {depth_max} deep, and this is one at that depth: do it yourself."
+            return [ev.Refuse(by=grip.by, call_id=call.id, content=text)]
+        if isinstance(handed, Spawned):
+            return [
+                ev.StartCalls(by=grip.by, call_ids=(call.id,)),
+                ev.Outcome(by=grip.by, call_id=call.id, content=handed.content, spawn=handed.spawn),
+            ]
+        return [
+            ev.Delegate(
+                by=grip.by,
+                call_id=call.id,
+                external=handed.external,
+                question=handed.question,
+                child_id=handed.child_id,
+                child_turn=handed.child_turn,
+                spawn=handed.spawn,
+                expires_at=handed.expires_at,
+            )
+        ]
+
+    async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[ev.Event] | _Ready":
         grip = self._grip
         question = f"Run {call.name}?" if tool.needs_approval else None
         expires_at = None
@@ -121,10 +159,10 @@ class Calling:
         for verdict in await grip.run_hooks("before_tool", part, _with_arguments):
             match verdict:
                 case Veto(reason=reason):
-                    return ev.Refuse(by=grip.by, call_id=call.id, content=storable(reason), denied=True)
+                    return [ev.Refuse(by=grip.by, call_id=call.id, content=storable(reason), denied=True)]
                 case HookFailed(error=error):
                     text = f"Denied: a guard could not decide ({error})."
-                    return ev.Refuse(by=grip.by, call_id=call.id, content=text, denied=True)
+                    return [ev.Refuse(by=grip.by, call_id=call.id, content=text, denied=True)]
                 case Ask():
                     question = storable(verdict.question)
                     if verdict.expires_s is not None:
@@ -134,10 +172,10 @@ class Calling:
                 case _:
                     continue
         if question is None:
-            return changed
-        return ev.AskApproval(
-            by=grip.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at
-        )
+            return _Ready(arguments=changed)
+        return [
+            ev.AskApproval(by=grip.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
+        ]
 
     # --- bodies -----------------------------------------------------------------------------------------
 
@@ -154,23 +192,26 @@ class Calling:
 
     def _begin(self, call: Call, message: Message) -> None:
         grip = self._grip
-        chat = grip.snapshot.chat
         part = next(part for part in message.calls if part.call_id == call.id)
         progress = Progress(grip, call.id)
-        context = ToolContext(
-            call_id=call.id,
-            chat_id=chat.id,
-            owner=chat.owner,
-            metadata=grip.metadata,
-            deps=grip.deps,
-            say=progress.say,
-            children=grip.shared.children,
-        )
+        context = self._context(call, progress.say)
         body = grip.bodies[call.id] = Body(grip.agent.tools[call.name], call.id, context, self._entered)
         work = self._run_body(body, call, call.arguments or part.arguments, progress)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._body_done)
+
+    def _context(self, call: Call, say: Callable[[str], None] | None = None) -> ToolContext:
+        grip = self._grip
+        return ToolContext(
+            call_id=call.id,
+            chat_id=grip.chat_id,
+            owner=grip.snapshot.chat.owner,
+            metadata=grip.metadata,
+            deps=grip.deps,
+            say=say,
+            children=grip.shared.children,
+        )
 
     def _body_done(self, task: "asyncio.Task[bool]") -> None:
         grip = self._grip
