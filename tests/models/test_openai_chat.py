@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.history import make_valid
@@ -272,7 +272,7 @@ HISTORIES = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a timing decides nothing
 @given(HISTORIES)
 def test_any_valid_history_is_a_request_the_sdk_understands(history: list[Message]) -> None:
     valid = make_valid(history)

@@ -584,7 +584,7 @@ async def test_the_watch_for_other_processes_survives_a_bad_moment(url: str, pat
         await until(lambda: store.stats()["wake_pings"])
         away = path.rename(path.with_suffix(".away"))
         store.wakes.check()
-        await until(lambda: "cannot be opened" in str(store.stats()["wake_last_error"]))
+        await until(lambda: "was deleted or replaced" in str(store.stats()["wake_last_error"]))
         assert store.stats()["wake_pings_failed"] == 2
         away.rename(path)
         await until(lambda: store.stats()["wake_connects"] == 2)

@@ -59,7 +59,7 @@ from holdfast.store.cursor import parse
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import writes_of
 from holdfast.store.sqlite import sql
-from holdfast.store.sqlite.connection import check_place, connect, reading, translated
+from holdfast.store.sqlite.connection import FileIdentity, check_place, connect, reading, translated
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.wakes import SqliteWakes
@@ -84,6 +84,7 @@ class SqliteStore(Store):
         self._host = boot_id()
         self._writer: Writer | None = None
         self._readers: threads.Pool | None = None
+        self._identity: FileIdentity | None = None  # of the file that was opened
         self._watch: asyncio.Task[None] | None = None
         self._waiting: dict[threads.Job[Any], float] = {}  # until when, the soonest first
         self._opening_or_closing = asyncio.Lock()
@@ -107,6 +108,7 @@ class SqliteStore(Store):
         finally:
             opener.stop()
         self._writer.start()
+        self._identity = self._writer.identity
         self._readers = threads.Pool(
             "sqlite-reader", READER_THREADS, self._open_reader, lambda connection: connection.close()
         )
@@ -132,7 +134,19 @@ class SqliteStore(Store):
             raise
 
     def _open_reader(self) -> apsw.Connection:
-        return connect(self.path, read_only=True, vfs=self._vfs, synchronous=self._synchronous)
+        """Never of another file that was put in the place of ours: SQLite would take our WAL for that file's own, and
+        write what is in it into a database that it does not belong to.
+        """
+        identity = self._identity
+        assert identity is not None
+        identity.check()
+        connection = connect(self.path, read_only=True, vfs=self._vfs, synchronous=self._synchronous)
+        try:
+            identity.check()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     async def close(self) -> None:
         async with self._opening_or_closing:

@@ -54,7 +54,7 @@ class Writer:
         self._path = path
         self._connection = connection
         self._lock = WriteLock(path)
-        self._identity = FileIdentity(path)
+        self.identity = FileIdentity(path)
         self._jobs: SimpleQueue[threads.Job[Any] | None] = SimpleQueue()
         self._wal_pages = 0
         self._next_checkpoint = CHECKPOINT_PAGES
@@ -101,7 +101,7 @@ class Writer:
     # --- in the writer's thread ---------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        connection, lock, identity = self._connection, self._lock, self._identity
+        connection, lock, identity = self._connection, self._lock, self.identity
         connection.set_wal_hook(self._note_wal)
         try:
             while True:
