@@ -30,6 +30,11 @@ class Bell:
     def waiter_count(self) -> int:
         return sum(len(waiters) for waiters in self._waiters.values())
 
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits. From any thread."""
+        return bool(self._waiters)
+
     def ring(self, topics: Iterable[str]) -> None:
         for topic in topics:
             for waiter in self._waiters.get(topic, ()):

@@ -65,6 +65,7 @@ class DeltaFlusher:
         self._buffered_bytes = 0
         self._in_flight: asyncio.Future[None] | None = None
         self._in_flight_chats: frozenset[str] = frozenset()
+        self._wanted = asyncio.Event()  # there is something to flush
         self._task: asyncio.Task[None] | None = None
         self.flushes = 0
         self.dropped_flushes = 0
@@ -86,6 +87,7 @@ class DeltaFlusher:
         """Never waits: a preview that does not fit is dropped, the message itself is not affected."""
         if self._buffered_bytes < BUFFERED_BYTES_MAX:
             self._buffered_bytes += stream.add(delta)
+            self._wanted.set()
 
     async def close(self, stream: Stream) -> None:
         """Forget what was not flushed; wait for what is being flushed, so that it cannot land after the commit."""
@@ -97,7 +99,9 @@ class DeltaFlusher:
 
     async def _run(self) -> None:
         while True:
+            await self._wanted.wait()  # while nothing streams, nothing wakes the process
             await asyncio.sleep(FLUSH_INTERVAL_S)
+            self._wanted.clear()
             await self.run_once()
 
     async def run_once(self) -> None:

@@ -85,8 +85,8 @@ class SqliteStore(Store):
         self._writer: Writer | None = None
         self._readers: threads.Pool | None = None
         self._identity: FileIdentity | None = None  # of the file that was opened
-        self._watch: asyncio.Task[None] | None = None
         self._waiting: dict[threads.Job[Any], float] = {}  # until when, the soonest first
+        self._alarm: asyncio.TimerHandle | None = None  # while anybody waits
         self._opening_or_closing = asyncio.Lock()
         self._unheard = Unheard()
 
@@ -98,13 +98,9 @@ class SqliteStore(Store):
                 await self._open()
 
     async def _open(self) -> None:
-        self._watch = asyncio.get_running_loop().create_task(self._watch_deadlines())
         opener = threads.Pool("sqlite-open", 1, lambda: None, lambda _: None)
         try:
             self._writer = await self._on(opener, lambda _: self._prepare())
-        except BaseException:
-            await self._stop_watching()
-            raise
         finally:
             opener.stop()
         self._writer.start()
@@ -117,7 +113,7 @@ class SqliteStore(Store):
                 self.path,
                 self._open_reader,
                 interval_s=self.options.poll_interval_s / 5,
-                needed=lambda: self.bell.waiter_count > 0,
+                needed=lambda: self.bell.awaited,
             )
         )
 
@@ -171,16 +167,12 @@ class SqliteStore(Store):
             if asyncio.get_running_loop().time() > until:
                 break  # stuck in the kernel: daemon threads, left behind
             await asyncio.sleep(0.002)
-        await self._stop_watching()
         for job in self._waiting:
             self._give_up(job)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         self.bell.ring_all()
-
-    async def _stop_watching(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
-            await asyncio.wait((watch,))
 
     # --- threads ------------------------------------------------------------------------------------------------
 
@@ -211,7 +203,9 @@ class SqliteStore(Store):
 
     async def _wait(self, job: threads.Job[T]) -> T:
         """Bounded. A job that was taken goes on without its waiter; one that was not is withdrawn."""
-        self._waiting[job] = job.loop.time() + self.options.deadline_s
+        until = self._waiting[job] = job.loop.time() + self.options.deadline_s
+        if self._alarm is None:
+            self._alarm = job.loop.call_at(until, self._end_overdue)
         try:
             return await job.future
         except asyncio.CancelledError:
@@ -221,15 +215,18 @@ class SqliteStore(Store):
             # At once, not when its deadline is looked at: memory that is used again while it is warm is cheaper.
             del self._waiting[job]
 
-    async def _watch_deadlines(self) -> None:
-        """One timer for all: jobs wait in the order of their deadlines, because all have the same."""
-        while True:
-            await asyncio.sleep(min(0.1, self.options.deadline_s / 10))
-            now = asyncio.get_running_loop().time()
-            for job, until in self._waiting.items():
-                if until > now:
-                    break
-                self._give_up(job)
+    def _end_overdue(self) -> None:
+        """One timer for all: jobs wait in the order of their deadlines, because all have the same. It is set for the
+        oldest that waits, so nobody's deadline costs a store that is idle, or a busy one, more than a look each.
+        """
+        self._alarm = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for job, until in self._waiting.items():
+            if until > now:
+                self._alarm = loop.call_at(until, self._end_overdue)
+                return
+            self._give_up(job)
 
     def _give_up(self, job: threads.Job[Any]) -> None:
         withdrawn = job.withdraw()
