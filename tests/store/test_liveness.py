@@ -12,8 +12,8 @@ from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.journal import ChatRepaired
 from holdfast.core.records import External, Failure, State
-from holdfast.store.base import Store
-from holdfast.store.liveness import REASONS
+from holdfast.store.base import Store, Violation
+from holdfast.store.liveness import REASONS, UNDER_DEAD_LEASE
 from tests.support import invariants
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, user
@@ -131,7 +131,7 @@ BREACHES = {
 }
 # Not a breach that the sweeper's repairs ever see: a dead worker's chats are taken back before, and that is counted
 # where it belongs, on the worker.
-TAKEN_BACK = "running_under_dead_lease"
+TAKEN_BACK = UNDER_DEAD_LEASE
 
 
 def test_every_reason_is_tried() -> None:
@@ -223,6 +223,46 @@ async def test_a_dead_workers_chat_is_found_and_taken_back(
     assert [lease.worker for lease in await store.list_workers()] == [hand.name]
     await carry_on(store, hand, "c1", clock)
     lost.close()
+    hand.close()
+
+
+async def test_a_worker_that_dies_while_somebody_sweeps_is_expired_by_the_next_sweep_not_repaired(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repair would not count as unclean: a chat that kills its workers could go on for ever."""
+    hand = Hand(store)
+    await held(store, hand, "c1")
+    with monkeypatch.context() as patch:
+
+        async def dies_just_after() -> dict[str, int]:
+            clock.advance(30_001)
+            return {}
+
+        patch.setattr(store, "expire_workers", dies_just_after)
+        assert await store.sweep() == {}
+    assert (await store.read_chat("c1")).chat.worker == hand.name
+    assert await store.sweep() == {}
+    chat = (await store.read_chat("c1")).chat
+    assert (chat.worker, chat.unclean) == (None, 1)
+    assert await store.read_repairs() == {}
+    hand.close()
+
+
+@pytest.mark.parametrize("reason", [TAKEN_BACK, "running_without_owner_or_wake_at"])
+async def test_a_sweeper_that_acts_on_an_old_list_takes_no_chat_from_a_worker_that_lives(
+    store: Store, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """Another sweeper was faster, and a worker has claimed the chat already."""
+    hand = Hand(store)
+    await held(store, hand, "c1")
+
+    async def old_list() -> list[Violation]:
+        return [Violation(chat_id="c1", state=State.RUNNING, reason=reason)]
+
+    monkeypatch.setattr(store, "find_violations", old_list)
+    await store.sweep()
+    assert (await store.read_chat("c1")).chat.worker == hand.name
+    await hand.end_turn("still mine")
     hand.close()
 
 

@@ -49,6 +49,7 @@ from holdfast.ids import new_id
 from holdfast.store import hostlock
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import Cursor
+from holdfast.store.liveness import UNDER_DEAD_LEASE
 from holdfast.store.rows import ChatWrite, writes_of
 from holdfast.store.wakestream import Source, Wake, WakeStream
 
@@ -380,12 +381,18 @@ class Store(ABC):
         """Promise 7 as one query. Empty is what it should be."""
 
     async def sweep(self) -> dict[str, int]:
-        """Expire dead workers, then repair violations, each in a transaction of its own, counted by reason."""
+        """Expire dead workers, then repair violations, each in a transaction of its own, counted by reason.
+
+        A chat under a dead lease is not repaired: its worker died since we looked, or another sweeper is taking its
+        chats back just now. Only an expiry counts as unclean, and only an expiry says whose chat it takes; a repair
+        would take the chat from whoever has claimed it meanwhile.
+        """
         await self.expire_workers()
         repaired: dict[str, int] = {}
         for violation in await self.find_violations():
-            live = violation.reason == "running_with_owner_and_wake_at"
-            if await self._apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=live)):
+            if violation.reason == UNDER_DEAD_LEASE:
+                continue  # for the next sweep's expiry
+            if await self._apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=True)):
                 repaired[violation.reason] = repaired.get(violation.reason, 0) + 1
         return repaired
 

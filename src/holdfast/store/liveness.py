@@ -8,6 +8,8 @@ _OPEN_OUTSIDE = (
     "AND calls.state IN ('asking', 'external')"
 )
 
+UNDER_DEAD_LEASE = "running_under_dead_lease"
+
 # Reason code -> the condition that makes a chat a violation. The first that holds is the one reported.
 REASONS: dict[str, str] = {
     "running_without_owner_or_wake_at": (
@@ -16,7 +18,7 @@ REASONS: dict[str, str] = {
     "running_with_owner_and_wake_at": (
         "chats.state IN ('running', 'stopping') AND chats.worker IS NOT NULL AND chats.wake_at IS NOT NULL"
     ),
-    "running_under_dead_lease": (
+    UNDER_DEAD_LEASE: (
         "chats.state IN ('running', 'stopping') AND chats.worker IS NOT NULL "
         "AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = chats.worker AND {live})"
     ),
