@@ -188,6 +188,21 @@ async def test_a_lease_is_lost_once_however_many_notice(store_url: str) -> None:
         assert live == [worker.name]
 
 
+async def test_a_worker_whose_trust_ran_out_before_the_request_was_sent_does_not_ask_the_model(
+    store_url: str,
+) -> None:
+    """It was frozen just then, say: whoever took over may have asked, and committed the answer."""
+    door, model = Door(), ScriptedModel("Hello.")
+    async with working(store_url, Agent("a", model, hooks=[door.hook("before_model")])) as (app, worker):
+        await app.create("a", "go")
+        await door.entered.wait()
+        assert worker._keeper is not None
+        worker._keeper._trusted_until_ms = 0
+        door.opened.set()
+        await until(lambda: not worker.running_chats)
+        assert not model.requests
+
+
 async def test_a_validator_that_breaks_is_a_tool_error(store_url: str) -> None:
     def check(value: int) -> int:
         raise LookupError("no such account")

@@ -41,6 +41,10 @@ class Asking:
         """
         grip = self._grip
         request = await self._request()
+        if not grip.shared.trusted():
+            # Frozen or cut off, perhaps until a successor had its answer: a committed step is not asked for again.
+            grip.interrupt(Cause.LEASE_LOST)
+            return None
         models = [grip.model(model) for model in (grip.agent.model, *grip.agent.fallbacks)]
         self._partial, self._partial_length = None, grip.snapshot.chat.length
         observer = _Watcher(grip, self._next_attempt)
