@@ -173,6 +173,36 @@ async def test_a_chat_that_loses_every_worker_backs_off_and_fails_after_five(sto
     assert (await Hand(store).take("c1")).chat.unclean == 0
 
 
+async def test_a_claim_takes_no_more_suspects_than_it_is_told_and_everybody_else(
+    store: Store, clock: FakeClock
+) -> None:
+    """Whoever dies with two chats that lost several workers in a row would count against both of them."""
+    for n in range(4):
+        await store.create_chat(new_chat(id=f"c{n}"))
+    for _ in range(store.options.limits.suspect_claims_min):
+        hand = Hand(store)
+        assert len(await hand.claim()) == 4
+        clock.advance(30_001)
+        await store.sweep()
+        clock.advance(60_000)  # beyond any backoff
+    for n in range(4, 8):
+        await store.create_chat(new_chat(id=f"c{n}"))
+    hand = Hand(store)
+
+    async def take(suspects: int) -> set[str]:
+        found = await store.claim_chats(hand.name, {"agent": 100}, 100, suspects)
+        return {snapshot.chat.id for snapshot in found}
+
+    suspects, others = {"c0", "c1", "c2", "c3"}, {"c4", "c5", "c6", "c7"}
+    first = await take(1)
+    assert first > others
+    assert len(first & suspects) == 1
+    assert await take(0) == set()
+    assert len(await take(2)) == 2
+    assert {snapshot.chat.id for snapshot in await hand.claim()} < suspects, "without a limit, all"
+    assert await take(1) == set()
+
+
 async def test_a_waiting_chat_holds_no_worker_and_wakes_when_its_call_expires(store: Store, clock: FakeClock) -> None:
     await store.create_chat(new_chat(id="c1"))
     hand = Hand(store)

@@ -18,6 +18,7 @@ import sys
 import time
 from typing import Any
 
+import holdfast
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.store.base import StoreOptions
@@ -76,6 +77,7 @@ def figures(worker: Worker) -> dict[str, Any]:
             {"frozen": stall.frozen, "lasted_ms": stall.lasted_ms, "stack": stall.stack} for stall in dog.stalls
         ],
         "guard": worker.guard.pid,
+        "health": holdfast.diagnostics(detailed=True),
     }
 
 

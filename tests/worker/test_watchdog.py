@@ -79,6 +79,9 @@ async def test_a_callback_that_blocks_the_loop_beyond_the_ttl_costs_no_lease_and
         stall = seen["stalls"][0]
         assert "time.sleep(2.5)" in stall["stack"]
         assert not stall["frozen"]
+        (told,) = seen["health"]["apps"][0]["workers"]
+        assert (told["worker"], told["loop_stalls"]) == (before, 1)
+        assert "time.sleep(2.5)" in told["last_stalls"][0]["stack"]
         program.process.stdin.close()  # type: ignore[union-attr]
         assert program.process.wait(BOUND_S) == 0
 

@@ -9,6 +9,9 @@ class Limits(Frozen):
     queue_bytes_max: int = 32 << 20
     batch_calls_max: int = 128
     unclean_claims_max: int = 5
+    # From so many on a chat is a suspect, and no worker takes two suspects at the same time: a worker that dies with
+    # one has no second to blame, so a chat that kills its workers does not take its neighbours with it.
+    suspect_claims_min: int = 3
     metadata_bytes_max: int = 64 << 10
     title_chars_max: int = 200
     active_tools_max: int = 1_000

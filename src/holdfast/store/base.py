@@ -338,8 +338,11 @@ class Store(ABC):
         """A connection for leases alone; call from the thread that keeps them."""
 
     @abstractmethod
-    async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:
-        """Take chats that are due, oldest first, in turn between agents, at most `agents[name]` of each.
+    async def claim_chats(
+        self, worker: str, agents: Mapping[str, int], limit: int, suspects: int | None = None
+    ) -> list[Snapshot]:
+        """Take chats that are due, oldest first, in turn between agents, at most `agents[name]` of each, and at most
+        so many `suspects` among them: chats that lost several workers in a row (None: as many as there are).
 
         A chat goes to one worker only. A chat this code cannot read is left for a worker that can. Raises LeaseLost.
         """
@@ -465,6 +468,10 @@ class Store(ABC):
     def _claim(self, snapshot: Snapshot, worker: str, now: int) -> Change | None:
         change = apply(snapshot, Claim(worker=worker), now, self.options.limits)
         return None if isinstance(change, Refused) else change
+
+    def is_suspect(self, snapshot: Snapshot) -> bool:
+        """It lost so many workers in a row that it is better held alone."""
+        return snapshot.chat.unclean >= self.options.limits.suspect_claims_min
 
     def _check_new_chat(self, new: NewChat) -> None:
         for name in ("id", "agent", "owner"):

@@ -304,7 +304,7 @@ class Worker:
             return 0
         await self._let_strays_go()
         with self.claim_times.timed():
-            snapshots = await self.store.claim_chats(self.name, self._room_by_agent(room), room)
+            snapshots = await self.store.claim_chats(self.name, self._room_by_agent(room), room, self._suspect_room)
         self.claims_taken += len(snapshots)
         if keeper is not self._keeper:
             return 0  # claimed under a lease that was lost meanwhile: they are taken back like all its others
@@ -317,6 +317,11 @@ class Worker:
         driven = Counter(runner.agent for runner in self._runners.values())
         rooms = {name: min(room, (agent.chats_max or room) - driven[name]) for name, agent in self._agents.items()}
         return {name: left for name, left in rooms.items() if left > 0}
+
+    @property
+    def _suspect_room(self) -> int:
+        """One suspect at a time, and the next when it has made progress: if we die, it is clear of what."""
+        return 0 if any(self.store.is_suspect(runner.snapshot) for runner in self._runners.values()) else 1
 
     def _drive(self, snapshot: Snapshot, keeper: LeaseKeeper) -> None:
         shared = Shared(

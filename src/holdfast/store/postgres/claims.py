@@ -30,6 +30,13 @@ class Claimed(msgspec.Struct, frozen=True):
     changes: list[Change]
 
 
+class Wanted(msgspec.Struct, frozen=True):
+    worker: str
+    rooms: dict[str, int]  # by agent
+    limit: int
+    suspects: int  # at most so many of them
+
+
 class Claims:
     def __init__(self, store: Store, transactor: Transactor, clock: DatabaseClock) -> None:
         self._store = store
@@ -37,16 +44,15 @@ class Claims:
         self._clock = clock
         self._unheard = Unheard()
 
-    async def claim(self, worker: str, agents: Mapping[str, int], limit: int) -> Claimed:
+    async def claim(self, worker: str, agents: Mapping[str, int], limit: int, suspects: int) -> Claimed:
         rooms = {agent: min(room, limit) for agent, room in agents.items() if room > 0 and limit > 0}
         if not self._unheard.left_over(worker):
             due = await self._transactor.run(lambda transaction: self._is_anything_due(transaction, worker, rooms))
             if not due:
                 return Claimed([], [])
+        wanted = Wanted(worker, rooms, limit, suspects)
         with self._unheard.asking(worker) as number:
-            return await self._transactor.run(
-                lambda transaction: self._claim(transaction, worker, rooms, limit, number)
-            )
+            return await self._transactor.run(lambda transaction: self._claim(transaction, wanted, number))
 
     async def _is_anything_due(self, transaction: Transaction, worker: str, rooms: dict[str, int]) -> bool:
         ((server_ms, live, due),) = await transaction.named_rows(
@@ -57,9 +63,8 @@ class Claims:
             raise LeaseLost(worker)
         return bool(due)
 
-    async def _claim(
-        self, transaction: Transaction, worker: str, rooms: dict[str, int], limit: int, number: int
-    ) -> Claimed:
+    async def _claim(self, transaction: Transaction, wanted: Wanted, number: int) -> Claimed:
+        worker = wanted.worker
         reach("claim.before")
         await transaction.begin()
         left_over = self._unheard.left_over(worker, number)
@@ -79,7 +84,7 @@ class Claims:
             self._unheard.settle(worker, number, left_over, found)
             if found:
                 return Claimed(found, [])
-        changes = await self._choose(transaction, worker, rooms, limit)
+        changes = await self._choose(transaction, wanted)
         if not changes:
             return Claimed([], [])
         await transaction.write(writes_of(changes))
@@ -95,10 +100,10 @@ class Claims:
         mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, fences, worker)]
         return [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
 
-    async def _choose(self, transaction: Transaction, worker: str, rooms: dict[str, int], limit: int) -> list[Change]:
+    async def _choose(self, transaction: Transaction, wanted: Wanted) -> list[Change]:
         claimed: list[Change] = []
         passed: list[str] = []
-        rooms = dict(rooms)
+        rooms, limit, suspects = dict(wanted.rooms), wanted.limit, wanted.suspects
         together = 0
         for _ in range(PASSES_MAX):
             due = await transaction.named_rows(
@@ -114,9 +119,13 @@ class Claims:
                 if len(claimed) == limit:
                     break
                 passed.append(chat_id)
-                change = self._decide(found[chat_id], worker, transaction.now)
+                change = self._decide(found[chat_id], wanted.worker, transaction.now)
+                suspect = change is not None and self._store.is_suspect(change.after)
+                if suspect and suspects == 0:
+                    continue
                 if change is not None and rooms.get(change.after.chat.agent, 0) > 0:
                     claimed.append(change)
+                    suspects -= suspect
                     rooms[change.after.chat.agent] -= 1
             rooms = {agent: room for agent, room in rooms.items() if room > 0}
             if not ids or not rooms or len(claimed) == limit or len(passed) == len(claimed):

@@ -463,9 +463,11 @@ class PostgresStore(Store):
         self._check_open()
         return PostgresLeaseLine(self.address, self._clock, self.options)
 
-    async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:
+    async def claim_chats(
+        self, worker: str, agents: Mapping[str, int], limit: int, suspects: int | None = None
+    ) -> list[Snapshot]:
         self._check_open()
-        claimed = await self._claims.claim(worker, agents, limit)
+        claimed = await self._claims.claim(worker, agents, limit, limit if suspects is None else suspects)
         self._ring(claimed.changes)
         return claimed.snapshots
 

@@ -465,13 +465,15 @@ class SqliteStore(Store):
             raise StoreClosed("the store is not open")
         return SqliteLeaseLine(self.path, self._host, self.options, vfs=self._vfs, synchronous=self._synchronous)
 
-    async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int) -> list[Snapshot]:
+    async def claim_chats(
+        self, worker: str, agents: Mapping[str, int], limit: int, suspects: int | None = None
+    ) -> list[Snapshot]:
         def work(connection: apsw.Connection) -> tuple[list[Snapshot], list[Change]]:
             reach("claim.before")
             self._check_lease(connection, worker)
             if found := self._claimed_unheard(connection, worker, number):
                 return found, []
-            changes = self._claim_due(connection, worker, agents, limit)
+            changes = self._claim_due(connection, worker, agents, limit, limit if suspects is None else suspects)
             # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
             claimed = [change.after for change in changes if change.after.chat.worker == worker]
             self._unheard.note(worker, number, claimed)
@@ -495,7 +497,7 @@ class SqliteStore(Store):
         return found
 
     def _claim_due(
-        self, connection: apsw.Connection, worker: str, agents: Mapping[str, int], limit: int
+        self, connection: apsw.Connection, worker: str, agents: Mapping[str, int], limit: int, suspects: int
     ) -> list[Change]:
         now = self.options.clock.wall_ms()
         room = {agent: min(count, limit) for agent, count in agents.items() if count > 0}
@@ -516,12 +518,14 @@ class SqliteStore(Store):
                     continue
                 snapshot = self._read_to_claim(connection, chat_id)
                 change = self._claim(snapshot, worker, now) if snapshot is not None else None
-                if change is None:
+                suspect = change is not None and self.is_suspect(change.after)
+                if change is None or (suspect and suspects == 0):
                     passed_over.add(chat_id)
                     looking = True  # somebody younger may have been hidden behind it
                 elif room[change.after.chat.agent] > 0:
                     write_all(connection, writes_of((change,)))
                     room[change.after.chat.agent] -= 1
+                    suspects -= suspect
                     claimed.append(change)
         return claimed
 
