@@ -14,6 +14,7 @@ import psycopg
 from bench.chats import PATIENT, WORKER, Lane, lanes, question, register
 from bench.cycles import postgres_cycles, sqlite_cycles
 from bench.figures import Figures, interleaved, rate
+from bench.handover import handover
 from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
 from holdfast.store import open_store
@@ -207,6 +208,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "sqlite-cycles": sqlite_cycles,
     "postgres": postgres,
     "postgres-cycles": postgres_cycles,
+    "handover": handover,
 }
 
 
