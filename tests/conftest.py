@@ -11,7 +11,7 @@ from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from tests.support.chats import close_all_hands
 
-pytest_plugins = ("tests.support.fixtures",)
+pytest_plugins = ("tests.support.fixtures", "tests.support.tallies")
 
 
 @pytest.fixture
