@@ -56,8 +56,10 @@ class Progress:
         return ev.Note(by=self._grip.by, topic=TOPIC, text=storable(text), call_id=self._call_id)
 
     async def rest(self) -> list[ev.Event]:
-        """What is still to be said, for the commit of the outcome. Nothing is said after it."""
-        await asyncio.sleep(0)  # what another thread said last is in the loop's queue
+        """What is still to be said, for the commit of the outcome. Nothing is said after it.
+
+        What a body said before it ended is here: its words entered the loop's queue before its end did.
+        """
         self._said_chars = CALL_CHARS_MAX
         if self._task is not None:
             self._task.cancel()
