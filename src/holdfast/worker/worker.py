@@ -315,7 +315,10 @@ class Worker:
     def _room_by_agent(self, room: int) -> dict[str, int]:
         """How many more chats of each agent this worker may take. An agent without room is not asked for at all."""
         driven = Counter(runner.agent for runner in self._runners.values())
-        rooms = {name: min(room, (agent.chats_max or room) - driven[name]) for name, agent in self._agents.items()}
+        rooms = {
+            name: room if agent.chats_max is None else min(room, agent.chats_max - driven[name])
+            for name, agent in self._agents.items()
+        }
         return {name: left for name, left in rooms.items() if left > 0}
 
     @property

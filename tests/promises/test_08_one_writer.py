@@ -1,0 +1,66 @@
+"""Promise 8: whoever lost a chat cannot write to it any more, and a write that is repeated happens once."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast import Agent
+from holdfast.errors import KeyReused
+from holdfast.store.base import Key
+from holdfast.testing import Call, ScriptedModel
+from tests.promises.program import Log, booking_agent
+from tests.promises.surface import WAIT_S, app_of, journal, tool_texts
+from tests.support.programs import Program
+from tests.support.turns import Gate
+from tests.support.waiting import until
+
+
+async def test_a_worker_that_slept_past_its_lease_writes_nothing_on_waking(store_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "sleeper"
+    app = app_of(store_url, booking_agent(Log(str(tmp_path / "successor"))))
+    async with app:
+        chat = await app.create("booking", "Book it.")
+        with Program("tests.promises.program", store_url, str(log), "hold", "1500") as sleeper:
+            await until(lambda: log.exists() and "slow" in log.read_text(), WAIT_S)
+            os.kill(sleeper.pid, signal.SIGSTOP)
+            async with app.worker(poll_s=0.1):
+                while await chat.state() != "idle":
+                    await app.store.sweep()
+            before = await journal(chat)
+            os.kill(sleeper.pid, signal.SIGCONT)
+            sleeper.say("a result that comes too late")
+            sleeper.process.terminate()
+            await asyncio.to_thread(sleeper.finish)
+        assert await journal(chat) == before, "not a line was added"
+        assert "too late" not in str(tool_texts(await chat.messages()))
+        assert (await chat.snapshot()).chat.fence == 2
+
+
+async def test_two_workers_at_once_give_a_chat_to_one_of_them(store_url: str) -> None:
+    gate = Gate()
+    model = ScriptedModel([Call(name="gate")], "Done.", per="chat")
+    app = app_of(store_url, Agent("a", model, tools=[gate.tool()]))
+    async with app, app.worker(poll_s=0.05) as one, app.worker(poll_s=0.05) as two:
+        chats = [await app.create("a", f"chat {n}") for n in range(20)]
+        await until(lambda: len(one.running_chats) + len(two.running_chats) == 20)
+        assert set(one.running_chats) & set(two.running_chats) == set()
+        gate.opened.set()
+        for chat in chats:
+            assert await chat.wait(WAIT_S) == "idle"
+    assert gate.starts == 20
+    assert len(model.requests) == 40
+
+
+async def test_a_clients_call_that_is_repeated_under_its_key_happens_once(store_url: str) -> None:
+    app = app_of(store_url, Agent("a", ScriptedModel(after="echo")))
+    async with app, app.worker():
+        chat = await app.create("a")
+        first = await chat.send("only once", key=Key(principal="ada", key="k"))
+        assert await chat.wait(WAIT_S) == "idle"
+        with pytest.raises(KeyReused):
+            await chat.send("something else", key=Key(principal="ada", key="k"))
+        assert await chat.send((await chat.messages())[0], key=Key(principal="ada", key="k")) == first
+        assert [message.text for message in await chat.messages() if message.role == "user"] == ["only once"]

@@ -1,0 +1,97 @@
+"""Promise 9: what can grow has a limit, and health shows the figure beside it."""
+
+import threading
+
+import pytest
+
+import holdfast
+from holdfast import Agent, Hook, tool
+from holdfast.errors import CallerError
+from holdfast.testing import Call, Hold, ScriptedModel
+from tests.promises.surface import WAIT_S, app_of, tool_texts
+from tests.support.waiting import until
+
+PAIRS = [
+    ("worker", "chats", "chats_max"),
+    ("worker", "sync_threads", "sync_threads_max"),
+    ("worker", "lease_trust_left_ms", "lease_ttl_ms"),
+    ("process", "descriptors", "descriptors_max"),
+]
+
+
+async def test_health_shows_every_figure_beside_its_limit(store_url: str) -> None:
+    app = app_of(store_url, Agent("a", ScriptedModel("Hi.")))
+    async with app, app.worker():
+        assert await (await app.create("a", "go")).text() == "Hi."
+        told = holdfast.diagnostics(detailed=True)
+        (of_app,) = told["apps"]
+        (worker,) = of_app["workers"]
+        rooms = {"worker": worker, "process": told["process"], "store": of_app["store"]}
+        for room, figure, limit in PAIRS:
+            assert 0 <= rooms[room][figure] <= rooms[room][limit], (room, figure)
+        if of_app["store"]["store"] == "sqlite":
+            assert of_app["store"]["wal_bytes"] <= of_app["store"]["wal_bytes_bound"]
+        public = told["diagnostics"]
+        assert public["conversation_history_size"] <= public["conversation_history_limit"]
+
+
+async def test_a_worker_takes_no_more_chats_than_its_limit_and_the_rest_wait(store_url: str) -> None:
+    model = ScriptedModel([Hold(name="here")], per="chat")
+    app = app_of(store_url, Agent("a", model))
+    async with app, app.worker(chats_max=3, poll_s=0.05, grace_s=0.0) as worker:
+        chats = [await app.create("a", f"{n}") for n in range(8)]
+        await until(lambda: len(worker.running_chats) == 3)
+        assert await worker.claim_once() == 0
+        assert len(worker.running_chats) == 3
+        model.resume("here")
+        for chat in chats:
+            assert await chat.wait(WAIT_S) == "idle"
+
+
+async def test_what_a_tool_returns_is_cut_to_its_limit_and_says_so(store_url: str) -> None:
+    @tool(output_bytes_max=1_000)
+    def flood() -> str:
+        """Flood."""
+        return "x" * 5_000_000
+
+    app = app_of(store_url, Agent("a", ScriptedModel([Call(name="flood")], "Enough."), tools=[flood]))
+    async with app, app.worker():
+        chat = await app.create("a", "go")
+        assert await chat.text() == "Enough."
+        (text,) = tool_texts(await chat.messages())
+        assert len(text) < 1_100
+        assert "bytes left out" in text
+
+
+async def test_a_message_or_a_queue_beyond_its_limit_is_refused_and_named(store_url: str) -> None:
+    model = ScriptedModel([Hold(name="here")])
+    app = app_of(store_url, Agent("a", model))
+    async with app, app.worker(grace_s=0.0):
+        chat = await app.create("a", "go")
+        await model.reached("here")
+        with pytest.raises(CallerError, match="the limit is 8,388,608"):
+            await chat.send("x" * (9 << 20))
+        for n in range(4):
+            await chat.send("x" * (7 << 20), key=None)
+            assert len((await chat.snapshot()).queue) == n + 1
+        with pytest.raises(CallerError, match="the queue would hold"):
+            await chat.send("x" * (7 << 20))
+        assert len((await chat.snapshot()).queue) == 4, "nothing was lost or half taken"
+
+
+async def test_threads_that_hang_are_counted_and_shown(store_url: str) -> None:
+    held = threading.Event()
+    hooks = [Hook("on_turn_end", lambda snapshot, context: held.wait(60), name="hangs", deadline_s=0.05)]
+    app = app_of(store_url, Agent("a", ScriptedModel("Hi."), hooks=hooks))
+    try:
+        async with app, app.worker():
+            await (await app.create("a", "go")).text()
+            async with app.worker() as other:
+                assert other.sync.abandoned == 0
+            told = holdfast.diagnostics(detailed=True)["apps"][0]["workers"][0]
+            while not told["threads_abandoned"]:
+                await (await app.create("a")).snapshot()
+                told = holdfast.diagnostics(detailed=True)["apps"][0]["workers"][0]
+            assert told["hooks_suspended"] == ["hangs"]
+    finally:
+        held.set()
