@@ -612,6 +612,7 @@ class SqliteStore(Store):
         return {
             "store": "sqlite",
             "sqlite_version": apsw.sqlite_lib_version(),
+            "memory_bytes": apsw.memory_used(),  # of all SQLite in this process: page caches, 16 MB per connection
             "wal_bytes": _size(f"{self.path}-wal"),
             "wal_bytes_bound": WAL_BOUND_BYTES,
             "wal_pages": writer.wal_pages if writer else None,
