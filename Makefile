@@ -50,6 +50,16 @@ diagrams: setup ## Draw the diagrams of ARCHITECTURE.md from the tables of the c
 bench: setup ## Measure (BENCH_OUT=file keeps the figures)
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
+# Four storms at a fleet with the figures of a deployment, then a steady load: make soak SOAK_MINUTES=2 SOAK_STORM_S=0
+SOAK_MINUTES ?= 30
+SOAK_STORM_S ?= 180
+SOAK_PLOT    ?= docs/soak.png
+
+.PHONY: soak
+soak: setup ## Blow storms at a fleet, then watch a worker under load (SOAK_MINUTES=30, SOAK_STORM_S=180; 0: no storm)
+	@test "$(SOAK_STORM_S)" = 0 || HOLDFAST_SOAK_STORM_S=$(SOAK_STORM_S) $(BIN)/python -m pytest tests/chaos/test_fleet.py
+	@$(BIN)/python -m bench.soak $(SOAK_MINUTES) $(SOAK_PLOT)
+
 # Versions that are already locked stay as they are, so running it twice changes nothing.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS) pyproject.toml
