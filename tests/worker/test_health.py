@@ -80,6 +80,7 @@ async def test_a_busy_worker_counts_what_runs_and_what_it_keeps(store_url: str) 
         assert worker_told["commits"] >= 1
         assert worker_told["guard"]["alive"] is True
         assert app_told["store"]["store"] in ("sqlite", "postgresql")
+        assert app_told["store"]["schema_version"] == 1
         assert json.loads(json.dumps(told)) == told, "plain data"
         gate.opened.set()
         assert await rested(chat) is State.IDLE

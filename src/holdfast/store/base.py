@@ -218,6 +218,7 @@ class Store(ABC):
         self.options = options
         self.bell = Bell()
         self.unreadable = 0  # chats passed over because newer code wrote them
+        self.schema_version: int | None = None  # of the database, once it is open
         self.poisoned = 0  # chats that were failed here because they had lost every worker
         self.wakes: WakeStream | None = None  # None: nobody tells us, waiters poll
 

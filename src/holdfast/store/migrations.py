@@ -40,6 +40,11 @@ def migrations(dialect: str) -> list[Migration]:
     return found
 
 
+def version_after(all_migrations: list[Migration], schema_version: int) -> int:
+    """What the database has once nothing is pending: newer code may have gone further."""
+    return max(schema_version, all_migrations[-1].number)
+
+
 def pending(all_migrations: list[Migration], schema_version: int, oldest_code: int) -> list[Migration]:
     """What is still to be applied. Raises SchemaError if this code is too old for the database."""
     if oldest_code > CODE_LEVEL:

@@ -7,7 +7,7 @@ from psycopg import sql as compose
 
 from holdfast.errors import ConfigError, SchemaError, StoreReadOnly
 from holdfast.faults import reach
-from holdfast.store.migrations import Migration, migrations, pending
+from holdfast.store.migrations import Migration, migrations, pending, version_after
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.connection import Connection, Facts
@@ -35,13 +35,14 @@ def check_server(facts: Facts, address: Address) -> None:
         )
 
 
-async def migrate(connection: Connection, address: Address) -> None:
-    """Changes nothing, and waits for nobody, where nothing is to be done.
+async def migrate(connection: Connection, address: Address) -> int:
+    """Returns the schema's version. Changes nothing, and waits for nobody, where nothing is to be done.
 
     Leaves the connection in a transaction if it fails: close it, and nothing was changed.
     """
-    if not _todo(await _read_meta(connection, address)):
-        return
+    meta = await _read_meta(connection, address)
+    if not _todo(meta):
+        return _version_after(meta)
     # A new index on years of chats takes its time, and so does waiting for the process that makes it.
     connection.deadline = asyncio.get_running_loop().time() + MIGRATION_DEADLINE_S
     timeout_ms = int(MIGRATION_DEADLINE_S * 1000)
@@ -56,6 +57,11 @@ async def migrate(connection: Connection, address: Address) -> None:
     reach("migrate.before")
     await connection.command("COMMIT")
     reach("migrate.after")
+    return _version_after(meta)
+
+
+def _version_after(meta: dict[str, int] | None) -> int:
+    return version_after(migrations("postgres"), (meta or {}).get("schema_version", 0))
 
 
 def _todo(meta: dict[str, int] | None) -> list[Migration]:

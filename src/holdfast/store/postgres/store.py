@@ -121,7 +121,7 @@ class PostgresStore(Store):
                     self.address,
                     extra={"action": "store.fsync_off"},
                 )
-            await migrate(connection, self.address)
+            self.schema_version = await migrate(connection, self.address)
         except psycopg.Error as error:
             raise self._connector.explain(error) from error
         finally:
@@ -543,6 +543,7 @@ class PostgresStore(Store):
         figures: dict[str, int | float | str | None] = {
             "store": "postgresql",
             "server_version": f"{facts.version // 10_000}.{facts.version % 10_000}" if facts else None,
+            "schema_version": self.schema_version,
             "connects": self._connector.connects,
             "clock_offset_ms": self._clock.offset_ms,
             "waiters": self.bell.waiter_count,

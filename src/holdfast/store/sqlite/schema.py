@@ -6,20 +6,22 @@ import apsw
 
 from holdfast.errors import SchemaError
 from holdfast.faults import reach
-from holdfast.store.migrations import migrations, pending
+from holdfast.store.migrations import migrations, pending, version_after
 from holdfast.store.sqlite.connection import APPLICATION_ID, WriteLock
 
 
-def migrate(connection: apsw.Connection, path: str) -> None:
+def migrate(connection: apsw.Connection, path: str) -> int:
+    """Returns the schema's version."""
     lock = WriteLock(path)
     try:
         with lock:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                _migrate(connection)
+                version = _migrate(connection)
                 reach("migrate.before")
                 connection.execute("COMMIT")
                 reach("migrate.after")
+                return version
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -28,11 +30,12 @@ def migrate(connection: apsw.Connection, path: str) -> None:
         lock.close()
 
 
-def _migrate(connection: apsw.Connection) -> None:
+def _migrate(connection: apsw.Connection) -> int:
     connection.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
     found: list[tuple[Any, ...]] = connection.execute("SELECT key, value FROM meta").fetchall()
     meta: dict[str, int] = dict(found)
-    for migration in pending(migrations("sqlite"), meta.get("schema_version", 0), meta.get("oldest_code", 0)):
+    known, version = migrations("sqlite"), meta.get("schema_version", 0)
+    for migration in pending(known, version, meta.get("oldest_code", 0)):
         try:
             connection.execute(migration.sql)
         except apsw.SQLError as error:
@@ -40,3 +43,4 @@ def _migrate(connection: apsw.Connection) -> None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (migration.number,))
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('oldest_code', ?)", (migration.oldest_code,))
     connection.pragma("application_id", APPLICATION_ID)
+    return version_after(known, version)

@@ -122,7 +122,7 @@ class SqliteStore(Store):
         connection = connect(self.path, vfs=self._vfs, synchronous=self._synchronous)
         try:
             with translated(self.path):
-                migrate(connection, self.path)
+                self.schema_version = migrate(connection, self.path)
                 check_single_machine(connection, self.path, self._host, self.options)
             return Writer(self.path, connection)
         except BaseException:
@@ -612,6 +612,7 @@ class SqliteStore(Store):
         return {
             "store": "sqlite",
             "sqlite_version": apsw.sqlite_lib_version(),
+            "schema_version": self.schema_version,
             "memory_bytes": apsw.memory_used(),  # of all SQLite in this process: page caches, 16 MB per connection
             "wal_bytes": _size(f"{self.path}-wal"),
             "wal_bytes_bound": WAL_BOUND_BYTES,
