@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from holdfast import guard_process
 from holdfast.app import App
 from holdfast.core.records import State
 from holdfast.errors import ConfigError
 from holdfast.store.base import StoreOptions
 from holdfast.store.hostlock import HostLock, is_dead
 from holdfast.tools.base import Tool, tool
-from holdfast.worker import guard_process
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
 from tests.support.programs import Program

@@ -2,7 +2,8 @@
 
     python -I -S guard_process.py MARK WORKER_PID HARD_LIMIT_S
 
-`worker/guard.py` starts it, one per worker. It imports nothing of holdfast, so that it is up in 20 ms.
+`worker/guard.py` starts it, one per worker. It imports nothing of holdfast, so that it is up in 20 ms; it stands at
+the bottom of holdfast because `tools/processes.py` looks at processes, and proves whose they are, with the same eyes.
 
 Standard input is a pipe whose write end only the worker has. Its lines:
 
@@ -37,6 +38,10 @@ import time
 if sys.platform != "linux":
     import subprocess
 
+TYPE_CHECKING = False  # as in typing, which would cost this program half of its start
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 VARIABLE = "HOLDFAST_MARK"
 TERM_S = 2.0
 WORK_S = 10
@@ -70,8 +75,11 @@ class Seen:
 
 if sys.platform == "linux":
 
-    def look() -> list[Seen]:
-        return [seen for name in os.listdir("/proc") if name.isdigit() and (seen := look_at(int(name)))]
+    def glance() -> "Iterator[Seen]":
+        """One process after the other, so that who must not block for long can pause between them."""
+        for name in os.listdir("/proc"):
+            if name.isdigit() and (seen := look_at(int(name))):
+                yield seen
 
     def look_at(pid: int) -> "Seen | None":
         try:
@@ -98,8 +106,8 @@ if sys.platform == "linux":
 
 else:
 
-    def look() -> list[Seen]:
-        return _ps("-A")
+    def glance() -> "Iterator[Seen]":
+        yield from _ps("-A")
 
     def look_at(pid: int) -> "Seen | None":
         found = _ps("-p", str(pid))
@@ -223,7 +231,7 @@ class Reaper:
         members: dict[int, list[Seen]] = {}
         ours: set[int] = set()
         others: list[Seen] = []
-        for seen in look():
+        for seen in glance():
             if seen.pid == seen.pgid and same(self._groups.get(seen.pgid, -1), seen.start):
                 ours.add(seen.pgid)
             if not seen.dead and seen.pid != os.getpid():

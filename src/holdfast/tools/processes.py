@@ -1,0 +1,251 @@
+"""Child processes of tools: started in a session of their own under the worker's guard, ended for certain.
+
+    child = start(argv, children=context.children)     # its leader; the whole group is ours
+    await child.exited()                               # its leader is gone; what it left may still run
+    await child.end()                                  # TERM to all, KILL after 2 s; nobody is left
+
+`end` is free within three seconds, whatever the processes do. It finds the group by its number, which the kernel
+keeps from others until we have reaped the leader, and escapees (`setsid`) by a mark of this child in their
+environment. What it cannot find is what the guard cannot find either (`guard_process.py`): an escapee that also
+cleared its environment. On macOS the leader is reaped before its group is looked for, and the system hides the
+environment of its own programs.
+
+A child gets a minimal environment, so that no secret of the worker's is in it, and no terminal. There is no thread:
+the loop watches the child's pidfd, or looks every few milliseconds where there are none.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.core.records import Frozen
+from holdfast.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
+from holdfast.ids import new_id
+from holdfast.tools.capture import Kept, Reader
+from holdfast.tools.context import Children, ToolContext
+
+CHILD_VARIABLE = "HOLDFAST_CHILD"
+FREE_S = 2.8  # after which nobody waits for the end of a child any more; it is still brought about
+LINGER_S = 0.25  # for what outlives its leader and still holds the output, such as a `tee`, to say its last
+LOOK_CHUNK = 32  # processes looked at (27 µs each) before others get their turn
+INHERITED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+PATH_DEFAULT = "/usr/local/bin:/usr/bin:/bin"
+
+_endings: "set[asyncio.Task[None]]" = set()  # the loop itself keeps no task alive
+
+
+def keep(ending: "asyncio.Task[None]") -> None:
+    """Until it is done, whether anybody waits for it or not."""
+    _endings.add(ending)
+    ending.add_done_callback(_endings.discard)
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a child may know: where things are, who and where the user is, in which language; and `extra`."""
+    found = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
+    # A relative entry would let the working directory, which a model writes to, bring programs of its own.
+    folders = [folder for folder in found.get("PATH", "").split(os.pathsep) if folder.startswith("/")]
+    found["PATH"] = os.pathsep.join(folders) or PATH_DEFAULT
+    return {**found, **(extra or {})}
+
+
+class Child:
+    """A child that was started, with everything it starts. Belongs to the event loop that started it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", mark: str, children: Children | None) -> None:
+        self._process = process
+        self.pid = process.pid
+        self._start = start_of(self.pid)
+        self._mark = f"{CHILD_VARIABLE}={mark}".encode()
+        self._children = children
+        self._loop = asyncio.get_running_loop()
+        self._exited = asyncio.Event()
+        self._asked: set[int] = set()
+        self._ending: asyncio.Task[None] | None = None
+        self._pidfd = -1
+        self._watch()
+
+    async def exited(self) -> None:
+        """Until its leader has ended, whatever became of its output. Not reaped before `end`."""
+        await self._exited.wait()
+
+    @property
+    def returncode(self) -> int | None:
+        """As subprocess has it: minus the signal that ended it. Known after `end`."""
+        return self._process.returncode
+
+    async def end(self) -> bool:
+        """Nothing of it is left; False if the kernel keeps a process so long that it was not waited for. To be called
+        however the child ends. A caller that is cancelled meanwhile changes nothing.
+        """
+        if self._ending is None:
+            self._signal_group(signal.SIGTERM)
+            self._ending = self._loop.create_task(self._end())
+            keep(self._ending)
+        done, _ = await asyncio.wait((self._ending,), timeout=FREE_S)
+        return bool(done)
+
+    # --- its exit -----------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # macOS, an old kernel, a sandbox
+            self._poll(PAUSE_S)
+        else:
+            self._loop.add_reader(self._pidfd, self._on_exit)
+
+    def _poll(self, pause_s: float) -> None:
+        if self._process.poll() is not None:
+            self._exited.set()
+        else:
+            self._loop.call_later(pause_s, self._poll, min(2 * pause_s, PAUSE_MAX_S))
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self._exited.set()
+
+    # --- its end ------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        kill_at = time.monotonic() + TERM_S
+        signum = signal.SIGTERM
+        pause_s, in_vain = PAUSE_S, 0
+        while True:
+            if signum != signal.SIGKILL and time.monotonic() >= kill_at:
+                signum, pause_s = signal.SIGKILL, PAUSE_S
+            in_vain = 0 if await self._signal_all(signum) else in_vain + 1
+            if in_vain >= LOOKS_IN_VAIN and self._exited.is_set():
+                break
+            await asyncio.sleep(min(pause_s, max(0.0, kill_at - time.monotonic()) or pause_s))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        self._process.wait()
+        if self._children is not None:
+            self._children.remove(self.pid)
+
+    async def _signal_all(self, signum: signal.Signals) -> bool:
+        """One look at the processes of this host; whether any of them is ours and lives."""
+        group, escapees = False, []
+        for count, seen in enumerate(glance()):
+            if not seen.dead and seen.start >= self._start:
+                if seen.pgid == self.pid:
+                    group = True
+                elif seen.carries(self._mark):
+                    escapees.append(seen.pid)
+            if count % LOOK_CHUNK == LOOK_CHUNK - 1:
+                await asyncio.sleep(0)
+        if group:
+            self._signal_group(signum)
+        for pid in escapees:
+            if signum == signal.SIGKILL or pid not in self._asked:
+                self._asked.add(pid)
+                send(pid, signum, self._mark)
+        return group or bool(escapees)
+
+    def _signal_group(self, signum: signal.Signals) -> None:
+        """Safe while the leader is not reaped: until then the number is nobody else's."""
+        if signum == signal.SIGKILL or self.pid not in self._asked:
+            self._asked.add(self.pid)
+            with suppress(OSError):  # just gone
+                os.killpg(self.pid, signum)
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    children: Children | None,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+) -> Child:
+    """`env` is all of its environment but the marks; by default the minimal one. Raises OSError if it cannot be."""
+    mark = new_id("child")
+    marks = {CHILD_VARIABLE: mark, **(children.environment if children is not None else {})}
+    process = subprocess.Popen(
+        argv,
+        cwd=cwd,
+        env={**(environment() if env is None else env), **marks},
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+    try:
+        if children is not None:
+            children.add(process.pid)
+        return Child(process, mark, children)
+    except BaseException:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+
+
+class Ended(Frozen):
+    """How a command ended. `returncode` is None if the kernel had not let go of it when we stopped waiting."""
+
+    returncode: int | None
+    output: str
+    timed_out: bool
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    context: ToolContext,
+    deadline_s: float,
+    bytes_max: int,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    heard: Callable[[bytes], None] | None = None,
+    cut_off: Callable[[], None] | None = None,
+) -> Ended:
+    """Run a command to its end, with standard output and error as one stream and nothing to read. It ends with all
+    that it started: at its own end, at the deadline, or when the caller is cancelled; `cut_off` is called for
+    these two.
+    """
+    kept = Kept(bytes_max)
+    ours, theirs = os.pipe()
+    try:
+        child = start(argv, children=context.children, cwd=cwd, env=env, stdout=theirs, stderr=theirs)
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    over = timed_out = False
+    reader = Reader(ours, kept, heard)
+    try:
+        async with asyncio.timeout(deadline_s):
+            await child.exited()
+            over = True
+        await reader.ended(LINGER_S)
+    except TimeoutError:
+        timed_out = True
+    finally:
+        if not over and cut_off is not None:
+            cut_off()
+        await child.end()
+        reader.close()
+    return Ended(returncode=child.returncode, output=kept.text, timed_out=timed_out)
+
+
+def cause_of(returncode: int) -> str:
+    """The signal that ended a process, in words."""
+    number = -returncode
+    if number not in signal.valid_signals():
+        return f"a signal: number {number}"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    hint = ", perhaps by the system for want of memory" if number == signal.SIGKILL else ""
+    return f"a signal: {(signal.strsignal(number) or name).lower()} ({name}){hint}"
