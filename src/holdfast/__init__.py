@@ -17,12 +17,14 @@ __all__ = [
     "Hook",
     "ModelDeadlines",
     "RetryPolicy",
+    "ShellPolicy",
     "StoreOptions",
     "Tool",
     "ToolContext",
     "Veto",
     "__version__",
     "diagnostics",
+    "shell_tool",
     "tool",
 ]
 
@@ -46,11 +48,13 @@ _HOMES: dict[str, str] = {
     "Hook": "holdfast.worker.hooks",
     "ModelDeadlines": "holdfast.core.deadlines",
     "RetryPolicy": "holdfast.core.retry",
+    "ShellPolicy": "holdfast.tools.shell_policy",
     "StoreOptions": "holdfast.store.base",
     "Tool": "holdfast.tools.base",
     "ToolContext": "holdfast.tools.context",
     "Veto": "holdfast.worker.hooks",
     "diagnostics": "holdfast.app",
+    "shell_tool": "holdfast.tools.shell",
     "tool": "holdfast.tools.base",
 }
 
@@ -63,6 +67,8 @@ if TYPE_CHECKING:
     from holdfast.store.base import StoreOptions
     from holdfast.tools.base import Tool, tool
     from holdfast.tools.context import ToolContext
+    from holdfast.tools.shell import shell_tool
+    from holdfast.tools.shell_policy import ShellPolicy
     from holdfast.worker.agents import Agent
     from holdfast.worker.hooks import Arguments, Ask, Hook, Veto
 else:  # a type checker would take every misspelt name for a real one

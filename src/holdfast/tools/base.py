@@ -19,6 +19,9 @@ from holdfast.tools.context import ToolContext
 
 TOOL_DEADLINE_S = 300.0
 OUTPUT_BYTES_MAX = 1 << 20
+# Asked before each call, with its arguments: the question that a person has to answer, or None. It is isolated like a
+# hook, so it may be slow or fail, and then a person is asked. By raising ToolFailed it denies the call, in its words.
+Approval = Callable[[dict[str, Any], ToolContext], str | None]
 CAUSES_MAX = 10  # of a tool's error that are told
 
 
@@ -50,7 +53,7 @@ class Tool(Frozen):
     replay: Replay = Replay.UNSAFE
     deadline_s: float = TOOL_DEADLINE_S
     output_bytes_max: int = OUTPUT_BYTES_MAX
-    needs_approval: bool = False
+    needs_approval: bool | Approval = False
     on_unknown: OnUnknown = "tell_model"
     # Instead of a body: to whom the call is handed, and when. For our own tools: it runs on the event loop, so
     # it must not wait for anything.
@@ -78,8 +81,9 @@ def tool(
     replay: Replay | str = Replay.UNSAFE,
     deadline_s: float = TOOL_DEADLINE_S,
     output_bytes_max: int = OUTPUT_BYTES_MAX,
-    needs_approval: bool = False,
+    needs_approval: bool | Approval = False,
     on_unknown: OnUnknown = "tell_model",
+    description: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -91,8 +95,9 @@ def tool(
     replay: Replay | str = Replay.UNSAFE,
     deadline_s: float = TOOL_DEADLINE_S,
     output_bytes_max: int = OUTPUT_BYTES_MAX,
-    needs_approval: bool = False,
+    needs_approval: bool | Approval = False,
     on_unknown: OnUnknown = "tell_model",
+    description: str | None = None,
 ) -> Any:
     """Make a tool of a function: `@tool` or `@tool(replay="pure")`.
 
@@ -106,7 +111,7 @@ def tool(
         context_parameter, schema, validate = signature_of(function)
         return Tool(
             name=name or function.__name__,
-            description=inspect.getdoc(function) or "",
+            description=inspect.getdoc(function) or "" if description is None else description,
             schema=schema,
             function=function,
             validate=validate,

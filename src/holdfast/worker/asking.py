@@ -176,7 +176,7 @@ class Asking:
         if tool is None or call.cut:
             return ev.PlannedCall(id=call.call_id)
         hooked = any(hook.point == "before_tool" for hook in self._grip.hooks)
-        guarded = hooked or tool.needs_approval or tool.delegate is not None
+        guarded = hooked or tool.needs_approval is not False or tool.delegate is not None
         return ev.PlannedCall(
             id=call.call_id,
             replay=tool.replay,

@@ -153,7 +153,7 @@ class Calling:
 
     async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[ev.Event] | _Ready":
         grip = self._grip
-        question = f"Run {call.name}?" if tool.needs_approval else None
+        question = f"Run {call.name}?" if tool.needs_approval is True else None
         expires_at = None
         changed = None
         for verdict in await grip.run_hooks("before_tool", part, _with_arguments):
@@ -171,11 +171,36 @@ class Calling:
                     changed = text
                 case _:
                     continue
+        match await self._ask_tool(call, tool, part.arguments if changed is None else changed):
+            case ToolFailed() as denied:
+                return [ev.Refuse(by=grip.by, call_id=call.id, content=storable(str(denied)), denied=True)]
+            case str(own):
+                question = question or storable(own)
         if question is None:
             return _Ready(arguments=changed)
         return [
             ev.AskApproval(by=grip.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
         ]
+
+    async def _ask_tool(self, call: Call, tool: Tool, arguments: str) -> str | ToolFailed | None:
+        """What a tool that decides for itself says of these very arguments. One that cannot say: ask."""
+        decide = tool.needs_approval
+        if isinstance(decide, bool):
+            return None
+        context = self._context(call)
+
+        def ask() -> str | ToolFailed | None:
+            try:
+                values = tool.validate(arguments)
+            except ToolFailed:
+                return None  # they do not fit: the call fails before it does anything
+            try:
+                return decide(values, context)
+            except ToolFailed as denied:
+                return denied
+
+        answer: str | ToolFailed | HookFailed | None = await self._grip.shared.hooks.judge(tool.name, ask)
+        return f"Run {tool.name}? ({answer.error})" if isinstance(answer, HookFailed) else answer
 
     # --- bodies -----------------------------------------------------------------------------------------
 

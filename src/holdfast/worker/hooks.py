@@ -132,6 +132,10 @@ class Hooks:
         """What an agent's `deps` makes for a chat, under the same deadline and isolation as a hook."""
         return await self._isolated("deps", HOOK_DEADLINE_S, lambda: self._call(make, context))
 
+    async def judge(self, label: str, decide: Callable[[], Any]) -> Any:
+        """What a tool says about a call of its own, under the same deadline and isolation as a hook."""
+        return await self._isolated(f"approval of {label}", HOOK_DEADLINE_S, lambda: self._call(decide))
+
     async def _run_one(self, hook: Hook, about: Any, context: RunContext) -> Any:
         label = f"hook {hook.label}"
         if self._suspended.get(hook, 0.0) > time.monotonic():

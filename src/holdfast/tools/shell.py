@@ -1,0 +1,197 @@
+"""The shell tool: one command line, run by the shell, ended with all that it started.
+
+The command runs in a session of its own under the worker's guard (`tools/processes.py`), with a minimal environment,
+no terminal and nothing to read. Its output streams to clients while it runs; head and tail of it are the result, with
+the exit code. A stop or the deadline ends the whole of it. Whether it may run at all is the policy's to say
+(`tools/shell_policy.py`).
+
+`through` runs it inside of something else, such as `("docker", "exec", "-i", NAME)`. Then a kill reaches only the
+client, so the command carries a mark of its own in there, and a second exec ends by it what the client left. That
+needs `sh`, `env`, `tr`, `grep` and /proc inside. What lingers in there: whatever runs when the worker is killed (the
+guard cannot reach it), when the container's server does not answer, when it cleared its environment or belongs to
+another user; and what a command that ended by itself left in the background.
+"""
+
+import asyncio
+import codecs
+import shlex
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from holdfast.core.records import OnUnknown, Replay
+from holdfast.errors import ConfigError, ToolFailed
+from holdfast.ids import new_id
+from holdfast.tools import processes
+from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
+from holdfast.tools.context import ToolContext, tool_context
+from holdfast.tools.shell_policy import ShellPolicy
+
+SHELL_DEADLINE_S = 1800.0
+OWN_END_S = 5.0  # the shell ends its command at its deadline, and tells what it said; a body that fails to is cut off
+PROGRESS_BYTES_MAX = 262_144  # beyond that clients hear no more of it while it runs; see worker/progress.py
+INSIDE_VARIABLE = "HOLDFAST_INSIDE"
+INSIDE_S = 10.0
+
+# $1 is the entry to look for. A round tells whether it found any. Its own processes do not carry the mark.
+_END_INSIDE = """
+round() {
+  found=1
+  for folder in /proc/[0-9]*; do
+    if tr '\\0' '\\n' 2>/dev/null <"$folder/environ" | grep -qxF "$2"; then
+      kill -"$1" "${folder#/proc/}" 2>/dev/null && found=0
+    fi
+  done 2>/dev/null
+  return $found
+}
+round TERM "$1" || exit 0
+tries=0
+while round 0 "$1"; do
+  tries=$((tries + 1))
+  if [ $tries -gt 20 ]; then round KILL "$1"; fi
+  if [ $tries -gt 60 ]; then exit 1; fi
+  sleep 0.1 2>/dev/null || sleep 1
+done
+"""
+
+
+def shell_tool(
+    *,
+    root: str | Path,
+    policy: ShellPolicy | None,
+    environment: Mapping[str, str] | None = None,
+    deadline_s: float = SHELL_DEADLINE_S,
+    output_bytes_max: int = OUTPUT_BYTES_MAX,
+    bash: bool = False,
+    through: Sequence[str] = (),
+    name: str = "shell",
+    replay: Replay | str = Replay.UNSAFE,
+    on_unknown: OnUnknown = "tell_model",
+) -> Tool:
+    """A tool that runs command lines in `root`. Without a policy (None) it runs whatever the model says.
+
+    `environment` is added to the minimal one. With `through`, `root` is a folder in there.
+    """
+    if not through and not Path(root).is_dir():
+        raise ConfigError(f"tool {name!r}: its root {str(root)!r} is not a folder: make it, or name another")
+    shell = "bash" if bash else "/bin/sh"
+    runner = _Shell(str(root), environment or {}, deadline_s, output_bytes_max, shell, tuple(through))
+
+    async def run(command: Annotated[str, Field(description="The command line.")]) -> str:
+        return await runner.run(command, tool_context())
+
+    made: Tool = tool(
+        name=name,
+        replay=replay,
+        deadline_s=deadline_s + OWN_END_S,
+        output_bytes_max=output_bytes_max + 1_000,  # its words about the end are not output
+        needs_approval=policy.bind(None if through else Path(root)) if policy is not None else False,
+        on_unknown=on_unknown,
+        description=(
+            f"Run a command line with {shell} in {root}. Standard output and error come back as one text, then the "
+            f"exit code. It cannot ask anything, ends after {deadline_s:g} s, and nothing it starts outlives it."
+        ),
+    )(run)
+    return made
+
+
+class _Shell:
+    def __init__(
+        self,
+        root: str,
+        environment: Mapping[str, str],
+        deadline_s: float,
+        bytes_max: int,
+        shell: str,
+        through: tuple[str, ...],
+    ) -> None:
+        self._root = root
+        self._environment = dict(environment)
+        self._deadline_s = deadline_s
+        self._bytes_max = bytes_max
+        self._shell = shell
+        self._through = through
+
+    async def run(self, command: str, context: ToolContext) -> str:
+        if "\x00" in command:
+            raise ToolFailed("A command line cannot hold a NUL character.")
+        done = await (self._run_inside(command, context) if self._through else self._run_here(command, context))
+        output = done.output if done.output.endswith("\n") or not done.output else f"{done.output}\n"
+        if done.timed_out:
+            raise ToolFailed(f"{output}[timed out after {self._deadline_s:g} s; it was ended]")
+        return f"{output}[{_end_of(done.returncode)}]"
+
+    async def _run_here(self, command: str, context: ToolContext) -> processes.Ended:
+        return await processes.run(
+            [self._shell, "-c", command],
+            context=context,
+            deadline_s=self._deadline_s,
+            bytes_max=self._bytes_max,
+            cwd=self._root,
+            env=processes.environment(self._environment),
+            heard=_Telling(context).hear,
+        )
+
+    async def _run_inside(self, command: str, context: ToolContext) -> processes.Ended:
+        entry = f"{INSIDE_VARIABLE}={new_id('inside')}"
+        settings = [f"{name}={value}" for name, value in self._environment.items()]
+        # In a shell of its own, so that no command line can be read as part of the change of folder.
+        inside = f"cd {shlex.quote(self._root)} && exec {shlex.quote(self._shell)} -c {shlex.quote(command)}"
+        endings: list[asyncio.Task[None]] = []
+        try:
+            return await processes.run(
+                [*self._through, "env", *settings, entry, "sh", "-c", inside],
+                context=context,
+                deadline_s=self._deadline_s,
+                bytes_max=self._bytes_max,
+                heard=_Telling(context).hear,
+                cut_off=lambda: endings.append(self._end_inside(entry, context)),
+            )
+        finally:
+            if endings:  # begun at the same time as the end of the client, and as bounded
+                await asyncio.wait(endings, timeout=processes.FREE_S)
+
+    def _end_inside(self, entry: str, context: ToolContext) -> "asyncio.Task[None]":
+        """Brought to its end even if nobody waits for it any more."""
+        work = processes.run(
+            [*self._through, "sh", "-c", _END_INSIDE, "sh", entry],
+            context=context,
+            deadline_s=INSIDE_S,
+            bytes_max=1_000,
+        )
+        task = asyncio.get_running_loop().create_task(_quietly(work))
+        processes.keep(task)
+        return task
+
+
+async def _quietly(work: Any) -> None:
+    with suppress(OSError, RuntimeError):  # its client is gone, or the guard is: the docs say what lingers then
+        await work
+
+
+class _Telling:
+    """Passes output on as progress: as text, whole characters, up to a limit."""
+
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._told = 0
+
+    def hear(self, data: bytes) -> None:
+        if self._told < PROGRESS_BYTES_MAX:
+            self._told += len(data)
+            self._context.progress(self._decoder.decode(data))
+
+
+def _end_of(returncode: int | None) -> str:
+    if returncode is None:
+        return "it ended, but the system has not let go of it"
+    if returncode < 0:
+        return f"ended by {processes.cause_of(returncode)}"
+    if returncode - 128 in signal.valid_signals():  # as shells report the last of their own children
+        return f"exit code {returncode}, as after {processes.cause_of(128 - returncode)}"
+    return f"exit code {returncode}"

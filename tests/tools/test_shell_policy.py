@@ -1,0 +1,257 @@
+"""Which command lines run unasked: a table of harmless ones, and one of hostile ones with what each got."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.records import CallState, Message, State, ToolResult
+from holdfast.errors import ConfigError, ToolFailed
+from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.tools.context import ToolContext
+from holdfast.tools.shell import shell_tool
+from holdfast.tools.shell_policy import COMMAND_CHARS_MAX, ShellPolicy
+from holdfast.worker.agents import Agent
+from holdfast.worker.hooks import Arguments, Hook
+from tests.support.turns import rested, running
+
+POLICY = ShellPolicy(
+    allow=[("ls",), ("git", "status"), ("git", "log"), ("echo",), ("cat",), ("grep",), ("head",), ("cd",)]
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with a file, a link out of it, and a pipe."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "notes.txt").write_text("notes")
+    (tmp_path / "outside.txt").write_text("outside")
+    (root / "link.txt").symlink_to(tmp_path / "outside.txt")
+    (root / "up").symlink_to(tmp_path)
+    return root
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls",
+        "  ls -la  ",
+        "git status --short",
+        "git log -1 --format=%H HEAD~2 HEAD^",
+        "ls src/*.py tests/test_?.py",
+        "echo 'a; rm -rf /' \"b && c\" d'e'\"f\"",
+        "echo '$(id)' '`id`' '>' '&' '\\'",
+        "git status && ls | head -n 3; echo done || cat notes.txt",
+        "ls\ngit status\n",
+        "cat notes.txt > copy.txt 2>&1",
+        "cat < notes.txt",
+        "grep -r needle . 2>/dev/null",
+        "echo x >> new/../copy.txt",
+        "echo 'é ü'",
+    ],
+)
+def test_a_plain_command_that_begins_with_an_allowed_prefix_runs_unasked(command: str, root: Path) -> None:
+    assert POLICY.objection(command, root) is None
+
+
+HOSTILE = [
+    # other programs, and other ways to name them
+    ("rm -rf /", "`rm -rf` is not allowed"),
+    ("git push", "`git push` is not allowed"),
+    ("git -c core.pager=id status", "`git -c` is not allowed"),
+    ("git", "`git` is not allowed"),
+    ("./ls", "`./ls` is not allowed"),
+    ("/bin/ls", "`/bin/ls` is not allowed"),
+    ("l?", "`l?` is not allowed"),
+    ("git stat*", "`git stat*` is not allowed"),
+    ("ls; rm x", "`rm x` is not allowed"),
+    ("ls && rm x", "`rm x` is not allowed"),
+    ("ls || rm x", "`rm x` is not allowed"),
+    ("ls | sh", "`sh` is not allowed"),
+    ("ls\nrm x", "`rm x` is not allowed"),
+    ("ls\r\nrm x", "control characters"),
+    ("ls\x00rm x", "control characters"),
+    ("sh -c ls", "`sh -c` is not allowed"),
+    ("env -i ls", "`env -i` is not allowed"),
+    ("env ls", "`env ls` is not allowed"),
+    ("exec ls", "`exec ls` is not allowed"),
+    ("command ls", "`command ls` is not allowed"),
+    ("eval ls", "`eval ls` is not allowed"),
+    (". ./x", "`. ./x` is not allowed"),
+    ("echo cm0gLXJmIC8= | base64 -d | sh", "`base64 -d` is not allowed"),
+    ("xargs rm < notes.txt", "`xargs rm` is not allowed"),
+    # expansion
+    ("$SHELL -c id", "simple expansion"),
+    ("${X}ls", "expansion"),
+    ("ls $HOME", "simple expansion"),
+    ("ls $(id)", "command substitution"),
+    ("ls `id`", "command substitution"),
+    ('ls "$(id)"', "a string that the shell changes"),
+    ('ls "`id`"', "a string that the shell changes"),
+    ('ls "a\\$b"', "a string that the shell changes"),
+    ("ls $'\\x2d\\x6c'", "ansi c string"),
+    ('ls $"x"', "`$`"),
+    ("ls <(id)", "process substitution"),
+    ("echo $((1+1))", "arithmetic expansion"),
+    ("ls {a,b}", "is not plain"),
+    ("ls ~root", "is not plain"),
+    ("l\\s", "is not plain"),
+    ("ls \\\n-l", "between its words"),
+    ("r''m x", "`rm x` is not allowed"),
+    ("'rm' x", "`rm x` is not allowed"),
+    ("ls\u00a0-l", "is not plain"),
+    # settings that change what an allowed program does
+    ("LD_PRELOAD=./x.so ls", "variable assignment"),
+    ("PATH=. ls", "variable assignment"),
+    ("X=1", "variable assignment"),
+    ("export PATH=.; ls", "declaration command"),
+    ("alias ls=rm; ls", "`alias ls=rm` is not allowed"),
+    ("ls() { rm x; }; ls", "function definition"),
+    # other constructs
+    ("ls &", "`&`"),
+    ("ls & rm x", "`&`"),
+    ("(ls)", "subshell"),
+    ("{ ls; }", "compound statement"),
+    ("! ls", "negated command"),
+    ("if ls; then ls; fi", "if statement"),
+    ("for x in a; do ls; done", "for statement"),
+    ("while ls; do ls; done", "while statement"),
+    ("case x in x) ls;; esac", "case statement"),
+    ("[[ -f x ]]", "test command"),
+    ("ls # rm", "comment"),
+    ("ls |& cat", "`|&`"),
+    ("cat <<EOF\n$(id)\nEOF", "heredoc redirect"),
+    ("cat <<'EOF'\nx\nEOF", "heredoc redirect"),
+    ("cat <<< x", "herestring redirect"),
+    # redirections
+    ("echo x > /etc/passwd", "no plain file under the root"),
+    ("echo x > ../outside.txt", "no plain file under the root"),
+    ("echo x > link.txt", "no plain file under the root"),
+    ("echo x > up/outside.txt", "no plain file under the root"),
+    ("cat < /etc/passwd", "no plain file under the root"),
+    ("echo x > /dev/tcp/10.0.0.1/80", "no plain file under the root"),
+    ("echo x > /dev/sda", "no plain file under the root"),
+    ("echo x > .", "no plain file under the root"),
+    ("cd .. && echo x > notes.txt", "redirects to or from `notes.txt`"),
+    ("echo x > $X", "simple expansion"),
+    ("echo x > *.txt", "redirects to or from `*.txt`"),
+    ("echo x &> notes.txt", "the redirection `&>`"),
+    ("echo x >& notes.txt", "the redirection `>&`"),
+    ("echo x >| notes.txt", "the redirection `>|`"),
+    ("cat 3<> notes.txt", ""),
+    ("git > x push", "can be read in two ways"),
+    ("> notes.txt", "there is no command in it"),
+    # what is no command at all
+    ("", "there is no command in it"),
+    ("   ", "there is no command in it"),
+    ("ls 'x", "cannot be parsed"),
+    ("ls )", "cannot be parsed"),
+    ("ls &&", "cannot be parsed"),
+    ("ls \ud800", "not text"),
+    ("ls " + "x" * COMMAND_CHARS_MAX, "characters"),
+    ("ls" + " && ls" * 1_000, None),  # long, and harmless: no limit of the interpreter is met
+]
+
+
+@pytest.mark.parametrize(("command", "objection"), HOSTILE, ids=lambda value: repr(value)[:40])
+def test_a_hostile_line_is_not_run_unasked(command: str, objection: str | None, root: Path) -> None:
+    said = POLICY.objection(command, root)
+    if objection is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert objection in said
+
+
+def test_without_a_root_no_file_is_redirected_to() -> None:
+    assert POLICY.objection("ls 2>/dev/null >&2") is None
+    assert POLICY.objection("ls > notes.txt") is not None
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [("sh",), ("/bin/bash",), ("sh", "-c"), ("env",), ("env", "X=1"), ("timeout", "5"), ("xargs",), ("sudo", "-n")],
+)
+def test_a_prefix_that_allows_every_program_is_a_mistake(prefix: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="every program"):
+        ShellPolicy(allow=[prefix])
+
+
+@pytest.mark.parametrize("prefix", ["ls", (), ("",)])
+def test_a_prefix_is_a_tuple_of_words(prefix: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="a tuple of words"):
+        ShellPolicy(allow=[prefix])
+    ShellPolicy(allow=[("sudo", "systemctl", "status"), ("bash", "run.sh")])
+
+
+def test_where_nobody_is_there_to_be_asked_it_is_denied(root: Path) -> None:
+    alone = ToolContext(metadata={"unattended": True})
+    with pytest.raises(ToolFailed, match=r"nobody is there to be asked, and `rm x` is not allowed"):
+        POLICY.bind(root)({"command": "rm x"}, alone)
+    assert POLICY.bind(root)({"command": "ls"}, alone) is None
+    patient = ShellPolicy(unattended="ask")
+    for context in (alone, ToolContext()):
+        assert "Run this command?" in (patient.bind(root)({"command": "rm x"}, context) or "")
+
+
+# --- in a chat ---------------------------------------------------------------------------------------
+
+
+def agent(root: Path, command: str, *hooks: Hook) -> Agent:
+    model = ScriptedModel([Call(name="shell", arguments={"command": command})], "Done.")
+    return Agent("a", model, tools=[shell_tool(root=root, policy=POLICY)], hooks=hooks)
+
+
+def result_of(messages: list[Message]) -> ToolResult:
+    (found,) = [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
+    return found
+
+
+async def test_an_allowed_command_runs_at_once(store_url: str, root: Path) -> None:
+    async with running(store_url, agent(root, "cat notes.txt")) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        assert result_of(await chat.messages()).content == "notes\n[exit code 0]"
+
+
+async def test_another_command_waits_for_a_person_and_runs_when_approved(store_url: str, root: Path) -> None:
+    async with running(store_url, agent(root, "rm notes.txt")) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.WAITING
+        (call,) = (await chat.snapshot()).calls
+        assert call.state is CallState.ASKING
+        assert "`rm notes.txt` is not allowed" in (call.question or "")
+        assert (root / "notes.txt").exists()
+        await chat.approve(call.id)
+        assert await rested(chat) is State.IDLE
+        assert not (root / "notes.txt").exists()
+
+
+async def test_in_an_unattended_chat_the_model_is_told_that_it_was_denied(store_url: str, root: Path) -> None:
+    async with running(store_url, agent(root, "rm notes.txt")) as (app, _):
+        chat = await app.create("a", "go", metadata={"unattended": True})
+        assert await rested(chat) is State.IDLE
+        assert "nobody is there to be asked" in result_of(await chat.messages()).content
+        assert (root / "notes.txt").exists()
+
+
+async def test_the_policy_judges_what_a_hook_made_of_the_arguments(store_url: str, root: Path) -> None:
+    hook = Hook("before_tool", lambda call, context: Arguments(text='{"command": "rm notes.txt"}'))
+    async with running(store_url, agent(root, "ls", hook)) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.WAITING
+        assert (root / "notes.txt").exists()
+
+
+async def test_a_tool_that_cannot_say_whether_it_may_run_asks(store_url: str, root: Path) -> None:
+    def decide(arguments: dict[str, object], context: ToolContext) -> str | None:
+        raise RuntimeError("no idea")
+
+    made = replace(shell_tool(root=root, policy=None), needs_approval=decide)
+    model = ScriptedModel([Call(name="shell", arguments={"command": "ls"})], "Done.")
+    async with running(store_url, Agent("a", model, tools=[made])) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.WAITING
+        (call,) = (await chat.snapshot()).calls
+        assert "no idea" in (call.question or "")
