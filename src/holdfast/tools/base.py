@@ -7,7 +7,7 @@ body raises or returns becomes text: a tool can fail, it cannot fail the chat.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, get_type_hints, overload
+from typing import Any, Literal, get_type_hints, overload
 
 import msgspec
 from msgspec import Raw
@@ -22,6 +22,7 @@ OUTPUT_BYTES_MAX = 1 << 20
 # Asked before each call, with its arguments: the question that a person has to answer, or None. It is isolated like a
 # hook, so it may be slow or fail, and then a person is asked. By raising ToolFailed it denies the call, in its words.
 Approval = Callable[[dict[str, Any], ToolContext], str | None]
+Isolation = Literal["none", "process"]
 CAUSES_MAX = 10  # of a tool's error that are told
 
 
@@ -58,6 +59,7 @@ class Tool(Frozen):
     # Instead of a body: to whom the call is handed, and when. For our own tools: it runs on the event loop, so
     # it must not wait for anything.
     delegate: "Callable[[dict[str, Any], ToolContext, int], Delegation | Spawned] | None" = None
+    elsewhere: "Callable[[dict[str, Any], ToolContext], Awaitable[str]] | None" = None  # runs the body, isolated
 
     @property
     def is_async(self) -> bool:
@@ -83,6 +85,8 @@ def tool(
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     needs_approval: bool | Approval = False,
     on_unknown: OnUnknown = "tell_model",
+    isolation: Isolation = "none",
+    environment: Sequence[str] = (),
     description: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
@@ -97,18 +101,33 @@ def tool(
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     needs_approval: bool | Approval = False,
     on_unknown: OnUnknown = "tell_model",
+    isolation: Isolation = "none",
+    environment: Sequence[str] = (),
     description: str | None = None,
 ) -> Any:
     """Make a tool of a function: `@tool` or `@tool(replay="pure")`.
 
     The schema comes from its type hints, the description from its docstring. A parameter annotated with `ToolContext`
     gets the call's context and is not part of the schema.
+
+    With `isolation="process"` each call's body runs in a process of its own, which a stop or the deadline ends even
+    if it blocks. It must be a function of a module; it gets a minimal environment and the variables that
+    `environment` names. See docs/how-to/shell.md.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
         if deadline_s <= 0:
             raise ConfigError(f"tool {function.__name__!r}: deadline_s must be above 0, it is {deadline_s}")
         context_parameter, schema, validate = signature_of(function)
+        elsewhere = None
+        if isolation == "process":
+            from holdfast.tools.isolation import Isolated  # noqa: PLC0415  subprocess and all: only who wants it pays
+
+            elsewhere = Isolated(function, context_parameter, output_bytes_max, environment).run
+        elif isolation != "none":
+            raise ConfigError(
+                f"tool {function.__name__!r}: isolation is {isolation!r}; it can be 'none' or 'process'"
+            )
         return Tool(
             name=name or function.__name__,
             description=inspect.getdoc(function) or "" if description is None else description,
@@ -121,6 +140,7 @@ def tool(
             output_bytes_max=output_bytes_max,
             needs_approval=needs_approval,
             on_unknown=on_unknown,
+            elsewhere=elsewhere,
         )
 
     return make if function is None else make(function)
@@ -185,6 +205,8 @@ async def call_tool(
     if tool.context_parameter is not None:
         values[tool.context_parameter] = context
     try:
+        if tool.elsewhere is not None:
+            return await tool.elsewhere(values, context)
         if tool.is_async:
             result = await tool.function(**values)
         else:

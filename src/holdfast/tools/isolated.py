@@ -1,0 +1,72 @@
+"""The program that runs one body for `tools/isolation.py`, in a process of its own:
+
+    python -P isolated.py < request
+
+It is run as a file, and takes its import path from the request: a PYTHONPATH would reach what the body starts, too.
+It answers with lines of JSON, `["progress", text]`, and at last `["result", text]` or `["error", text]`.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+
+class Mouth:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def say(self, kind: str, text: str) -> None:
+        view = memoryview(json.dumps([kind, text.encode("utf-8", "replace").decode()]).encode() + b"\n")
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+
+def run(request: dict[str, Any], mouth: Mouth) -> str:
+    import asyncio  # noqa: PLC0415  from here on, the import path is the worker's
+    import importlib  # noqa: PLC0415
+
+    from holdfast.tools.base import Tool, call_tool, tool  # noqa: PLC0415
+    from holdfast.tools.context import ToolContext, enter  # noqa: PLC0415
+
+    found: Any = importlib.import_module(request["module"])
+    for name in request["name"].split("."):
+        found = getattr(found, name)
+    made = tool(found.function if isinstance(found, Tool) else found)
+    made = Tool(
+        name=made.name,
+        description="",
+        schema=made.schema,
+        function=made.function,
+        validate=made.validate,
+        context_parameter=made.context_parameter,
+        output_bytes_max=request["output_bytes_max"],
+    )
+    context = ToolContext(**request["context"], say=lambda text: mouth.say("progress", str(text)))
+
+    async def run_sync(work: Any) -> Any:
+        return work()  # in the main thread, where libraries expect to be
+
+    async def call() -> str:
+        enter(context)
+        return await call_tool(made, request["arguments"], context, run_sync)
+
+    return asyncio.run(call())
+
+
+def main() -> None:
+    request = json.load(sys.stdin.buffer)
+    sys.path[:] = request["path"]
+    os.set_inheritable(request["fd"], False)  # it is not for what the body starts
+    mouth = Mouth(request["fd"])
+    try:
+        text = run(request, mouth)
+    except BaseException as error:  # noqa: BLE001  whatever it was, somebody waits for an answer
+        told = str(error) if type(error).__name__ == "ToolFailed" else f"{type(error).__name__}: {error}"
+        mouth.say("error", told)
+    else:
+        mouth.say("result", text)
+
+
+if __name__ == "__main__":
+    main()

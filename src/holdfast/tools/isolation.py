@@ -1,0 +1,175 @@
+"""`@tool(isolation="process")`: a body in a process of its own, so that even one that blocks can be ended.
+
+This is the worker's side; `tools/isolated.py` is the program. The process imports the function's module and gets the
+arguments as JSON on its standard input; it answers in lines of JSON on a pipe of its own, so what the body prints is
+not mistaken for an answer. It is a child like any other (`tools/processes.py`): its own session, under the guard,
+with a minimal environment. What it prints is kept only to tell why it died. `deps` stay in the worker: they are
+objects.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic_core
+
+from holdfast.errors import ConfigError, ToolFailed
+from holdfast.tools import isolated, processes
+from holdfast.tools.capture import Kept, Reader
+from holdfast.tools.context import ToolContext
+
+PRINTED_BYTES_MAX = 8_192
+LEAVE_S = 1.0  # for the process to end by itself once it has answered
+
+
+class Isolated:
+    """A function, and how it is called in another process."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        context_parameter: str | None,
+        output_bytes_max: int,
+        environment: Sequence[str],
+    ) -> None:
+        self._module, self._name = _address(function)
+        self._context_parameter = context_parameter
+        self._bytes_max = output_bytes_max
+        self._environment = tuple(environment)
+
+    async def run(self, values: dict[str, Any], context: ToolContext) -> str:
+        """Raises ToolFailed with what the body raised, or with what ended its process."""
+        answers = _Answers(context, 8 * self._bytes_max + 65_536)  # JSON may need six bytes for one
+        printed = Kept(PRINTED_BYTES_MAX)
+        extra = {name: os.environ[name] for name in self._environment if name in os.environ}
+        ours, theirs = os.pipe()
+        ear, mouth = os.pipe()
+        try:
+            with tempfile.TemporaryFile() as request:
+                request.write(self._request(values, context, theirs))
+                request.seek(0)
+                child = processes.start(
+                    [sys.executable, "-P", isolated.__file__],
+                    children=context.children,
+                    env=processes.environment(extra),
+                    stdin=request.fileno(),
+                    stdout=mouth,
+                    stderr=mouth,
+                    pass_fds=(theirs,),
+                )
+        except BaseException:
+            os.close(ours)
+            os.close(ear)
+            raise
+        finally:
+            os.close(theirs)
+            os.close(mouth)
+        readers = Reader(ours, None, answers.hear), Reader(ear, printed)
+        try:
+            return await _answer(child, answers, readers[0], printed)
+        finally:
+            await child.end()
+            for reader in readers:
+                reader.close()
+
+    def _request(self, values: dict[str, Any], context: ToolContext, fd: int) -> bytes:
+        arguments = {name: value for name, value in values.items() if name != self._context_parameter}
+        request = {
+            "fd": fd,
+            "path": sys.path,
+            "module": self._module,
+            "name": self._name,
+            "output_bytes_max": self._bytes_max,
+            "arguments": pydantic_core.to_json(arguments).decode(),
+            "context": {
+                "call_id": context.call_id,
+                "chat_id": context.chat_id,
+                "owner": context.owner,
+                "metadata": dict(context.metadata),
+            },
+        }
+        return msgspec.json.encode(request)
+
+
+async def _answer(child: processes.Child, answers: "_Answers", reader: Reader, printed: Kept) -> str:
+    exit = asyncio.ensure_future(child.exited())
+    try:
+        await asyncio.wait((exit, answers.final), return_when=asyncio.FIRST_COMPLETED)
+        if not answers.final.done():
+            await reader.ended(LEAVE_S)  # its last words are in the pipe
+        else:
+            await asyncio.wait((exit,), timeout=LEAVE_S)
+    finally:
+        exit.cancel()
+    if answers.final.done():
+        return answers.final.result()
+    await child.end()
+    said = printed.text.strip()
+    raise ToolFailed(f"The tool's process {_end_of(child.returncode)} without an answer.\n{said}".strip())
+
+
+class _Answers:
+    """What the process says: progress, and at last a result or an error."""
+
+    def __init__(self, context: ToolContext, line_max: int) -> None:
+        self._context = context
+        self._line_max = line_max
+        self._rest = b""
+        self.final: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.final.add_done_callback(lambda final: final.cancelled() or final.exception())
+
+    def hear(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        if len(self._rest) > self._line_max:
+            self._rest = b""
+            self._fail("The tool's process said more than it may.")
+
+    def _take(self, line: bytes) -> None:
+        try:
+            kind, text = msgspec.json.decode(line, type=tuple[str, str])
+        except msgspec.MsgspecError:
+            self._fail("The tool's process said what cannot be read.")
+            return
+        if kind == "progress":
+            self._context.progress(text)
+        elif kind == "error":
+            self._fail(text)
+        elif not self.final.done():
+            self.final.set_result(text)
+
+    def _fail(self, text: str) -> None:
+        if not self.final.done():
+            self.final.set_exception(ToolFailed(text))
+
+
+def _address(function: Callable[..., Any]) -> tuple[str, str]:
+    """Where another process finds it: a module, and a name in it."""
+    name = function.__qualname__
+    advice = "isolation='process' imports the function in another process: define it at the top of a module"
+    if "<" in name:
+        raise ConfigError(f"tool {function.__name__!r} is made inside of a function. {advice}")
+    if function.__module__ != "__main__":
+        return function.__module__, name
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name), name
+    file = getattr(main, "__file__", None)
+    if file is None:
+        raise ConfigError(f"tool {function.__name__!r} is defined in an interactive session. {advice} in a file")
+    return Path(file).stem, name  # its folder is on sys.path, which goes along
+
+
+def _end_of(returncode: int | None) -> str:
+    if returncode is None:
+        return "does not end"
+    return (
+        f"was ended by {processes.cause_of(returncode)}" if returncode < 0 else f"ended with exit code {returncode}"
+    )

@@ -1,0 +1,107 @@
+"""Tools that run in a process of their own."""
+
+import asyncio
+import ctypes
+import datetime
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pydantic
+
+from holdfast.errors import ToolFailed
+from holdfast.tools.base import tool
+from holdfast.tools.context import ToolContext, tool_context
+
+
+class Point(pydantic.BaseModel):
+    x: int
+    y: int = 0
+
+
+@tool(isolation="process")
+def where(note: str = "") -> list[object]:
+    """In which process, which thread, and with what environment."""
+    print("this is not an answer")  # noqa: T201
+    return [os.getpid(), threading.current_thread() is threading.main_thread(), sorted(os.environ), note]
+
+
+@tool(isolation="process")
+async def move(to: Point, at: datetime.datetime, tags: list[str] | None = None) -> dict[str, object]:
+    """Typed arguments, on an event loop."""
+    await asyncio.sleep(0)
+    return {"x": to.x, "type": type(to).__name__, "year": at.year, "tags": tags}
+
+
+@tool(isolation="process")
+def facts(context: ToolContext) -> dict[str, object]:
+    """What the context says, and progress."""
+    context.progress("half way")
+    tool_context().progress("nearly there")
+    return {
+        "call_id": context.call_id,
+        "key": context.key,
+        "chat_id": context.chat_id,
+        "owner": context.owner,
+        "metadata": context.metadata,
+    }
+
+
+@tool(isolation="process", deadline_s=600)
+def block(path: str) -> str:
+    """Blocks for good, holding the GIL, with a child in a session of its own."""
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(f"{os.getpid()} {child.pid}\n")
+    ctypes.PyDLL(None).sleep(1000)
+    return "never"
+
+
+@tool(isolation="process", deadline_s=1.5)
+def late() -> str:
+    """Takes too long."""
+    time.sleep(1000)
+    return "never"
+
+
+@tool(isolation="process")
+def fail(how: str) -> object:
+    """Ends badly."""
+    if how == "raise":
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise ValueError("second") from error
+    if how == "tool_failed":
+        raise ToolFailed("in its own words")
+    if how == "exit":
+        sys.exit(3)
+    if how == "leave":
+        print("last words", flush=True)  # noqa: T201
+        os._exit(7)
+    if how == "segv":
+        ctypes.string_at(0)
+    if how == "object":
+        return object()
+    return "\udce9 \x00"
+
+
+@tool(isolation="process", output_bytes_max=1_000)
+def much() -> str:
+    """More than it may say."""
+    return "a" * 5_000_000 + "z"
+
+
+@tool(isolation="process")
+def linger() -> str:
+    """Answers, and leaves a thread that never ends."""
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    return "answered"
+
+
+@tool(isolation="process", environment=("HOLDFAST_TEST_PASSED_ON",))
+def passed_on() -> str | None:
+    """What it was allowed to know."""
+    return os.environ.get("HOLDFAST_TEST_PASSED_ON")

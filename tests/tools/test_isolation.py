@@ -1,0 +1,208 @@
+"""Bodies in a process of their own: what goes in, what comes out, and that they end when nobody wants them."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from holdfast.core.records import Cause
+from holdfast.errors import ConfigError
+from holdfast.tools.base import Tool, tool
+from holdfast.tools.context import ToolContext
+from holdfast.worker.bodies import Body, Returned, SyncPool
+from holdfast.worker.guard import Guard
+from tests.support.deaths import Mortal
+from tests.support.waiting import until
+from tests.tools import isolates
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="deaths are watched by pidfd, which Linux has")
+
+BOUND_S = 20.0
+
+
+class Caller:
+    def __init__(self, guard: Guard, pool: SyncPool) -> None:
+        self.guard = guard
+        self.pool = pool
+        self.progress: list[str] = []
+
+    def body(self, made: Tool) -> Body:
+        context = ToolContext(
+            call_id="call_1",
+            chat_id="chat_1",
+            owner="anna",
+            metadata={"colour": "red"},
+            say=self.progress.append,
+            children=self.guard,
+        )
+        return Body(made, "call_1", context, set())
+
+    async def __call__(self, made: Tool, **arguments: Any) -> Returned:
+        returned = await self.body(made).run(json.dumps(arguments), self.pool.run)
+        assert returned is not None
+        return returned
+
+
+@pytest.fixture
+def call(guard: Guard, pool: SyncPool) -> Caller:
+    return Caller(guard, pool)
+
+
+async def test_a_body_runs_in_the_main_thread_of_another_process_that_knows_no_secret(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    returned = await call(isolates.where, note="é\n'")
+    pid, main_thread, names, note = json.loads(returned.content)
+    assert pid != os.getpid()
+    assert main_thread
+    assert "HOLDFAST_MARK" in names
+    assert {"OPENAI_API_KEY", "PYTHONPATH"} & set(names) == set()
+    assert note == "é\n'"
+
+
+async def test_typed_arguments_arrive_typed(call: Caller) -> None:
+    returned = await call(isolates.move, to={"x": 3}, at="2026-01-02T03:04:05Z", tags=["a"])
+    assert json.loads(returned.content) == {"x": 3, "type": "Point", "year": 2026, "tags": ["a"]}
+
+
+async def test_the_facts_of_the_call_are_known_and_progress_is_passed_on(call: Caller) -> None:
+    returned = await call(isolates.facts)
+    assert json.loads(returned.content) == {
+        "call_id": "call_1",
+        "key": "chat_1:call_1",
+        "chat_id": "chat_1",
+        "owner": "anna",
+        "metadata": {"colour": "red"},
+    }
+    assert call.progress == ["half way", "nearly there"]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raise", "ValueError: second\nbecause of KeyError: 'first'"),
+        ("tool_failed", "in its own words"),
+        ("exit", "SystemExit: 3"),
+        ("leave", "The tool's process ended with exit code 7 without an answer.\nlast words"),
+        ("segv", "The tool's process was ended by a signal: segmentation fault (SIGSEGV) without an answer."),
+        ("object", "The result of type object cannot be turned into JSON"),
+    ],
+)
+async def test_an_error_comes_back_with_its_type_and_its_words(call: Caller, how: str, words: str) -> None:
+    returned = await call(isolates.fail, how=how)
+    assert returned.error
+    assert returned.content.startswith(words)
+
+
+async def test_text_that_is_no_text_still_arrives(call: Caller) -> None:
+    returned = await call(isolates.fail, how="surrogate")
+    assert not returned.error
+    assert "\x00" not in returned.content
+
+
+async def test_too_much_of_a_result_keeps_its_head_and_its_tail(call: Caller) -> None:
+    returned = await call(isolates.much)
+    assert returned.content.startswith("aaa")
+    assert returned.content.endswith("az")
+    assert len(returned.content) < 1_100
+
+
+async def test_arguments_that_do_not_fit_start_no_process(call: Caller) -> None:
+    returned = await call(isolates.move, to={"x": "three"}, at="2026-01-02T03:04:05Z")
+    assert returned.error
+    assert returned.content.startswith("The arguments do not fit: to.x")
+
+
+async def test_large_arguments_arrive(call: Caller) -> None:
+    returned = await call(isolates.where, note="x" * 300_000)
+    assert json.loads(returned.content)[3] == "x" * 300_000
+
+
+async def test_a_body_that_blocks_for_good_is_ended_by_a_stop_with_all_it_started(
+    call: Caller, tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    body = call.body(isolates.block)
+    work = asyncio.ensure_future(body.run(json.dumps({"path": str(path)}), call.pool.run))
+    await until(lambda: path.exists() and path.read_text().endswith("\n"), BOUND_S)
+    own, child = map(int, path.read_text().split())
+    with Mortal(own) as process, Mortal(child) as escapee:
+        body.cancel(Cause.USER)
+        assert await work is None
+        assert process.dead
+        assert escapee.dead
+    assert not body.abandoned
+
+
+async def test_a_body_that_is_late_is_ended_and_says_so(call: Caller) -> None:
+    body = call.body(isolates.late)
+    returned = await body.run("{}", call.pool.run)
+    assert returned == Returned(content="Timed out after 1.5 s.", error=True)
+    assert not body.abandoned
+
+
+async def test_a_process_that_answers_and_does_not_leave_is_ended(call: Caller) -> None:
+    assert await call(isolates.linger) == Returned(content="answered")
+
+
+async def test_a_variable_that_was_named_is_passed_on(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TEST_PASSED_ON", "yes")
+    assert await call(isolates.passed_on) == Returned(content="yes")
+    monkeypatch.delenv("HOLDFAST_TEST_PASSED_ON")
+    assert await call(isolates.passed_on) == Returned(content="")
+
+
+async def test_calls_leave_no_thread_no_file_and_no_process(call: Caller) -> None:
+    await call(isolates.where)
+    before = psutil.Process().num_fds(), threading.active_count(), len(psutil.Process().children())
+    for _ in range(3):
+        await call(isolates.where)
+        await call(isolates.fail, how="segv")
+    assert (psutil.Process().num_fds(), threading.active_count(), len(psutil.Process().children())) == before
+
+
+def test_called_by_hand_it_is_the_function_it_was_made_from() -> None:
+    assert isolates.where("x")[0] == os.getpid()
+
+
+def test_a_function_that_nobody_can_import_is_a_mistake() -> None:
+    def inner() -> str:
+        """Made here."""
+        return "x"
+
+    with pytest.raises(ConfigError, match="define it at the top of a module"):
+        tool(isolation="process")(inner)
+    with pytest.raises(ConfigError, match="it can be 'none' or 'process'"):
+        tool(isolation="thread")(inner)  # type: ignore[call-overload]
+
+
+SCRIPT = """
+from holdfast.tools.base import call_tool, tool
+from holdfast.tools.context import ToolContext
+
+@tool(isolation="process")
+def twice(n: int) -> int:
+    "Twice."
+    return 2 * n
+
+if __name__ == "__main__":
+    import asyncio
+    print(asyncio.run(call_tool(twice, '{"n": 21}', ToolContext(), None)))
+"""
+
+
+def test_a_function_of_the_script_that_runs_is_found_and_one_typed_in_is_not(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("42\n", "")
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
+    assert "ConfigError" in done.stderr
+    assert "interactive session" in done.stderr
