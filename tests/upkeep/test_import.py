@@ -11,6 +11,7 @@ HEAVY = frozenset(
         "apsw",
         "asyncpg",
         "fastapi",
+        "hishel",
         "httpx",
         "httpx2",
         "litestar",

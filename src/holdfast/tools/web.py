@@ -1,0 +1,351 @@
+"""GET for URLs that nobody vouches for: every address is checked before it is connected to, all has an end.
+
+A name is looked up once per hop; all its addresses must be public, and the connection goes to one of those very
+addresses, while TLS and the Host header keep the name. A redirect is a new URL, checked like the first. There are no
+proxies (they would do the looking up), no cookies, no retries and no kept connections.
+"""
+
+import asyncio
+import base64
+import hashlib
+import socket
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Any, cast
+from urllib.parse import unquote_to_bytes
+
+import hishel
+import hishel.httpx2
+import httpcore2
+import httpx2
+
+from holdfast.core.records import Frozen
+from holdfast.errors import ConfigError, ToolFailed
+from holdfast.threads import Job, Pool
+from holdfast.tools import addresses
+from holdfast.tools.addresses import Address
+from holdfast.tools.unpacking import Unpacker
+from holdfast.tools.webcache import WebCache
+
+URL_CHARS_MAX = 8_000
+REDIRECTS_MAX = 5
+CONNECT_S = 10.0
+LOOKUPS_MAX = 4  # at once; a hung one holds its thread until the resolver gives up
+ADDRESSES_MAX = 64
+USER_AGENT = "holdfast-fetch"
+
+Resolver = Callable[[str], Awaitable[Sequence[str]]]
+
+_PORTS = {"http": 80, "https": 443}
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_lookups = Pool("fetch-dns", LOOKUPS_MAX, lambda: None, lambda _: None)
+
+
+class Limits(Frozen):
+    bytes_max: int
+    time_s: float
+
+
+class Policy:
+    """What may be reached beyond public addresses on the usual ports."""
+
+    def __init__(
+        self,
+        *,
+        allow_hosts: Iterable[str] = (),
+        allow_internal: bool = False,
+        ports: Collection[int] | None = (80, 443),
+    ) -> None:
+        self._networks, self._names = addresses.networks_and_names(allow_hosts)
+        self._internal = allow_internal
+        self._ports = ports  # None: any
+
+    def name_problem(self, host: str, port: int) -> str | None:
+        """Why a name is not even looked up."""
+        problem = addresses.name_problem(host)
+        if problem is not None and (self.names(host, port) or (self._internal and "internal" in problem)):
+            return None
+        return problem
+
+    def problem(self, host: str, port: int, found: Sequence[Address]) -> str | None:
+        """Why none of these addresses is connected to: one that must not be is enough."""
+        named = self.names(host, port)
+        inside = [address for address in found if not self._allowed(address)]
+        if inside and not named:
+            return f"{host} is an internal address ({addresses.internal(inside[0])})"
+        known = named or self._ports is None or port in self._ports
+        if not known and not all(self._listed(address) for address in found):
+            return f"port {port} is not one that may be fetched from"
+        return None
+
+    def names(self, host: str, port: int) -> bool:
+        return host in self._names or f"{host}:{port}" in self._names
+
+    def _listed(self, address: Address) -> bool:
+        return any(addresses.embedded(address) in network for network in self._networks)
+
+    def _allowed(self, address: Address) -> bool:
+        if self._listed(address) or addresses.internal(address) is None:
+            return True
+        return self._internal and not addresses.is_metadata(address)
+
+
+class Target:
+    """A URL that may be asked for, taken apart once: whoever connects and whoever checks see the same host."""
+
+    def __init__(self, url: str) -> None:
+        if len(url) > URL_CHARS_MAX or any(char <= " " or char in "\\\x7f" for char in url):
+            raise ToolFailed(
+                f"a URL has at most {URL_CHARS_MAX:,} characters, and no space, backslash or control character"
+            )
+        try:
+            parsed = httpx2.URL(url)
+            host = parsed.raw_host.decode("ascii").lower()
+            self.host = host[:-1] if host.endswith(".") else host
+            self.scheme = parsed.scheme
+            self.port = _PORTS.get(parsed.scheme, 0) if parsed.port is None else parsed.port
+            self.userinfo = parsed.userinfo
+            self.url = parsed.copy_with(userinfo=b"", fragment=None, host=self.host)
+        except (httpx2.InvalidURL, ValueError, TypeError) as error:
+            raise ToolFailed(f"that is not a URL: {error}") from None
+        if self.scheme not in _PORTS or not self.host or not 0 < self.port < 65536:
+            raise ToolFailed("a URL to fetch looks like https://host/path, with http or https")
+
+    @property
+    def shown(self) -> str:
+        """Without a name and password."""
+        return str(self.url)
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        return self.scheme, self.host, self.port
+
+    def follow(self, location: str) -> "Target":
+        try:
+            return Target(str(self.url.join(location)))
+        except httpx2.InvalidURL as error:
+            raise ToolFailed(f"it redirects to what is not a URL: {error}") from None
+
+
+class Fetched(Frozen):
+    url: str  # after redirects
+    status: int
+    content_type: str
+    body: bytes
+    cut: bool  # there was more than the limit
+    cached: bool
+
+
+class Web:
+    def __init__(
+        self, policy: Policy, limits: Limits, *, resolve: Resolver | None, ssl_context: ssl.SSLContext | None
+    ) -> None:
+        if limits.bytes_max <= 0 or limits.time_s <= 0:
+            raise ConfigError("the limits of fetch are above 0")
+        self._policy = policy
+        self._limits = limits
+        self._resolve = resolve or look_up
+        self._ssl_context = ssl_context
+
+    async def get(self, url: str, cache: WebCache | None = None) -> Fetched:
+        """Raises ToolFailed, also when the time is up."""
+        try:
+            async with asyncio.timeout(self._limits.time_s):
+                return await self._get(Target(url), cache)
+        except TimeoutError:
+            raise ToolFailed(f"timed out after {self._limits.time_s:g} s") from None
+        except ToolFailed:
+            raise
+        except Exception as error:  # whatever a hostile server brings about is its own URL's failure
+            raise ToolFailed(f"it failed: {str(error) or type(error).__name__}") from error
+
+    async def _get(self, target: Target, cache: WebCache | None) -> Fetched:
+        userinfo, origin = target.userinfo, target.origin
+        for _ in range(REDIRECTS_MAX + 1):
+            checked = await self._checked(target)
+            # A name and a password are for the host they were given for. Those in a redirect are nobody's.
+            response = await self._send(target, checked, userinfo if target.origin == origin else b"", cache)
+            try:
+                location = response.headers.get("location")
+                if response.status_code not in _REDIRECTS or not location:
+                    return await self._read(target, response)
+            finally:
+                await response.aclose()
+            target = target.follow(location)
+        raise ToolFailed(f"it redirects more than {REDIRECTS_MAX} times")
+
+    async def _checked(self, target: Target) -> list[Address]:
+        literal = addresses.literal(target.host)
+        if literal is not None:
+            found = [literal]
+        elif problem := self._policy.name_problem(target.host, target.port):
+            raise ToolFailed(f"{target.host} is not fetched: {problem}")
+        else:
+            found = [_address(text) for text in (await self._resolve(target.host))[:ADDRESSES_MAX]]
+            if not found:
+                raise ToolFailed(f"{target.host} has no address")
+        if problem := self._policy.problem(target.host, target.port, found):
+            raise ToolFailed(f"not fetched: {problem}")
+        return found
+
+    async def _send(
+        self, target: Target, checked: list[Address], userinfo: bytes, cache: WebCache | None
+    ) -> httpx2.Response:
+        headers = {
+            "host": target.url.netloc.decode("ascii"),
+            "user-agent": USER_AGENT,
+            "accept": "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.5",
+            "accept-encoding": "gzip, deflate",
+        }
+        if userinfo:
+            headers["authorization"] = f"Basic {base64.b64encode(_basic(userinfo)).decode()}"
+        transport: httpx2.AsyncBaseTransport = _Direct(checked, self._tls(target))
+        extensions: dict[str, Any] = {}
+        if cache is not None:
+            extensions = {"caching": {"key": cache_key(target, checked)}}
+            options = hishel.CacheOptions(shared=True, supported_methods=["GET"], allow_stale=False)
+            transport = hishel.httpx2.AsyncCacheTransport(transport, storage=cache, rfc=options)
+        request = httpx2.Request("GET", target.url, headers=headers, extensions=extensions)
+        return await transport.handle_async_request(request)
+
+    def _tls(self, target: Target) -> ssl.SSLContext | None:
+        if target.scheme == "https" and self._ssl_context is None:
+            self._ssl_context = httpcore2.default_ssl_context()  # reads some hundred certificates: once
+        return self._ssl_context
+
+    async def _read(self, target: Target, response: httpx2.Response) -> Fetched:
+        unpacker = Unpacker(response.headers.get("content-encoding", ""), self._limits.bytes_max)
+        async for piece in response.aiter_raw():
+            if not unpacker.feed(piece):
+                break
+        else:
+            unpacker.end()
+        status = cast("dict[str, bool]", response.extensions.get("caching", {}))
+        return Fetched(
+            url=target.shown,
+            status=response.status_code,
+            content_type=response.headers.get("content-type", ""),
+            body=bytes(unpacker.data),
+            cut=unpacker.cut,
+            cached=status.get("from_cache", False),
+        )
+
+
+def cache_key(target: Target, checked: Sequence[Address]) -> str:
+    """One tool may be allowed inside and another not: what came from inside is never found by an outside name."""
+    side = "inside" if any(map(addresses.internal, checked)) else "outside"
+    return hashlib.sha256(f"{side} {target.url}".encode()).hexdigest()
+
+
+def _address(text: str) -> Address:
+    found = addresses.literal(text)
+    if found is None:
+        raise ToolFailed(f"the resolver answered {text!r}, which is no address")
+    return found
+
+
+def _basic(userinfo: bytes) -> bytes:
+    name, _, password = userinfo.partition(b":")
+    return unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
+
+
+async def look_up(host: str) -> list[str]:
+    """Every address of a name, by the system's resolver, in threads of our own: it may hang."""
+
+    def ask(_: object) -> list[str]:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
+
+    job = Job(ask, asyncio.get_running_loop())
+    _lookups.submit(job)
+    try:
+        return await job.future
+    except asyncio.CancelledError:
+        job.withdraw()
+        raise
+    except OSError as error:
+        raise ToolFailed(f"{host} cannot be found: {error.strerror or error}") from error
+
+
+class _Pinned(httpcore2.AsyncNetworkBackend):
+    """Connects to addresses that were checked, whatever the name they belong to."""
+
+    def __init__(self, checked: Sequence[Address]) -> None:
+        self._checked = checked
+        self._backend = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  httpcore2's signature
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        failures: list[Exception] = []
+        for address in self._checked:
+            try:
+                return await self._backend.connect_tcp(str(address), port, timeout=CONNECT_S)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failures.append(error)
+        reasons = "; ".join(dict.fromkeys(str(error) or "no answer" for error in failures))
+        raise httpcore2.ConnectError(f"cannot connect to {host}:{port}: {reasons}") from failures[-1]
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        raise httpcore2.ConnectError("Unix sockets are not supported")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Direct(httpx2.AsyncBaseTransport):
+    """One request on a connection of its own."""
+
+    def __init__(self, checked: Sequence[Address], tls: ssl.SSLContext | None) -> None:
+        self._checked = checked
+        self._tls = tls
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        pool = httpcore2.AsyncConnectionPool(
+            ssl_context=self._tls,
+            max_connections=1,
+            max_keepalive_connections=0,
+            retries=0,
+            network_backend=_Pinned(self._checked),
+        )
+        url = request.url
+        try:
+            response = await pool.handle_async_request(
+                httpcore2.Request(
+                    request.method,
+                    httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                    headers=request.headers.raw,
+                )
+            )
+        except BaseException:
+            await pool.aclose()
+            raise
+        stream = _Stream(cast("AsyncIterable[bytes]", response.stream), response, pool)
+        return httpx2.Response(response.status, headers=response.headers, stream=stream)
+
+
+class _Stream(httpx2.AsyncByteStream):
+    def __init__(
+        self, body: AsyncIterable[bytes], response: httpcore2.Response, pool: httpcore2.AsyncConnectionPool
+    ) -> None:
+        self._body = body
+        self._response = response
+        self._pool = pool
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._body:
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+        await self._pool.aclose()
