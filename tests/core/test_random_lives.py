@@ -7,6 +7,7 @@ step the invariants are checked; at the end, a sensible worker brings every chat
 import os
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -265,6 +266,8 @@ _settings: Any = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
+# Bounded in examples; how long they take is the machine's affair.
+pytestmark = pytest.mark.timeout(900)
 TestRandomLives = RandomLives.TestCase
 TestRandomLives.settings = _settings
 TestRandomLivesAtTheLimits = RandomLivesAtTheLimits.TestCase

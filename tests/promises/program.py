@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -44,6 +45,8 @@ def die_after_the_next_commit() -> None:
 def booking_agent(log: Log, moment: str = "", hold: Callable[[], object] = sys.stdin.readline) -> Agent:
     """Three responses: one that asks for a tool, one that asks for two, an answer. `hold`: what `slow` waits for."""
 
+    slow_began = threading.Event()
+
     def body(name: str) -> None:
         log.write(name)
         if moment == f"result {name}":
@@ -59,12 +62,15 @@ def booking_agent(log: Log, moment: str = "", hold: Callable[[], object] = sys.s
     async def quick() -> str:
         """Be quick."""
         body("quick")
+        if moment == "result quick":
+            await asyncio.to_thread(slow_began.wait)  # then its sibling runs when this one's result kills us
         return "quick"
 
     @tool(replay="pure")
     def slow() -> str:
         """Take time."""
         body("slow")
+        slow_began.set()
         if moment == "result quick":
             signal.pause()
         if moment == "hold":
