@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.app import App
 from holdfast.core.records import State
+from holdfast.store.base import ChatFilter
 from tests.chaos.judge import judge, read_findings, tally
 from tests.chaos.storm import Fleet, Storm, seed_of
 from tests.chaos.weather import Weather, brisk, real, scripts
@@ -34,7 +35,7 @@ async def rest(app: App, deadline_s: float) -> None:
     give_up_at = asyncio.get_running_loop().time() + deadline_s
     busy = (State.RUNNING, State.STOPPING, State.WAITING)
     while asyncio.get_running_loop().time() < give_up_at:
-        if not any([await app.store.list_chats(state=state, limit=1) for state in busy]):
+        if not any([await app.store.list_chats(ChatFilter(state=state), limit=1) for state in busy]):
             return
         await asyncio.sleep(0.1)
 

@@ -17,7 +17,7 @@ from holdfast.core import events as ev
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions, WorkerInfo
+from holdfast.store.base import ChatFilter, Store, StoreOptions, WorkerInfo
 from tests.support.chats import Hand, call
 
 RENEW_EVERY_S = 0.1
@@ -112,7 +112,7 @@ class Worker:
 
     async def _some_are_free(self) -> bool:
         """Nothing to be had may also mean that others were looking at the same chats just then."""
-        running = await self._store.list_chats(state=State.RUNNING, limit=10_000)
+        running = await self._store.list_chats(ChatFilter(state=State.RUNNING), limit=10_000)
         return any(line.worker is None for line in running)
 
 

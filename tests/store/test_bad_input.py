@@ -11,7 +11,7 @@ from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import NewChat, Role, State
 from holdfast.errors import CallerError, InvalidInput, LeaseLost, NotFound, RefusedError
-from holdfast.store.base import DeltaBatch, Key, Store
+from holdfast.store.base import ChatFilter, DeltaBatch, Key, Store
 from tests.support.chats import Hand, call, history, new_chat, told, user
 
 # Ids that nobody was ever given. Unknown ones are not found; impossible ones are not found either, or called invalid.
@@ -37,7 +37,7 @@ VERBS: dict[str, Callable[[Store, str], Awaitable[object]]] = {
     "locate_message_by": lambda store, id: store.locate_message("c1", id),
     "fork_chat": lambda store, id: store.fork_chat(id, "fork"),
     "delete_chat": lambda store, id: store.delete_chat(id),
-    "list_chats_of": lambda store, id: store.list_chats(owner=id or "nobody"),
+    "list_chats_of": lambda store, id: store.list_chats(ChatFilter(owner=id or "nobody")),
     "claim_for": lambda store, id: store.claim_chats(id, {"agent": 1}, 1),
 }
 # These say what they found, which is nothing.

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.records import File, Message, NewChat, Role, State, Text
 from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError
 from holdfast.store import open_store
-from holdfast.store.base import Key, Store, StoreOptions
+from holdfast.store.base import ChatFilter, Key, Store, StoreOptions
 from tests.support.chats import Hand, history, new_chat, texts, told, user
 
 
@@ -237,8 +238,75 @@ async def test_chats_are_listed_newest_first_in_pages_by_owner_and_state(store: 
         await store.create_chat(new_chat("hi" if n % 2 else None, id=f"c{n}", owner="ada" if n < 3 else "bob"))
     assert [line.id for line in await store.list_chats(limit=2)] == ["c4", "c3"]
     assert [line.id for line in await store.list_chats(limit=2, before="c3")] == ["c2", "c1"]
-    assert [line.id for line in await store.list_chats(owner="ada")] == ["c2", "c1", "c0"]
-    assert [line.id for line in await store.list_chats(state=State.RUNNING)] == ["c3", "c1"]
+    assert [line.id for line in await store.list_chats(ChatFilter(owner="ada"))] == ["c2", "c1", "c0"]
+    assert [line.id for line in await store.list_chats(ChatFilter(state=State.RUNNING))] == ["c3", "c1"]
+
+
+SEARCHED = {
+    "weather": "Weather in BERN, 100% sure?",
+    "titled": "hello",
+    "file": 'a "quoted" one\nand a_line',
+    "empty": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("search", "found"),
+    [
+        ("bern", ["weather"]),
+        ("100%", ["weather"]),
+        ("0_ sure", []),
+        ("holiday", ["titled"]),
+        ('a "quoted"', ["file"]),
+        ("a_line", ["file"]),
+        ("parts", []),  # a word of the record, which nobody said
+        ("\\", []),
+        ("", ["weather", "titled", "file", "empty"]),
+    ],
+)
+async def test_a_listing_finds_words_of_the_title_and_of_the_first_message(
+    store: Store, search: str, found: list[str]
+) -> None:
+    for id, text in SEARCHED.items():
+        title = "Holiday in Ticino" if id == "titled" else None
+        await store.create_chat(replace(new_chat(text, id=id), title=title))
+    assert sorted(line.id for line in await store.list_chats(ChatFilter(search=search))) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        ({"team": "a"}, ["c0", "c1"]),
+        ({"team": "a", "vip": "true"}, ["c1"]),
+        ({"n": "7"}, ["c2"]),
+        ({"team": ""}, []),
+        ({"nothing": "null"}, []),
+        ({'o"dd.key$': "x"}, ["c3"]),
+    ],
+)
+async def test_a_listing_compares_metadata_as_text(store: Store, metadata: dict[str, str], found: list[str]) -> None:
+    known: list[dict[str, object]] = [
+        {"team": "a"}, {"team": "a", "vip": True}, {"n": 7, "nothing": None}, {'o"dd.key$': "x"},
+    ]  # fmt: skip
+    for n, values in enumerate(known):
+        await store.create_chat(replace(new_chat(None, id=f"c{n}"), metadata=Raw(msgspec.json.encode(values))))
+    lines = await store.list_chats(ChatFilter(metadata=metadata))
+    assert sorted(line.id for line in lines) == found
+
+
+async def test_a_listing_tells_archived_chats_and_agents_apart(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1", agent="a"))
+    await store.create_chat(new_chat(None, id="c2", agent="b"))
+    await store.submit("c2", ev.Archive())
+    assert [line.id for line in await store.list_chats(ChatFilter(archived=True))] == ["c2"]
+    assert [line.id for line in await store.list_chats(ChatFilter(archived=False))] == ["c1"]
+    assert [line.id for line in await store.list_chats(ChatFilter(agent="b"))] == ["c2"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001])
+async def test_a_listing_refuses_a_page_of_nonsense(store: Store, limit: int) -> None:
+    with pytest.raises(InvalidInput, match="limit"):
+        await store.list_chats(limit=limit)
 
 
 async def test_an_archived_chat_comes_back_with_the_next_message(store: Store) -> None:

@@ -60,6 +60,7 @@ RENEWAL_DEADLINE_S = 5.0
 POLL_INTERVAL_S = 0.25
 RECEIPT_DAYS = 7
 PAGE_ROWS = 500
+LISTED_MAX = 10_000
 QUIET = (State.IDLE, State.FAILED, State.WAITING)  # nothing happens in it until somebody does something
 
 
@@ -174,6 +175,40 @@ class ChatLine(Frozen):
     metadata: Raw
 
 
+class ChatFilter(Frozen):
+    """Which chats a listing shows. What is None, or empty, filters nothing."""
+
+    owner: str | None = None
+    agent: str | None = None
+    state: State | None = None
+    archived: bool | None = None
+    search: str | None = None  # in the title and the first message; case does not matter
+    metadata: Mapping[str, str] = {}  # top-level keys, their values compared as text
+
+    def values(self) -> dict[str, Any]:
+        """For a statement, by name: what both stores can compare."""
+        for field in ("owner", "agent", "search"):
+            check_text(field, getattr(self, field) or "", bytes_max=512)
+        for name, value in self.metadata.items():
+            check_text("metadata", name + value, bytes_max=2048)
+        return {
+            "owner": self.owner,
+            "agent": self.agent,
+            "state": self.state,
+            "archived": self.archived,
+            "pattern": _containing(self.search) if self.search else None,
+            "metadata": encode(self.metadata).decode() if self.metadata else None,
+        }
+
+
+ALL_CHATS = ChatFilter()
+
+
+def _containing(text: str) -> str:
+    """A pattern for LIKE: its own special characters mean themselves."""
+    return "%" + text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+
+
 CHAT_LINE = (
     *("id", "agent", "owner", "title", "state", "archived", "queued"),
     *("created_at", "updated_at", "worker", "wake_at", "metadata"),
@@ -271,9 +306,9 @@ class Store(ABC):
 
     @abstractmethod
     async def list_chats(
-        self, *, owner: str | None = None, state: State | None = None, before: str | None = None, limit: int = 50
+        self, filter: "ChatFilter | None" = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
-        """Newest first; `before` is the id of the last one of the page before."""
+        """Newest first; `before` is the id of the last one of the page before. Raises InvalidInput."""
 
     @abstractmethod
     async def fork_chat(
@@ -644,6 +679,12 @@ def check_json(field: str, data: bytes) -> object:
 def check_json_object(field: str, data: bytes) -> None:
     if not isinstance(check_json(field, data), dict):
         raise InvalidInput(field, "is not a JSON object")
+
+
+def page_size(limit: int) -> int:
+    if not 1 <= limit <= LISTED_MAX:
+        raise InvalidInput("limit", f"is {limit}; it can be 1 to {LISTED_MAX:,}")
+    return limit
 
 
 def check_key(key: Key | None) -> None:

@@ -123,8 +123,16 @@ LIST_CHATS = """
 SELECT id, agent, owner, title, state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
-WHERE (%(owner)s::text IS NULL OR owner = %(owner)s) AND (%(state)s::text IS NULL OR state = %(state)s)
+WHERE (%(owner)s::text IS NULL OR owner = %(owner)s) AND (%(agent)s::text IS NULL OR agent = %(agent)s)
+      AND (%(state)s::text IS NULL OR state = %(state)s)
+      AND (%(archived)s::boolean IS NULL OR archived = %(archived)s)
       AND (%(before)s::text IS NULL OR id < %(before)s)
+      AND (%(pattern)s::text IS NULL OR title ILIKE %(pattern)s
+           OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
+                      AND body::json #>> '{message,parts,0,text}' ILIKE %(pattern)s))
+      AND (%(metadata)s::text IS NULL OR NOT EXISTS (
+          SELECT 1 FROM json_each_text(%(metadata)s::json) AS want
+          WHERE (chats.metadata::json ->> want.key) IS DISTINCT FROM want.value))
 ORDER BY id DESC LIMIT %(limit)s
 """
 

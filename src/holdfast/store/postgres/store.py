@@ -24,9 +24,11 @@ from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed
 from holdfast.faults import reach
 from holdfast.ids import new_id
 from holdfast.store.base import (
+    ALL_CHATS,
     PAGE_ROWS,
     RECEIPT_DAYS,
     Answer,
+    ChatFilter,
     ChatLine,
     Children,
     Decided,
@@ -45,6 +47,7 @@ from holdfast.store.base import (
     decided,
     own_key,
     page_of,
+    page_size,
     raise_refused,
     request_hash,
     topics_of,
@@ -282,9 +285,10 @@ class PostgresStore(Store):
         return snapshot_from(found[0])
 
     async def list_chats(
-        self, *, owner: str | None = None, state: State | None = None, before: str | None = None, limit: int = 50
+        self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
-        found = await self._named_rows(sql.LIST_CHATS, owner=owner, state=state, before=before, limit=limit)
+        values = (filter or ALL_CHATS).values() | {"before": before, "limit": page_size(limit)}
+        found = await self._named_rows(sql.LIST_CHATS, **values)
         return [chat_line(row) for row in found]
 
     async def fork_chat(

@@ -51,12 +51,21 @@ WITH RECURSIVE family (id, state) AS (
 SELECT id, state FROM family
 """
 
-LIST_CHATS = """
+LIST_CHATS = r"""
 SELECT id, agent, owner, title, state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
-WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR id < ?3)
-ORDER BY id DESC LIMIT ?4
+WHERE (:owner IS NULL OR owner = :owner) AND (:agent IS NULL OR agent = :agent)
+      AND (:state IS NULL OR state = :state) AND (:archived IS NULL OR archived = :archived)
+      AND (:before IS NULL OR id < :before)
+      AND (:pattern IS NULL OR title LIKE :pattern ESCAPE '\'
+           OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
+                      AND json_extract(body, '$.message.parts[0].text') LIKE :pattern ESCAPE '\'))
+      AND (:metadata IS NULL OR NOT EXISTS (
+          SELECT 1 FROM json_each(:metadata) AS want WHERE NOT EXISTS (
+              SELECT 1 FROM json_each(chats.metadata) AS have WHERE have.key = want.key AND want.value =
+                  CASE WHEN have.type IN ('true', 'false') THEN have.type ELSE CAST(have.value AS TEXT) END)))
+ORDER BY id DESC LIMIT :limit
 """
 
 DELETE_CHAT_ROWS = tuple(

@@ -30,9 +30,11 @@ from holdfast.errors import (
 )
 from holdfast.faults import reach
 from holdfast.store.base import (
+    ALL_CHATS,
     PAGE_ROWS,
     RECEIPT_DAYS,
     Answer,
+    ChatFilter,
     ChatLine,
     Children,
     Decided,
@@ -52,6 +54,7 @@ from holdfast.store.base import (
     in_turn,
     own_key,
     page_of,
+    page_size,
     raise_refused,
     request_hash,
 )
@@ -64,7 +67,17 @@ from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
-from holdfast.store.sqlite.writing import check_unused, load, must_load, read_receipt, row, rows, swap, write_all
+from holdfast.store.sqlite.writing import (
+    Values,
+    check_unused,
+    load,
+    must_load,
+    read_receipt,
+    row,
+    rows,
+    swap,
+    write_all,
+)
 from holdfast.store.unheard import Unheard
 
 T = TypeVar("T")
@@ -191,7 +204,7 @@ class SqliteStore(Store):
 
         return await self._on(self._readers, in_one_transaction)
 
-    async def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    async def _rows(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         return await self._read(lambda connection: rows(connection, statement, values))
 
     async def _write(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -318,9 +331,10 @@ class SqliteStore(Store):
         return await self._read(lambda connection: must_load(connection, chat_id))
 
     async def list_chats(
-        self, *, owner: str | None = None, state: State | None = None, before: str | None = None, limit: int = 50
+        self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
-        found = await self._rows(sql.LIST_CHATS, (owner, state, before, limit))
+        values = (filter or ALL_CHATS).values() | {"before": before, "limit": page_size(limit)}
+        found = await self._rows(sql.LIST_CHATS, values)
         return [chat_line(row) for row in found]
 
     async def fork_chat(

@@ -11,8 +11,10 @@ from holdfast.store.base import Answer, Key, check_receipt, decode_answer
 from holdfast.store.rows import CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, moving_row, snapshot_of
 from holdfast.store.sqlite import sql
 
+Values = tuple[Any, ...] | dict[str, Any]  # by place, or by name
 
-def rows(connection: apsw.Connection, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+
+def rows(connection: apsw.Connection, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
     return connection.execute(statement, values).fetchall()
 
 
