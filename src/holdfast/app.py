@@ -21,7 +21,7 @@ from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.store import open_store
-from holdfast.store.base import QUIET, Answer, Item, Key, Store, StoreOptions
+from holdfast.store.base import QUIET, Answer, ChatFilter, ChatLine, Item, Key, Store, StoreOptions, request_hash
 from holdfast.store.bell import rest_topic
 from holdfast.worker.agents import Agent
 from holdfast.worker.plugins import load_plugins
@@ -111,7 +111,7 @@ class App:
         active_tools: Sequence[str] | None = None,
         title: str | None = None,
         chat_id: str | None = None,
-        key: Key | None = None,
+        key: Key | str | None = None,
     ) -> "Chat":
         """A new chat; with a text it starts to run. `active_tools` limits its tools for good: None is all of the
         agent's, an empty list is none.
@@ -126,8 +126,15 @@ class App:
             title=title,
             message=_message(text) if text is not None else None,
         )
-        answer = await self.store.create_chat(new, key)
+        asked = (agent, text, owner, metadata, active_tools, title, chat_id)
+        answer = await self.store.create_chat(new, _keyed(key, "create", *asked))
         return Chat(self, answer.chat_id)
+
+    async def chats(
+        self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[ChatLine]:
+        """Newest first, in pages: `before` is the id of the last chat of the page before."""
+        return await self.store.list_chats(filter, before=before, limit=limit)
 
     def chat(self, chat_id: str) -> "Chat":
         return Chat(self, chat_id)
@@ -194,48 +201,68 @@ class Chat:
         mode: SendMode = "queue",
         *,
         active_tools: Sequence[str] | None = None,
-        key: Key | None = None,
+        key: Key | str | None = None,
     ) -> Answer:
         """`active_tools` limits the tools of the turn that this message begins; one that steers begins none."""
         message = _message(text)
         if active_tools is not None:
             self._app.agent((await self.snapshot()).chat.agent).check_tools(active_tools)
             message = replace(message, active_tools=tuple(active_tools))
-        return await self._store.submit(self.id, ev.Send(message=message, mode=mode), key)
+        event = ev.Send(message=message, mode=mode)
+        return await self._submit(event, _keyed(key, "send", self.id, text, mode, active_tools))
 
-    async def edit(self, message_id: str, text: str | Message, *, key: Key | None = None) -> Answer:
+    async def edit(self, message_id: str, text: str | Message, *, key: Key | str | None = None) -> Answer:
         """Replace a user message and everything after it. The answer holds the queued messages this dropped."""
+        keyed = _keyed(key, "edit", self.id, message_id, text)
+        if keyed is not None and (answer := await self._store.recall(keyed)) is not None:
+            return answer  # asked again, and the message that was edited is no longer there
         spot = await self._store.locate_message(self.id, message_id)
         event = ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=_message(text))
-        return await self._store.submit(self.id, event, key)
+        return await self._submit(event, keyed)
 
-    async def stop(self, *, clear_queue: bool = False, key: Key | None = None) -> Answer:
-        return await self._store.submit(self.id, ev.Stop(clear_queue=clear_queue), key)
+    async def promote(self, message_id: str, *, key: Key | str | None = None) -> Answer:
+        """Take a queued message next: what is running now is superseded."""
+        return await self._submit(ev.Promote(message_id=message_id), key)
 
-    async def retry(self, *, key: Key | None = None) -> Answer:
-        return await self._store.submit(self.id, ev.Retry(), key)
+    async def withdraw(self, message_id: str, *, key: Key | str | None = None) -> Answer:
+        """Take a queued message back; the answer holds it."""
+        return await self._submit(ev.Withdraw(message_id=message_id), key)
 
-    async def approve(self, call_id: str, *, by: str = "", key: Key | None = None) -> Answer:
-        return await self._store.submit(self.id, ev.Approve(call_id=call_id, by=by), key)
+    async def stop(self, *, clear_queue: bool = False, key: Key | str | None = None) -> Answer:
+        return await self._submit(ev.Stop(clear_queue=clear_queue), key)
 
-    async def deny(self, call_id: str, words: str = "", *, by: str = "", key: Key | None = None) -> Answer:
-        return await self._store.submit(self.id, ev.Deny(call_id=call_id, words=words, by=by), key)
+    async def retry(self, *, key: Key | str | None = None) -> Answer:
+        return await self._submit(ev.Retry(), key)
 
-    async def submit(self, call_id: str, content: str, *, error: bool = False, key: Key | None = None) -> Answer:
-        return await self._store.submit(self.id, ev.Submit(call_id=call_id, content=content, error=error), key)
+    async def approve(self, call_id: str, *, by: str = "", key: Key | str | None = None) -> Answer:
+        return await self._submit(ev.Approve(call_id=call_id, by=by), key)
 
-    async def rename(self, title: str, *, key: Key | None = None) -> Answer:
-        return await self._store.submit(self.id, ev.Rename(title=title), key)
+    async def deny(self, call_id: str, words: str = "", *, by: str = "", key: Key | str | None = None) -> Answer:
+        return await self._submit(ev.Deny(call_id=call_id, words=words, by=by), key)
+
+    async def submit(
+        self, call_id: str, content: str, *, error: bool = False, key: Key | str | None = None
+    ) -> Answer:
+        return await self._submit(ev.Submit(call_id=call_id, content=content, error=error), key)
+
+    async def rename(self, title: str, *, key: Key | str | None = None) -> Answer:
+        return await self._submit(ev.Rename(title=title), key)
 
     async def archive(self, archived: bool = True) -> Answer:
-        return await self._store.submit(self.id, ev.Archive(archived=archived))
+        return await self._submit(ev.Archive(archived=archived))
 
-    async def fork(self, *, upto: int | None = None, owner: str | None = None, key: Key | None = None) -> "Chat":
-        answer = await self._store.fork_chat(self.id, new_id("chat"), upto=upto, owner=owner, key=key)
+    async def fork(
+        self, *, upto: int | None = None, owner: str | None = None, key: Key | str | None = None
+    ) -> "Chat":
+        keyed = _keyed(key, "fork", self.id, upto, owner)
+        answer = await self._store.fork_chat(self.id, new_id("chat"), upto=upto, owner=owner, key=keyed)
         return Chat(self._app, answer.chat_id)
 
     async def delete(self, *, children: bool = False) -> None:
         await self._store.delete_chat(self.id, children="include" if children else "refuse")
+
+    async def _submit(self, event: ev.Event, key: Key | str | None = None) -> Answer:
+        return await self._store.submit(self.id, event, _key(key))
 
     async def messages(self) -> list[Message]:
         """The whole history, in order."""
@@ -290,6 +317,19 @@ class Chat:
 
 def _store_options(config: Config) -> StoreOptions:
     return StoreOptions(lease_ttl_ms=int(config.lease_ttl_s * 1000), deadline_s=config.store_deadline_s)
+
+
+def _key(key: Key | str | None) -> Key | None:
+    """A program's own keys share one name space, apart from those of other principals."""
+    return Key(principal="app", key=key) if isinstance(key, str) else key
+
+
+def _keyed(key: Key | str | None, *asked: object) -> Key | None:
+    """With a digest of what was asked for: ids that are made here differ each time, the request does not."""
+    found = _key(key)
+    if found is None or found.request is not None:
+        return found
+    return replace(found, request=request_hash(*asked))
 
 
 def _message(text: str | Message) -> Message:

@@ -62,5 +62,25 @@ async def test_a_clients_call_that_is_repeated_under_its_key_happens_once(store_
         assert await chat.wait(WAIT_S) == "idle"
         with pytest.raises(KeyReused):
             await chat.send("something else", key=Key(principal="ada", key="k"))
-        assert await chat.send((await chat.messages())[0], key=Key(principal="ada", key="k")) == first
+        assert await chat.send("only once", key=Key(principal="ada", key="k")) == first
         assert [message.text for message in await chat.messages() if message.role == "user"] == ["only once"]
+
+
+async def test_a_repeated_create_fork_or_edit_makes_no_second_chat_and_cuts_nothing_twice(store_url: str) -> None:
+    app = app_of(store_url, Agent("a", ScriptedModel(after="echo")))
+    async with app, app.worker():
+        chat = await app.create("a", "hello", metadata={"n": 1}, key="create")
+        assert await chat.wait(WAIT_S) == "idle"
+        assert (await app.create("a", "hello", metadata={"n": 1}, key="create")).id == chat.id
+        with pytest.raises(KeyReused):
+            await app.create("a", "hello", metadata={"n": 2}, key="create")
+        forked = await chat.fork(key="fork")
+        assert (await chat.fork(key="fork")).id == forked.id
+        said = (await chat.messages())[0].id
+        edited = await chat.edit(said, "hello again", key="edit")
+        assert await chat.wait(WAIT_S) == "idle"
+        assert await chat.edit(said, "hello again", key="edit") == edited
+        with pytest.raises(KeyReused):
+            await chat.edit(said, "something else", key="edit")
+        assert [message.text for message in await chat.messages()] == ["hello again", "You said: hello again"]
+        assert len(await app.chats()) == 2

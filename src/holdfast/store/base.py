@@ -76,10 +76,15 @@ class StoreOptions(Frozen):
 
 
 class Key(Frozen):
-    """An idempotency key: unique per principal, remembered for seven days with the answer it got."""
+    """An idempotency key: unique per principal, remembered for seven days with the answer it got.
+
+    `request` is a digest of what the client asked for, where that is less than what the store is given: a client that
+    asks again does not know the ids that were made for it the first time.
+    """
 
     principal: str
     key: str
+    request: str | None = None
 
 
 class Answer(Record):
@@ -283,13 +288,17 @@ class Store(ABC):
         """Create a chat; with a first message it is running. Raises InvalidInput, KeyReused."""
         self._check_new_chat(new)
         check_key(key)
-        return await self._create(new, key or own_key(), request_hash(new))
+        return await self._create(new, key or own_key(), request_of(key, new))
 
     async def submit(self, chat_id: str, event: Event, key: Key | None = None) -> Answer:
         """Apply a client's event. Raises NotFound, RefusedError, LimitReached, InvalidInput, KeyReused."""
         self._check_event(event)
         check_key(key)
-        return await self._submit(chat_id, event, key or own_key(), request_hash(chat_id, event))
+        return await self._submit(chat_id, event, key or own_key(), request_of(key, chat_id, event))
+
+    @abstractmethod
+    async def recall(self, key: Key) -> Answer | None:
+        """The answer that this key got, for a caller who must look before it can ask again. Raises KeyReused."""
 
     @abstractmethod
     async def commit(self, snapshot: Snapshot, events: Sequence[Event], commit_id: str) -> Snapshot:
@@ -341,8 +350,13 @@ class Store(ABC):
         the attempt's number on it, in place of the deltas it did not see.
         """
 
-    async def wait_journal(self, chat_id: str, after: str | None, deadline_s: float) -> Page:
-        """As `read_journal`, but waits until there is something, or the deadline: then an empty page."""
+    async def wait_journal(
+        self, chat_id: str, after: str | None, deadline_s: float, poll_s: float | None = None
+    ) -> Page:
+        """As `read_journal`, but waits until there is something, or the deadline: then an empty page.
+
+        `poll_s`: how often it looks without being told to, for who waits long and in great numbers.
+        """
         clock = _Countdown(deadline_s)
         with self.bell.listen(chat_id) as listener:
             while True:
@@ -350,7 +364,7 @@ class Store(ABC):
                 left_s = clock.left_s()
                 if page.items or left_s <= 0:
                     return page
-                await listener.wait(min(left_s, self.options.poll_interval_s))
+                await listener.wait(min(left_s, poll_s or self.options.poll_interval_s))
 
     async def follow_journal(self, chat_id: str, after: str | None = None) -> AsyncIterator[Item]:
         """Everything from a cursor on, forever; the caller decides when to leave."""
@@ -727,6 +741,10 @@ def check_receipt(key: Key, stored_hash: str, hash: str) -> None:
 def own_key() -> Key:
     """Without a key from the caller the store uses one of its own, to ask again after a lost connection."""
     return Key(principal="", key=new_id("req"))
+
+
+def request_of(key: Key | None, *values: object) -> str:
+    return key.request if key is not None and key.request is not None else request_hash(*values)
 
 
 def request_hash(*values: object) -> str:

@@ -49,7 +49,7 @@ from holdfast.store.base import (
     page_of,
     page_size,
     raise_refused,
-    request_hash,
+    request_of,
     topics_of,
 )
 from holdfast.store.bell import WORK
@@ -278,6 +278,10 @@ class PostgresStore(Store):
 
         return await self._transactor.run(work, deadline)
 
+    async def recall(self, key: Key) -> Answer | None:
+        answer: Answer | None = await self._run(lambda transaction: transaction.read_receipt(key, request_of(key)))
+        return answer
+
     async def read_chat(self, chat_id: str) -> Snapshot:
         found = await self._rows(sql.READ_SNAPSHOT, chat_id)
         if not found:
@@ -296,7 +300,7 @@ class PostgresStore(Store):
     ) -> Answer:
         self._check_fork(new_id, owner, key)
         own = key or own_key()
-        hash = request_hash(chat_id, new_id, upto, owner)
+        hash = request_of(key, chat_id, new_id, upto, owner)
 
         async def work(transaction: Transaction) -> Answer:
             reach("fork.before")

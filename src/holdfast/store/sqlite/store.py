@@ -56,7 +56,7 @@ from holdfast.store.base import (
     page_of,
     page_size,
     raise_refused,
-    request_hash,
+    request_of,
 )
 from holdfast.store.cursor import parse
 from holdfast.store.liveness import liveness_query
@@ -327,6 +327,9 @@ class SqliteStore(Store):
         reach("write.receipt.after")
         return answer
 
+    async def recall(self, key: Key) -> Answer | None:
+        return await self._read(lambda connection: read_receipt(connection, key, request_of(key)))
+
     async def read_chat(self, chat_id: str) -> Snapshot:
         return await self._read(lambda connection: must_load(connection, chat_id))
 
@@ -342,7 +345,7 @@ class SqliteStore(Store):
     ) -> Answer:
         self._check_fork(new_id, owner, key)
         key = key or own_key()
-        hash = request_hash(chat_id, new_id, upto, owner)
+        hash = request_of(key, chat_id, new_id, upto, owner)
 
         def work(connection: apsw.Connection) -> tuple[Answer, Sequence[Change]]:
             reach("fork.before")
