@@ -91,7 +91,7 @@ class App:
             worker = self.new_worker(**settings)
             self.workers.append(worker)
             try:
-                await run_until_told(worker)
+                await run_until_told(worker, worker.config.grace_s)
             finally:
                 self.workers.remove(worker)
 
@@ -258,8 +258,9 @@ class Chat:
         answer = await self._store.fork_chat(self.id, new_id("chat"), upto=upto, owner=owner, key=keyed)
         return Chat(self._app, answer.chat_id)
 
-    async def delete(self, *, children: bool = False) -> None:
-        await self._store.delete_chat(self.id, children="include" if children else "refuse")
+    async def delete(self, *, children: bool = False) -> tuple[str, ...]:
+        """Really gone, and with `children` the chats that it spawned. Returns the ids."""
+        return await self._store.delete_chat(self.id, children="include" if children else "refuse")
 
     async def _submit(self, event: ev.Event, key: Key | str | None = None) -> Answer:
         return await self._store.submit(self.id, event, _key(key))

@@ -37,6 +37,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     database: A[str, Meta(description="sqlite:///FILE or postgresql://…; empty: a SQLite file in home")] = ""
     host: A[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: A[int, Meta(ge=0, le=65535, description="port to listen on; 0: any free one")] = 7433
+    allowed_hosts: A[
+        tuple[str, ...], Meta(description="names under which the server is reached beside the local ones; * is any")
+    ] = ()
+    streams_max: A[Count, Meta(description="event streams that the server holds at the same time")] = 10_000
+    streams_per_client_max: A[Count, Meta(description="event streams of one client's address")] = 500
     plugins: A[tuple[str, ...], Meta(description="entry points of group holdfast.plugins to load, in order")] = ()
     no_plugins: A[bool, Meta(description="load no plugins, whatever `plugins` says")] = False
     history_limit: A[Count, Meta(description="messages of each chat kept in memory; the store has all of them")] = (
@@ -130,7 +135,7 @@ def _parse(name: str, text: str, variable: str) -> Any:
     kind = _TYPES[name]
     if name == "history_limit":
         return _history_limit(text)
-    if name == "plugins":
+    if name in ("plugins", "allowed_hosts"):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     try:
         value = msgspec.convert(text.strip(), kind, strict=False)

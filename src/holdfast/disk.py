@@ -65,6 +65,30 @@ def write(folder: int, name: str, data: bytes) -> None:
     _sync(folder)
 
 
+def create_path(path: Path, data: bytes, mode: int = 0o600) -> bool:
+    """Make a file that is not there yet, whole and with its mode from the first moment on; False if it is there.
+
+    Of several that try at once, one makes it. Raises OSError.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_litter(folder)
+        temporary, file = _new_file(folder, mode)
+        try:
+            _write_all(file, data)
+            _sync(file)
+            os.link(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary, dir_fd=folder)
+            os.close(file)
+        _sync(folder)
+        return True
+    finally:
+        os.close(folder)
+
+
 def make_folder(folder: int, name: str) -> None:
     """Make the folder `name` in the open `folder`, for good. Raises FileExistsError if there is anything."""
     os.mkdir(name, dir_fd=folder)

@@ -7,6 +7,7 @@
     │   ├── RefusedError         the chat's state does not allow this now (`refusal` says state and event)
     │   ├── KeyReused            an idempotency key came back with another body
     │   ├── LimitReached         a documented limit; `limit` and `value` say which and how far
+    │   │   └── TooManyStreams   readers that are connected at the same time; leave some, or come back later
     │   └── ConfigError          a setting or URL is wrong
     ├── OwnershipLost            this worker may no longer act
     │   ├── LeaseLost            the worker's lease ended; everything it holds is lost to it
@@ -105,6 +106,10 @@ class LimitReached(CallerError):
         self.what = what
         self.value = value
         self.limit = limit
+
+
+class TooManyStreams(LimitReached):
+    code = "too_many_streams"
 
 
 class ConfigError(CallerError):

@@ -1,4 +1,4 @@
-"""A worker as a process: runs until it is told to go, drains, and says what it waits for.
+"""A worker, or a server with one, as a process: runs until it is told to go, drains, and says what it waits for.
 
 The first SIGTERM or Ctrl-C drains; the second one exits now. Whatever is left over is handed to other workers by the
 end of the lease, and the guard ends the children.
@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from holdfast import threads
 from holdfast.worker.watchdog import install_signal_dump
-from holdfast.worker.worker import Worker
 
 SAY_EVERY_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -27,15 +27,25 @@ def say_on_stderr(text: str) -> None:
     print(f"holdfast: {text}", file=sys.stderr, flush=True)  # noqa: T201  the person at the terminal is waiting
 
 
-async def run_until_told(worker: Worker, say: Say = say_on_stderr) -> None:
-    """Starts the worker; returns when it is drained. SIGUSR1 writes all stacks and tasks to standard error.
+class Service(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        """Drain: bounded by the grace."""
+
+    def waiting_for(self) -> str:
+        """For the person who waits for the end of `stop`."""
+
+
+async def run_until_told(service: Service, grace_s: float, say: Say = say_on_stderr) -> None:
+    """Starts the service; returns when it is drained. SIGUSR1 writes all stacks and tasks to standard error.
 
     A second signal does not return: it ends the process, with the exit code that the signal has.
     """
     told: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
     with _listening(told, say):
-        await worker.start()  # a signal meanwhile is heard after it: every part of a start has its deadline
-        await _drain(worker, await told, say)
+        await service.start()  # a signal meanwhile is heard after it: every part of a start has its deadline
+        await _drain(service, await told, grace_s, say)
 
 
 @contextmanager
@@ -71,18 +81,11 @@ def _hear(ear: socket.socket, told: "asyncio.Future[signal.Signals]", say: Say) 
                 loop.call_soon_threadsafe(told.set_result, number)
 
 
-async def _drain(worker: Worker, number: signal.Signals, say: Say) -> None:
+async def _drain(service: Service, number: signal.Signals, grace_s: float, say: Say) -> None:
     began = time.monotonic()
-    say(f"{number.name}: draining, at most {worker.config.grace_s:g} s; once more to leave at once")
-    stopping = asyncio.ensure_future(worker.stop())
+    say(f"{number.name}: draining, at most {grace_s:g} s; once more to leave at once")
+    stopping = asyncio.ensure_future(service.stop())
     while not (await asyncio.wait((stopping,), timeout=SAY_EVERY_S))[0]:
-        say(f"still waiting for {_waiting_for(worker)} after {time.monotonic() - began:.0f} s")
+        say(f"still waiting for {service.waiting_for()} after {time.monotonic() - began:.0f} s")
     await stopping
     say(f"drained in {time.monotonic() - began:.1f} s")
-
-
-def _waiting_for(worker: Worker) -> str:
-    tools = [f"{tool.tool} ({tool.age_s:.0f} s)" for tool in worker.running_tools()]
-    chats = len(worker.running_chats)
-    words = f"{chats} chat{'s' if chats != 1 else ''}" if chats else "the store"
-    return words + (f", running {', '.join(tools[:5])}" if tools else "")

@@ -143,6 +143,12 @@ class Worker:
 
     # --- life ---------------------------------------------------------------------------------------
 
+    def waiting_for(self) -> str:
+        tools = [f"{tool.tool} ({tool.age_s:.0f} s)" for tool in self.running_tools()]
+        chats = len(self.running_chats)
+        words = f"{chats} chat{'s' if chats != 1 else ''}" if chats else "the store"
+        return words + (f", running {', '.join(tools[:5])}" if tools else "")
+
     async def start(self) -> None:
         folder = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
         self._lock = HostLock(str(folder / f"{self.name}.lock"))

@@ -1,0 +1,117 @@
+"""Bounds on what a client sends: how much, and how slowly.
+
+A body is read whole before a route sees it. uvicorn puts no limit on the time that a request's head may take, so
+`BoundedProtocol` does.
+"""
+
+import asyncio
+from typing import Any
+
+import h11
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from holdfast.server.problems import problem
+
+BODY_BYTES_MAX = 16 << 20
+BODY_S = 30.0
+HEAD_S = 10.0
+HEAD_BYTES_MAX = 32 << 10
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class BodyMiddleware:
+    def __init__(self, app: ASGIApp, bytes_max: int = BODY_BYTES_MAX, deadline_s: float = BODY_S) -> None:
+        self._app = app
+        self._bytes_max = bytes_max
+        self._deadline_s = deadline_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in _WITH_BODY:
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                body = await self._read(receive)
+        except TimeoutError:
+            slow = problem(408, "body_too_slow", f"the body did not arrive within {self._deadline_s:g} s", _CLOSE)
+            await slow(scope, receive, send)
+            return
+        if isinstance(body, Response):
+            await body(scope, receive, send)
+        elif body is not None:
+            await self._app(scope, _replay(body, receive), send)
+
+    async def _read(self, receive: Receive) -> bytes | Response | None:
+        """None: the client left before it had said everything."""
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > self._bytes_max:
+                return problem(413, "body_too_large", f"a body can have {self._bytes_max:,} bytes", _CLOSE)
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+
+_CLOSE = {"Connection": "close"}  # the rest of the body would be taken for the next request
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    told = False
+
+    async def replaying() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replaying
+
+
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 whose requests must have told their head within a deadline, on new and on kept connections."""
+
+    head_s = HEAD_S
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """While a head is incomplete its deadline runs; more bytes do not extend it."""
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._unwatch()
+        elif self._head_deadline is None:
+            self._head_deadline = self.loop.call_later(self.head_s, self._too_slow)
+
+    def _unwatch(self) -> None:
+        if self._head_deadline is not None:
+            self._head_deadline.cancel()
+            self._head_deadline = None
+
+    def _too_slow(self) -> None:
+        self._head_deadline = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.write(_TOO_SLOW)
+            self.transport.close()

@@ -1,0 +1,250 @@
+"""The routes of chats: each one call of `app`, nothing decided here."""
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from starlette.responses import Response
+
+from holdfast.app import App, Chat
+from holdfast.core.codec import decode_entry
+from holdfast.core.journal import MessageAdded
+from holdfast.core.records import State
+from holdfast.errors import InvalidInput
+from holdfast.server import views
+from holdfast.server.streams import EventStream, Streams
+from holdfast.store.base import Answer, ChatFilter, Key
+
+PROBLEM = {"model": views.Problem, "content": {"application/problem+json": {}}}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {**PROBLEM, "description": "The request was wrong, or not possible in this state"},
+    "5XX": {**PROBLEM, "description": "The server, or its store, cannot answer now"},
+}
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"}
+}
+
+router = APIRouter(prefix="/api", tags=["chats"], responses=PROBLEMS)
+
+ChatId = Annotated[str, Path(max_length=512)]
+MessageId = Annotated[str, Path(max_length=512)]
+CallId = Annotated[str, Path(max_length=512)]
+
+
+def app_of(request: Request) -> App:
+    app: App = request.app.state.holdfast
+    return app
+
+
+def streams_of(request: Request) -> Streams:
+    streams: Streams = request.app.state.streams
+    return streams
+
+
+async def key_of(
+    request: Request,
+    key: Annotated[
+        str | None,
+        Header(alias="Idempotency-Key", max_length=200, description="the same request again does nothing again"),
+    ] = None,
+) -> Key | None:
+    if key is None:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in (request.method.encode(), request.url.path.encode(), await request.body()):
+        digest.update(len(piece).to_bytes(8, "big") + piece)
+    return Key(principal=request.app.state.access.principal, key=key, request=digest.hexdigest())
+
+
+AppOf = Annotated[App, Depends(app_of)]
+KeyOf = Annotated[Key | None, Depends(key_of)]
+
+
+def chat_of(chat_id: ChatId, app: AppOf) -> Chat:
+    return app.chat(chat_id)
+
+
+ChatOf = Annotated[Chat, Depends(chat_of)]
+
+
+def as_json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+
+
+def _answered(answer: Answer) -> Response:
+    return as_json(views.answer_of(answer))
+
+
+@router.get("/chats", response_model=views.ChatPage)
+async def list_chats(
+    app: AppOf,
+    owner: Annotated[str | None, Query(max_length=200)] = None,
+    agent: Annotated[str | None, Query(max_length=200)] = None,
+    state: State | None = None,
+    archived: bool | None = None,
+    search: Annotated[str | None, Query(max_length=200, description="in titles and first messages")] = None,
+    metadata: Annotated[list[str] | None, Query(max_length=20, description="`key:value`, repeatable")] = None,
+    before: Annotated[str | None, Query(max_length=512)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> Response:
+    """Newest first, in pages."""
+    wanted = ChatFilter(
+        owner=owner, agent=agent, state=state, archived=archived, search=search, metadata=_pairs(metadata or [])
+    )
+    lines = await app.chats(wanted, before=before, limit=limit)
+    last = lines[-1].id if len(lines) == limit else None
+    return as_json({"chats": [views.summary_of(line) for line in lines], "next": last})
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not colon or not name:
+            raise InvalidInput("metadata", f"{text[:80]!r} is not `key:value`")
+        pairs[name] = value
+    return pairs
+
+
+@router.post("/chats", status_code=201, response_model=views.ChatShown)
+async def create_chat(app: AppOf, given: views.NewChatGiven, key: KeyOf, request: Request) -> Response:
+    """A new chat; with a message it starts to run."""
+    chat = await app.create(
+        given.agent,
+        views.message_of(given.message) if given.message is not None else None,
+        owner=given.owner,
+        metadata=given.metadata,
+        active_tools=given.active_tools,
+        title=given.title,
+        key=key,
+    )
+    place = {"Location": f"{request.scope.get('root_path', '')}/api/chats/{chat.id}"}
+    return as_json(views.chat_of(await chat.snapshot()), 201, place)
+
+
+@router.get("/chats/{chat_id}", response_model=views.ChatShown)
+async def read_chat(chat: ChatOf) -> Response:
+    return as_json(views.chat_of(await chat.snapshot()))
+
+
+@router.patch("/chats/{chat_id}", response_model=views.ChatShown)
+async def change_chat(chat: ChatOf, given: views.ChatPatch) -> Response:
+    """Rename it, archive it, or bring it back."""
+    if given.title is not None:
+        await chat.rename(given.title)
+    if given.archived is not None:
+        await chat.archive(given.archived)
+    return as_json(views.chat_of(await chat.snapshot()))
+
+
+@router.delete("/chats/{chat_id}", response_model=views.Deleted)
+async def delete_chat(
+    chat: ChatOf, children: Annotated[bool, Query(description="and the chats that it spawned")] = False
+) -> Response:
+    """Really gone. Refused unless it is at rest."""
+    return as_json({"deleted": await chat.delete(children=children)})
+
+
+@router.post("/chats/{chat_id}/fork", status_code=201, response_model=views.ChatShown)
+async def fork_chat(chat: ChatOf, key: KeyOf, given: views.ForkGiven | None = None) -> Response:
+    """A copy of its history under a new id, at rest."""
+    given = given or views.ForkGiven()
+    forked = await chat.fork(upto=given.upto, owner=given.owner, key=key)
+    return as_json(views.chat_of(await forked.snapshot()), 201)
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+@router.get("/chats/{chat_id}/messages", response_model=views.MessagePage)
+async def list_messages(
+    chat: ChatOf,
+    app: AppOf,
+    start: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> Response:
+    """The history from a position on, in order."""
+    await chat.snapshot()  # raises NotFound: an empty history is not a missing chat
+    rows = await app.store.read_history(chat.id, start=start, limit=limit)
+    found = []
+    for row in rows:
+        entry = decode_entry(row.body)
+        assert isinstance(entry, MessageAdded)
+        found.append({"pos": row.pos, **msgspec.json.decode(entry.message)})
+    return as_json({"messages": found, "next": rows[-1].pos + 1 if len(rows) == limit else None})
+
+
+@router.post("/chats/{chat_id}/messages", response_model=views.AnswerShown)
+async def send_message(chat: ChatOf, given: views.MessageGiven, key: KeyOf) -> Response:
+    """`queue`: after what is going on. `steer`: into the running turn. `interrupt`: now."""
+    content = views.message_of(given.message)
+    return _answered(await chat.send(content, given.mode, active_tools=given.active_tools, key=key))
+
+
+@router.post("/chats/{chat_id}/messages/{message_id}/edit", response_model=views.AnswerShown)
+async def edit_message(chat: ChatOf, message_id: MessageId, given: views.EditGiven, key: KeyOf) -> Response:
+    """Replace a user message and everything after it. `dropped` holds the queued messages that this removed."""
+    return _answered(await chat.edit(message_id, views.message_of(given.message), key=key))
+
+
+@router.get("/chats/{chat_id}/queue", response_model=views.QueuePage)
+async def list_queue(chat: ChatOf) -> Response:
+    return as_json({"queue": views.queue_of(await chat.snapshot())})
+
+
+@router.post("/chats/{chat_id}/queue/{message_id}/promote", response_model=views.AnswerShown)
+async def promote_message(chat: ChatOf, message_id: MessageId, key: KeyOf) -> Response:
+    """Take it next: what is running now is superseded."""
+    return _answered(await chat.promote(message_id, key=key))
+
+
+@router.delete("/chats/{chat_id}/queue/{message_id}", response_model=views.AnswerShown)
+async def withdraw_message(chat: ChatOf, message_id: MessageId) -> Response:
+    return _answered(await chat.withdraw(message_id))
+
+
+# --- the turn -----------------------------------------------------------------------------------------
+
+
+@router.post("/chats/{chat_id}/stop", response_model=views.AnswerShown)
+async def stop_chat(chat: ChatOf, key: KeyOf, given: views.StopGiven | None = None) -> Response:
+    """End the turn: what was said so far is kept, open calls are answered."""
+    return _answered(await chat.stop(clear_queue=given is not None and given.clear_queue, key=key))
+
+
+@router.post("/chats/{chat_id}/retry", response_model=views.AnswerShown)
+async def retry_chat(chat: ChatOf, key: KeyOf) -> Response:
+    """Try a failed turn again."""
+    return _answered(await chat.retry(key=key))
+
+
+@router.post("/chats/{chat_id}/calls/{call_id}/approve", response_model=views.AnswerShown)
+async def approve_call(chat: ChatOf, call_id: CallId, key: KeyOf) -> Response:
+    return _answered(await chat.approve(call_id, key=key))
+
+
+@router.post("/chats/{chat_id}/calls/{call_id}/deny", response_model=views.AnswerShown)
+async def deny_call(chat: ChatOf, call_id: CallId, key: KeyOf, given: views.DenyGiven | None = None) -> Response:
+    """`words` reach the model."""
+    return _answered(await chat.deny(call_id, given.words if given is not None else "", key=key))
+
+
+@router.post("/chats/{chat_id}/calls/{call_id}/result", response_model=views.AnswerShown)
+async def submit_result(chat: ChatOf, call_id: CallId, given: views.ResultGiven, key: KeyOf) -> Response:
+    """The result of a client's tool, or the answer to a question."""
+    return _answered(await chat.submit(call_id, given.content, error=given.error, key=key))
+
+
+@router.get("/chats/{chat_id}/events", response_class=EventStream, responses=STREAM)
+async def read_events(
+    chat: ChatOf,
+    streams: Annotated[Streams, Depends(streams_of)],
+    after: Annotated[
+        str | None, Query(max_length=200, description="a cursor: the `id` of the last event seen")
+    ] = None,
+    last_event_id: Annotated[str | None, Header(max_length=200)] = None,
+    follow: Annotated[bool, Query(description="stay when the chat rests")] = False,
+) -> Response:
+    """Everything that happens, from a cursor on; ends when the chat rests and all was told."""
+    return await EventStream(streams, chat.id, last_event_id or after, follow=follow).begin()

@@ -1,0 +1,239 @@
+"""What happens in a chat, for any number of readers: read once, encoded once, kept only as far as the ring goes.
+
+A feed follows one chat for all of its readers in this process and keeps the last frames. A reader that comes late,
+falls behind the ring or comes with a place of its own reads from the store until its place is one that the ring
+knows; so a slow reader costs itself reads and nobody else anything, and no reader has a buffer of its own.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.core.wake import WakeState
+from holdfast.errors import StoreError
+from holdfast.store.base import Item, Page, Store
+
+log = logging.getLogger("holdfast.feeds")
+
+RING_FRAMES = 1_000
+RING_BYTES = 1 << 20
+POLL_S = 10.0  # where others tell us what happens; polling is then only the truth behind the hints
+RETRY_S = 1.0  # after a store that failed
+
+
+class Frame(Struct, frozen=True, gc=False):
+    """One event as it goes over the wire. `rest`: nothing comes after it until somebody does something."""
+
+    cursor: str
+    data: bytes
+    rest: bool = False
+
+
+def frames_of(page: Page) -> list[Frame]:
+    frames = [Frame(item.cursor, encoded(item)) for item in page.items]
+    if page.at_rest:
+        last = frames.pop() if frames else Frame(page.cursor, b"")
+        frames.append(Frame(last.cursor, last.data, rest=True))
+    return frames
+
+
+def encoded(item: Item) -> bytes:
+    """A journal entry is named by its kind, a piece of a stream is a `delta`; the stored JSON is used as it is."""
+    if item.seq is not None:
+        head = b'{"seq":%d,"at":%d,' % (item.seq, item.at)
+        name = _kind(item.body)
+    else:
+        head = b'{"attempt":%d,"k":%d,"at":%d,' % (item.attempt or 0, item.k or 0, item.at)
+        name = b"delta"
+    return b"id: %s\nevent: %s\ndata: %s%s\n\n" % (item.cursor.encode(), name, head, item.body[1:])
+
+
+def _kind(body: bytes) -> bytes:
+    """Its `kind` is the first field of every entry we write."""
+    prefix = b'{"kind":"'
+    return body[len(prefix) : body.index(b'"', len(prefix))] if body.startswith(prefix) else b"message"
+
+
+class Feed:
+    """One chat, followed for everybody here who reads it. Runs while it has readers."""
+
+    def __init__(self, store: Store, chat_id: str, after: str) -> None:
+        self._store = store
+        self._chat_id = chat_id
+        self._cursor = after
+        self.frames: deque[Frame] = deque()
+        self.first = 0  # number of the frame that is at the left end of the ring
+        self._bytes = 0
+        self._places = {after: 0}  # cursor -> number of the frame that comes after it
+        self._changed = asyncio.get_running_loop().create_future()
+        self.error: Exception | None = None  # why it ended: the chat is gone
+        self.readers = 0
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def end(self) -> int:
+        """The number that the next frame will have."""
+        return self.first + len(self.frames)
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def place_of(self, cursor: str) -> int | None:
+        return self._places.get(cursor)
+
+    def since(self, number: int) -> Sequence[Frame]:
+        return [self.frames[at] for at in range(number - self.first, len(self.frames))]
+
+    async def wait(self) -> None:
+        """Until there are more frames, or the chat is gone. The caller has a deadline."""
+        await asyncio.shield(self._changed)
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                page = await self._next_page()
+                if frames := frames_of(page):
+                    self._add(frames, page.cursor)
+        except Exception as error:  # noqa: BLE001  whatever it is, its readers must hear of it
+            self.error = error
+            self._tell()
+
+    async def _next_page(self) -> Page:
+        while True:
+            try:
+                return await self._store.wait_journal(self._chat_id, self._cursor, 60.0, self._poll_s())
+            except StoreError as error:
+                # Its readers keep their place and see heartbeats; they go on when the store does.
+                log.warning("feed of %s waits: %s", self._chat_id, error, extra={"action": "feed.waits"})
+                await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
+
+    def _poll_s(self) -> float | None:
+        wakes = self._store.wakes
+        told = wakes is not None and wakes.state is WakeState.STREAMING
+        return POLL_S * random.uniform(0.8, 1.2) if told else None
+
+    def _add(self, frames: Sequence[Frame], cursor: str) -> None:
+        if len(frames) == 1 and not frames[0].data and self.frames and self.frames[-1].rest:
+            return  # still at rest, as everybody was told
+        self._cursor = cursor
+        for frame in frames:
+            self.frames.append(frame)
+            self._bytes += len(frame.data)
+            self._places[frame.cursor] = self.end
+        while len(self.frames) > RING_FRAMES or self._bytes > RING_BYTES:
+            self._drop()
+        self._tell()
+
+    def _drop(self) -> None:
+        frame = self.frames.popleft()
+        self._bytes -= len(frame.data)
+        self.first += 1
+        for cursor in [cursor for cursor, number in self._oldest_places() if number < self.first]:
+            del self._places[cursor]
+
+    def _oldest_places(self) -> list[tuple[str, int]]:
+        """Places are in order of their numbers; only the first few can be too old."""
+        found = []
+        for place in self._places.items():
+            found.append(place)
+            if place[1] >= self.first:
+                break
+        return found
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
+        changed.set_result(None)
+
+
+class Feeds:
+    """The feeds of one process, by chat."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._feeds: dict[str, Feed] = {}
+
+    def figures(self) -> dict[str, int]:
+        feeds = list(self._feeds.values())
+        return {
+            "feeds": len(feeds),
+            "feed_readers": sum(feed.readers for feed in feeds),
+            "feed_bytes": sum(feed.bytes for feed in feeds),
+            "feed_bytes_max": RING_BYTES * len(feeds),
+        }
+
+    def enter(self, chat_id: str, after: str) -> Feed:
+        feed = self._feeds.get(chat_id)
+        if feed is None or feed.error is not None:
+            feed = self._feeds[chat_id] = Feed(self._store, chat_id, after)
+        feed.readers += 1
+        return feed
+
+    def leave(self, chat_id: str, feed: Feed) -> None:
+        feed.readers -= 1
+        if feed.readers == 0:
+            feed.close()
+            if self._feeds.get(chat_id) is feed:
+                del self._feeds[chat_id]
+
+
+class Reader:
+    """One reader's way through a chat. `next` gives what comes after its place, in order, each once."""
+
+    def __init__(self, store: Store, feeds: Feeds, chat_id: str, after: str | None) -> None:
+        self._store = store
+        self._feeds = feeds
+        self._chat_id = chat_id
+        self.cursor = after
+        self._feed: Feed | None = None
+        self._told_rest = False
+        self._number: int | None = None  # of the next frame, where its place is in the feed's ring
+
+    async def next(self) -> Sequence[Frame]:
+        """Raises NotFound once the chat is gone. Waits as long as nothing happens: give it a deadline."""
+        while True:
+            frames = await self._read() if self._number is None else await self._hear(self._number)
+            if frames:
+                self.cursor = frames[-1].cursor
+                self._told_rest = frames[-1].rest
+                return frames
+
+    async def _read(self) -> Sequence[Frame]:
+        """From the store, until its place is one that the feed knows."""
+        page = await self._store.read_journal(self._chat_id, self.cursor)
+        if page.items or (page.at_rest and not self._told_rest):
+            return frames_of(page)
+        self.cursor = page.cursor
+        if self._feed is None:
+            self._feed = self._feeds.enter(self._chat_id, page.cursor)
+        self._number = self._feed.place_of(page.cursor)
+        if self._number is None:
+            return frames_of(await self._store.wait_journal(self._chat_id, self.cursor, 60.0))
+        return ()
+
+    async def _hear(self, number: int) -> Sequence[Frame]:
+        feed = self._feed
+        assert feed is not None
+        if feed.error is not None:
+            raise feed.error
+        if number < feed.first:
+            self._number = None  # too slow for the ring: from the store, then
+            return ()
+        if number == feed.end:
+            await feed.wait()
+            return ()
+        frames = feed.since(number)
+        self._number = feed.end
+        return frames
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feeds.leave(self._chat_id, self._feed)
+            self._feed = None

@@ -1,0 +1,45 @@
+"""`http_app(app)`: the HTTP API of an App as an ASGI program, to be served or mounted."""
+
+from collections.abc import Iterable
+
+from fastapi import FastAPI
+
+from holdfast import __version__
+from holdfast.app import App
+from holdfast.server import chats, operations, page, problems
+from holdfast.server.access import Access, AccessMiddleware, load_token
+from holdfast.server.bodies import BodyMiddleware
+from holdfast.server.streams import Streams
+
+DESCRIPTION = "Durable chats with agents. Times are milliseconds since 1970; errors are RFC 9457 problem details."
+
+
+def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -> FastAPI:
+    """For uvicorn, or for `program.mount("/agents", http_app(app))` in a FastAPI or Starlette program.
+
+    Whoever serves it opens the app: `async with app.worker(): …` in the program's lifespan, or `async with app: …`
+    where workers are other processes. Without a `token` the one of the app's home is used, made if need be. `hosts`
+    are names under which it is reached beside the local ones and those of the setting `allowed_hosts`.
+    """
+    config = app.config
+    access = Access(token or load_token(config.home)[0], {*hosts, *config.allowed_hosts, config.host})
+    api = FastAPI(
+        title="holdfast",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # they load scripts from elsewhere, which the page's policy forbids
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    api.state.holdfast = app
+    api.state.access = access
+    api.state.streams = Streams(
+        app.store, streams_max=config.streams_max, per_client_max=config.streams_per_client_max
+    )
+    problems.install(api)
+    for router in (chats.router, operations.router, page.router):
+        api.include_router(router)
+    api.add_middleware(BodyMiddleware)
+    api.add_middleware(AccessMiddleware, access=access)  # added last, so it judges first
+    return api

@@ -1,0 +1,94 @@
+"""A plain status page: agents, chats, workers, health. Works without scripts."""
+
+import html
+import time
+from collections.abc import Iterable, Sequence
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, Response
+
+from holdfast import __version__
+from holdfast.health import judge
+from holdfast.server.chats import AppOf
+
+router = APIRouter(include_in_schema=False)
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; color: #1c2a2e;
+       background: #fbfcfc; }
+h1 { margin-bottom: 0; } h2 { margin-top: 2rem; font-size: 1.1rem; }
+table { border-collapse: collapse; width: 100%; } caption { text-align: left; color: #566; }
+th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #dde4e4; vertical-align: top; }
+th { font-weight: 600; color: #456; } td.none { color: #677; }
+code { background: #eef2f2; padding: .1rem .3rem; border-radius: 3px; }
+.ok, .idle { color: #176b3a; } .running, .stopping, .draining, .degraded, .waiting { color: #8a5a00; }
+.failed, .unhealthy { color: #a3201d; }
+@media (prefers-color-scheme: dark) {
+  body { color: #dfe8e8; background: #101718; } th, caption { color: #9ab; } td.none { color: #9aa; }
+  th, td { border-color: #2a3738; } code { background: #1d282a; }
+  .ok, .idle { color: #6fd39a; } .running, .stopping, .draining, .degraded, .waiting { color: #f0c060; }
+  .failed, .unhealthy { color: #ff8f8a; }
+}
+"""
+
+
+@router.get("/style.css")
+async def style() -> Response:
+    return Response(STYLE, media_type="text/css")
+
+
+@router.get("/")
+async def status(request: Request, app: AppOf) -> Response:
+    chats = await app.chats(limit=50)
+    workers = await app.store.list_workers()
+    health, reasons = judge([app])
+    now_ms = time.time() * 1000
+    parts = [
+        f"<h1>holdfast</h1><p><b class={health}>{health}</b>{_words(reasons)} · version {__version__}</p>",
+        _table("Agents", ("name", "model", "tools"), ((a.name, _model(a.model), ", ".join(a.tools)) for a in
+               app.agents.values()), "no agents"),
+        _table("Chats", ("chat", "agent", "title", "status", "queued", "changed"), (
+            (c.id, c.agent, c.title or "", c.state.value, str(c.queued), _ago(now_ms - c.updated_at)) for c in chats
+        ), "no chats yet", mark=3),
+        _table("Workers", ("worker", "process", "started", "lease"), (
+            (w.worker, str(w.pid), _ago(now_ms - w.started_at), f"{w.expires_in_ms / 1000:.0f} s") for w in workers
+        ), "no worker: chats wait until one comes"),
+        "<p>The API is described in <a href=api/openapi.json><code>/api/openapi.json</code></a>.</p>",
+    ]  # fmt: skip
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>holdfast</title>'
+        '<meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="5">'
+        f'<link rel="stylesheet" href="style.css"></head><body>{"".join(parts)}</body></html>'
+    )
+
+
+def _table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], nothing: str, mark: int | None = None
+) -> str:
+    head = "".join(f"<th scope=col>{name}</th>" for name in heads)
+    body = "".join(
+        "<tr>" + "".join(
+            f"<td class={cell}>{cell}</td>" if at == mark else f"<td>{html.escape(cell)}</td>"
+            for at, cell in enumerate(row)
+        ) + "</tr>"
+        for row in rows
+    )  # fmt: skip
+    return (
+        f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>"
+        f"{body or f'<tr><td class=none colspan={len(heads)}>{nothing}</td></tr>'}</tbody></table>"
+    )
+
+
+def _words(reasons: Sequence[str]) -> str:
+    return f": {html.escape(', '.join(reasons))}" if reasons else ""
+
+
+def _model(model: object) -> str:
+    return model if isinstance(model, str) else str(getattr(model, "name", model))
+
+
+def _ago(ms: float) -> str:
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if ms >= size:
+            return f"{ms / size:.0f} {unit} ago"
+    return f"{max(ms, 0) / 1000:.0f} s ago"

@@ -1,0 +1,98 @@
+"""Errors as RFC 9457 problem details: a status, a stable code, and words that say what to do."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from holdfast import errors
+
+log = logging.getLogger("holdfast.http")
+
+MEDIA_TYPE = "application/problem+json"
+
+# By class, nearest first. What is not here is our own fault: 500.
+STATUS: Mapping[type[errors.HoldfastError], int] = {
+    errors.NotFound: 404,
+    errors.RefusedError: 409,
+    errors.KeyReused: 422,
+    errors.TooManyStreams: 429,
+    errors.LimitReached: 413,
+    errors.InvalidInput: 400,
+    errors.ConfigError: 400,
+    errors.CallerError: 400,
+    errors.StoreFull: 507,
+    errors.StoreError: 503,
+    errors.RecordError: 500,
+}
+TITLES: Mapping[str, str] = {
+    "not_found": "Not found",
+    "refused": "Refused in this state",
+    "key_reused": "Idempotency key used for another request",
+    "limit_reached": "Over a limit",
+    "invalid_input": "Invalid input",
+    "config": "Invalid input",
+    "unauthorized": "No valid token",
+    "forbidden_host": "Host not allowed",
+    "forbidden_origin": "Origin not allowed",
+    "body_too_large": "Body too large",
+    "body_too_slow": "Body too slow",
+    "too_many_streams": "Too many streams",
+    "internal": "Internal error",
+}
+_FIELDS = ("field", "reason", "state", "event", "what", "value", "limit", "outcome")
+
+
+def problem(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+    body = {
+        "type": f"urn:holdfast:problem:{code}",
+        "title": TITLES.get(code, code.replace("_", " ").capitalize()),
+        "status": status,
+        "code": code,
+        "detail": detail,
+        **more,
+    }
+    return Response(msgspec.json.encode(body), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def of_error(error: errors.HoldfastError) -> Response:
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    if status == 500:
+        return of_fault(error)
+    more = {name: getattr(error, name) for name in _FIELDS if hasattr(error, name)}
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return problem(status, error.code, str(error), headers, **more)
+
+
+def of_fault(error: BaseException) -> Response:
+    """Ours: the log has the story, the client gets none of it."""
+    log.error("a request failed", exc_info=error, extra={"action": "http.error"})
+    return problem(500, "internal", "the server failed to answer; its log says why")
+
+
+def install(api: FastAPI) -> None:
+    @api.exception_handler(errors.HoldfastError)
+    async def ours(_: Request, error: errors.HoldfastError) -> Response:
+        return of_error(error)
+
+    @api.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        found = [
+            {"where": ".".join(str(part) for part in line["loc"]), "problem": line["msg"]} for line in error.errors()
+        ]
+        words = "; ".join(f"{line['where']}: {line['problem']}" for line in found[:5])
+        return problem(422, "invalid_input", words, errors=found[:50])
+
+    @api.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+        return problem(error.status_code, code, str(error.detail), error.headers)
+
+    @api.exception_handler(Exception)
+    async def fault(_: Request, error: Exception) -> Response:
+        return of_fault(error)

@@ -1,0 +1,296 @@
+"""What the HTTP API takes and gives, as the OpenAPI description shows it. Answers are built from records, once."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.core.records import (
+    Call,
+    CallState,
+    Cause,
+    Chat,
+    External,
+    File,
+    Message,
+    Replay,
+    Role,
+    SendMode,
+    Snapshot,
+    State,
+    Text,
+)
+from holdfast.ids import new_id
+from holdfast.store.base import Answer, ChatLine
+from holdfast.worker.agents import Agent
+
+Id = Annotated[str, Field(min_length=1, max_length=200)]
+Ms = Annotated[int, Field(description="milliseconds since 1970")]
+
+
+class Given(BaseModel):
+    """A request's body: what nobody knows is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TextGiven(Given):
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class FileGiven(Given):
+    """A reference: an https URL, or a data: URI for something small."""
+
+    kind: Literal["file"]
+    media_type: Annotated[str, Field(max_length=200)]
+    uri: str
+    name: Annotated[str | None, Field(max_length=500)] = None
+
+
+PartGiven = Annotated[TextGiven | FileGiven, Field(discriminator="kind")]
+Content = Annotated[
+    str | list[PartGiven], Field(description="what the user says: a text, or a list of texts and files")
+]
+
+
+class NewChatGiven(Given):
+    agent: Id
+    message: Content | None = Field(None, description="with a message the chat starts to run")
+    owner: Annotated[str, Field(max_length=200)] = ""
+    metadata: dict[str, Any] = {}
+    active_tools: Annotated[list[str] | None, Field(max_length=1000)] = None
+    title: Annotated[str | None, Field(max_length=200)] = None
+
+
+class MessageGiven(Given):
+    message: Content
+    mode: SendMode = "queue"
+    active_tools: Annotated[list[str] | None, Field(max_length=1000)] = None
+
+
+class EditGiven(Given):
+    message: Content
+
+
+class ChatPatch(Given):
+    title: Annotated[str | None, Field(max_length=200)] = None
+    archived: bool | None = None
+
+
+class StopGiven(Given):
+    clear_queue: bool = False
+
+
+class ForkGiven(Given):
+    upto: Annotated[int | None, Field(ge=0, lt=1 << 53, description="history position; None: all of it")] = None
+    owner: Annotated[str | None, Field(max_length=200)] = None
+
+
+class DenyGiven(Given):
+    words: Annotated[str, Field(max_length=10_000, description="for the model to read")] = ""
+
+
+class ResultGiven(Given):
+    content: str
+    error: bool = False
+
+
+class Shown(BaseModel):
+    """An answer's body."""
+
+
+class Problem(Shown):
+    """RFC 9457."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+
+
+class CallShown(Shown):
+    id: str
+    name: str
+    state: CallState
+    replay: Replay
+    external: External | None
+    question: str | None
+    child_id: str | None
+    started_at: int | None
+    expires_at: int | None
+
+
+class QueuedShown(Shown):
+    id: str
+    mode: SendMode
+    message: dict[str, Any]
+
+
+class FailureShown(Shown):
+    code: str
+    message: str
+    cause: Cause | None
+    chain: list[str]
+
+
+class ChatSummary(Shown):
+    id: str
+    agent: str
+    owner: str
+    title: str | None
+    state: State
+    archived: bool
+    queued: int
+    metadata: dict[str, Any]
+    created_at: Ms
+    updated_at: Ms
+    worker: str | None = Field(description="who drives it now")
+    wake_at: int | None = Field(description="when somebody looks at it next")
+
+
+class ChatShown(ChatSummary):
+    parent_id: str | None
+    forked_from: str | None
+    active_tools: list[str] | None
+    turn: int
+    step: int
+    turn_tokens: int
+    turn_cost: float
+    messages: int = Field(description="how many there are in its history")
+    cause: Cause | None
+    error: FailureShown | None
+    calls: list[CallShown] = Field(description="the calls of the last response that are not answered yet")
+    queue: list[QueuedShown]
+
+
+class ChatPage(Shown):
+    chats: list[ChatSummary]
+    next: str | None = Field(description="give it as `before` for the next page; null: there is none")
+
+
+class MessagePage(Shown):
+    messages: list[dict[str, Any]]
+    next: int | None = Field(description="give it as `start` for the next page; null: that was all")
+
+
+class QueuePage(Shown):
+    queue: list[QueuedShown]
+
+
+class AnswerShown(Shown):
+    """What a request did. The same request with the same Idempotency-Key gets the same answer."""
+
+    chat_id: str
+    seq: int = Field(description="the last journal entry when it was done")
+    state: State
+    dropped: list[dict[str, Any]] = Field(description="queued messages that will not be delivered")
+
+
+class Deleted(Shown):
+    deleted: list[str]
+
+
+class AgentShown(Shown):
+    name: str
+    model: str
+    fallbacks: list[str]
+    instructions: str
+    tools: list[str]
+
+
+class AgentList(Shown):
+    agents: list[AgentShown]
+
+
+class WorkerShown(Shown):
+    id: str
+    pid: int
+    started_at: Ms
+    lease_expires_in_ms: int
+    info: dict[str, Any]
+
+
+class WorkerList(Shown):
+    workers: list[WorkerShown]
+
+
+class Health(Shown):
+    model_config = ConfigDict(extra="allow")
+
+    status: Literal["ok", "degraded", "draining", "unhealthy"]
+    reasons: list[str]
+    version: str
+    diagnostics: dict[str, Any]
+
+
+# --- from records -------------------------------------------------------------------------------------
+
+
+def summary_of(line: ChatLine) -> dict[str, Any]:
+    return {name: getattr(line, name) for name in line.__struct_fields__}
+
+
+def chat_of(snapshot: Snapshot) -> dict[str, Any]:
+    chat = snapshot.chat
+    return {
+        **{name: getattr(chat, name) for name in _SAME},
+        "queued": len(snapshot.queue),
+        "messages": chat.length,
+        "error": _failure_of(chat),
+        "calls": [call_of(call) for call in snapshot.open_calls],
+        "queue": queue_of(snapshot),
+    }
+
+
+_SAME = (
+    *("id", "agent", "owner", "title", "state", "archived", "metadata", "created_at", "updated_at", "worker"),
+    *("wake_at", "parent_id", "forked_from", "active_tools", "turn", "step", "turn_tokens", "turn_cost", "cause"),
+)
+
+
+def _failure_of(chat: Chat) -> dict[str, Any] | None:
+    if chat.error is None:
+        return None
+    return {name: getattr(chat.error, name) for name in ("code", "message", "cause", "chain")}
+
+
+def call_of(call: Call) -> dict[str, Any]:
+    return {name: getattr(call, name) for name in CallShown.model_fields}
+
+
+def queue_of(snapshot: Snapshot) -> list[dict[str, Any]]:
+    return [{"id": queued.id, "mode": queued.mode, "message": queued.body} for queued in snapshot.queue]
+
+
+def answer_of(answer: Answer) -> dict[str, Any]:
+    return {"chat_id": answer.chat_id, "seq": answer.seq, "state": answer.state, "dropped": answer.dropped}
+
+
+def agent_of(agent: Agent) -> dict[str, Any]:
+    return {
+        "name": agent.name,
+        "model": _name_of(agent.model),
+        "fallbacks": [_name_of(model) for model in agent.fallbacks],
+        "instructions": agent.instructions,
+        "tools": sorted(agent.tools),
+    }
+
+
+def _name_of(model: Any) -> str:
+    return model if isinstance(model, str) else model.name
+
+
+def message_of(content: str | list[TextGiven | FileGiven]) -> str | Message:
+    """A text stays one: then the same words under the same key are the same request."""
+    if isinstance(content, str):
+        return content
+    parts = tuple(
+        Text(text=part.text)
+        if isinstance(part, TextGiven)
+        else File(media_type=part.media_type, uri=part.uri, name=part.name)
+        for part in content
+    )
+    return Message(id=new_id("msg"), role=Role.USER, parts=parts)
