@@ -1,0 +1,1 @@
+"""The HTTP surface, over real sockets, by real processes."""

@@ -1,0 +1,55 @@
+"""A server as a process of its own, to be killed: `python -m tests.server.program URL HOME PORT [no-worker]`."""
+
+import asyncio
+import sys
+
+from holdfast import Agent, App, StoreOptions, tool
+from holdfast.server.serving import serve
+from holdfast.testing import Call, ScriptedModel
+from holdfast.tools.outside import client_tool
+
+TOKEN = "test-token-of-the-servers-own"
+
+
+@tool(needs_approval=True)
+async def pay(amount: int) -> str:
+    """Pay somebody."""
+    return f"paid {amount}"
+
+
+def agents() -> list[Agent]:
+    story = " ".join(f"word{n}" for n in range(200))
+    return [
+        Agent("echo", "scripted"),
+        Agent("talker", ScriptedModel(after="echo", per="turn", pace_s=0.01)),
+        Agent("storyteller", ScriptedModel(story, per="turn", pace_s=0.02)),
+        Agent("payer", ScriptedModel([Call(name="pay", arguments={"amount": 7})], "Done.", per="turn"), tools=[pay]),
+        Agent(
+            "asker",
+            ScriptedModel([Call(name="look", arguments={"at": "sky"})], "Blue.", per="turn"),
+            tools=[
+                client_tool(
+                    "look", "Look at something.", {"type": "object", "properties": {"at": {"type": "string"}}}
+                )
+            ],
+        ),
+        Agent("broken", ScriptedModel()),  # it has nothing to say, which is an error
+    ]
+
+
+def make_app(url: str, home: str, port: int = 0) -> App:
+    return App(
+        url,
+        agents=agents(),
+        options=StoreOptions(lease_ttl_ms=5_000),
+        home=home,
+        port=port,
+        poll_s=0.5,
+        grace_s=2.0,
+        streams_per_client_max=5_000,
+    )
+
+
+if __name__ == "__main__":
+    url, home, port, *rest = sys.argv[1:]
+    asyncio.run(serve(make_app(url, home, int(port)), worker=not rest))

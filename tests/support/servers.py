@@ -1,0 +1,126 @@
+"""Server processes, a client for them, and what a reader of an event stream sees, parsed by rules of our own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+from msgspec import Struct
+
+
+class ServerProcess:
+    """`tests.server.program`, from its start to its end. Its token is in its home."""
+
+    def __init__(self, process: "subprocess.Popen[str]", url: str, token: str, said: list[str]) -> None:
+        self.process = process
+        self.url = url
+        self.token = token
+        self.said = said
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=30.0, trust_env=False, limits=limits, **options
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30.0)
+
+
+@contextmanager
+def server(store_url: str, home: Path, *, port: int = 0, worker: bool = True) -> Iterator[ServerProcess]:
+    home.mkdir(parents=True, exist_ok=True)
+    arguments = [store_url, str(home), str(port), *([] if worker else ["no-worker"])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.server.program", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        while not (said and "listening on" in said[-1]):
+            line = process.stderr.readline()
+            assert line, f"the server ended: {said}"
+            said.append(line.strip())
+        listening = ServerProcess(process, said[-1].rpartition(" ")[2], (home / "token").read_text().strip(), said)
+        ear = threading.Thread(target=lambda: said.extend(line.strip() for line in process.stderr or ()), daemon=True)
+        ear.start()
+        yield listening
+        listening.stop()
+        ear.join(10.0)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+class Seen(Struct, frozen=True):
+    """One event as it came over the wire."""
+
+    event: str
+    data: dict[str, Any]
+    id: str | None = None
+
+
+async def seen_in(response: httpx.Response) -> AsyncIterator[Seen]:
+    """By the rules of the HTML standard: fields of a block, ended by an empty line; comments are nothing."""
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        if not line:
+            if "data" in fields:
+                yield Seen(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id"))
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+
+
+@asynccontextmanager
+async def reading(
+    client: httpx.AsyncClient, chat_id: str, after: str | None = None, **query: Any
+) -> AsyncIterator[AsyncIterator[Seen]]:
+    headers = {"Last-Event-ID": after} if after else {}
+    path = f"/api/chats/{chat_id}/events"
+    async with client.stream("GET", path, params=query, headers=headers) as response:
+        response.raise_for_status()
+        yield seen_in(response)
+
+
+async def all_seen(client: httpx.AsyncClient, chat_id: str, after: str | None = None) -> list[Seen]:
+    async with reading(client, chat_id, after) as events:
+        return [event async for event in events]
+
+
+async def created(client: httpx.AsyncClient, agent: str, message: str | None = None, **more: Any) -> str:
+    answer = await client.post("/api/chats", json={"agent": agent, "message": message, **more})
+    assert answer.status_code == 201, answer.text
+    chat_id: str = answer.json()["id"]
+    return chat_id
+
+
+async def ended(client: httpx.AsyncClient, chat_id: str) -> dict[str, Any]:
+    """The chat, once it rests."""
+    await all_seen(client, chat_id)
+    found: dict[str, Any] = (await client.get(f"/api/chats/{chat_id}")).json()
+    return found
