@@ -1,0 +1,125 @@
+"""Feeds: one look at the store and one encoding for all readers of a chat, and no reader's place is ever guessed."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.core import events as ev
+from holdfast.errors import NotFound
+from holdfast.server import feeds as feeds_module
+from holdfast.server.feeds import Feeds, Frame, Reader
+from holdfast.store.base import Store
+from holdfast.store.cursor import START
+from tests.support.chats import new_chat, user
+
+WAIT_S = 20.0
+
+
+def reader_of(store: Store, feeds: Feeds, after: str | None = None) -> Reader:
+    return Reader(store, feeds, "c1", after)
+
+
+async def take(reader: Reader, count: int) -> list[Frame]:
+    """So many frames with something in them."""
+    found: list[Frame] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(found) < count:
+            found.extend(frame for frame in await reader.next() if frame.data)
+    assert len(found) == count
+    return found
+
+
+async def rename(store: Store, *titles: str) -> None:
+    for title in titles:
+        await store.submit("c1", ev.Rename(title=title))
+
+
+def titles_in(frames: Sequence[Frame]) -> list[str]:
+    return [frame.data.decode().rpartition('"title":"')[2].partition('"')[0] for frame in frames]
+
+
+async def joined(store: Store, feeds: Feeds, count: int) -> list[Reader]:
+    """Readers that have seen everything there is and wait for more."""
+    readers = [reader_of(store, feeds) for _ in range(count)]
+    for reader in readers:
+        await take(reader, 1)
+        await look_in_vain(reader)
+    return readers
+
+
+async def look_in_vain(reader: Reader) -> None:
+    """As a stream does between two heartbeats: it has seen everything, and finds itself a place to wait."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await reader.next()
+
+
+async def test_readers_at_the_same_place_share_the_very_same_bytes(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    feeds = Feeds(store)
+    readers = await joined(store, feeds, 5)
+    assert feeds.figures()["feeds"] == 1
+    await rename(store, "one")
+    frames = [(await take(reader, 1))[0] for reader in readers]
+    assert len({id(frame.data) for frame in frames}) == 1
+    for reader in readers:
+        reader.close()
+    assert feeds.figures() == {"feeds": 0, "feed_readers": 0, "feed_bytes": 0, "feed_bytes_max": 0}
+
+
+async def test_a_reader_ahead_of_the_feed_does_not_join_it(store: Store) -> None:
+    """A feed that stands still at the beginning: whoever took its end for the reader's place would wait for ever."""
+    await store.create_chat(new_chat(None, id="c1"))
+    feeds = Feeds(store)
+    feeds.enter("c1", str(START)).close()
+    await rename(store, "one")
+    reader = reader_of(store, feeds)
+    await take(reader, 2)
+    await look_in_vain(reader)
+    await rename(store, "two")
+    assert titles_in(await take(reader, 1)) == ["two"]
+    reader.close()
+
+
+async def test_a_reader_that_falls_off_the_ring_reads_from_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds_module, "RING_FRAMES", 3)
+    await store.create_chat(new_chat(None, id="c1"))
+    feeds = Feeds(store)
+    slow, quick = await joined(store, feeds, 2)
+    words = [f"t{n}" for n in range(20)]
+    told = []
+    for word in words:
+        await rename(store, word)
+        told += await take(quick, 1)
+    assert titles_in(told) == words
+    assert titles_in(await take(slow, 20)) == words
+    await rename(store, "last")
+    assert titles_in(await take(slow, 1) + await take(quick, 1)) == ["last", "last"]
+    slow.close()
+    quick.close()
+
+
+async def test_readers_of_a_deleted_chat_are_told(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    feeds = Feeds(store)
+    (reader,) = await joined(store, feeds, 1)
+    await store.delete_chat("c1")
+    store.bell.ring(["c1"])
+    with pytest.raises(NotFound):
+        await take(reader, 1)
+    reader.close()
+
+
+async def test_a_reader_is_told_once_that_the_chat_rests_and_hears_of_the_next_turn(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    feeds = Feeds(store)
+    reader = reader_of(store, feeds)
+    assert [frame.rest for frame in await reader.next()] == [True]
+    waiting = asyncio.ensure_future(reader.next())
+    await store.submit("c1", ev.Send(message=user("hello")))
+    frames = await asyncio.wait_for(waiting, WAIT_S)
+    assert not any(frame.rest for frame in frames)
+    reader.close()
