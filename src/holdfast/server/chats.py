@@ -12,11 +12,11 @@ from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import State
 from holdfast.errors import InvalidInput
-from holdfast.server import views
+from holdfast.server import problems, views
 from holdfast.server.streams import EventStream, Streams
 from holdfast.store.base import Answer, ChatFilter, Key
 
-PROBLEM = {"model": views.Problem, "content": {"application/problem+json": {}}}
+PROBLEM = {"content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {**PROBLEM, "description": "The request was wrong, or not possible in this state"},
     "5XX": {**PROBLEM, "description": "The server, or its store, cannot answer now"},
@@ -236,7 +236,7 @@ async def submit_result(chat: ChatOf, call_id: CallId, given: views.ResultGiven,
     return _answered(await chat.submit(call_id, given.content, error=given.error, key=key))
 
 
-@router.get("/chats/{chat_id}/events", response_class=EventStream, responses=STREAM)
+@router.get("/chats/{chat_id}/events", response_class=Response, responses=STREAM)
 async def read_events(
     chat: ChatOf,
     streams: Annotated[Streams, Depends(streams_of)],

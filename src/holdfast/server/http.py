@@ -1,12 +1,14 @@
 """`http_app(app)`: the HTTP API of an App as an ASGI program, to be served or mounted."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 
 from holdfast import __version__
 from holdfast.app import App
-from holdfast.server import chats, operations, page, problems
+from holdfast.server import chats, operations, page, problems, views
 from holdfast.server.access import Access, AccessMiddleware, load_token
 from holdfast.server.bodies import BodyMiddleware
 from holdfast.server.streams import Streams
@@ -31,6 +33,7 @@ def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -
         docs_url=None,  # they load scripts from elsewhere, which the page's policy forbids
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
     )
     api.state.holdfast = app
     api.state.access = access
@@ -38,8 +41,22 @@ def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -
         app.store, streams_max=config.streams_max, per_client_max=config.streams_per_client_max
     )
     problems.install(api)
+    api.openapi = lambda: _described(api)  # type: ignore[method-assign]
     for router in (chats.router, operations.router, page.router):
         api.include_router(router)
     api.add_middleware(BodyMiddleware)
     api.add_middleware(AccessMiddleware, access=access)  # added last, so it judges first
     return api
+
+
+def _described(api: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description: as FastAPI writes it, with the shape of problems and the token."""
+    if api.openapi_schema is None:
+        found = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
+        parts = found["components"]
+        parts["schemas"]["Problem"] = views.Problem.model_json_schema()
+        parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"token": []}]
+        found["paths"]["/health"]["get"]["security"] = []
+        api.openapi_schema = found
+    return api.openapi_schema

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from holdfast import errors
 
@@ -89,10 +90,23 @@ def install(api: FastAPI) -> None:
         return problem(422, "invalid_input", words, errors=found[:50])
 
     @api.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> Response:
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    async def http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            allowed = ", ".join(sorted(_methods(api, request)))
+            return problem(405, "method_not_allowed", f"here one can only {allowed}", {"Allow": allowed})
+        code = "not_found" if error.status_code == 404 else "http_error"
         return problem(error.status_code, code, str(error.detail), error.headers)
 
     @api.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> Response:
         return of_fault(error)
+
+
+def _methods(api: FastAPI, request: Request) -> set[str]:
+    """Of all routes of this path, not of the first one only."""
+    return {
+        method
+        for route in api.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
