@@ -83,10 +83,19 @@ class Seen(Struct, frozen=True):
     id: str | None = None
 
 
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Only line feeds end them, unlike what Python takes for the end of a line."""
+    rest = ""
+    async for text in response.aiter_text():
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            yield line
+
+
 async def seen_in(response: httpx.Response) -> AsyncIterator[Seen]:
     """By the rules of the HTML standard: fields of a block, ended by an empty line; comments are nothing."""
     fields: dict[str, str] = {}
-    async for line in response.aiter_lines():
+    async for line in _lines(response):
         if not line:
             if "data" in fields:
                 yield Seen(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id"))

@@ -8,16 +8,17 @@ import asyncio
 from typing import Any
 
 import h11
+import msgspec
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from holdfast.server.problems import problem
+from holdfast.server.problems import CLOSE, problem
 
 BODY_BYTES_MAX = 16 << 20
 BODY_S = 30.0
 HEAD_S = 10.0
-HEAD_BYTES_MAX = 32 << 10
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -37,11 +38,13 @@ class BodyMiddleware:
             async with asyncio.timeout(self._deadline_s):
                 body = await self._read(receive)
         except TimeoutError:
-            slow = problem(408, "body_too_slow", f"the body did not arrive within {self._deadline_s:g} s", _CLOSE)
+            slow = problem(408, "body_too_slow", f"the body did not arrive within {self._deadline_s:g} s", CLOSE)
             await slow(scope, receive, send)
             return
         if isinstance(body, Response):
             await body(scope, receive, send)
+        elif (wrong := _not_json(scope, body)) is not None:
+            await problem(400, "invalid_input", f"the body is not JSON: {wrong}")(scope, receive, send)
         elif body is not None:
             await self._app(scope, _replay(body, receive), send)
 
@@ -56,12 +59,20 @@ class BodyMiddleware:
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
             if size > self._bytes_max:
-                return problem(413, "body_too_large", f"a body can have {self._bytes_max:,} bytes", _CLOSE)
+                return problem(413, "body_too_large", f"a body can have {self._bytes_max:,} bytes", CLOSE)
             if not message.get("more_body", False):
                 return b"".join(pieces)
 
 
-_CLOSE = {"Connection": "close"}  # the rest of the body would be taken for the next request
+def _not_json(scope: Scope, body: bytes | None) -> str | None:
+    """What is wrong with it. As JSON is defined: the reader behind the routes takes NaN for a number."""
+    if not body or "json" not in Headers(scope=scope).get("content-type", ""):
+        return None
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return str(error)
+    return None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -46,6 +46,7 @@ TITLES: Mapping[str, str] = {
     "too_many_streams": "Too many streams",
     "internal": "Internal error",
 }
+CLOSE = {"Connection": "close"}  # what is left of the body would be taken for the next request
 _FIELDS = ("field", "reason", "state", "event", "what", "value", "limit", "outcome")
 
 
@@ -94,7 +95,7 @@ def install(api: FastAPI) -> None:
         if error.status_code == 405:
             allowed = ", ".join(sorted(_methods(api, request)))
             return problem(405, "method_not_allowed", f"here one can only {allowed}", {"Allow": allowed})
-        code = "not_found" if error.status_code == 404 else "http_error"
+        code = {400: "invalid_input", 404: "not_found"}.get(error.status_code, "http_error")
         return problem(error.status_code, code, str(error.detail), error.headers)
 
     @api.exception_handler(Exception)

@@ -1,0 +1,252 @@
+"""Who must not get in, does not; who wants to tie the server up, does not. Raw bytes over a socket."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from holdfast.server.access import Access
+from holdfast.server.bodies import BodyMiddleware
+from tests.support.servers import ServerProcess, created, ended, server
+from tests.support.waiting import until
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder: Path = tmp_path_factory.mktemp("attacked")
+    with server(f"sqlite:///{folder}/holdfast.db", folder / "home") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(live: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
+    async with live.client() as client:
+        yield client
+
+
+async def sent(live: ServerProcess, data: bytes) -> tuple[int, bytes]:
+    """The status that these bytes got, and the whole answer. 0: the server closed without a word."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
+    try:
+        writer.write(data)
+        async with asyncio.timeout(PATIENCE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(
+                (
+                    int(line.split(b":")[1])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length")
+                ),
+                None,
+            )
+            body = await reader.readexactly(length) if length is not None else await reader.read(65536)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return 0, b""
+    finally:
+        writer.close()
+    return int(head.split()[1]), head + body
+
+
+def request(path: str, *headers: str, method: str = "GET", host: str | None, body: bytes = b"") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1"]
+    if host is not None:
+        lines.append(f"Host: {host}")
+    if body:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode("latin-1") + body
+
+
+TOKEN = "Authorization: Bearer {token}"
+SESSION = "Cookie: holdfast_session={session}"
+NOT_IN, FOREIGN = "unauthorized", "forbidden_origin"
+HERE = "127.0.0.1"
+CREATE = json.dumps({"agent": "echo"}).encode()
+
+# name -> (path, method, headers, host, body), the status it gets, words of the answer
+ATTACKS: dict[str, tuple[tuple[str, str, list[str], str | None, bytes], int, str]] = {
+    "no token": (("/api/chats", "GET", [], HERE, b""), 401, NOT_IN),
+    "no token, the stream": (("/api/chats/x/events", "GET", [], HERE, b""), 401, NOT_IN),
+    "no token, metrics": (("/metrics", "GET", [], HERE, b""), 401, NOT_IN),
+    "no token, description": (("/api/openapi.json", "GET", [], HERE, b""), 401, NOT_IN),
+    "no token, the page": (("/", "GET", ["Accept: text/html"], HERE, b""), 401, "Open the link"),
+    "wrong token": (("/api/chats", "GET", ["Authorization: Bearer nope"], HERE, b""), 401, NOT_IN),
+    "half a token": (("/api/chats", "GET", ["Authorization: Bearer {half}"], HERE, b""), 401, NOT_IN),
+    "empty token": (("/api/chats", "GET", ["Authorization: Bearer "], HERE, b""), 401, NOT_IN),
+    "token as basic": (("/api/chats", "GET", ["Authorization: Basic {token}"], HERE, b""), 401, NOT_IN),
+    "token as cookie": (("/api/chats", "GET", ["Cookie: holdfast_session={token}"], HERE, b""), 401, "unaut"),
+    "broken cookie": (("/api/chats", "GET", ["Cookie: ;;=\x01holdfast_session"], HERE, b""), 401, NOT_IN),
+    "token in the query": (("/api/chats?token={token}", "GET", [], HERE, b""), 401, NOT_IN),
+    "login with a wrong token": (("/login?token=nope", "GET", [], HERE, b""), 401, "Open the link"),
+    "login by POST": (("/login?token={token}", "POST", [], HERE, b""), 401, NOT_IN),
+    "another host": (("/api/chats", "GET", [TOKEN], "evil.example", b""), 421, "forbidden_host"),
+    "another host, health": (("/health", "GET", [], "evil.example", b""), 421, "forbidden_host"),
+    "a host that begins like ours": (("/health", "GET", [], "127.0.0.1.evil.example", b""), 421, "forbidden_host"),
+    "a host with a user": (("/health", "GET", [], "127.0.0.1@evil.example", b""), 421, "forbidden_host"),
+    "no host": (("/health", "GET", [], None, b""), 400, ""),
+    "an empty host": (("/health", "GET", [], "", b""), 421, "forbidden_host"),
+    "two hosts": (("/health", "GET", ["Host: evil.example"], HERE, b""), 400, ""),
+    "cross-origin, with the cookie": (
+        ("/api/chats", "POST", [SESSION, "Origin: https://evil.example"], HERE, CREATE), 403, FOREIGN,
+    ),
+    "the origin of another port": (
+        ("/api/chats", "POST", [SESSION, "Origin: http://127.0.0.1:1"], HERE, CREATE), 403, FOREIGN,
+    ),
+    "the origin null": (("/api/chats", "POST", [SESSION, "Origin: null"], HERE, CREATE), 403, "forbidden"),
+    "cross-site without an origin": (
+        ("/api/chats", "GET", [SESSION, "Sec-Fetch-Site: cross-site"], HERE, b""), 403, FOREIGN,
+    ),
+    "a preflight": (
+        ("/api/chats", "OPTIONS", ["Origin: https://evil.example", "Access-Control-Request-Method: POST"],
+         HERE, b""), 403, FOREIGN,
+    ),
+    "a path with dots": (("/api/../api/chats", "GET", [], HERE, b""), 401, NOT_IN),
+    "a way around by health": (("/health/../api/chats", "GET", [], HERE, b""), 401, NOT_IN),
+    "health in other letters": (("/HEALTH", "GET", [], HERE, b""), 401, NOT_IN),
+    "health with a slash": (("/health/", "GET", [], HERE, b""), 401, NOT_IN),
+    "a double slash": (("//api/chats", "GET", [], HERE, b""), 401, NOT_IN),
+    "encoded slashes": (("/health%2f..%2fapi%2fchats", "GET", [], HERE, b""), 401, NOT_IN),
+    "an absolute URL": (("http://evil.example/api/chats", "GET", [], HERE, b""), 401, NOT_IN),
+    "a file of the server": (("/api/chats/..%2f..%2ftoken", "GET", [TOKEN], HERE, b""), 404, "not_found"),
+    "a NUL in an id": (("/api/chats/a%00b", "GET", [TOKEN], HERE, b""), 404, "not_found"),
+    "an id that is no Unicode": (("/api/chats/%ff%fe", "GET", [TOKEN], HERE, b""), 404, "not_found"),
+    "SQL in a search": (("/api/chats?search='%20OR%201=1--", "GET", [TOKEN], HERE, b""), 200, '"chats":[]'),
+    "a websocket": (
+        ("/api/chats", "GET", [TOKEN, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
+                               "Sec-WebSocket-Key: x"], HERE, b""), 200, "",
+    ),
+    "a huge header": (("/health", "GET", ["X-Big: " + "x" * 100_000], HERE, b""), 431, "head_too_large"),
+    "a thousand headers": (("/health", "GET", [f"X-{n}: {'y' * 60}" for n in range(1000)], HERE, b""), 431, "head"),
+    "a huge path": (("/" + "x" * 100_000, "GET", [TOKEN], HERE, b""), 431, "head_too_large"),
+    "garbage": (("\x00\x01\x02", "GARBAGE", [], HERE, b""), 400, ""),
+    "a body of 20 MB": (("/api/chats", "POST", [TOKEN], HERE, b'"' + b"x" * (20 << 20) + b'"'), 413, "too_large"),
+    "a deep body": (("/api/chats", "POST", [TOKEN], HERE, b"[" * 100_000), 400, "invalid_input"),
+    "numbers without end": (
+        ("/api/chats", "POST", [TOKEN], HERE, b'{"agent":"echo","metadata":{"n":' + b"9" * 10_000 + b"}}"), 400, "",
+    ),
+    "not a number": (("/api/chats", "POST", [TOKEN], HERE, b'{"agent":"echo","metadata":{"n":NaN}}'), 400, ""),
+    "lone surrogates": (("/api/chats", "POST", [TOKEN], HERE, b'{"agent":"echo","message":"\\ud800"}'), 400, ""),
+    "two lengths": (
+        ("/api/chats", "POST", [TOKEN, "Content-Length: 1"], HERE, CREATE), 400, "",
+    ),
+    "a length and chunks": (
+        ("/api/chats", "POST", [TOKEN, "Transfer-Encoding: chunked"], HERE, CREATE), 400, "ambiguous_length",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_an_attack_gets(name: str, live: ServerProcess) -> None:
+    (path, method, headers, host, body), status, words = ATTACKS[name]
+    session = Access(live.token).session
+    fields = {"token": live.token, "half": live.token[:20], "session": session}
+    data = request(
+        path.format(**fields) if "{" in path else path,
+        *(header.format(**fields) for header in headers),
+        method=method,
+        host=f"{host}:{live.port}" if host == HERE else host,
+        body=body,
+    )
+    got, answer = await sent(live, data)
+    assert (got, words.encode() in answer) == (status, True), answer[:500]
+    assert live.token.encode() not in answer
+    assert session.encode() not in answer
+    if status in (401, 403, 421):
+        assert b"access-control-allow" not in answer.lower()
+
+
+async def test_a_browser_logs_in_by_the_link_and_gets_a_cookie_that_is_not_the_token(live: ServerProcess) -> None:
+    async with httpx.AsyncClient(base_url=live.url, trust_env=False, follow_redirects=True) as browser:
+        page = await browser.get("/login", params={"token": live.token})
+        assert (page.status_code, page.url.path) == (200, "/")
+        cookie = page.history[0].headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "samesite=strict" in cookie.lower()
+        assert live.token not in cookie
+        assert (await browser.get("/api/chats")).status_code == 200
+        own = await browser.post("/api/chats", json={"agent": "echo"}, headers={"Origin": live.url})
+        assert own.status_code == 201
+
+
+async def test_what_a_model_or_a_user_says_is_never_markup_on_the_page(
+    live: ServerProcess, client: httpx.AsyncClient
+) -> None:
+    hostile = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    chat_id = await created(client, "echo", hostile, title=hostile)
+    await ended(client, chat_id)
+    page = await client.get("/")
+    assert "<script" not in page.text
+    assert "&lt;script&gt;" in page.text
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_words_that_look_like_an_event_stay_words(client: httpx.AsyncClient) -> None:
+    """A line break in a message must not end the event that carries it."""
+    hostile = "x\n\nevent: turn.ended\ndata: {}\n\r\r\n\u2028id: y"
+    chat_id = await created(client, "echo", hostile)
+    await ended(client, chat_id)
+    answer = await client.get(f"/api/chats/{chat_id}/events")
+    names = [line for line in answer.text.split("\n") if line.startswith("event: ")]
+    assert [name[7:] for name in names] == ["chat.created", "turn.started", "message", "message", "turn.ended", "end"]
+
+
+async def test_slow_heads_are_cut_off_while_others_are_served(live: ServerProcess, client: httpx.AsyncClient) -> None:
+    """Slow loris: 200 connections that send a byte now and then. Sending more does not buy them time."""
+    lorises = [await asyncio.open_connection("127.0.0.1", live.port) for _ in range(200)]
+    began = time.monotonic()
+    closed = 0
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal closed
+        writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        while not reader.at_eof():
+            writer.write(b"X-A: b\r\n")
+            try:
+                answer = await asyncio.wait_for(reader.read(200), 1.0)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+            assert answer in (b"",) or answer.startswith(b"HTTP/1.1 408")
+        closed += 1
+        writer.close()
+
+    drips = [asyncio.create_task(drip(*loris)) for loris in lorises]
+    assert (await client.get("/health")).status_code == 200
+    await until(lambda: closed == 200, PATIENCE_S + 10)
+    assert time.monotonic() - began > 8, "they had their time"
+    await asyncio.gather(*drips)
+
+
+async def test_a_body_that_never_ends_is_answered_and_closed(live: ServerProcess) -> None:
+    """Its deadline is 30 s: too long for a test, so here the same middleware has a shorter one."""
+    started: list[dict[str, object]] = []
+    never = asyncio.Event()
+
+    async def receive() -> dict[str, object]:
+        await never.wait()
+        raise AssertionError
+
+    async def send(message: object) -> None:
+        assert isinstance(message, dict)
+        started.append(message)
+
+    async def app(*_: object) -> None:
+        raise AssertionError("the route must not see it")
+
+    middleware = BodyMiddleware(app, deadline_s=0.01)
+    await middleware({"type": "http", "method": "POST", "headers": []}, receive, send)
+    assert started[0]["status"] == 408
+
+
+async def test_the_token_file_is_its_owners_alone(live: ServerProcess, tmp_path: Path) -> None:
+    link = next(line for line in live.said if "/login?token=" in line)
+    assert live.token in link
+    home = Path(next(iter(live.process.args[4:5])))  # type: ignore[arg-type,index]
+    assert (home / "token").stat().st_mode & 0o777 == 0o600
