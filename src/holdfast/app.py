@@ -1,6 +1,7 @@
 """`App` wires everything: a store, agents, models; and `Chat` is what a program holds of one conversation."""
 
 import asyncio
+import os
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from holdfast.health import diagnose
 from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
+from holdfast.redaction import Secrets
 from holdfast.store import open_store
 from holdfast.store.base import QUIET, Answer, ChatFilter, ChatLine, Item, Key, Store, StoreOptions, request_hash
 from holdfast.store.bell import rest_topic
@@ -52,7 +54,10 @@ class App:
             if agent.name in self.agents:
                 raise ConfigError(f"two agents are named {agent.name!r}: give one of them another name")
             self.agents[agent.name] = agent
-        self.store: Store = open_store(url or config.database_url, options or _store_options(config))
+        url = url or config.database_url
+        self.secrets = Secrets(os.environ)
+        self.secrets.add_url("database password", url)
+        self.store: Store = open_store(url, options or _store_options(config))
         self.caller = caller or Caller()
         self.models = Models()
         self.workers: list[Worker] = []  # those that run in this process
@@ -97,7 +102,7 @@ class App:
 
     def new_worker(self, **settings: Any) -> Worker:
         config = changed(self.config, **settings)
-        return Worker(self.store, self.agents, self.caller, self.models, config, self._plugins)
+        return Worker(self.store, self.agents, self.caller, self.models, config, self._plugins, self.secrets)
 
     # --- chats ----------------------------------------------------------------------------------------
 

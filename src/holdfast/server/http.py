@@ -24,7 +24,9 @@ def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -
     are names under which it is reached beside the local ones and those of the setting `allowed_hosts`.
     """
     config = app.config
-    access = Access(token or load_token(config.home)[0], {*hosts, *config.allowed_hosts, config.host})
+    token = token or load_token(config.home)[0]
+    app.secrets.add("server token", token)
+    access = Access(token, {*hosts, *config.allowed_hosts, config.host})
     api = FastAPI(
         title="holdfast",
         version=__version__,

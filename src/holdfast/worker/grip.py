@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.core import events as ev
@@ -20,6 +21,7 @@ from holdfast.ids import new_id
 from holdfast.models.base import Model
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
+from holdfast.redaction import Secrets
 from holdfast.stops import Stop
 from holdfast.store.base import Store
 from holdfast.telemetry import Durations, Traces
@@ -55,6 +57,7 @@ class Shared(Frozen):
     traces: Traces
     history_limit: int
     children: Children | None  # None only where nothing guards them
+    secrets: Secrets  # what must not reach the journal
 
 
 class Moved(Exception):
@@ -183,6 +186,7 @@ class Grip:
         trusted; then its error goes up as itself. Raises Moved when the chat is not what the events were made for.
         """
         commit_id = new_id("commit")
+        events = tuple(without_secrets(event, self.shared.secrets) for event in events)
         delay_s = 0.05
         async with self._commits:
             while True:
@@ -258,3 +262,20 @@ class Grip:
             step=chat.step,
             deps=self.deps,
         )
+
+
+def without_secrets(event: ev.Event, secrets: Secrets) -> ev.Event:
+    """What tools, hooks and errors say is cleaned for journal and model; what people and models say is theirs."""
+    clean = secrets.taken_out
+    match event:
+        case ev.Outcome() | ev.Refuse():
+            return replace(event, content=clean(event.content))
+        case ev.Note():
+            return replace(event, text=clean(event.text))
+        case ev.AttemptLost():
+            return replace(event, error=clean(event.error))
+        case ev.Fail():
+            failure = event.error
+            chain = tuple(clean(line) for line in failure.chain)
+            return replace(event, error=replace(failure, message=clean(failure.message), chain=chain))
+    return event

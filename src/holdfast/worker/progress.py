@@ -5,6 +5,7 @@ outcome, in one commit.
 """
 
 import asyncio
+from contextlib import suppress
 
 from holdfast.core import events as ev
 from holdfast.core.codec import storable
@@ -27,6 +28,7 @@ class Progress:
         self._pending = ""
         self._said_chars = 0
         self._task: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
 
     def say(self, text: str) -> None:
         self._loop.call_soon_threadsafe(self._add, str(text))
@@ -41,9 +43,11 @@ class Progress:
 
     async def _flush(self) -> None:
         try:
-            while note := self._take():
+            while not self._ended.is_set() and (note := self._take()):
                 await self._grip.commit(note)
-                await asyncio.sleep(INTERVAL_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(INTERVAL_S):
+                        await self._ended.wait()
         except (Moved, HoldfastError):
             return  # the call's own commit will meet the same, and say so
         finally:
@@ -61,7 +65,7 @@ class Progress:
         What a body said before it ended is here: its words entered the loop's queue before its end did.
         """
         self._said_chars = CALL_CHARS_MAX
+        self._ended.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+            await asyncio.wait((self._task,))  # not cancelled: words on their way to the store would be lost
         return [note] if (note := self._take()) is not None else []

@@ -24,6 +24,7 @@ from holdfast.errors import CallerError, HoldfastError, LeaseLost, OwnershipLost
 from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
+from holdfast.redaction import Secrets
 from holdfast.store.base import Store, WorkerInfo
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock
@@ -58,11 +59,13 @@ class Worker:
         models: Models,
         config: Config,
         plugins: tuple[Hook, ...] = (),
+        secrets: Secrets | None = None,
     ) -> None:
         self.name = new_id("worker")
         self.config = config
         self.store = store
         self._agents = agents
+        self._secrets = secrets or Secrets()
         self._clock = SystemClock()
         self.started_at = self._clock.wall_ms()
         self.sync = SyncPool()
@@ -349,6 +352,7 @@ class Worker:
             traces=self._traces,
             history_limit=self.config.history_limit,
             children=self.guard,
+            secrets=self._secrets,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
         task = asyncio.get_running_loop().create_task(runner.run())
