@@ -17,6 +17,7 @@ from bench.figures import Figures, interleaved, rate
 from bench.handover import handover
 from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
+from bench.server import server
 from holdfast.store import open_store
 from holdfast.store.base import Store
 from holdfast.store.postgres.store import PostgresStore
@@ -209,6 +210,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "postgres": postgres,
     "postgres-cycles": postgres_cycles,
     "handover": handover,
+    "server": server,
 }
 
 
