@@ -15,6 +15,7 @@ __all__ = [
     "Budget",
     "Chat",
     "Hook",
+    "McpServer",
     "ModelDeadlines",
     "RetryPolicy",
     "ShellPolicy",
@@ -46,6 +47,7 @@ _HOMES: dict[str, str] = {
     "Budget": "holdfast.core.decide",
     "Chat": "holdfast.app",
     "Hook": "holdfast.worker.hooks",
+    "McpServer": "holdfast.mcp_servers",
     "ModelDeadlines": "holdfast.core.deadlines",
     "RetryPolicy": "holdfast.core.retry",
     "ShellPolicy": "holdfast.tools.shell_policy",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from holdfast.core.deadlines import ModelDeadlines
     from holdfast.core.decide import Budget
     from holdfast.core.retry import RetryPolicy
+    from holdfast.mcp_servers import McpServer
     from holdfast.store.base import StoreOptions
     from holdfast.tools.base import Tool, tool
     from holdfast.tools.context import ToolContext

@@ -19,6 +19,7 @@ from holdfast.core.records import Message, NewChat, Role, SendMode, Snapshot, St
 from holdfast.errors import ConfigError, TurnFailed
 from holdfast.health import diagnose
 from holdfast.ids import new_id
+from holdfast.mcp_servers import McpServer
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
@@ -54,6 +55,7 @@ class App:
             if agent.name in self.agents:
                 raise ConfigError(f"two agents are named {agent.name!r}: give one of them another name")
             self.agents[agent.name] = agent
+        self._serve(config.mcp)
         url = url or config.database_url
         self.secrets = Secrets(os.environ)
         self.secrets.add_url("database password", url)
@@ -64,6 +66,15 @@ class App:
         self.loop: asyncio.AbstractEventLoop | None = None  # while it is open
         self._plugins = () if config.no_plugins else load_plugins(config.plugins)
         self._opened = 0
+
+    def _serve(self, servers: Sequence[McpServer]) -> None:
+        """Give each agent the tool servers that the configuration has for it."""
+        for server in servers:
+            for name in server.agents or ():
+                self.agent(name)
+        for name, agent in self.agents.items():
+            own = [server for server in servers if server.agents is None or name in server.agents]
+            self.agents[name] = agent.with_servers(own)
 
     async def __aenter__(self) -> "App":
         if self._opened == 0:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from holdfast.errors import ConfigError
+from holdfast.mcp_servers import McpServer, servers_of
 
 FILE = "holdfast.toml"
 PREFIX = "HOLDFAST_"
@@ -44,6 +45,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     streams_per_client_max: A[Count, Meta(description="event streams of one client's address")] = 500
     plugins: A[tuple[str, ...], Meta(description="entry points of group holdfast.plugins to load, in order")] = ()
     no_plugins: A[bool, Meta(description="load no plugins, whatever `plugins` says")] = False
+    mcp: A[
+        tuple[McpServer, ...], Meta(description="tool servers, in the file only: a table [mcp.NAME] for each")
+    ] = ()
     history_limit: A[Count, Meta(description="messages of each chat kept in memory; the store has all of them")] = (
         HISTORY_LIMIT
     )
@@ -112,7 +116,10 @@ def _from_file(file: str | Path | None) -> dict[str, Any]:
     for name, value in values.items():
         if name not in NAMES:
             raise ConfigError(f"{path}: {_unknown(name, 'key')}")
-        _check(name, value, f"{path}: {name}")
+        if name == "mcp":
+            values[name] = servers_of(value, str(path))
+        else:
+            _check(name, value, f"{path}: {name}")
     return values
 
 

@@ -28,6 +28,14 @@
     │   ├── ModelCallFailed      no attempt on any model succeeded; `attempts` lists all, `__cause__` holds all errors
     │   └── OutputInvalid        an answer that does not fit the agent's output type
     ├── ToolFailed               a tool: its message goes to the model, the chat goes on
+    │   └── McpError             a tool server; `server` says which
+    │       ├── McpUnavailable   it is not there: it does not start, cannot be reached, or was lost
+    │       ├── McpOutcomeUnknown a call was sent and no answer came: whether it had an effect is not known
+    │       └── McpTimeout       a deadline passed; `deadline` and `value_s` say which
+    │           ├── McpConnectTimeout  no session in time
+    │           ├── McpListTimeout     no list of its tools in time
+    │           ├── McpCallTimeout     no answer to a call in time
+    │           └── McpPingTimeout     no sign of life after a call went unanswered
     ├── TurnFailed               a turn ended in a failure; `code` and `chain` tell the whole story
     └── StoreError               the store
         ├── StoreUnavailable     cannot be reached now; `outcome` says whether the write may have happened
@@ -226,6 +234,47 @@ class OutputInvalid(ModelError):
 
 class ToolFailed(HoldfastError):
     code = "tool_failed"
+
+
+class McpError(ToolFailed):
+    code = "mcp"
+
+    def __init__(self, server: str, message: str) -> None:
+        super().__init__(f"MCP server {server!r}: {message}")
+        self.server = server
+
+
+class McpUnavailable(McpError):
+    code = "mcp_unavailable"
+
+
+class McpOutcomeUnknown(McpError):
+    code = "mcp_outcome_unknown"
+
+
+class McpTimeout(McpError):
+    code = "mcp_timeout"
+    deadline = "timeout_s"
+
+    def __init__(self, server: str, what: str, value_s: float, hint: str = "") -> None:
+        super().__init__(server, f"{what} within {value_s:g} s ({self.deadline}){hint}")
+        self.value_s = value_s
+
+
+class McpConnectTimeout(McpTimeout):
+    deadline = "connect_s"
+
+
+class McpListTimeout(McpTimeout):
+    deadline = "list_s"
+
+
+class McpCallTimeout(McpTimeout):
+    deadline = "call_s"
+
+
+class McpPingTimeout(McpTimeout):
+    deadline = "ping_s"
 
 
 class TurnFailed(HoldfastError):

@@ -120,6 +120,7 @@ DEGRADED: Mapping[str, Callable[[Worker], bool]] = {
     "threads_abandoned": lambda worker: worker.sync.abandoned > 0,
     "tools_overdue": lambda worker: any(tool.age_s > tool.deadline_s + 5.0 for tool in worker.running_tools()),
     "store_failing": lambda worker: worker.running and 0 < worker.store_failing_s < STORE_FAILING_S,
+    "mcp_server_away": lambda worker: any(link.away for link in worker.tool_servers.links),
     "chats_unreadable": lambda worker: worker.store.unreadable > 0,
 }
 STORE_DEGRADED: Mapping[str, Callable[[Store], bool]] = {
@@ -208,6 +209,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("commit_ms", lambda: _rounded(worker.commit_times.average_ms), "none was made yet")
     figures.add("commit_longest_ms", lambda: _rounded(worker.commit_times.longest_ms))
     figures.add("tools_running", lambda: [_as_dict(tool) for tool in worker.running_tools()])
+    figures.add("mcp_servers", lambda: [link.figures() for link in worker.tool_servers.links])
     figures.add("hooks_suspended", lambda: worker.hooks.suspended)
     figures.add("hooks_failed", lambda: worker.hooks.failed)
     figures.add("sync_threads", lambda: worker.sync.thread_count)

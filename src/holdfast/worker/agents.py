@@ -1,8 +1,10 @@
 """An agent: a named recipe of model, instructions, tools and limits. Plain data; nothing here runs."""
 
+import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Raw
@@ -12,6 +14,7 @@ from holdfast.core.decide import Budget
 from holdfast.core.records import Frozen
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import ConfigError
+from holdfast.mcp_servers import McpServer
 from holdfast.models.base import Model, Settings, ToolSpec, Usage
 from holdfast.tools.base import Tool, tools_by_name
 from holdfast.worker.hooks import Hook, RunContext
@@ -34,7 +37,7 @@ class Agent:
         model: str | Model,
         *,
         instructions: str = "",
-        tools: Sequence[Tool | Callable[..., Any]] = (),
+        tools: Sequence[Tool | McpServer | Callable[..., Any]] = (),
         fallbacks: Sequence[str | Model] = (),
         active_tools: Sequence[str] | None = None,
         settings: Settings | None = None,
@@ -56,7 +59,8 @@ class Agent:
         self.model = model
         self.fallbacks = tuple(fallbacks)
         self.instructions = instructions
-        self.tools = tools_by_name(tools)
+        self.tools = tools_by_name([item for item in tools if not isinstance(item, McpServer)])
+        self.servers = tuple(item for item in tools if isinstance(item, McpServer))  # whose tools come and go
         self.active_tools = None if active_tools is None else tuple(active_tools)
         self.settings = settings or Settings()
         self.deadlines = deadlines
@@ -73,6 +77,7 @@ class Agent:
         self._check()
 
     def _check(self) -> None:
+        self._check_servers()
         self.check_tools(self.active_tools)
         if self.budget.cost is not None:
             unpriced = [name for name in map(_name, (self.model, *self.fallbacks)) if name not in self.prices]
@@ -88,17 +93,42 @@ class Agent:
         if self.chats_max is not None and self.chats_max < 1:
             raise ConfigError(f"agent {self.name!r}: chats_max must be at least 1, it is {self.chats_max}")
 
-    def offered(self, *limits: Sequence[str] | None) -> dict[str, Tool]:
-        """The tools a model is shown: those of the agent, narrowed by agent, chat and turn. None limits nothing."""
-        names = set(self.tools)
+    def _check_servers(self) -> None:
+        """No name can come to mean two tools, whatever a server will list."""
+        for server in self.servers:
+            others = [other.prefix for other in self.servers if other is not server]
+            if clashes := [name for name in (*self.tools, *others) if name.startswith(server.prefix)]:
+                raise ConfigError(
+                    f"agent {self.name!r}: {clashes[0]!r} begins like the tools of MCP server {server.name!r}: "
+                    "give one of them another name"
+                )
+
+    def with_servers(self, servers: Sequence[McpServer]) -> "Agent":
+        """The same agent with more tool servers. Raises ConfigError."""
+        if not servers:
+            return self
+        agent = copy.copy(self)
+        agent.servers = (*self.servers, *servers)
+        agent._check_servers()
+        return agent
+
+    def offered(
+        self, *limits: Sequence[str] | None, served: Mapping[str, Tool] = MappingProxyType({})
+    ) -> dict[str, Tool]:
+        """The tools a model is shown: those of the agent and, `served`, of its tool servers, narrowed by agent, chat
+        and turn. None limits nothing.
+        """
+        tools = {**self.tools, **served}
+        names = set(tools)
         for limit in (self.active_tools, *limits):
             if limit is not None:
                 names &= set(limit)
-        return {name: tool for name, tool in self.tools.items() if name in names}
+        return {name: tool for name, tool in tools.items() if name in names}
 
     def check_tools(self, names: Sequence[str] | None) -> None:
-        """Raises ConfigError for names that are not among its tools."""
-        if unknown := set(names or ()) - set(self.tools):
+        """Raises ConfigError for names that are not among its tools. What a tool server has, only it knows."""
+        prefixes = tuple(server.prefix for server in self.servers)
+        if unknown := {name for name in names or () if name not in self.tools and not name.startswith(prefixes)}:
             raise ConfigError(
                 f"agent {self.name!r}: active_tools names {', '.join(sorted(unknown))}, "
                 f"which are not among its tools ({', '.join(sorted(self.tools)) or 'none'})"
@@ -119,6 +149,16 @@ class Agent:
             digest.update(text.encode() + b"\0")
         for tool in self.tools.values():
             digest.update(bytes(tool.schema))
+        return digest.hexdigest()
+
+    def fingerprint_with(self, tools: Mapping[str, Tool]) -> str:
+        """The same where some of the tools are a server's."""
+        served = [tool for name, tool in tools.items() if name not in self.tools]
+        if not served:
+            return self.fingerprint
+        digest = hashlib.blake2b(self.fingerprint.encode(), digest_size=8)
+        for tool in served:
+            digest.update(tool.name.encode() + b"\0" + bytes(tool.schema))
         return digest.hexdigest()
 
 

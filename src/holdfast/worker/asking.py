@@ -81,6 +81,7 @@ class Asking:
     async def _request(self) -> Request:
         grip = self._grip
         agent, messages = grip.agent, await grip.past.messages(grip.snapshot)
+        grip.look_for_tools()
         if agent.instructions:
             system = Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=agent.instructions),))
             messages = [system, *messages]
@@ -109,7 +110,7 @@ class Asking:
         message = replace(
             outcome.message,
             parts=outcome.message.parts or (Text(text=""),),
-            agent_fingerprint=grip.agent.fingerprint,
+            agent_fingerprint=grip.agent.fingerprint_with(await grip.tools()),
             context_limit=context_limit,
         )
         tools = await grip.tools()

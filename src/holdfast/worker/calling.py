@@ -108,8 +108,9 @@ class Calling:
         tool = active.get(call.name)
         if tool is None:
             names = ", ".join(sorted(active)) or "none"
-            kind = "not active" if call.name in grip.agent.tools else "not a tool of this agent"
-            text = f"{call.name} is {kind}. Active tools: {names}."
+            kind = "not active" if call.name in grip.known_tools else "not a tool of this agent"
+            away = grip.shared.tool_servers.absence(grip.agent, call.name)
+            text = away or f"{call.name} is {kind}. Active tools: {names}."
             return [ev.Refuse(by=grip.by, call_id=call.id, content=text)]
         if part.cut:
             text = "The arguments were cut off before they were complete. Send the call again."
@@ -220,7 +221,7 @@ class Calling:
         part = next(part for part in message.calls if part.call_id == call.id)
         progress = Progress(grip, call.id)
         context = self._context(call, progress.say)
-        body = grip.bodies[call.id] = Body(grip.agent.tools[call.name], call.id, context, self._entered)
+        body = grip.bodies[call.id] = Body(grip.known_tools[call.name], call.id, context, self._entered)
         work = self._run_body(body, call, call.arguments or part.arguments, progress)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -33,6 +33,7 @@ from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.worker.past import Past
 from holdfast.worker.titles import Titles
+from holdfast.worker.toolservers import ToolServers
 
 log = logging.getLogger("holdfast.runner")
 
@@ -58,6 +59,7 @@ class Shared(Frozen):
     history_limit: int
     children: Children | None  # None only where nothing guards them
     secrets: Secrets  # what must not reach the journal
+    tool_servers: ToolServers
 
 
 class Moved(Exception):
@@ -89,6 +91,7 @@ class Grip:
         self.deps: Any = None
         self._deps_made = agent.deps is None
         self._active: tuple[tuple[int, int], dict[str, Tool]] | None = None  # by turn and epoch
+        self.known_tools = dict(agent.tools)  # all that were ever active: what was planned can be begun
         self._commits = asyncio.Lock()
 
     @property
@@ -233,8 +236,21 @@ class Grip:
         if self._active is None or self._active[0] != turn:
             opener = await self.past.turn_opener(self.snapshot)
             limit = opener.active_tools if opener is not None else None
-            self._active = turn, self.agent.offered(chat.active_tools, limit)
+            self._active = turn, self.agent.offered(chat.active_tools, limit, served=await self._served())
+            self.known_tools.update(self._active[1])
         return self._active[1]
+
+    def look_for_tools(self) -> None:
+        """A new step: what tool servers offer may have changed."""
+        if self.agent.servers:
+            self._active = None
+
+    async def _served(self) -> dict[str, Tool]:
+        if not self.agent.servers:
+            return {}
+        with self.stop.scope():  # a stop does not wait for a server that was never reached
+            return await self.shared.tool_servers.tools(self.agent)
+        return {}
 
     async def run_hooks(self, point: Point, about: Any, change: Change = unchanged) -> list[Any]:
         return await self.shared.hooks.run(self.hooks, point, about, self._context, change) if self.hooks else []

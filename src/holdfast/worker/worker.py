@@ -39,6 +39,7 @@ from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.runner import Runner
 from holdfast.worker.titles import Titles
+from holdfast.worker.toolservers import ToolServers
 from holdfast.worker.watchdog import Watchdog, last_words
 
 log = logging.getLogger("holdfast.worker")
@@ -73,6 +74,7 @@ class Worker:
         self.hooks = Hooks(self.sync.run)
         self._plugins = plugins
         self.titles = Titles(store, caller)
+        self.tool_servers = ToolServers(agents.values(), self.sync.run)
         # Starting and stopping never wait for a thread that some tool has blocked.
         self._upkeep = SyncPool(2)
         self._keeper: LeaseKeeper | None = None
@@ -170,6 +172,7 @@ class Worker:
         limit_s = self.config.stall_limit_s
         guard = self.guard = Guard(lock.fileno(), limit_s)
         await self._upkeep.run(guard.start)
+        self.tool_servers.guard(guard)
         last_words.install()
         self.watchdog = Watchdog(self._clock, guard.beat, guard.rest, self.config.stall_report_s, limit_s)
         self.watchdog.start()
@@ -243,6 +246,7 @@ class Worker:
         """Whatever goes wrong on the way, the rest is done too; the error comes out at the end."""
         async with AsyncExitStack() as leaving:  # last in, first done
             leaving.push_async_callback(self._leave)
+            leaving.push_async_callback(self.tool_servers.close)
             leaving.push_async_callback(self.deltas.stop)
             leaving.push_async_callback(self._let_strays_go_if_possible)
             leaving.push_async_callback(self.titles.stop)
@@ -353,6 +357,7 @@ class Worker:
             history_limit=self.config.history_limit,
             children=self.guard,
             secrets=self._secrets,
+            tool_servers=self.tool_servers,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
         task = asyncio.get_running_loop().create_task(runner.run())

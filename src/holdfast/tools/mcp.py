@@ -1,0 +1,401 @@
+"""One MCP server while a worker uses it: connected on first use, kept, reconnected with backoff, closed for certain.
+
+    unused ──first use──▶ connecting ──▶ ready ──lost──▶ connecting (at once) ──▶ …
+                              │                              │
+                              └────────── failed ────────────┴──▶ away ──backoff──▶ …
+
+One task of its own, the keeper, opens and closes the connection; calls of all chats share it. What the server last
+listed stays offered while it is away, and a call to it is answered with an error that says so; a server that was
+never reached offers nothing. A call that went unanswered raises a doubt, and a server that does not answer a ping
+either is given up and connected anew: a program that hangs is killed and started again.
+
+    connect_s   from the start of the program, or of the connection, to the end of the handshake
+    list_s      for the list of its tools
+    call_s      for a call, with everything: a reconnect, a second try
+    ping_s      for a sign of life after a call that was not answered
+"""
+
+import asyncio
+import importlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.core.records import Replay
+from holdfast.errors import (
+    HoldfastError,
+    McpCallTimeout,
+    McpConnectTimeout,
+    McpError,
+    McpListTimeout,
+    McpOutcomeUnknown,
+    McpPingTimeout,
+    McpUnavailable,
+    ToolFailed,
+)
+from holdfast.mcp_servers import McpServer
+from holdfast.tools.base import Tool
+from holdfast.tools.context import Children, ToolContext
+from holdfast.tools.mcp_tools import Answer, Listed, Lost, NotSent, Refused, replay_of, tools_of
+
+if TYPE_CHECKING:
+    from holdfast.tools.mcp_wires import Wire
+
+log = logging.getLogger("holdfast.mcp")
+
+CLOSE_S = 4.0  # for a session to end in good order; a program's group is ended in any case
+BACKOFF_S = 1.0
+BACKOFF_S_MAX = 60.0
+STEADY_S = 30.0  # a connection that held so long, or answered a call, was a good one
+REASON_CHARS_MAX = 2_000
+VERIFY = "Outcome unknown: it may have taken effect or not. Find out which before you rely on it or try again."
+
+State = Literal["unused", "connecting", "ready", "away", "closed"]
+RunSync = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Link:
+    """Belongs to one event loop. `run_sync` is for the SDK's import, which would hold the loop up for a second."""
+
+    def __init__(self, server: McpServer, children: Children | None, run_sync: RunSync) -> None:
+        self.server = server
+        self.state: State = "unused"
+        self.tools: Mapping[str, Tool] = MappingProxyType({})  # what it last listed
+        self.connects = 0
+        self.losses = 0
+        self.calls = 0
+        self.calls_failed = 0
+        self.last_error: str | None = None
+        self._children = children
+        self._run_sync = run_sync
+        self._listing: list[Listed] = []
+        self._wire: Wire | None = None
+        self._wires: Any = None  # the module, once loaded
+        self._keeper: asyncio.Task[None] | None = None
+        self._requests: set[asyncio.Task[Answer]] = set()
+        self._first = asyncio.Event()  # the first attempt to connect has ended, well or not
+        self._decided = asyncio.Event()  # it is ready or away, not in between
+        self._stir = asyncio.Event()
+        self._doubted = False
+        self._judgement = asyncio.Event()  # a doubt was cleared up, one way or the other
+        self._ready_at = 0.0
+        self._failures = 0  # in a row
+        self._proven = False  # this connection has answered a call
+        self._retry_at: float | None = None
+
+    # --- for who uses it --------------------------------------------------------------------------------
+
+    async def settled(self) -> None:
+        """Until it was tried once, at most connect_s and list_s from the first use. Later it waits for nothing."""
+        if self.state != "closed":
+            self._start()
+            await self._first.wait()
+
+    async def call(self, listed: Listed, arguments: dict[str, Any], context: ToolContext) -> str:
+        """The body of each of its tools. Raises ToolFailed with a text for the model."""
+        self._start()
+        self.calls += 1
+        try:
+            async with asyncio.timeout(self.server.call_s) as limit:
+                answer = await self._try(listed, arguments, context)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.calls_failed += 1
+            self._doubt()
+            hint = "" if replay_of(self.server, listed) is not Replay.UNSAFE else f".\n{VERIFY}"
+            what = f"{listed.name} gave no answer"
+            raise McpCallTimeout(self.server.name, what, self.server.call_s, hint) from None
+        except McpError:
+            self.calls_failed += 1
+            raise
+        if answer.error:
+            raise ToolFailed(answer.text)
+        return answer.text
+
+    def absence(self) -> str:
+        """Why it cannot be called now, for a model or a person."""
+        again = "" if self._retry_at is None else f"; next attempt in {max(0.0, self._retry_at - _now()):.0f} s"
+        return f"not available: {self.last_error or 'it is not connected'}{again}"
+
+    @property
+    def away(self) -> bool:
+        return self.state == "away"
+
+    def figures(self) -> dict[str, Any]:
+        """From any thread."""
+        wire, retry_at = self._wire, self._retry_at
+        return {
+            "server": self.server.name,
+            "transport": self.server.transport,
+            "place": self.server.place,
+            "state": self.state,
+            "pid": wire.pid if wire is not None else None,
+            "tools": len(self.tools),
+            "connects": self.connects,
+            "losses": self.losses,
+            "failures_in_a_row": self._failures,
+            "retry_in_s": None if retry_at is None else round(max(0.0, retry_at - _now()), 1),
+            "calls": self.calls,
+            "calls_failed": self.calls_failed,
+            "calls_open": len(self._requests),
+            "garbage_lines": wire.garbage if wire is not None else 0,
+            "stderr": wire.stderr.text[-1_000:] if wire is not None else "",
+            "last_error": self.last_error,
+            "connect_s": self.server.connect_s,
+            "list_s": self.server.list_s,
+            "call_s": self.server.call_s,
+            "ping_s": self.server.ping_s,
+        }
+
+    async def close(self) -> None:
+        """Bounded, whatever the server does. Nothing of it is left; it cannot be used again."""
+        self.state = "closed"
+        self._down()
+        self._decide("closed")
+        for task in (*self._requests, *([self._keeper] if self._keeper is not None else [])):
+            task.cancel()
+        if self._keeper is not None:
+            await asyncio.wait({self._keeper, *self._requests}, timeout=2 * CLOSE_S)
+
+    # --- a call -----------------------------------------------------------------------------------------
+
+    async def _try(self, listed: Listed, arguments: dict[str, Any], context: ToolContext) -> Answer:
+        """Once; and once more on a new connection if the server never had it, or if it may simply run again."""
+        for last in (False, True):
+            wire = await self._connected()
+            try:
+                answer = await self._request(wire, listed, arguments, context)
+            except Refused as error:
+                raise McpError(self.server.name, f"{listed.name}: {error}") from error
+            except NotSent as error:
+                if last:
+                    raise McpUnavailable(self.server.name, f"{listed.name} was not called: {error}") from error
+                await self._judged(wire)
+            except Lost as error:
+                await self._judged(wire)
+                reason = f"the connection was lost while {listed.name} ran: {_story(wire, error)}"
+                if replay_of(self.server, listed) is Replay.UNSAFE:
+                    raise McpOutcomeUnknown(self.server.name, f"{reason}.\n{VERIFY}") from error
+                if last:
+                    raise McpUnavailable(self.server.name, reason) from error
+            else:
+                self._proven, self._failures = True, 0
+                return answer
+        raise AssertionError("the second try either answers or raises")
+
+    async def _connected(self) -> "Wire":
+        """The connection; with patience for one that is just being made. Raises McpUnavailable."""
+        await self._decided.wait()
+        if self._wire is None:
+            raise McpUnavailable(self.server.name, self.absence())
+        return self._wire
+
+    async def _judged(self, wire: "Wire") -> None:
+        """Until it is known what is left of a connection that lost a request: by a ping, or by its end."""
+        if self._wire is wire:
+            await self._doubt().wait()
+        if self._wire is not wire:
+            await wire.closed.wait()
+
+    async def _request(self, wire: "Wire", listed: Listed, arguments: dict[str, Any], context: ToolContext) -> Answer:
+        """In a task of its own: the SDK tells the server of a cancellation, and its caller need not wait for that."""
+        work = asyncio.ensure_future(wire.call(listed.name, arguments, context.key, context.progress))
+        self._requests.add(work)
+        work.add_done_callback(self._forget)
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        if work.cancelled():
+            raise McpUnavailable(self.server.name, "it is being closed")
+        return work.result()
+
+    def _forget(self, work: "asyncio.Task[Answer]") -> None:
+        self._requests.discard(work)
+        if not work.cancelled():
+            work.exception()  # whoever waited for it has seen it
+
+    def _doubt(self) -> asyncio.Event:
+        """Let the keeper find out whether the server still answers. The event is set when it has."""
+        self._doubted = True
+        self._judgement.clear()
+        self._stir.set()
+        return self._judgement
+
+    # --- the connection ---------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self.state == "closed":
+            raise McpUnavailable(self.server.name, "it is closed: its worker has stopped")
+        if self._keeper is None:
+            self.state = "connecting"
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        """The keeper: one connection after the other."""
+        while self.state != "closed":
+            connects = self.connects
+            wire = None
+            try:
+                wire = await self._load()
+                await self._live(wire)
+            except Exception as error:  # noqa: BLE001  whatever a server or the SDK does, the next attempt comes
+                self.last_error = (_words(error) if wire is None else _story(wire, error))[:REASON_CHARS_MAX]
+            await asyncio.sleep(self._gone(was_ready=self.connects > connects))
+            self._retry_at = None
+
+    async def _load(self) -> "Wire":
+        if self._wires is None:
+            self._wires = await self._run_sync(lambda: importlib.import_module("holdfast.tools.mcp_wires"))
+        wire: Wire = self._wires.Wire(self.server, self._stirred)
+        return wire
+
+    def _stirred(self) -> None:
+        """A connection ended, or its list changed. One that ended serves nobody from this moment on."""
+        if self._wire is not None and self._wire.ended is not None:
+            self._down()
+        self._stir.set()
+
+    async def _live(self, wire: "Wire") -> None:
+        """One connection, from its start to its end. Ends with an error."""
+        stack = AsyncExitStack()
+        try:
+            await self._open(stack, wire)
+            await self._list(wire)
+            self._up(wire)
+            await self._serve(wire)
+        finally:
+            self._down()
+            await _leave(stack)
+            wire.closed.set()
+
+    async def _open(self, stack: AsyncExitStack, wire: "Wire") -> None:
+        try:
+            async with asyncio.timeout(self.server.connect_s) as limit:
+                await stack.enter_async_context(self._wires.connect(wire, self.server, self._children))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise McpConnectTimeout(self.server.name, "no session", self.server.connect_s) from None
+
+    def _up(self, wire: "Wire") -> None:
+        self.connects += 1
+        self._wire, self._proven, self._doubted, self._ready_at = wire, False, False, _now()
+        self._decide("ready")
+        extra = {"action": "mcp_connected", "server": self.server.name, "tools": len(self.tools)}
+        log.info("MCP server connected", extra=extra)
+
+    def _down(self) -> None:
+        """Before anything is closed: nobody sends another request where it would be lost."""
+        if self._wire is not None:
+            self._wire = None
+            self._judgement.set()
+            if self.state != "closed":
+                self.state = "connecting"
+                self._decided.clear()
+
+    def _decide(self, state: State) -> None:
+        if self.state != "closed":
+            self.state = state
+        self._first.set()
+        self._decided.set()
+
+    async def _serve(self, wire: "Wire") -> None:
+        while True:
+            if wire.ended is not None:
+                raise McpUnavailable(self.server.name, wire.ended.reason)
+            if self._doubted:
+                await self._ping(wire)
+                self._doubted = False
+                self._judgement.set()
+            if wire.stale:
+                wire.stale = False
+                await self._list_again(wire)
+            await self._stir.wait()
+            self._stir.clear()
+
+    async def _ping(self, wire: "Wire") -> None:
+        try:
+            async with asyncio.timeout(self.server.ping_s) as limit:
+                with suppress(Refused):  # an answer all the same
+                    await wire.ping()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise McpPingTimeout(self.server.name, "it hangs: no answer to a ping", self.server.ping_s) from None
+
+    async def _list(self, wire: "Wire") -> None:
+        try:
+            async with asyncio.timeout(self.server.list_s) as limit:
+                listing = await wire.list()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise McpListTimeout(self.server.name, "no list of its tools", self.server.list_s) from None
+        if listing != self._listing:
+            self._listing = listing
+            self.tools = MappingProxyType(tools_of(self.server, listing, self.call))
+
+    async def _list_again(self, wire: "Wire") -> None:
+        """A list that does not come changes nothing: the last one stays, and the server is asked whether it lives."""
+        try:
+            await self._list(wire)
+        except (McpListTimeout, Refused) as error:
+            self.last_error = str(error)
+            extra = {"action": "mcp_list_failed", "server": self.server.name, "error": str(error)}
+            log.warning("list of tools", extra=extra)
+            self._doubt()
+
+    def _gone(self, *, was_ready: bool) -> float:
+        """How long to wait for the next attempt: not at all after a good connection, else longer and longer."""
+        if was_ready:
+            self.losses += 1
+            if self._proven or _now() - self._ready_at >= STEADY_S:
+                self._failures = 0
+        self._failures += 1
+        at_once = was_ready and self._failures == 1
+        wait_s = 0.0 if at_once else min(BACKOFF_S * 2 ** min(self._failures - 1, 10), BACKOFF_S_MAX)
+        wait_s *= random.uniform(0.5, 1.0)
+        self._retry_at = _now() + wait_s
+        if not at_once:
+            self._decide("away")
+        extra = {
+            "action": "mcp_lost" if was_ready else "mcp_failed",
+            "server": self.server.name,
+            "error": self.last_error,
+            "retry_in_s": round(wait_s, 1),
+        }
+        log.warning("MCP server lost" if was_ready else "MCP server not reached", extra=extra)
+        return wait_s
+
+
+def _now() -> float:
+    return time.monotonic()
+
+
+def _story(wire: "Wire", error: Exception) -> str:
+    """What went wrong, and what the server itself said last."""
+    reason = wire.ended.reason if wire.ended is not None else _words(error)
+    return "; ".join(filter(None, (reason, wire.epitaph())))
+
+
+def _words(error: BaseException) -> str:
+    """Of a group of errors, the first: the SDK's task groups wrap what happened in them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, HoldfastError | Lost | NotSent | Refused):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+async def _leave(stack: AsyncExitStack) -> None:
+    """What a connection that is given up still raises tells nothing."""
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSE_S):
+            await stack.aclose()

@@ -1,0 +1,179 @@
+"""What an MCP server lists, as tools of ours; what its tools answer, as text for a model.
+
+A tool is named `server_tool`. The name depends on the two names alone, so that it is the same in every process and
+after every restart. Nothing that a server says of its tools is trusted with more than their description, unless the
+declaration says so.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core.codec import storable
+from holdfast.core.records import Frozen, Replay
+from holdfast.errors import ToolFailed
+from holdfast.mcp_servers import McpServer
+from holdfast.tools.base import Tool, output_text
+from holdfast.tools.context import ToolContext
+
+log = logging.getLogger("holdfast.mcp")
+
+TOOLS_MAX = 256  # of one server
+NAME_MAX = 64  # what every provider accepts
+DESCRIPTION_MAX = 4_096
+SCHEMA_BYTES_MAX = 65_536
+OWN_END_S = 5.0  # a call ends itself at its deadline and says which; a body that fails to is cut off
+_SIGN = re.compile(r"[^A-Za-z0-9_-]")
+
+Run = Callable[["Listed", dict[str, Any], ToolContext], Awaitable[str]]
+
+
+class Listed(Frozen):
+    """A tool as its server lists it."""
+
+    name: str
+    description: str = ""
+    schema: Raw = Raw(b'{"type":"object","properties":{}}')
+    read_only: bool = False  # what the server says; believed only where it is trusted
+    idempotent: bool = False
+
+
+class Answer(Frozen):
+    text: str
+    error: bool = False
+
+
+class NotSent(Exception):
+    """The server never had this request: it can be sent again, whatever it does."""
+
+
+class Lost(Exception):
+    """The connection went while the request was under way: what became of it is not known."""
+
+
+class Refused(Exception):
+    """The server answered with an error."""
+
+
+def tool_name(server: McpServer, name: str) -> str:
+    """Where the tool's own name cannot be kept, it gets a tail by which it is told from its like."""
+    plain = f"{server.prefix}{_SIGN.sub('_', name)}"
+    if plain == f"{server.prefix}{name}" and len(plain) <= NAME_MAX:
+        return plain
+    tail = hashlib.blake2b(storable(name).encode(), digest_size=4).hexdigest()
+    return f"{plain[: NAME_MAX - len(tail) - 1]}_{tail}"
+
+
+def replay_of(server: McpServer, listed: Listed) -> Replay:
+    if listed.name in server.replay:
+        return Replay(server.replay[listed.name])
+    if server.trust_hints and listed.read_only:
+        return Replay.PURE
+    if server.trust_hints and listed.idempotent:
+        return Replay.IDEMPOTENT
+    return Replay.UNSAFE
+
+
+def tools_of(server: McpServer, listing: Sequence[Listed], run: Run) -> dict[str, Tool]:
+    """By name, in the order of their names: a server that lists them in another order tells the model nothing new."""
+    found: dict[str, Tool] = {}
+    for listed in sorted(listing, key=lambda listed: listed.name):
+        if server.tools is not None and listed.name not in server.tools:
+            continue
+        name = tool_name(server, listed.name)
+        if why := _refused(listed, found, name):
+            log.warning(
+                "tool left out",
+                extra={"action": "mcp_tool_left_out", "server": server.name, "tool": name, "why": why},
+            )
+            continue
+        found[name] = _tool(server, listed, name, run)
+    for unknown in sorted(set(server.tools or ()) - {listed.name for listed in listing}):
+        extra = {"action": "mcp_tool_missing", "server": server.name, "tool": unknown[:NAME_MAX]}
+        log.warning("a tool that the declaration names is not listed", extra=extra)
+    return found
+
+
+def _refused(listed: Listed, found: Mapping[str, Tool], name: str) -> str | None:
+    if len(found) >= TOOLS_MAX:
+        return f"it has more than {TOOLS_MAX} tools; name those that are wanted with tools=[…]"
+    if name in found:
+        return "another tool has the same name"
+    if len(bytes(listed.schema)) > SCHEMA_BYTES_MAX:
+        return f"its schema has more than {SCHEMA_BYTES_MAX:,} bytes"
+    return None
+
+
+def _tool(server: McpServer, listed: Listed, name: str, run: Run) -> Tool:
+    async def elsewhere(arguments: dict[str, Any], context: ToolContext) -> str:
+        return await run(listed, arguments, context)
+
+    async def by_hand(**arguments: Any) -> str:
+        return await run(listed, arguments, ToolContext())
+
+    asks = server.needs_approval
+    return Tool(
+        name=name,
+        description=storable(listed.description)[:DESCRIPTION_MAX],
+        schema=listed.schema,
+        function=by_hand,
+        validate=_any_object,
+        replay=replay_of(server, listed),
+        deadline_s=server.call_s + OWN_END_S,
+        output_bytes_max=server.output_bytes_max,
+        needs_approval=asks if isinstance(asks, bool) else listed.name in asks,
+        on_unknown=server.on_unknown,
+        elsewhere=elsewhere,
+    )
+
+
+def _any_object(arguments: str) -> dict[str, Any]:
+    """The server knows what fits; here it has to be an object at all."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise ToolFailed(f"The arguments do not fit: {error}") from None
+    return found
+
+
+# --- what comes back ----------------------------------------------------------------------------------
+
+
+def text_of(blocks: Sequence[Mapping[str, Any]], structured: Any, bytes_max: int) -> str:
+    """Texts as they are; of what a model cannot read, what it is and how large. `structured` counts where there is no
+    text: a server that sends both says the same thing twice.
+    """
+    said = [_block(block) for block in blocks]
+    if structured is not None and not any(block.get("type") == "text" for block in blocks):
+        said.insert(0, output_text(structured, bytes_max))
+    return output_text("\n".join(said), bytes_max)
+
+
+def _block(block: Mapping[str, Any]) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "image" | "audio" as kind, "data": str(data)}:
+            return f"[{kind}, {_kind(block)}, {_size(data):,} bytes: not shown]"
+        case {"type": "resource", "resource": {"text": str(text)} as resource}:
+            return f"[resource {resource.get('uri')}]\n{text}"
+        case {"type": "resource", "resource": {"blob": str(data)} as resource}:
+            return f"[resource {resource.get('uri')}, {_kind(resource)}, {_size(data):,} bytes: not shown]"
+        case {"type": "resource_link", "uri": uri}:
+            about = " ".join(str(block[key]) for key in ("name", "description") if block.get(key))
+            return f"[resource {uri}: {about}]" if about else f"[resource {uri}]"
+        case _:
+            return f"[{block.get('type', 'something')}: not shown]"
+
+
+def _kind(block: Mapping[str, Any]) -> str:
+    return str(block.get("mimeType") or "of unknown kind")
+
+
+def _size(base64: str) -> int:
+    return len(base64) * 3 // 4 - base64[-2:].count("=")

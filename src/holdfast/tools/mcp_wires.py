@@ -1,0 +1,429 @@
+"""A session with an MCP server, by the SDK, over streams of ours. Imported when first used: the SDK costs a second.
+
+A program is a child like any other (`tools/processes.py`): in a session of its own, under the guard, with a minimal
+environment. What it writes to standard error is kept in bounds, to tell why it died. Over HTTP, what befalls one
+request stays with it: the SDK would end the session, and with it every other chat's call, for a lost connection.
+
+Nothing here waits for more than it must, and nothing retries: `tools/mcp.py` owns the deadlines and the connections.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import httpx2
+import mcp_types
+import msgspec
+from mcp.client.session import ClientSession, IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from msgspec import Raw
+from pydantic import ValidationError
+
+from holdfast import __version__
+from holdfast.core.records import Frozen
+from holdfast.mcp_servers import McpServer
+from holdfast.tools import processes
+from holdfast.tools.capture import Kept, Reader
+from holdfast.tools.context import Children
+from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, text_of
+
+MESSAGE_BYTES_MAX = 32 << 20
+UNREAD_BYTES_MAX = 8 << 20  # of what we wrote to a program that does not read
+STDERR_BYTES = 16_384
+EPITAPH_CHARS = 1_000
+NOTIFY_S = 2.0  # for a server to take a notification; they are sent one after the other, and calls behind them
+PAGES_MAX = 100
+PROGRESS_CHARS_MAX = 2_000
+KEY_META = "holdfast/key"  # in a call's _meta: the same in every try of this call
+
+_INFO = mcp_types.Implementation(name="holdfast", version=__version__)
+
+
+class Ended(Frozen):
+    """Why there will be no more messages."""
+
+    reason: str
+
+
+class Wire:
+    """A session. `stirred` is called when it ends, and when its list of tools has changed."""
+
+    def __init__(self, server: McpServer, stirred: Callable[[], None]) -> None:
+        self._server = server
+        self._stirred = stirred
+        self._session: ClientSession | None = None
+        self.ended: Ended | None = None
+        self.closed = asyncio.Event()  # nothing of it is left
+        self.stale = False  # its list of tools has changed
+        self.garbage = 0  # lines on standard output that are no messages
+        self.last_garbage = ""
+        self.pid: int | None = None
+        self.stderr = Kept(STDERR_BYTES)
+
+    def end(self, reason: str) -> None:
+        if self.ended is None:
+            self.ended = Ended(reason=reason)
+            self._stirred()
+
+    def epitaph(self) -> str:
+        """What is known of why it went wrong, beside the error itself."""
+        said = self.stderr.text.strip()[-EPITAPH_CHARS:]
+        found = [f"standard error ends with: {said}"] if said else []
+        if self.garbage:
+            found.insert(0, f"{self.garbage:,} lines of its output were no messages, the last: {self.last_garbage}")
+        return "; ".join(found)
+
+    # --- the session ------------------------------------------------------------------------------------
+
+    async def shake_hands(self, session: ClientSession) -> None:
+        self._session = session
+        try:
+            await session.initialize()
+        except MCPError as error:
+            if error.code not in (mcp_types.METHOD_NOT_FOUND, mcp_types.UNSUPPORTED_PROTOCOL_VERSION):
+                raise _told(error) from error
+            await session.discover()  # one that speaks only the protocol without a handshake
+
+    async def heard(self, message: IncomingMessage) -> None:
+        """What the SDK does not answer by itself."""
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            self.stale = True
+            self._stirred()
+        elif isinstance(message, Exception):
+            self.garbage += 1
+            self.last_garbage = str(message)[:200]
+
+    async def list(self) -> list[Listed]:
+        """All its tools, page by page; one that cannot be described is left out."""
+        found: list[Listed] = []
+        cursor: str | None = None
+        for _ in range(PAGES_MAX):
+            params = mcp_types.PaginatedRequestParams(cursor=cursor)
+            page = await self._ask(mcp_types.ListToolsRequest(params=params), mcp_types.ListToolsResult)
+            found += map(_listed, page.tools)
+            cursor = page.next_cursor
+            if cursor is None or len(found) > TOOLS_MAX:
+                break
+        return found
+
+    async def ping(self) -> None:
+        await self._ask(mcp_types.PingRequest(), mcp_types.EmptyResult)
+
+    async def call(self, name: str, arguments: dict[str, Any], key: str, say: Callable[[str], None]) -> Answer:
+        """Raises NotSent, Lost or Refused. Cancelled, it tells the server so."""
+
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            done = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
+            say((message or done)[:PROGRESS_CHARS_MAX])
+
+        meta: Any = {KEY_META: key}
+        params = mcp_types.CallToolRequestParams(name=name, arguments=arguments, _meta=meta)
+        # Not session.call_tool: that would judge the answer by the server's own schema, on the event loop, with
+        # whatever regular expressions it holds.
+        result = await self._ask(mcp_types.CallToolRequest(params=params), mcp_types.CallToolResult, progress)
+        blocks = [block.model_dump(by_alias=True, mode="json") for block in result.content]
+        text = text_of(blocks, result.structured_content, self._server.output_bytes_max)
+        return Answer(text=text, error=bool(result.is_error))
+
+    async def _ask(self, request: Any, kind: Any, progress: Any = None) -> Any:
+        assert self._session is not None
+        try:
+            return await self._session.send_request(request, kind, progress_callback=progress)
+        except MCPError as error:
+            raise _told(error) from error
+        except ValidationError as error:
+            raise Refused(f"its answer does not fit the protocol: {error.error_count()} errors") from error
+
+
+def _told(error: MCPError) -> Exception:
+    data = error.error.data
+    if isinstance(data, dict) and data.get(NOT_SENT):
+        return NotSent(error.message)
+    if error.code in (mcp_types.CONNECTION_CLOSED, mcp_types.PARSE_ERROR):  # there was an answer, and it is lost
+        return Lost(error.message)
+    if error.code == mcp_types.INVALID_REQUEST and error.message == "Session terminated":  # the SDK's word for 404
+        return NotSent("it does not know our session any more")
+    return Refused(f"{error.message} (code {error.code})")
+
+
+def _listed(tool: mcp_types.Tool) -> Listed:
+    hints = tool.annotations
+    schema = {**tool.input_schema, "type": "object"}
+    schema.setdefault("properties", {})
+    return Listed(
+        name=tool.name,
+        description=tool.description or tool.title or "",
+        schema=Raw(msgspec.json.encode(schema, order="sorted")),
+        read_only=bool(hints is not None and hints.read_only_hint),
+        idempotent=bool(hints is not None and hints.idempotent_hint),
+    )
+
+
+@asynccontextmanager
+async def connect(wire: Wire, server: McpServer, children: Children | None) -> AsyncIterator[Wire]:
+    """A session, until the block ends. Enter and leave it in the same task; bounded by the caller."""
+    opened = _program(wire, server, children) if server.command else _over_http(wire, server)
+    async with opened as (read, write):
+        session = ClientSession(read, write, message_handler=wire.heard, client_info=_INFO)
+        async with session:
+            await wire.shake_hands(session)
+            yield wire
+
+
+# --- a program ----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _program(
+    wire: Wire, server: McpServer, children: Children | None
+) -> AsyncGenerator[tuple["_Lines", "_Mouth"], None]:
+    fds = [*os.pipe(), *os.pipe(), *os.pipe()]
+    their_in, our_in, our_out, their_out, our_err, their_err = fds
+    try:
+        child = processes.start(
+            [server.command, *server.args],
+            children=children,
+            cwd=server.cwd,
+            env=processes.environment(server.variables()),
+            stdin=their_in,
+            stdout=their_out,
+            stderr=their_err,
+        )
+    except BaseException:
+        for fd in (our_in, our_out, our_err):
+            os.close(fd)
+        raise
+    finally:
+        for fd in (their_in, their_out, their_err):
+            os.close(fd)
+    wire.pid = child.pid
+    errors = Reader(our_err, wire.stderr)
+    lines, mouth = _Lines(wire), _Mouth(wire)
+    leader = asyncio.ensure_future(child.exited())
+    leader.add_done_callback(lambda done: None if done.cancelled() else wire.end("the program ended"))
+    try:
+        await lines.open(our_out)
+        await mouth.open(our_in)
+        yield lines, mouth
+    finally:
+        try:
+            mouth.close()
+            if wire.ended is not None:
+                await asyncio.wait((leader,), timeout=processes.LINGER_S)  # to tell how it ended by itself
+        finally:
+            by_itself = leader.done()
+            leader.cancel()
+            await child.end()
+            lines.close()
+            errors.close()
+        if by_itself and child.returncode is not None:
+            wire.ended = Ended(reason=_how(child.returncode))
+
+
+def _how(returncode: int) -> str:
+    if returncode < 0:
+        return f"the program was ended by {processes.cause_of(returncode)}"
+    return f"the program ended with exit code {returncode}"
+
+
+class _Stream:
+    """What the SDK wants of a stream beside its one verb."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Lines(_Stream):
+    """Messages from a program's standard output, a line each."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._reader = asyncio.StreamReader(limit=MESSAGE_BYTES_MAX)
+        self._transport: asyncio.ReadTransport | None = None
+
+    async def open(self, fd: int) -> None:
+        pipe = os.fdopen(fd, "rb", buffering=0)
+        loop = asyncio.get_running_loop()
+        try:
+            self._transport, _ = await loop.connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(self._reader), pipe
+            )
+        except BaseException:
+            pipe.close()
+            raise
+
+    def close(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+
+    async def receive(self) -> SessionMessage | Exception:
+        await asyncio.sleep(0)  # a flood of messages must not take the event loop from the chats
+        while True:
+            try:
+                line = await self._reader.readuntil(b"\n")
+            except asyncio.IncompleteReadError:
+                self._wire.end("the program closed its standard output")
+                raise anyio.EndOfStream from None
+            except asyncio.LimitOverrunError:
+                self._wire.end(f"it sent a message of more than {MESSAGE_BYTES_MAX:,} bytes")
+                raise anyio.EndOfStream from None
+            if line.strip():
+                return _message(line)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+
+def _message(line: bytes) -> SessionMessage | Exception:
+    try:
+        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return ValueError(repr(line[:200]))
+
+
+class _Mouth(_Stream):
+    """Messages to a program's standard input. It never waits: a program that does not read must hold nobody up."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._transport: asyncio.WriteTransport | None = None
+
+    async def open(self, fd: int) -> None:
+        pipe = os.fdopen(fd, "wb", buffering=0)
+        loop = asyncio.get_running_loop()
+        try:
+            self._transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
+        except BaseException:
+            pipe.close()
+            raise
+
+    def close(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.abort()
+
+    async def send(self, item: SessionMessage) -> None:
+        assert self._transport is not None
+        if self._transport.is_closing():
+            raise anyio.BrokenResourceError
+        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self._wire.end(f"it left more than {UNREAD_BYTES_MAX:,} bytes of its standard input unread")
+            raise anyio.BrokenResourceError
+        self._transport.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+
+# --- over HTTP ----------------------------------------------------------------------------------------
+
+NOT_SENT = "holdfast_not_sent"
+
+
+@asynccontextmanager
+async def _over_http(wire: Wire, server: McpServer) -> AsyncGenerator[tuple[Any, Any], None]:
+    limits = httpx2.Timeout(server.connect_s, read=server.connect_s + server.call_s)
+    transport = _Contained(httpx2.AsyncHTTPTransport(), server)
+    client = httpx2.AsyncClient(headers=server.all_headers(), timeout=limits, transport=transport)
+    async with (
+        client,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=MESSAGE_BYTES_MAX) as streams,
+    ):
+        yield streams
+
+
+class _Head(msgspec.Struct):
+    id: Any = None
+
+
+class _Contained(httpx2.AsyncBaseTransport):
+    """Turns what would end the session into the answer of the one request that it befell."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, server: McpServer) -> None:
+        self._inner = inner
+        self._server = server
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            response = await self._sent(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+            if request.method != "POST":
+                raise
+            return _failed(f"no connection to {self._server.place}: {_words(error)}", sent=False)
+        except httpx2.TransportError as error:
+            if request.method != "POST":
+                raise
+            return _failed(f"the connection was lost: {_words(error)}", sent=True)
+        kind = response.headers.get("content-type", "").lower()
+        if request.method == "POST" and kind.startswith("application/json"):
+            response.stream = _Bounded(response.stream)
+        elif request.method == "POST" and response.status_code >= 400 and response.status_code != 404:
+            await response.aclose()
+            words = f"it answered with HTTP status {response.status_code}"
+            return _failed(words, sent=response.status_code >= 500, code=mcp_types.INTERNAL_ERROR)
+        return response
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":  # the stream of what the server says by itself may be silent for ever
+            request.extensions = {**request.extensions, "timeout": {**request.extensions["timeout"], "read": None}}
+        if request.method != "POST" or msgspec.json.decode(await request.aread(), type=_Head).id is not None:
+            return await self._inner.handle_async_request(request)
+        try:
+            async with asyncio.timeout(NOTIFY_S):
+                return await self._inner.handle_async_request(request)
+        except TimeoutError:
+            return httpx2.Response(202)  # nobody waits for it, and it must not hold up what comes behind
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A JSON answer, up to the limit."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        total = 0
+        try:
+            async for chunk in self._inner:
+                total += len(chunk)
+                if total > MESSAGE_BYTES_MAX:
+                    raise httpx2.StreamError(f"an answer of more than {MESSAGE_BYTES_MAX:,} bytes")
+                yield chunk
+        except httpx2.TransportError as error:
+            raise httpx2.StreamError(f"the connection was lost: {_words(error)}") from error
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _failed(message: str, *, sent: bool, code: int = mcp_types.CONNECTION_CLOSED) -> httpx2.Response:
+    error = {"code": mcp_types.CONNECTION_CLOSED if sent else code, "message": message}
+    if code == mcp_types.CONNECTION_CLOSED and not sent:
+        error["data"] = {NOT_SENT: True}
+    return httpx2.Response(502, json={"jsonrpc": "2.0", "id": None, "error": error})
