@@ -12,7 +12,7 @@ Plain data; nothing here connects. `tools/mcp.py` does.
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -48,18 +48,18 @@ class McpServer(_Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     command: str = ""
-    args: tuple[str, ...] = ()
+    args: Sequence[str] = ()
     env: dict[str, str] = {}
-    inherit: tuple[str, ...] = ()
+    inherit: Sequence[str] = ()
     cwd: str | None = None
     url: str = ""
     headers: dict[str, str] = {}
     headers_env: dict[str, str] = {}
-    agents: tuple[str, ...] | None = None
-    tools: tuple[str, ...] | None = None
+    agents: Sequence[str] | None = None
+    tools: Sequence[str] | None = None
     replay: dict[str, ReplayClass] = {}
     trust_hints: bool = False
-    needs_approval: bool | tuple[str, ...] = False
+    needs_approval: bool | Sequence[str] = False
     on_unknown: Literal["tell_model", "ask"] = "tell_model"
     connect_s: float = CONNECT_S
     list_s: float = LIST_S

@@ -3,12 +3,6 @@
     python -m tests.support.mcp_server stdio
     python -m tests.support.mcp_server http PORT     0: any free one; prints its URL
 
-And programs that are no servers at all:
-
-    python -m tests.support.mcp_server mute          reads, and never answers
-    python -m tests.support.mcp_server garbage       says what is no message, and never answers
-    python -m tests.support.mcp_server exits         says why on standard error, and ends
-
 `--log FILE` writes a line for each call that begins, ends or is cancelled. `--chatty` prints nonsense on standard
 output and a megabyte on standard error before it serves.
 """
@@ -162,19 +156,10 @@ def main() -> None:
         sys.stdout.write("Starting up!\n{not json}\n\n")
         sys.stderr.write("noise " * 200_000)
         sys.stdout.flush()
-    match given.mode:
-        case "stdio":
-            server.run("stdio")
-        case "http":
-            asyncio.run(serve_http(given.port))
-        case "exits":
-            sys.exit("there is no licence file")
-        case "garbage":
-            sys.stdout.write("this is no message\n" * 1_000)
-            sys.stdout.flush()
-            sys.stdin.read()
-        case _:
-            sys.stdin.read()
+    if given.mode == "http":
+        asyncio.run(serve_http(given.port))
+    else:
+        server.run("stdio")
 
 
 if __name__ == "__main__":

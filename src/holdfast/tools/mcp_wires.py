@@ -19,7 +19,7 @@ import httpx2
 import mcp_types
 import msgspec
 from mcp.client.session import ClientSession, IncomingMessage
-from mcp.client.streamable_http import streamable_http_client
+from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from msgspec import Raw
@@ -41,6 +41,11 @@ NOTIFY_S = 2.0  # for a server to take a notification; they are sent one after t
 PAGES_MAX = 100
 PROGRESS_CHARS_MAX = 2_000
 KEY_META = "holdfast/key"  # in a call's _meta: the same in every try of this call
+
+# As what befell a request over HTTP reaches who made it. The first is ours, from the range that is free to use.
+NOT_SENT = -32099
+LOST = mcp_types.CONNECTION_CLOSED
+REFUSED = mcp_types.INTERNAL_ERROR
 
 _INFO = mcp_types.Implementation(name="holdfast", version=__version__)
 
@@ -142,13 +147,10 @@ class Wire:
 
 
 def _told(error: MCPError) -> Exception:
-    data = error.error.data
-    if isinstance(data, dict) and data.get(NOT_SENT):
+    if error.code == NOT_SENT:
         return NotSent(error.message)
-    if error.code in (mcp_types.CONNECTION_CLOSED, mcp_types.PARSE_ERROR):  # there was an answer, and it is lost
+    if error.code in (LOST, mcp_types.PARSE_ERROR):  # of the second there was an answer, which nobody can read
         return Lost(error.message)
-    if error.code == mcp_types.INVALID_REQUEST and error.message == "Session terminated":  # the SDK's word for 404
-        return NotSent("it does not know our session any more")
     return Refused(f"{error.message} (code {error.code})")
 
 
@@ -336,8 +338,6 @@ class _Mouth(_Stream):
 
 # --- over HTTP ----------------------------------------------------------------------------------------
 
-NOT_SENT = "holdfast_not_sent"
-
 
 @asynccontextmanager
 async def _over_http(wire: Wire, server: McpServer) -> AsyncGenerator[tuple[Any, Any], None]:
@@ -363,23 +363,23 @@ class _Contained(httpx2.AsyncBaseTransport):
         self._server = server
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method != "POST":
+            return await self._sent(request)
         try:
             response = await self._sent(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            if request.method != "POST":
-                raise
-            return _failed(f"no connection to {self._server.place}: {_words(error)}", sent=False)
+            return _instead(NOT_SENT, f"no connection to {self._server.place}: {_words(error)}")
         except httpx2.TransportError as error:
-            if request.method != "POST":
-                raise
-            return _failed(f"the connection was lost: {_words(error)}", sent=True)
-        kind = response.headers.get("content-type", "").lower()
-        if request.method == "POST" and kind.startswith("application/json"):
-            response.stream = _Bounded(response.stream)
-        elif request.method == "POST" and response.status_code >= 400 and response.status_code != 404:
+            return _instead(LOST, f"the connection was lost: {_words(error)}")
+        status = response.status_code
+        if status == 404 and MCP_SESSION_ID in request.headers:
             await response.aclose()
-            words = f"it answered with HTTP status {response.status_code}"
-            return _failed(words, sent=response.status_code >= 500, code=mcp_types.INTERNAL_ERROR)
+            return _instead(NOT_SENT, "it does not know our session any more")
+        if response.headers.get("content-type", "").lower().startswith("application/json"):
+            response.stream = _Bounded(response.stream)
+        elif status >= 400:
+            await response.aclose()
+            return _instead(LOST if status >= 500 else REFUSED, f"it answered with HTTP status {status}")
         return response
 
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
@@ -422,8 +422,6 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _failed(message: str, *, sent: bool, code: int = mcp_types.CONNECTION_CLOSED) -> httpx2.Response:
-    error = {"code": mcp_types.CONNECTION_CLOSED if sent else code, "message": message}
-    if code == mcp_types.CONNECTION_CLOSED and not sent:
-        error["data"] = {NOT_SENT: True}
+def _instead(code: int, message: str) -> httpx2.Response:
+    error = {"code": code, "message": message}
     return httpx2.Response(502, json={"jsonrpc": "2.0", "id": None, "error": error})

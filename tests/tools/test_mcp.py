@@ -1,0 +1,527 @@
+"""MCP servers: whatever one does, it costs its own calls their deadline, is told in words, and leaves nothing."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil  # type: ignore[import-untyped]
+import pytest
+from msgspec import Raw
+
+from holdfast.core.records import Replay
+from holdfast.errors import (
+    ConfigError,
+    McpCallTimeout,
+    McpError,
+    McpOutcomeUnknown,
+    McpUnavailable,
+    ToolFailed,
+)
+from holdfast.mcp_servers import McpServer
+from holdfast.tools import mcp_wires
+from holdfast.tools.context import ToolContext
+from holdfast.tools.mcp import Link
+from holdfast.tools.mcp_tools import NAME_MAX, Listed, replay_of, text_of, tool_name, tools_of
+from holdfast.worker.bodies import SyncPool
+from holdfast.worker.guard import Guard
+from tests.support.deaths import Mortal
+from tests.support.programs import ROOT, Program
+from tests.support.waiting import until
+
+BOUND_S = 30.0
+TINY = str(ROOT / "tests" / "support" / "mcp_tiny.py")
+
+Make = Callable[..., Link]
+
+
+def program(*arguments: str, **options: Any) -> McpServer:
+    """Our own test server, as a program."""
+    args = ["-m", "tests.support.mcp_server", *arguments]
+    options = {"env": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, **options}
+    return McpServer("t", command=sys.executable, args=args, cwd=str(ROOT), **options)
+
+
+def snippet(code: str, **options: Any) -> McpServer:
+    return McpServer("t", command=sys.executable, args=["-I", "-S", "-c", code], **options)
+
+
+def tiny(**options: Any) -> McpServer:
+    return McpServer("t", command=sys.executable, args=["-I", "-S", TINY], **options)
+
+
+@pytest.fixture
+async def make(guard: Guard, pool: SyncPool) -> AsyncIterator[Make]:
+    made: list[Link] = []
+
+    def link(server: McpServer) -> Link:
+        made.append(Link(server, guard, pool.run))
+        return made[-1]
+
+    yield link
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+def http_server(tmp_path: Path) -> Iterator[Program]:
+    with Program("tests.support.mcp_server", "http", "0", "--log", str(tmp_path / "log")) as running:
+        yield running
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> McpServer:
+    """The same tools, over both transports."""
+    if request.param == "stdio":
+        return program("stdio", "--log", str(tmp_path / "log"))
+    running: Program = request.getfixturevalue("http_server")
+    return McpServer("t", url=running.hear())
+
+
+async def ready(link: Link) -> Link:
+    await link.settled()
+    assert link.state == "ready", link.last_error
+    return link
+
+
+async def call(link: Link, name: str, context: ToolContext | None = None, /, **arguments: Any) -> str:
+    run = link.tools[f"t_{name}"].elsewhere
+    assert run is not None
+    return await run(arguments, context or ToolContext())
+
+
+def logged(tmp_path: Path) -> list[str]:
+    path = tmp_path / "log"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# --- what it is for ----------------------------------------------------------------------------------
+
+
+async def test_its_tools_are_called_and_what_they_say_comes_back_as_text(make: Make, server: McpServer) -> None:
+    link = await ready(make(server))
+    assert await call(link, "echo", text="hello") == "hello"
+    assert '"x": 1' in await call(link, "point")
+    assert await call(link, "only_structured") == '{"answer":42}'
+    assert await call(link, "picture") == "look:\n[image, image/png, 40 bytes: not shown]"
+    with pytest.raises(ToolFailed, match="Error executing tool fails"):
+        await call(link, "fails")
+    with pytest.raises(ToolFailed, match="text"):
+        await call(link, "echo")
+    assert (link.connects, link.losses) == (1, 0)
+
+
+async def test_progress_reaches_the_calls_context(make: Make, server: McpServer) -> None:
+    link = await ready(make(server))
+    heard: list[str] = []
+    assert await call(link, "steps", ToolContext(say=heard.append)) == "all done"
+    assert heard == ["step 1", "step 2", "step 3"]
+
+
+async def test_an_answer_of_ten_megabytes_keeps_its_head_and_its_tail(make: Make, server: McpServer) -> None:
+    link = await ready(make(server))
+    text = await call(link, "huge", size=10_000_000)
+    assert len(text) < (1 << 20) + 100
+    assert text.startswith("ax")
+    assert text.endswith("xz")
+    assert "bytes left out" in text
+    assert await call(link, "echo", text="still here") == "still here"
+
+
+async def test_a_list_that_changes_is_asked_for_again(make: Make, server: McpServer) -> None:
+    link = await ready(make(server))
+    assert "t_grown" not in link.tools
+    await call(link, "grow")
+    await until(lambda: "t_grown" in link.tools)
+    assert await call(link, "grown") == "I am new"
+
+
+async def test_calls_of_several_chats_share_one_connection(make: Make, server: McpServer) -> None:
+    link = await ready(make(server))
+    texts = [str(n) for n in range(50)]
+    assert await asyncio.gather(*(call(link, "echo", text=text) for text in texts)) == texts
+    assert link.connects == 1
+
+
+async def test_a_program_gets_no_secret_that_was_not_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATABASE_PASSWORD", "SERVICE_TOKEN"):
+        monkeypatch.setenv(name, f"value of {name}")
+    link = await ready(make(program("stdio", inherit=["SERVICE_TOKEN"])))
+    assert await call(link, "env", name="DATABASE_PASSWORD") == "not set"
+    assert await call(link, "env", name="SERVICE_TOKEN") == "value of SERVICE_TOKEN"
+
+
+# --- cancelled ---------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_call_frees_its_caller_tells_the_server_and_no_other_call_notices(
+    make: Make, server: McpServer, tmp_path: Path
+) -> None:
+    link = await ready(make(server))
+    one, other = (asyncio.ensure_future(call(link, "hang", name=name)) for name in ("one", "other"))
+    await until(lambda: {"hang one", "hang other"} <= set(logged(tmp_path)))
+    one.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await one
+    await until(lambda: "cancelled one" in logged(tmp_path))
+    assert not other.done()
+    assert await call(link, "echo", text="hello") == "hello"
+    assert (link.connects, link.losses) == (1, 0)
+    other.cancel()
+    await asyncio.wait((other,))
+
+
+async def test_a_server_that_is_stopped_does_not_hold_up_who_cancels(
+    make: Make, server: McpServer, tmp_path: Path
+) -> None:
+    """Not even for the notification: it is under way when the caller is free."""
+    link = await ready(make(server))
+    pid = int(await call(link, "pid"))
+    work = asyncio.ensure_future(call(link, "hang", name="one"))
+    await until(lambda: "hang one" in logged(tmp_path))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        work.cancel()
+        turns = 0
+        while not work.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns < 10, "turns of the loop, not time"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await until(lambda: "cancelled one" in logged(tmp_path))
+
+
+# --- deadlines ---------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_is_late_says_which_deadline_and_costs_nothing_else(make: Make, tmp_path: Path) -> None:
+    link = await ready(make(program("stdio", "--log", str(tmp_path / "log"), call_s=1.0)))
+    with pytest.raises(McpCallTimeout, match=r"MCP server 't': hang gave no answer within 1 s \(call_s\)") as caught:
+        await call(link, "hang", name="one")
+    assert caught.value.value_s == 1.0
+    assert "Outcome unknown" in str(caught.value)
+    await until(lambda: "cancelled one" in logged(tmp_path))
+    assert await call(link, "echo", text="hello") == "hello"
+    assert link.connects == 1, "it answers a ping, so it is not to blame"
+    assert "t_hang" in link.tools
+
+
+@pytest.mark.parametrize("said", ["", "this is no message\n" * 1_000])
+async def test_a_program_that_never_answers_costs_the_connect_deadline(make: Make, said: str) -> None:
+    link = make(
+        snippet(f"import sys; sys.stdout.write({said!r}); sys.stdout.flush(); sys.stdin.read()", connect_s=2.0)
+    )
+    await link.settled()
+    assert link.state == "away"
+    assert "no session within 2 s (connect_s)" in (link.last_error or "")
+    told = "lines of its output were no messages, the last: b'this is no message" in (link.last_error or "")
+    assert told is bool(said)
+
+
+async def test_a_program_that_ends_at_once_is_told_with_its_last_words(make: Make) -> None:
+    link = make(snippet("raise SystemExit('there is no licence file')"))
+    await link.settled()
+    assert link.last_error == (
+        "the program ended with exit code 1; standard error ends with: there is no licence file"
+    )
+
+
+async def test_a_program_that_is_not_there_is_told(make: Make) -> None:
+    link = make(McpServer("t", command="/no/such/program"))
+    await link.settled()
+    assert (link.state, dict(link.tools)) == ("away", {})
+    assert "No such file" in (link.last_error or "")
+
+
+async def test_a_port_where_nobody_answers_and_one_where_nobody_listens(make: Make) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
+        link = make(McpServer("t", url=url, connect_s=1.0))
+        await link.settled()
+        assert "no session within 1 s (connect_s)" in (link.last_error or "")
+        await link.close()
+    link = make(McpServer("t", url=url))
+    await link.settled()
+    assert "no connection to" in (link.last_error or "")
+
+
+async def test_one_that_talks_nonsense_and_floods_standard_error_is_used_all_the_same(make: Make) -> None:
+    link = await ready(make(program("stdio", "--chatty")))
+    assert await call(link, "echo", text="hello") == "hello"
+    figures = link.figures()
+    assert figures["garbage_lines"] == 2
+    assert 0 < len(figures["stderr"]) <= 1_000
+
+
+# --- lost, hung, found again -------------------------------------------------------------------------
+
+
+async def test_a_program_that_dies_in_an_unsafe_call_leaves_its_outcome_unknown(make: Make, tmp_path: Path) -> None:
+    link = await ready(make(program("stdio", "--log", str(tmp_path / "log"))))
+    with pytest.raises(McpOutcomeUnknown, match="ended with exit code 3; standard error ends with: my last words"):
+        await call(link, "dies")
+    assert logged(tmp_path).count("dies") == 1
+    assert await call(link, "echo", text="hello") == "hello", "a new one was started meanwhile"
+    assert (link.connects, link.losses) == (2, 1)
+
+
+async def test_a_pure_call_that_was_lost_is_made_again(make: Make, tmp_path: Path) -> None:
+    server = program("stdio", "--log", str(tmp_path / "log"), trust_hints=True)
+    link = await ready(make(server))
+    assert await call(link, "dies_once", path=str(tmp_path / "died")) == "alive"
+    assert logged(tmp_path).count("dies_once") == 2
+
+
+async def test_a_program_that_hangs_is_found_out_killed_and_started_again(make: Make) -> None:
+    link = await ready(make(program("stdio", call_s=1.0, ping_s=0.5)))
+    pid = int(await call(link, "pid"))
+    with Mortal(pid) as stopped:
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(McpCallTimeout):
+            await call(link, "echo", text="hello")
+        await until(lambda: link.losses == 1, BOUND_S)
+        assert stopped.dead
+    assert "it hangs: no answer to a ping within 0.5 s (ping_s)" in (link.last_error or "")
+    await until(lambda: link.state == "ready", BOUND_S)
+    assert int(await call(link, "pid")) != pid
+    assert "t_echo" in link.tools
+
+
+async def test_a_program_that_hung_and_goes_on_in_time_is_kept(make: Make) -> None:
+    link = await ready(make(program("stdio", call_s=1.0)))
+    pid = int(await call(link, "pid"))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(McpCallTimeout):
+            await call(link, "echo", text="hello")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert int(await call(link, "pid")) == pid
+    assert (link.connects, link.losses) == (1, 0)
+
+
+async def test_while_it_is_away_its_tools_stay_and_say_so(make: Make, tmp_path: Path) -> None:
+    switch = tmp_path / "server.py"
+    switch.write_text(Path(TINY).read_text())
+    link = await ready(make(McpServer("t", command=sys.executable, args=["-I", "-S", str(switch)])))
+    assert await call(link, "echo", n=1) == '{"n": 1}'
+    switch.write_text("import sys; sys.exit('not now')")
+    pid = link.figures()["pid"]
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: link.state == "away", BOUND_S)
+    assert list(link.tools) == ["t_echo"]
+    with pytest.raises(McpUnavailable, match=r"not available: .*not now; next attempt in"):
+        await call(link, "echo")
+    switch.write_text(Path(TINY).read_text())
+    await until(lambda: link.state == "ready", BOUND_S)
+    assert await call(link, "echo", n=2) == '{"n": 2}'
+
+
+async def test_the_pauses_between_attempts_grow(make: Make) -> None:
+    link = make(McpServer("t", command="/no/such/program"))
+    await link.settled()
+    waits = [link._gone(was_ready=False) for _ in range(12)]
+    assert all(1.0 * 2**n <= wait <= 2.0 * 2**n for n, wait in enumerate(waits[:4]))
+    assert all(30.0 <= wait <= 60.0 for wait in waits[6:])
+
+
+async def test_an_http_server_that_was_restarted_gets_even_an_unsafe_call_which_it_never_had(
+    make: Make, http_server: Program, tmp_path: Path
+) -> None:
+    url = http_server.hear()
+    link = await ready(make(McpServer("t", url=url)))
+    port = url.rpartition(":")[2].partition("/")[0]
+    http_server.process.kill()
+    http_server.process.wait()
+    with Program("tests.support.mcp_server", "http", port, "--log", str(tmp_path / "log")) as again:
+        assert again.hear() == url
+        assert await call(link, "echo", text="hello") == "hello"
+    assert logged(tmp_path).count("echo hello") == 1
+    assert link.connects == 2
+
+
+async def test_an_http_server_that_dies_in_a_call_is_reported_and_nothing_hangs(
+    make: Make, http_server: Program
+) -> None:
+    link = await ready(make(McpServer("t", url=http_server.hear())))
+    with pytest.raises(McpOutcomeUnknown):
+        await call(link, "dies")
+    await until(lambda: link.state == "away", BOUND_S)
+    assert "no connection to" in (link.last_error or "")
+
+
+async def test_what_befalls_one_request_over_http_ends_no_other() -> None:
+    """The SDK would end the whole session for it."""
+
+    def lost(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ReadError("cut")
+
+    def refused(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("nobody there")
+
+    for befallen, code in ((lost, mcp_wires.LOST), (refused, mcp_wires.NOT_SENT)):
+        contained = mcp_wires._Contained(httpx2.MockTransport(befallen), McpServer("t", url="http://host/mcp"))
+        async with httpx2.AsyncClient(transport=contained) as client:
+            answer = await client.post("http://host/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        error = answer.json()["error"]
+        assert error["code"] == code
+
+
+# --- closed ------------------------------------------------------------------------------------------
+
+
+async def test_opened_and_closed_a_hundred_times_it_leaves_nothing(guard: Guard, pool: SyncPool) -> None:
+    async def once() -> None:
+        link = Link(tiny(), guard, pool.run)
+        await link.settled()
+        assert await call(link, "echo") == "{}"
+        await link.close()
+
+    await once()  # the SDK's import, and the thread for it
+    process = psutil.Process()
+    await until(lambda: guard.group_count == 0)
+    before = process.num_fds(), threading.active_count(), len(asyncio.all_tasks()), len(process.children())
+    for _ in range(100):
+        await once()
+    await until(lambda: guard.group_count == 0)
+    after = process.num_fds(), threading.active_count(), len(asyncio.all_tasks()), len(process.children())
+    assert after == before
+
+
+async def test_closing_is_bounded_while_a_call_hangs_in_a_program_that_is_stopped(make: Make) -> None:
+    link = await ready(make(program("stdio")))
+    pid = int(await call(link, "pid"))
+    os.kill(pid, signal.SIGSTOP)
+    work = asyncio.ensure_future(call(link, "echo", text="hello"))
+    await until(lambda: link.figures()["calls_open"] == 1)
+    async with asyncio.timeout(BOUND_S):
+        await link.close()
+    with pytest.raises(McpError):
+        await work
+    with pytest.raises(McpUnavailable, match="closed"):
+        await call(link, "echo", text="hello")
+
+
+# --- what it is declared to be -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "known_as"),
+    [
+        ("echo", "t_echo"),
+        ("get-time_2", "t_get-time_2"),
+        ("a.b", "t_a_b_31d1e1bc"),
+        ("a/b", "t_a_b_82badf67"),
+        ("", "t_"),
+        ("x" * 62, "t_" + "x" * 62),
+    ],
+)
+def test_a_tools_name_is_its_own_where_providers_accept_it(name: str, known_as: str) -> None:
+    assert tool_name(McpServer("t", command="x"), name) == known_as
+
+
+def test_every_name_is_one_that_providers_accept_and_no_two_are_the_same() -> None:
+    server = McpServer("s" * 32, command="x")
+    names = ["é", "日本", "\ud800", "a b", "a_b", "a.b", "x" * 100, "x" * 101, "\x00", "n" * 31, "n" * 32]
+    made = [tool_name(server, name) for name in names]
+    assert all(re.fullmatch(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}", name) for name in made)
+    assert len(set(made)) == len(made)
+
+
+@pytest.mark.parametrize(
+    ("options", "replay"),
+    [
+        ({}, Replay.UNSAFE),
+        ({"trust_hints": True}, Replay.PURE),
+        ({"replay": {"look": "idempotent"}}, Replay.IDEMPOTENT),
+        ({"trust_hints": True, "replay": {"look": "unsafe"}}, Replay.UNSAFE),
+    ],
+)
+def test_hints_count_only_where_they_are_trusted_and_the_declaration_beats_them(
+    options: dict[str, Any], replay: Replay
+) -> None:
+    server = McpServer("t", command="x", **options)
+    assert replay_of(server, Listed(name="look", read_only=True, idempotent=True)) is replay
+
+
+def test_tools_that_are_too_many_too_large_or_not_wanted_are_left_out() -> None:
+    async def run(*_: Any) -> str:
+        return ""
+
+    listing = [Listed(name=name) for name in ("b", "a", "c")]
+    server = McpServer("t", command="x", tools=["a", "b", "d"], needs_approval=["b"])
+    found = tools_of(server, listing, run)
+    assert [(tool.name, tool.needs_approval) for tool in found.values()] == [("t_a", False), ("t_b", True)]
+    large = Listed(name="large", schema=Raw(b"{" + b" " * 100_000 + b"}"))
+    many = [Listed(name=f"n{n}") for n in range(300)]
+    found = tools_of(McpServer("t", command="x"), [large, *many], run)
+    assert len(found) == 256
+    assert "t_large" not in found
+
+
+def test_every_kind_of_content_becomes_text() -> None:
+    blocks: list[dict[str, Any]] = [
+        {"type": "text", "text": "one"},
+        {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},
+        {"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}},
+        {"type": "resource", "resource": {"uri": "file:///b", "blob": "AAA=", "mimeType": "image/png"}},
+        {"type": "resource_link", "uri": "file:///c", "name": "c", "description": "a file"},
+        {"type": "hologram"},
+    ]
+    assert text_of(blocks, {"not": "said twice"}, 1_000).splitlines() == [
+        "one",
+        "[audio, audio/wav, 3 bytes: not shown]",
+        "[resource file:///a]",
+        "inside",
+        "[resource file:///b, image/png, 2 bytes: not shown]",
+        "[resource file:///c: c a file]",
+        "[hologram: not shown]",
+    ]
+    assert text_of([], {"x": 1}, 1_000) == '{"x":1}'
+    assert text_of([], None, 1_000) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "give either command"),
+        ({"command": "x", "url": "http://h"}, "give either command"),
+        ({"url": "ftp://h"}, "must begin with http"),
+        ({"command": "x", "headers": {"a": "b"}}, "headers is not for a server with command"),
+        ({"url": "http://h", "cwd": "/"}, "cwd is not for a server with url"),
+        ({"command": "x", "call_s": 0}, "call_s must be above 0"),
+        ({"command": "x", "args": "a b"}, "args is a list of texts"),
+        ({"command": "x", "replay": {"a": "safe"}}, "'pure', 'idempotent' or 'unsafe'"),
+    ],
+)
+def test_a_declaration_that_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        McpServer("t", **options)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "_a", "a.b", "x" * 33])
+def test_a_servers_name_can_begin_a_tools_name(name: str) -> None:
+    with pytest.raises(ConfigError, match="its name begins its tools' names"):
+        McpServer(name, command="x")
+
+
+def test_a_declaration_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    server = McpServer(
+        "t", url="https://ada:hunter2@host/mcp?key=hunter2", headers={"a": "hunter2"}, headers_env={"b": "TOKEN"}
+    )
+    assert "hunter2" not in f"{server!r} {server}"
+    assert server.all_headers() == {"a": "hunter2", "b": "hunter2"}
+    monkeypatch.delenv("TOKEN")
+    with pytest.raises(ConfigError, match="environment variable TOKEN is not set"):
+        server.all_headers()
