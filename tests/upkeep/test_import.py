@@ -92,3 +92,12 @@ def test_on_another_platform_importing_holdfast_says_where_it_runs() -> None:
 def test_on_linux_and_macos_importing_holdfast_works(platform: str) -> None:
     done = run_in_a_fresh_interpreter(f"import sys; sys.platform = {platform!r}; import holdfast")
     assert done.returncode == 0, done.stderr
+
+
+def test_an_app_with_a_tool_server_that_is_not_used_does_not_load_the_sdk() -> None:
+    program = (
+        "from holdfast import Agent, App, McpServer; "
+        "App('sqlite:///never.db', [Agent('a', 'openai:x', tools=[McpServer('t', command='x')])]).new_worker()"
+    )
+    assert "mcp" not in packages(modules_loaded_by(program))
+    assert "mcp" in packages(modules_loaded_by(f"{program}; import holdfast.tools.mcp_wires"))

@@ -59,7 +59,7 @@ RunSync = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Link:
-    """Belongs to one event loop. `run_sync` is for the SDK's import, which would hold the loop up for a second."""
+    """Belongs to one event loop. `run_sync` is for the SDK's import, which would hold it up for a second."""
 
     def __init__(self, server: McpServer, children: Children | None, run_sync: RunSync) -> None:
         self.server = server
@@ -252,9 +252,15 @@ class Link:
 
     async def _load(self) -> "Wire":
         if self._wires is None:
-            self._wires = await self._run_sync(lambda: importlib.import_module("holdfast.tools.mcp_wires"))
+            self._wires = await self._run_sync(self._load_off_the_loop)
         wire: Wire = self._wires.Wire(self.server, self._stirred)
         return wire
+
+    def _load_off_the_loop(self) -> Any:
+        wires = importlib.import_module("holdfast.tools.mcp_wires")
+        if self.server.url:
+            wires.tls()
+        return wires
 
     def _stirred(self) -> None:
         """A connection ended, or its list changed. One that ended serves nobody from this moment on."""

@@ -8,13 +8,17 @@ Nothing here waits for more than it must, and nothing retries: `tools/mcp.py` ow
 """
 
 import asyncio
+import logging
 import os
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import anyio
+import httpcore2
 import httpx2
 import mcp_types
 import msgspec
@@ -46,6 +50,11 @@ KEY_META = "holdfast/key"  # in a call's _meta: the same in every try of this ca
 NOT_SENT = -32099
 LOST = mcp_types.CONNECTION_CLOSED
 REFUSED = mcp_types.INTERNAL_ERROR
+
+# These two tell, at `info`, session ids and whole URLs, which may hold keys.
+for _name in ("httpx2", "mcp.client.streamable_http"):
+    if logging.getLogger(_name).level == logging.NOTSET:
+        logging.getLogger(_name).setLevel(logging.WARNING)
 
 _INFO = mcp_types.Implementation(name="holdfast", version=__version__)
 
@@ -93,7 +102,10 @@ class Wire:
         except MCPError as error:
             if error.code not in (mcp_types.METHOD_NOT_FOUND, mcp_types.UNSUPPORTED_PROTOCOL_VERSION):
                 raise _told(error) from error
-            await session.discover()  # one that speaks only the protocol without a handshake
+            try:
+                await session.discover()  # the protocol without a handshake, if that is all it speaks
+            except MCPError:
+                raise _told(error) from error
 
     async def heard(self, message: IncomingMessage) -> None:
         """What the SDK does not answer by itself."""
@@ -206,12 +218,13 @@ async def _program(
             os.close(fd)
     wire.pid = child.pid
     errors = Reader(our_err, wire.stderr)
+    pipes = os.fdopen(our_out, "rb", buffering=0), os.fdopen(our_in, "wb", buffering=0)
     lines, mouth = _Lines(wire), _Mouth(wire)
     leader = asyncio.ensure_future(child.exited())
     leader.add_done_callback(lambda done: None if done.cancelled() else wire.end("the program ended"))
     try:
-        await lines.open(our_out)
-        await mouth.open(our_in)
+        await lines.open(pipes[0])
+        await mouth.open(pipes[1])
         yield lines, mouth
     finally:
         try:
@@ -224,6 +237,8 @@ async def _program(
             await child.end()
             lines.close()
             errors.close()
+            for pipe in pipes:
+                pipe.close()
         if by_itself and child.returncode is not None:
             wire.ended = Ended(reason=_how(child.returncode))
 
@@ -260,16 +275,9 @@ class _Lines(_Stream):
         self._reader = asyncio.StreamReader(limit=MESSAGE_BYTES_MAX)
         self._transport: asyncio.ReadTransport | None = None
 
-    async def open(self, fd: int) -> None:
-        pipe = os.fdopen(fd, "rb", buffering=0)
+    async def open(self, pipe: IO[bytes]) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            self._transport, _ = await loop.connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(self._reader), pipe
-            )
-        except BaseException:
-            pipe.close()
-            raise
+        self._transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self._reader), pipe)
 
     def close(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -313,14 +321,8 @@ class _Mouth(_Stream):
         self._wire = wire
         self._transport: asyncio.WriteTransport | None = None
 
-    async def open(self, fd: int) -> None:
-        pipe = os.fdopen(fd, "wb", buffering=0)
-        loop = asyncio.get_running_loop()
-        try:
-            self._transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
-        except BaseException:
-            pipe.close()
-            raise
+    async def open(self, pipe: IO[bytes]) -> None:
+        self._transport, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, pipe)
 
     def close(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -339,10 +341,16 @@ class _Mouth(_Stream):
 # --- over HTTP ----------------------------------------------------------------------------------------
 
 
+@cache
+def tls() -> ssl.SSLContext:
+    """Reads some hundred certificates: once, and not on the event loop."""
+    return httpcore2.default_ssl_context()
+
+
 @asynccontextmanager
 async def _over_http(wire: Wire, server: McpServer) -> AsyncGenerator[tuple[Any, Any], None]:
     limits = httpx2.Timeout(server.connect_s, read=server.connect_s + server.call_s)
-    transport = _Contained(httpx2.AsyncHTTPTransport(), server)
+    transport = _Contained(httpx2.AsyncHTTPTransport(verify=tls()), server)
     client = httpx2.AsyncClient(headers=server.all_headers(), timeout=limits, transport=transport)
     async with (
         client,
