@@ -17,6 +17,8 @@ for line in sys.stdin:
     elif message["method"] == "tools/list":
         result = {"tools": [TOOL]}
     elif message["method"] == "tools/call":
-        result = {"content": [{"type": "text", "text": json.dumps(message["params"]["arguments"])}]}
+        params = message["params"]
+        said = params["_meta"] if params["arguments"].get("what") == "meta" else params["arguments"]
+        result = {"content": [{"type": "text", "text": json.dumps(said)}]}
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}) + "\n")
     sys.stdout.flush()

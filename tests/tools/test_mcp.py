@@ -158,6 +158,12 @@ async def test_a_program_gets_no_secret_that_was_not_named(make: Make, monkeypat
     assert await call(link, "env", name="SERVICE_TOKEN") == "value of SERVICE_TOKEN"
 
 
+async def test_a_call_tells_the_server_its_key(make: Make) -> None:
+    link = await ready(make(tiny()))
+    context = ToolContext(call_id="call_1", chat_id="chat_1")
+    assert '"holdfast/key": "chat_1:call_1"' in await call(link, "echo", context, what="meta")
+
+
 # --- cancelled ---------------------------------------------------------------------------------------
 
 

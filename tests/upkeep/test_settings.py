@@ -8,8 +8,10 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from holdfast.config import Config
+from holdfast.mcp_servers import McpServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+SERVERS = PAGE.parent / "how-to" / "mcp.md"
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -33,3 +35,9 @@ def rows() -> list[tuple[str, str, str]]:
 def test_the_page_lists_every_setting_with_its_default_and_its_meaning() -> None:
     lines = re.findall(r"^\| `(\w+)` \| ?(.*?) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert lines == rows()
+
+
+def test_the_page_about_tool_servers_lists_every_key() -> None:
+    table = SERVERS.read_text(encoding="utf-8").partition("## The keys")[2].partition("## ")[0]
+    keys = {key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
+    assert keys == set(McpServer.__struct_fields__) - {"name"}
