@@ -222,11 +222,12 @@ async def test_what_a_server_last_listed_is_offered_while_it_is_away_and_answers
     assert "gone for good" in away
 
 
-async def test_when_the_worker_is_killed_the_guard_ends_its_servers(tmp_path: Path) -> None:
+async def test_when_the_worker_is_killed_the_guard_ends_its_servers_even_those_that_hang(tmp_path: Path) -> None:
     with (
         Program("tests.tools.served", f"sqlite:///{tmp_path}/holdfast.db") as worker,
         Mortal(int(worker.hear())) as it,
     ):
+        os.kill(it.pid, signal.SIGSTOP)  # or it would end by itself, with its standard input
         assert not it.dead
         worker.process.kill()
         assert it.dies_within(BOUND_S)
