@@ -230,7 +230,11 @@ async def test_when_the_worker_is_killed_the_guard_ends_its_servers_even_those_t
         os.kill(it.pid, signal.SIGSTOP)  # or it would end by itself, with its standard input
         assert not it.dead
         worker.process.kill()
-        assert it.dies_within(BOUND_S)
+        try:
+            assert it.dies_within(BOUND_S)
+        finally:
+            if not it.dead:
+                os.kill(it.pid, signal.SIGKILL)
 
 
 async def test_an_approval_that_a_declaration_asks_for_is_asked_for(store_url: str) -> None:
