@@ -135,6 +135,16 @@ async def test_an_answer_of_ten_megabytes_keeps_its_head_and_its_tail(make: Make
     assert await call(link, "echo", text="still here") == "still here"
 
 
+async def test_a_message_beyond_all_bounds_is_not_read_and_the_next_call_is_answered(
+    make: Make, server: McpServer
+) -> None:
+    link = await ready(make(server))
+    with pytest.raises(McpOutcomeUnknown, match=r"of more than 33,554,432 bytes|exceeded the 33554432 byte limit"):
+        await call(link, "huge", size=20_000_000)
+    assert await call(link, "echo", text="still here") == "still here"
+    assert link.connects == (2 if server.command else 1)
+
+
 async def test_a_list_that_changes_is_asked_for_again(make: Make, server: McpServer) -> None:
     link = await ready(make(server))
     assert "t_grown" not in link.tools

@@ -388,7 +388,7 @@ def _now() -> float:
 def _story(wire: "Wire", error: Exception) -> str:
     """What went wrong, and what the server itself said last."""
     reason = wire.ended.reason if wire.ended is not None else _words(error)
-    return "; ".join(filter(None, (reason, wire.epitaph())))
+    return "; ".join(filter(None, (reason, wire.epitaph()))).rstrip(".")
 
 
 def _words(error: BaseException) -> str:

@@ -37,6 +37,8 @@ from holdfast.tools.capture import Kept, Reader
 from holdfast.tools.context import Children
 from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, text_of
 
+# A server may say everything twice, as text and as structure. The SDK reads it on the event loop: 20 MB take it a
+# tenth to a third of a second.
 MESSAGE_BYTES_MAX = 32 << 20
 UNREAD_BYTES_MAX = 8 << 20  # of what we wrote to a program that does not read
 STDERR_BYTES = 16_384
