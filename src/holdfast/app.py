@@ -59,6 +59,7 @@ class App:
         url = url or config.database_url
         self.secrets = Secrets(os.environ)
         self.secrets.add_url("database password", url)
+        self._hide_keys_of_servers()
         self.store: Store = open_store(url, options or _store_options(config))
         self.caller = caller or Caller()
         self.models = Models()
@@ -75,6 +76,15 @@ class App:
         for name, agent in self.agents.items():
             own = [server for server in servers if server.agents is None or name in server.agents]
             self.agents[name] = agent.with_servers(own)
+
+    def _hide_keys_of_servers(self) -> None:
+        for server in {server.name: server for agent in self.agents.values() for server in agent.servers}.values():
+            self.secrets.add_named(server.env)
+            self.secrets.add_url(f"password of {server.name}", server.url)
+            for header, value in server.headers.items():
+                self.secrets.add(f"{header} of {server.name}", value)
+            for header, variable in server.headers_env.items():
+                self.secrets.add(f"{header} of {server.name}", os.environ.get(variable))
 
     async def __aenter__(self) -> "App":
         if self._opened == 0:

@@ -31,7 +31,11 @@ class Secrets:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._values: dict[str, str] = {}
-        for name, value in (environ or {}).items():
+        self.add_named(environ or {})
+
+    def add_named(self, environ: Mapping[str, str]) -> None:
+        """Those variables whose names say that they are secret."""
+        for name, value in environ.items():
             if _NAMED.search(name):
                 self.add(name, value)
 

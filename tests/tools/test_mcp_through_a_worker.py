@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.app import App, Chat, diagnostics
 from holdfast.core.records import State
@@ -256,6 +257,16 @@ async def test_progress_of_a_server_is_in_the_chats_journal(store_url: str) -> N
         chat = await app.create("a", "go")
         heard = [item.body async for item in chat.events()]
     assert any(b'"progress"' in body and b"step 3" in body for body in heard)
+
+
+async def test_a_key_that_a_server_shows_is_not_in_the_chat(store_url: str) -> None:
+    model = ScriptedModel([Call(name="t_env", arguments={"name": "API_KEY"})], "Done.")
+    shown = program("stdio")
+    server = structs.replace(shown, env={**shown.env, "API_KEY": "hunter2-and-more"})
+    async with running(store_url, Agent("a", model, tools=[server])) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        assert await results(chat) == ["[API_KEY]"]
 
 
 # --- who has which -----------------------------------------------------------------------------------
