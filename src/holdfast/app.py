@@ -15,7 +15,7 @@ from holdfast.config import Config, changed, load_config
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded
-from holdfast.core.records import Message, NewChat, Role, SendMode, Snapshot, State, Text
+from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text
 from holdfast.errors import ConfigError, TurnFailed
 from holdfast.health import diagnose
 from holdfast.ids import new_id
@@ -24,8 +24,20 @@ from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.store import open_store
-from holdfast.store.base import QUIET, Answer, ChatFilter, ChatLine, Item, Key, Store, StoreOptions, request_hash
+from holdfast.store.base import (
+    QUIET,
+    Answer,
+    ChatFilter,
+    ChatLine,
+    Item,
+    Key,
+    OpenCall,
+    Store,
+    StoreOptions,
+    request_hash,
+)
 from holdfast.store.bell import rest_topic
+from holdfast.tools.base import Tool
 from holdfast.worker.agents import Agent
 from holdfast.worker.plugins import load_plugins
 from holdfast.worker.process import run_until_told
@@ -135,24 +147,29 @@ class App:
         owner: str = "",
         metadata: dict[str, Any] | None = None,
         active_tools: Sequence[str] | None = None,
+        client_tools: Sequence[Tool | ClientTool] = (),
         title: str | None = None,
         chat_id: str | None = None,
         key: Key | str | None = None,
     ) -> "Chat":
         """A new chat; with a text it starts to run. `active_tools` limits its tools for good: None is all of the
-        agent's, an empty list is none.
+        agent's, an empty list is none. `client_tools` are tools that the client runs, beside the agent's.
         """
         self.agent(agent).check_tools(active_tools)
+        message = _message(text) if text is not None else None
+        self.agent(agent).check_client_tools(message.client_tools if message is not None else ())
+        declared = self.agent(agent).check_client_tools(client_tools)
         new = NewChat(
             id=chat_id or new_id("chat"),
             agent=agent,
             owner=owner,
             metadata=Raw(msgspec.json.encode(metadata or {})),
             active_tools=tuple(active_tools) if active_tools is not None else None,
+            client_tools=declared,
             title=title,
-            message=_message(text) if text is not None else None,
+            message=message,
         )
-        asked = (agent, text, owner, metadata, active_tools, title, chat_id)
+        asked = (agent, text, owner, metadata, active_tools, declared, title, chat_id)
         answer = await self.store.create_chat(new, _keyed(key, "create", *asked))
         return Chat(self, answer.chat_id)
 
@@ -227,15 +244,25 @@ class Chat:
         mode: SendMode = "queue",
         *,
         active_tools: Sequence[str] | None = None,
+        client_tools: Sequence[Tool | ClientTool] = (),
         key: Key | str | None = None,
     ) -> Answer:
-        """`active_tools` limits the tools of the turn that this message begins; one that steers begins none."""
+        """`active_tools` limits the tools of the turn that this message begins, and `client_tools` adds some that the
+        client runs; a message that steers begins none.
+        """
         message = _message(text)
-        if active_tools is not None:
-            self._app.agent((await self.snapshot()).chat.agent).check_tools(active_tools)
-            message = replace(message, active_tools=tuple(active_tools))
+        declared: tuple[ClientTool, ...] = ()
+        if active_tools is not None or client_tools or message.client_tools:
+            agent = self._app.agent((await self.snapshot()).chat.agent)
+            agent.check_tools(active_tools)
+            declared = agent.check_client_tools((*message.client_tools, *client_tools))
+            message = replace(
+                message,
+                active_tools=message.active_tools if active_tools is None else tuple(active_tools),
+                client_tools=declared,
+            )
         event = ev.Send(message=message, mode=mode)
-        return await self._submit(event, _keyed(key, "send", self.id, text, mode, active_tools))
+        return await self._submit(event, _keyed(key, "send", self.id, text, mode, active_tools, declared))
 
     async def edit(self, message_id: str, text: str | Message, *, key: Key | str | None = None) -> Answer:
         """Replace a user message and everything after it. The answer holds the queued messages this dropped."""
@@ -273,6 +300,12 @@ class Chat:
 
     async def rename(self, title: str, *, key: Key | str | None = None) -> Answer:
         return await self._submit(ev.Rename(title=title), key)
+
+    async def open_calls(self) -> list[OpenCall]:
+        """What people and clients have to answer, in this chat and in those of its sub-agents: approvals, questions,
+        calls of client tools. Each is answered in its own chat: `app.chat(call.chat_id).approve(call.call_id)`.
+        """
+        return await self._store.open_calls(self.id)
 
     async def archive(self, archived: bool = True) -> Answer:
         return await self._submit(ev.Archive(archived=archived))

@@ -6,7 +6,7 @@ from holdfast.core import events as ev
 from holdfast.core.apply import Change, apply
 from holdfast.core.journal import CallChanged, ChatRepaired, PreviewReset
 from holdfast.core.limits import UNCLEAN_BACKOFF_MS, Limits, unclean_backoff_ms
-from holdfast.core.records import Cause, External, Replay, Snapshot, State, Synthetic, last_attempt_of
+from holdfast.core.records import Cause, External, Replay, Snapshot, State, Synthetic, ToolCall, last_attempt_of
 from tests.support import invariants
 from tests.support.situations import (
     SITUATIONS,
@@ -20,7 +20,12 @@ from tests.support.situations import (
     stopped,
     waiting,
 )
-from tests.support.story import START, Story, assistant
+from tests.support.story import START, Story, asks_for, assistant
+
+UNKNOWN = (
+    "Outcome unknown: tool was started at 2023-11-14T22:13:20.000Z with the arguments {}, and its worker was lost "
+    "before it reported. It may or may not have taken effect. Verify before you try again."
+)
 
 # --- what was started and never ended ---------------------------------------------------------------
 
@@ -29,15 +34,40 @@ def test_an_unsafe_call_that_was_lost_is_unknown_and_the_model_is_told_to_verify
     story = call_started_beside_planned().lost().claimed("w2")
     assert (story.call("a").state, story.call("a").starts) == ("unknown", 1)
     assert story.is_synthetic("a", Synthetic.UNKNOWN)
-    assert "Verify before you try again" in story.result("a").content
+    assert story.result("a").content == UNKNOWN
     assert story.call("b").state == "planned"
+
+
+def test_what_is_told_of_a_lost_call_is_bounded_and_names_the_arguments_that_counted() -> None:
+    story = Story(limits=Limits(excerpt_chars_max=20)).claimed()
+    long = '{"text": "' + "x" * 90 + '"}'
+    message = assistant("r1", ToolCall(call_id="a", name="pay", arguments=long), *asks_for("b"))
+    story.does(story.response(message))
+    changed = {"b": '{"amount": 7, "currency": "CHF"}'}
+    story.does(ev.StartCalls(by=story.by, call_ids=("a", "b"), arguments=changed))
+    story.lost().claimed("w2")
+    assert 'pay was started at 2023-11-14T22:13:20.000Z with the arguments {"text": "xxxxxxxxxx… (102 ' in (
+        story.result("a").content
+    )
+    assert 'with the arguments {"amount": 7, "curre… (32 characters in all), and' in story.result("b").content
+
+
+def test_a_call_that_was_lost_once_and_then_cancelled_is_still_said_to_be_unknown() -> None:
+    story = model_next().calls("a", start=True, replay=Replay.IDEMPOTENT).lost().claimed("w2")
+    story.stops()
+    story.finishes_stop()
+    assert story.result("a").content == (
+        "Outcome unknown: tool was started with the arguments {}, and its worker was lost before it reported. "
+        "It may or may not have taken effect. Verify before you try again. Nothing more was done about it: "
+        "stopped by the user."
+    )
 
 
 def test_an_unsafe_call_that_was_lost_can_be_put_before_a_person() -> None:
     story = model_next().calls("a", start=True, on_unknown="ask").lost().claimed("w2")
     call = story.call("a")
     assert (call.state, call.external) == ("external", External.QUESTION)
-    assert "Outcome unknown" in (call.question or "")
+    assert call.question == UNKNOWN, "a person sees what the model would be told"
     story.parks()
     story.does(ev.Submit(call_id="a", content="It went through.", by="ann"))
     assert (story.state, story.phase, story.result("a").content) == ("running", "model", "It went through.")

@@ -39,6 +39,7 @@ rename             idle           running          stopping               waitin
 delete             idle           refused          refused                refused          failed
 child_ended        idle           running          stopping               waiting,running  failed
 due                idle           running          stopping               waiting,running  failed
+descendant         idle           running          stopping               waiting          failed
 responded          refused        running          refused                refused          refused
 ask_again          refused        running          refused                refused          refused
 attempt_lost       refused        running          refused                refused          refused
@@ -138,6 +139,8 @@ def events_for(row: str, snapshot: Snapshot, by: ev.Writer) -> list[ev.Event]:
             return [ev.Submit(call_id=call_id, content="mine") for call_id in calls]
         case "child_ended":
             return [ev.ChildEnded(child_id=child_id, turn=1, text="done") for child_id in ("child", "stranger")]
+        case "descendant":
+            return [ev.Descendant(chat_id="child", agent="agent", asking=snapshot.calls, answered=snapshot.calls)]
         case "responded":
             return [
                 ev.Responded(by=by, message=assistant("r1"), attempt=attempt),

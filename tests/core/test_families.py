@@ -1,10 +1,12 @@
 """Parents and children: one transaction reaches both, an empty answer is an answer, nobody waits for the dead."""
 
+from collections.abc import Callable
+
 import pytest
 
 from holdfast.core import events as ev
 from holdfast.core.apply import Change
-from holdfast.core.journal import CallChanged, MessageAdded
+from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.records import Cause, External, NewChat, Snapshot, State
 from holdfast.core.unit import Need, ReadChat, ReadChildren, transact
 from tests.support.situations import calls_planned, model_next
@@ -424,3 +426,77 @@ def test_a_result_that_reaches_a_parent_is_a_message_of_its_history() -> None:
     story = of_parent(of_child(parked()).says().finishes("42"))
     last = [entry for entry in story.journal if isinstance(entry, MessageAdded)][-1]
     assert (last.call_state, last.off_history) == ("done", False)
+
+
+# --- what is asked below ----------------------------------------------------------------------------
+
+
+def grandchild_at_work() -> Story:
+    """A grandchild that is about to ask, under a child, under the root."""
+    story = of_child(waits_for_child(model_next().calls("a")).parks()).claimed("w2").calls("x", start=True)
+    story.does(ev.Outcome(by=story.by, call_id="x", content="ok", spawn=NewChat(id="g", agent="deep", message=ASK)))
+    story.chat_id = "g"
+    return story.claimed("w2").calls("p", "q")
+
+
+ASK = user("do it")
+
+
+def told_at_the_root(story: Story) -> list[tuple[str, ...]]:
+    told: list[tuple[str, ...]] = []
+    for entry in story.store.journal("chat"):
+        if isinstance(entry, DescendantAsking):
+            told.append(("asking", entry.chat_id, entry.agent, entry.call_id, entry.state, entry.question or ""))
+        elif isinstance(entry, DescendantAnswered):
+            told.append(("answered", entry.chat_id, entry.call_id, entry.state, entry.by or ""))
+    return told
+
+
+def test_what_a_grandchild_asks_is_told_at_the_root_in_the_same_transaction_and_so_is_the_answer() -> None:
+    story = grandchild_at_work()
+    changes = story.all_of(ev.AskApproval(by=story.by, call_id="p", question="May I?"))
+    assert [change.after.chat.id for change in changes] == ["g", "chat"]
+    story.delegates("q", "question").parks()
+    changes = story.all_of(ev.Approve(call_id="p", by="ann"))
+    assert [change.after.chat.id for change in changes] == ["g", "chat"]
+    story.does(ev.Submit(call_id="q", content="That one."))
+    assert told_at_the_root(story) == [
+        ("asking", "g", "deep", "p", "asking", "May I?"),
+        ("asking", "g", "deep", "q", "external", ""),
+        ("answered", "g", "p", "approved", "ann"),
+        ("answered", "g", "q", "done", ""),
+    ]
+    assert of_parent(story).state == "waiting", "it is only told"
+
+
+ENDS: dict[str, Callable[[Story], object]] = {
+    "denied": lambda story: story.does(ev.Deny(call_id="p", words="no")),
+    "stopped": lambda story: story.stops(),
+    "stopped from above": lambda story: of_parent(story).stops(),
+    "interrupted": lambda story: story.sends("i", "interrupt"),
+    "edited": lambda story: story.edits(0),
+    "expired": lambda story: story.does(ev.Due()),
+    "found to be late by a claim": lambda story: story.claimed("w2"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_whatever_ends_a_question_below_is_told_at_the_root(end: str) -> None:
+    story = grandchild_at_work().starts("q").returns("q").asks("p", 1_000).parks()
+    story.now += 1_000
+    ENDS[end](story)
+    asked, answered = told_at_the_root(story)
+    state = "denied" if end in ("denied", "expired", "found to be late by a claim") else "cancelled"
+    assert (asked[:5], answered[:4]) == (("asking", "g", "deep", "p", "asking"), ("answered", "g", "p", state))
+
+
+def test_a_person_who_is_asked_about_a_lost_call_below_is_asked_at_the_root_too() -> None:
+    story = of_child(parked()).calls("x", start=True, on_unknown="ask").lost().claimed("w2")
+    (told,) = told_at_the_root(story)
+    assert told[:5] == ("asking", "child", "helper", "x", "external")
+    assert told[5].startswith("Outcome unknown: tool was started at ")
+
+
+def test_a_chat_at_the_top_tells_only_itself() -> None:
+    story = model_next().calls("a").asks("a").parks()
+    assert told_at_the_root(story) == []

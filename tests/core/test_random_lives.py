@@ -118,6 +118,10 @@ class RandomLives(RuleBasedStateMachine):
             assert call.replay is not Replay.UNSAFE or call.starts <= 1
 
     @invariant()
+    def what_is_asked_below_a_root_is_told_there(self) -> None:
+        assert self.store.untold_questions() == []
+
+    @invariant()
     def a_handover_is_never_taken_for_a_stop(self) -> None:
         for chat in self.store.chats.values():
             assert chat.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST)

@@ -14,8 +14,8 @@ OUTSIDE = frozenset({CallState.ASKING, CallState.EXTERNAL})
 
 GROWS = ("version", "seq", "fence", "epoch", "turn", "attempt_ended")
 FIXED = (
-    *("id", "agent", "owner", "metadata", "active_tools", "created_at"),
-    *("parent_id", "parent_call", "depth", "forked_from", "forked_at"),
+    *("id", "agent", "owner", "metadata", "active_tools", "client_tools", "created_at"),
+    *("parent_id", "parent_call", "root_id", "depth", "forked_from", "forked_at"),
 )
 
 

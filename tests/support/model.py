@@ -12,7 +12,7 @@ from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import decode_entry, decode_message, encode
 from holdfast.core.events import Event
 from holdfast.core.fork import fork
-from holdfast.core.journal import AnyEntry, MessageAdded
+from holdfast.core.journal import AnyEntry, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import Call, Chat, Compaction, Message, NewChat, Queued, Role, Snapshot, State
 from holdfast.core.unit import Need, ReadChat, transact
@@ -80,6 +80,22 @@ class ModelStore:
     def children(self, chat_id: str) -> tuple[str, ...]:
         chats = self.chats.values()
         return tuple(sorted(c.id for c in chats if c.parent_id == chat_id and c.state in AT_WORK))
+
+    def untold_questions(self) -> list[str]:
+        """Where a root's journal, read to its end, does not tell what is asked below it. Empty is what it should be."""
+        found = []
+        for root in [chat for chat in self.chats.values() if chat.root_id is None]:
+            below = [chat.id for chat in self.chats.values() if chat.root_id == root.id]
+            told: dict[tuple[str, str], str] = {}
+            for entry in self.journal(root.id):
+                if isinstance(entry, DescendantAsking) and entry.chat_id in below:
+                    told[entry.chat_id, entry.call_id] = entry.state
+                elif isinstance(entry, DescendantAnswered):
+                    told.pop((entry.chat_id, entry.call_id), None)
+            asked = {(id, call.id): call.state for id in below for call in self.get(id).calls if _asks(call)}
+            if told != asked:
+                found.append(f"{root.id} tells of {told}, but {asked} are asked")
+        return found
 
     # --- writing ------------------------------------------------------------------------------------
 
@@ -156,6 +172,10 @@ class ModelStore:
         self.compactions.pop(chat_id, None)
         for key in [key for key in self.calls if key[0] == chat_id]:
             del self.calls[key]
+
+
+def _asks(call: Call) -> bool:
+    return call.state == "asking" or (call.state == "external" and call.external in ("client", "question"))
 
 
 def _message_of(row: Row) -> Message:

@@ -141,6 +141,7 @@ class Story:
         assert not isinstance(outcome, Refused), outcome.message
         for chat_id in self.store.chats:
             self._check(chat_id, before.get(chat_id))
+        assert self.store.untold_questions() == []
         return outcome
 
     def refuses(self, *events: ev.Event, reason: Reason) -> Refused:

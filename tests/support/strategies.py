@@ -307,6 +307,13 @@ _EVENTS: dict[str, Maker] = {
         text=st.sampled_from((None, "", "Done.")),
     ),
     "due": _plain(ev.Due),
+    "descendant": lambda snapshot, world, row: st.builds(
+        ev.Descendant,
+        chat_id=st.just(NOBODY),  # what those that there are ask is told by themselves
+        agent=st.just("agent"),
+        asking=st.just(snapshot.calls[:1]),
+        answered=st.just(snapshot.calls[1:]),
+    ),
     "responded": _responded,
     "ask_again": lambda snapshot, world, row: st.builds(
         ev.AskAgain,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from holdfast.core import events as ev
 from holdfast.core import journal
 from holdfast.core.codec import encode
+from holdfast.core.instants import iso
 from holdfast.core.limits import LIMITS, Limits, unclean_backoff_ms
 from holdfast.core.records import (
     FINAL,
@@ -106,6 +107,8 @@ class Change(Frozen):
     stop_children: tuple[str, ...] = ()
     stop_all_children: bool = False
     turn_over: int | None = None  # the turn that ended: a parent may wait for it
+    asking: tuple[Call, ...] = ()  # calls of a chat below another that people or clients have to answer from now on
+    answered: tuple[Call, ...] = ()  # and those that they need not answer any more
     gone: bool = False  # deleted: no later turn will end
     by_runner: bool = False  # made by whoever holds the chat, who need not be told of it
 
@@ -116,6 +119,8 @@ class Change(Frozen):
             or self.awaited
             or self.stop_children
             or self.stop_all_children
+            or self.asking
+            or self.answered
             or ((self.gone or self.turn_over is not None) and self.after.chat.parent_id)
         )
 
@@ -166,9 +171,11 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS) -> Change:
         owner=new.owner,
         metadata=new.metadata,
         active_tools=new.active_tools,
+        client_tools=new.client_tools,
         title=new.title,
         parent_id=new.parent_id,
         parent_call=new.parent_call,
+        root_id=new.root_id,
         depth=new.depth,
         created_at=now,
         updated_at=now,
@@ -218,12 +225,22 @@ class Draft:
             updated_at=self.now,
             seq=self.chat.seq + len(self.lines),
         )
+        if chat.root_id is not None and self.calls is not self.before.calls:
+            self._note_questions()
         return Change(
             before=self.before,
             after=Snapshot(chat=chat, calls=self.calls, queue=self.queue),
             lines=tuple(self.lines),
             **self.effects,
         )
+
+    def _note_questions(self) -> None:
+        """Whatever opened or closed them: what people below a root are asked is told there, always."""
+        had = {(call.id, call.state): call for call in self.before.calls if asks_somebody(call)}
+        has = {(call.id, call.state): call for call in self.calls if asks_somebody(call)}
+        now = {call.id: call for call in self.calls}
+        self.effects["asking"] = tuple(call for key, call in has.items() if key not in had)
+        self.effects["answered"] = tuple(now.get(call.id, call) for key, call in had.items() if key not in has)
 
     def set(self, **fields: Any) -> None:
         self.chat = replace(self.chat, **fields)
@@ -403,6 +420,7 @@ class Draft:
                     name=part.name,
                     replay=plans[part.call_id].replay,
                     on_unknown=plans[part.call_id].on_unknown,
+                    excerpt=excerpt(part.arguments, self.limits.excerpt_chars_max),
                 )
                 for n, part in enumerate(calls)
             ]
@@ -447,9 +465,10 @@ class Draft:
             if call.state not in OPEN:
                 continue
             if call.state is CallState.STARTED and lost and call.replay is Replay.UNSAFE:
-                self.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call))
+                text = _unknown_text(call, self.limits)
+                self.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, text)
             else:
-                kind, content = _cancelled(call, why)
+                kind, content = _cancelled(call, why, self.limits)
                 self.answer_synthetically(call, CallEvent.CANCEL, kind, content)
 
     def settle(self) -> None:
@@ -486,19 +505,40 @@ def next_expiry(calls: tuple[Call, ...]) -> int | None:
     return min(times, default=None)
 
 
-def _unknown_text(call: Call) -> str:
-    return (
-        f"Outcome unknown: {call.name} was started and its worker was lost before it reported. "
-        "It may or may not have taken effect. Verify before you try again."
+def asks_somebody(call: Call) -> bool:
+    """A person or a client has to answer it; not a child, not the clock."""
+    return call.state is CallState.ASKING or (
+        call.state is CallState.EXTERNAL and call.external in (External.CLIENT, External.QUESTION)
     )
 
 
-def _cancelled(call: Call, why: str) -> tuple[Synthetic, str]:
+def excerpt(text: str, chars_max: int) -> str:
+    if len(text) <= chars_max:
+        return text
+    return f"{text[:chars_max]}… ({len(text):,} characters in all)"
+
+
+def told_arguments(call: Call, limits: Limits) -> str:
+    """As they are told to people: those that counted, bounded."""
+    return call.excerpt if call.arguments is None else excerpt(call.arguments, limits.excerpt_chars_max)
+
+
+def _unknown_text(call: Call, limits: Limits) -> str:
+    """All that is known of it, in words that never change: they stay in the history, and in prompt caches."""
+    at = f" at {iso(call.started_at)}" if call.started_at is not None else ""
+    arguments = told_arguments(call, limits) or "{}"
+    return (
+        f"Outcome unknown: {call.name} was started{at} with the arguments {arguments}, and its worker was lost "
+        "before it reported. It may or may not have taken effect. Verify before you try again."
+    )
+
+
+def _cancelled(call: Call, why: str, limits: Limits) -> tuple[Synthetic, str]:
     """What the model is told of a call that ends without an outcome. "Never ran" is said only where it is true."""
     if call.state is CallState.STARTED:
         return Synthetic.CANCELLED, f"Cancelled while it ran: {why}. It may have taken effect in part."
     if call.starts:
-        return Synthetic.UNKNOWN, f"{_unknown_text(call)} Nothing more was done about it: {why}."
+        return Synthetic.UNKNOWN, f"{_unknown_text(call, limits)} Nothing more was done about it: {why}."
     if call.state is CallState.EXTERNAL:
         return Synthetic.CANCELLED, f"Not answered: {why}."
     return Synthetic.CANCELLED, f"Never ran: {why}."
@@ -779,6 +819,29 @@ def due(draft: Draft, event: ev.Event) -> None:
     draft.settle()
 
 
+def tell_of_descendant(draft: Draft, event: ev.Descendant) -> None:
+    for call in event.answered:
+        draft.tell(
+            journal.DescendantAnswered(
+                chat_id=event.chat_id, call_id=call.id, name=call.name, state=call.state, by=call.answered_by
+            )
+        )
+    for call in event.asking:
+        draft.tell(
+            journal.DescendantAsking(
+                chat_id=event.chat_id,
+                agent=event.agent,
+                call_id=call.id,
+                name=call.name,
+                state=call.state,
+                external=call.external,
+                question=call.question,
+                arguments=told_arguments(call, draft.limits),
+                expires_at=call.expires_at,
+            )
+        )
+
+
 def _finish_external(draft: Draft, call: Call, content: str, *, error: bool, by: str) -> None:
     if call.state is not CallState.EXTERNAL:
         raise Refusal("call_state", f"call {call.id!r} is {call.state} and waits for nobody outside")
@@ -927,7 +990,9 @@ def _spawn(draft: Draft, call: Call, new: NewChat) -> None:
     if new.message is not None:
         _check_user(new.message)
     chat = draft.chat
-    draft.effects["spawned"] = replace(new, parent_id=chat.id, parent_call=call.id, depth=chat.depth + 1)
+    draft.effects["spawned"] = replace(
+        new, parent_id=chat.id, parent_call=call.id, root_id=chat.root_id or chat.id, depth=chat.depth + 1
+    )
     if chat.state is State.STOPPING and chat.cause is Cause.USER:
         # The stop has already gone through the children and would miss this one.
         draft.effects["stop_children"] = (new.id,)
@@ -1106,7 +1171,9 @@ def _settle_lost_calls(draft: Draft) -> None:
             moved = draft.move(call, CallEvent.REVERT, started_at=None)
             draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=moved.state, detail="runs again"))
         elif call.on_unknown == "ask" and not stopping:
-            moved = draft.move(call, CallEvent.DOUBT, external=External.QUESTION, question=_unknown_text(call))
+            moved = draft.move(
+                call, CallEvent.DOUBT, external=External.QUESTION, question=_unknown_text(call, draft.limits)
+            )
             draft.tell(
                 journal.CallChanged(
                     call_id=call.id,
@@ -1117,7 +1184,8 @@ def _settle_lost_calls(draft: Draft) -> None:
                 )
             )
         else:
-            draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call))
+            text = _unknown_text(call, draft.limits)
+            draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, text)
     draft.settle()
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core.journal import AnyEntry, Delta
-from holdfast.core.records import Failure, Message
+from holdfast.core.records import ClientTool, Failure, Message
 from holdfast.errors import CorruptRecord, InvalidInput, UnknownRecord
 
 T = TypeVar("T")
@@ -18,6 +18,7 @@ _entry: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEntry)
 _delta = msgspec.json.Decoder(Delta)
 _failure = msgspec.json.Decoder(Failure)
 _names = msgspec.json.Decoder(tuple[str, ...])
+_client_tools = msgspec.json.Decoder(tuple[ClientTool, ...])
 
 
 def encode(value: Any) -> bytes:
@@ -58,6 +59,10 @@ def decode_failure(data: bytes | str) -> Failure:
 
 def decode_names(data: bytes | str) -> tuple[str, ...]:
     return _decode(_names, data, "list of names")
+
+
+def decode_client_tools(data: bytes | str) -> tuple[ClientTool, ...]:
+    return _decode(_client_tools, data, "list of client tools")
 
 
 def check_text(field: str, text: str, *, bytes_max: int) -> None:

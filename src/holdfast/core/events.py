@@ -9,6 +9,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from holdfast.core.records import (
+    Call,
     Cause,
     External,
     Failure,
@@ -146,6 +147,17 @@ class Due(Event):
     """The clock passed `wake_at`: timers ring, unanswered calls expire."""
 
     name = "due"
+
+
+class Descendant(Event):
+    """Said to the chat at the top of a family: what a chat below it asks people and clients, and what came of it."""
+
+    chat_id: str
+    agent: str
+    asking: tuple[Call, ...] = ()
+    answered: tuple[Call, ...] = ()
+
+    name = "descendant"
 
 
 # --- a runner, under its fence ---------------------------------------------------------------------
@@ -367,7 +379,7 @@ EVENTS: dict[str, type[Event]] = {
     for event in (
         *(Send, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork),
         *(Archive, Rename, Delete),
-        *(ChildEnded, Due),
+        *(ChildEnded, Due, Descendant),
         *(Responded, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),
         *(FinishCompaction, Park, FinishTurn, FinishStop, Fail),
         *(Claim, Release, LeaseExpired, Repair),

@@ -28,6 +28,7 @@ def fork(
         owner=source.chat.owner if owner is None else owner,
         metadata=source.chat.metadata,
         active_tools=source.chat.active_tools,
+        client_tools=source.chat.client_tools,
         title=source.chat.title,
         forked_from=source.chat.id,
         forked_at=end,

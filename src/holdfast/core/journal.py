@@ -90,6 +90,30 @@ class CallChanged(Entry, tag="call.changed"):
     detail: str | None = None
 
 
+class DescendantAsking(Entry, tag="descendant.asking"):
+    """A call in a chat below this one waits for a person or a client, who answers it there: in `chat_id`."""
+
+    chat_id: str
+    agent: str
+    call_id: str
+    name: str
+    state: CallState
+    external: External | None = None
+    question: str | None = None
+    arguments: str = ""  # an excerpt
+    expires_at: int | None = None
+
+
+class DescendantAnswered(Entry, tag="descendant.answered"):
+    """Nobody need answer it any more, and this is what became of the call."""
+
+    chat_id: str
+    call_id: str
+    name: str
+    state: CallState
+    by: str | None = None
+
+
 class TurnWaiting(Entry, tag="turn.waiting"):
     call_ids: tuple[str, ...]
     wake_at: int | None = None
@@ -169,6 +193,8 @@ AnyEntry = (
     | StopRequested
     | CallsStarted
     | CallChanged
+    | DescendantAsking
+    | DescendantAnswered
     | TurnWaiting
     | TurnResumed
     | AttemptFailed

@@ -15,7 +15,15 @@ class Limits(Frozen):
     metadata_bytes_max: int = 64 << 10
     title_chars_max: int = 200
     active_tools_max: int = 1_000
+    client_tools_max: int = 128  # that a client declares for a chat, and again for a turn
+    client_tools_bytes_max: int = 256 << 10
     depth_max: int = 8  # of sub-agents below sub-agents
+    # Open children: running, stopping or waiting. Those of one chat are counted by the only runner that makes them;
+    # those of a family by each of its runners for itself, so that many who spawn at once may go over by as many.
+    children_open_max: int = 32
+    children_per_turn_max: int = 256
+    family_open_max: int = 256
+    excerpt_chars_max: int = 500  # of a call's arguments, where people are told of it
 
 
 LIMITS = Limits()

@@ -117,6 +117,16 @@ class ToolResult(Record, tag="tool_result", tag_field="kind"):
 Part = Text | Reasoning | File | ToolCall | ToolResult
 
 
+class ClientTool(Record):
+    """A tool that a chat's client declared and runs: whichever worker has the chat knows it from here."""
+
+    name: str
+    description: str = ""
+    schema: Raw = Raw(b'{"type":"object","properties":{}}')
+    expires_ms: int | None = 300_000
+    needs_approval: bool = False
+
+
 class Message(Record):
     """One entry of a chat's history. A tool message holds exactly one result."""
 
@@ -131,6 +141,7 @@ class Message(Record):
     context_limit: int | None = None  # tokens the model that wrote it could hold, where known
     stopped: Cause | None = None  # an assistant message that was cut off, and why
     active_tools: tuple[str, ...] | None = None  # of a user message: the tools of the turn it begins; None: all
+    client_tools: tuple[ClientTool, ...] = ()  # of a user message: tools that its client runs in that turn
     synthetic: Synthetic | None = None  # written by the runtime, and why
     metadata: Raw = NOTHING
 
@@ -220,11 +231,13 @@ class Chat(Frozen):
     owner: str = ""
     metadata: Raw = Raw(b"{}")
     active_tools: tuple[str, ...] | None = None  # None: all of its agent; empty: none
+    client_tools: tuple[ClientTool, ...] = ()  # that its client brings, beside its agent's
     created_at: int
 
     # lineage
     parent_id: str | None = None  # the chat whose call spawned this one
     parent_call: str | None = None
+    root_id: str | None = None  # the chat at the top of its family; None: this one
     depth: int = 0
     forked_from: str | None = None
     forked_at: int | None = None  # history length that was copied
@@ -275,6 +288,7 @@ class Call(Frozen):
     replay: Replay = Replay.UNSAFE
     on_unknown: OnUnknown = "tell_model"
     arguments: str | None = None  # only where a hook changed them
+    excerpt: str = ""  # of the arguments that the model gave, for people: bounded
     external: External | None = None
     child_id: str | None = None
     child_turn: int | None = None
@@ -296,10 +310,12 @@ class NewChat(Frozen):
     owner: str = ""
     metadata: Raw = Raw(b"{}")
     active_tools: tuple[str, ...] | None = None
+    client_tools: tuple[ClientTool, ...] = ()
     title: str | None = None
     message: Message | None = None
     parent_id: str | None = None
     parent_call: str | None = None
+    root_id: str | None = None
     depth: int = 0
 
 

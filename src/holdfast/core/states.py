@@ -115,6 +115,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
         WAITING: Cell("due", (WAITING, RUNNING)),
         FAILED: Cell("ignore", (FAILED,)),
     },
+    "descendant": _stays("tell_of_descendant", IDLE, RUNNING, STOPPING, WAITING, FAILED),
     # -- a runner
     "responded": {RUNNING: Cell("respond", (RUNNING,))},
     "ask_again": _stays("ask_again", RUNNING),

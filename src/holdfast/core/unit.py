@@ -3,8 +3,9 @@
 `transact` is a generator, so that it stays pure: it yields what it needs to read and is sent the answer. The store
 drives it inside one write transaction and then writes every `Change` it returns, or none.
 
-It may ask for the parent of the chat it began with, and for chats below it, parents before their children. A store
-that locks rows must therefore lock a chat's parent before the chat itself: two orders would be a deadlock.
+It may ask for the parent of the chat it began with, for the chat at the top of its family, and for chats below it,
+parents before their children. A store that locks rows must therefore lock these two before the chat itself, the
+topmost first: two orders would be a deadlock.
 """
 
 from collections.abc import Generator, Iterable
@@ -13,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.core.apply import Change, Refused, apply, create
-from holdfast.core.events import ChildEnded, Event, Stop
+from holdfast.core.events import ChildEnded, Descendant, Event, Stop
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import Call, Snapshot, State
 
@@ -94,6 +95,13 @@ class _Unit:
                 # A child that rests already refuses nothing and changes nothing.
                 if (yield from self.read(child_id)) and self.chats[child_id].chat.state in _STOPPABLE:
                     self.apply(child_id, Stop(clear_queue=True))
+            if (
+                chat.root_id is not None
+                and (change.asking or change.answered)
+                and (yield from self.read(chat.root_id))
+            ):
+                event = Descendant(chat_id=chat.id, agent=chat.agent, asking=change.asking, answered=change.answered)
+                self.apply(chat.root_id, event)
             if chat.parent_id and (report := _report(change)) and (yield from self.read(chat.parent_id)):
                 self.apply(chat.parent_id, report)
 

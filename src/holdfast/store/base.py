@@ -7,24 +7,29 @@ a key or a commit id may simply be called again: it is answered as done if it wa
 
 import hashlib
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import msgspec
 from msgspec import Raw
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core.apply import Change, Refused, apply
+from holdfast.core.apply import Change, Refused, apply, told_arguments
 from holdfast.core.codec import check_text, encode
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.events import Claim, Edit, Event, LeaseExpired, Repair, Send
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     NOTHING,
+    CallState,
     Cause,
+    Chat,
+    ClientTool,
     Compaction,
+    External,
     Frozen,
     Lease,
     Message,
@@ -50,7 +55,7 @@ from holdfast.store import hostlock
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import Cursor
 from holdfast.store.liveness import UNDER_DEAD_LEASE
-from holdfast.store.rows import ChatWrite, writes_of
+from holdfast.store.rows import ChatWrite, call_of, writes_of
 from holdfast.store.wakestream import Source, Wake, WakeStream
 
 log = logging.getLogger(__name__)
@@ -61,6 +66,7 @@ POLL_INTERVAL_S = 0.25
 RECEIPT_DAYS = 7
 PAGE_ROWS = 500
 LISTED_MAX = 10_000
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what every provider takes
 QUIET = (State.IDLE, State.FAILED, State.WAITING)  # nothing happens in it until somebody does something
 
 
@@ -229,6 +235,50 @@ def chat_line(row: Sequence[Any]) -> ChatLine:
     return ChatLine(**values)
 
 
+class OpenCall(Frozen):
+    """A call that a person or a client has to answer: in chat `chat_id`, by `approve`, `deny` or `submit`."""
+
+    chat_id: str
+    agent: str
+    call_id: str
+    name: str
+    kind: Literal["approval", "question", "client"]
+    question: str | None
+    arguments: str  # an excerpt
+    expires_at: int | None
+
+
+OPEN_CALLS_MAX = 1_000  # of one family, in one answer
+
+
+def open_call(row: Sequence[Any]) -> OpenCall:
+    """A row of OPEN_CALLS: the chat, its agent, then a call's columns."""
+    chat_id, agent, *columns = row
+    call = call_of(columns)
+    kinds: dict[External | None, Literal["question", "client"]] = {
+        External.QUESTION: "question",
+        External.CLIENT: "client",
+    }
+    return OpenCall(
+        chat_id=chat_id,
+        agent=agent,
+        call_id=call.id,
+        name=call.name,
+        kind="approval" if call.state is CallState.ASKING else kinds[call.external],
+        question=call.question,
+        arguments=told_arguments(call, LIMITS),
+        expires_at=call.expires_at,
+    )
+
+
+class ChildCounts(NamedTuple):
+    """How many children a chat has. Open: running, stopping or waiting."""
+
+    open: int
+    this_turn: int
+    open_in_family: int
+
+
 Children = Literal["refuse", "include"]
 
 
@@ -318,6 +368,15 @@ class Store(ABC):
         self, filter: "ChatFilter | None" = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
         """Newest first; `before` is the id of the last one of the page before. Raises InvalidInput."""
+
+    @abstractmethod
+    async def open_calls(self, chat_id: str) -> list[OpenCall]:
+        """What people and clients have to answer in this chat and in all chats below it, one moment of it: the
+        uppermost chat first, at most OPEN_CALLS_MAX. Empty where there is no such chat.
+        """
+
+    @abstractmethod
+    async def count_children(self, chat: Chat) -> ChildCounts: ...
 
     @abstractmethod
     async def fork_chat(
@@ -531,6 +590,7 @@ class Store(ABC):
         if new.title is not None:
             check_text("title", new.title, bytes_max=4 * self.options.limits.title_chars_max)
         self._check_names(new.active_tools)
+        self._check_client_tools(new.client_tools)
         metadata = bytes(new.metadata)
         if len(metadata) > self.options.limits.metadata_bytes_max:
             raise LimitReached(
@@ -566,9 +626,31 @@ class Store(ABC):
         for name in names or ():
             check_text("active_tools", name, bytes_max=512)
 
+    def _check_client_tools(self, tools: tuple[ClientTool, ...]) -> None:
+        limits = self.options.limits
+        if len(tools) > limits.client_tools_max:
+            raise LimitReached("client tools", len(tools), limits.client_tools_max, "declare fewer")
+        size = 0
+        for tool in tools:
+            if not TOOL_NAME.fullmatch(tool.name):
+                raise InvalidInput(
+                    "client_tools", f"names a tool {tool.name!r}; a name has 1 to 64 letters, digits, _ or -"
+                )
+            check_text(f"client_tools {tool.name} description", tool.description, bytes_max=limits.message_bytes_max)
+            schema = bytes(tool.schema)
+            check_json_object(f"client_tools {tool.name} schema", schema)
+            if tool.expires_ms is not None and not 0 < tool.expires_ms < 1 << 53:
+                raise InvalidInput("client_tools", f"{tool.name}: expires_ms is {tool.expires_ms}; give more than 0")
+            size += len(schema) + len(tool.description.encode())
+        if size > limits.client_tools_bytes_max:
+            raise LimitReached("client tools in bytes", size, limits.client_tools_bytes_max, "describe them shorter")
+        if len({tool.name for tool in tools}) < len(tools):
+            raise InvalidInput("client_tools", "names a tool twice")
+
     def _check_message(self, message: Message) -> None:
         check_text("message id", message.id, bytes_max=512)
         self._check_names(message.active_tools)
+        self._check_client_tools(message.client_tools)
         if not message.id or not message.parts:
             raise InvalidInput("message", "needs an id and at least one part")
         size = 0

@@ -11,7 +11,7 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import astuple, replace
 
 from holdfast.core.apply import Change
-from holdfast.core.codec import decode_failure, decode_names, encode
+from holdfast.core.codec import decode_client_tools, decode_failure, decode_names, encode
 from holdfast.core.records import (
     Call,
     CallState,
@@ -31,6 +31,7 @@ CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
 # From `updated_at` on, columns move with every change; those before are set when the chat is created.
 _METADATA = CHAT_COLUMNS.index("metadata")
 _ACTIVE_TOOLS = CHAT_COLUMNS.index("active_tools")
+_CLIENT_TOOLS = CHAT_COLUMNS.index("client_tools")
 _ERROR = CHAT_COLUMNS.index("error")
 _FIRST_MOVING = CHAT_COLUMNS.index("updated_at")
 MOVING_COLUMNS = CHAT_COLUMNS[_FIRST_MOVING:]
@@ -122,6 +123,7 @@ def chat_row(chat: Chat) -> Row:
     values[_METADATA] = bytes(chat.metadata).decode()
     if chat.active_tools is not None:
         values[_ACTIVE_TOOLS] = encode(chat.active_tools).decode()
+    values[_CLIENT_TOOLS] = encode(chat.client_tools).decode() if chat.client_tools else None
     if chat.error is not None:
         values[_ERROR] = encode(chat.error).decode()
     return tuple(values)
@@ -139,6 +141,7 @@ def chat_of(row: Sequence[Any]) -> Chat:
     values["metadata"] = Raw(values["metadata"].encode())
     if values["active_tools"] is not None:
         values["active_tools"] = decode_names(values["active_tools"])
+    values["client_tools"] = decode_client_tools(values["client_tools"]) if values["client_tools"] else ()
     try:
         values["state"] = State(values["state"])
         values["phase"] = Phase(values["phase"])

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core.codec import storable
-from holdfast.core.records import External, Frozen, NewChat, OnUnknown, Replay
+from holdfast.core.records import ClientTool, External, Frozen, NewChat, OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.context import ToolContext
 
@@ -59,6 +59,7 @@ class Tool(Frozen):
     # Instead of a body: to whom the call is handed, and when. For our own tools: it runs on the event loop, so
     # it must not wait for anything.
     delegate: "Callable[[dict[str, Any], ToolContext, int], Delegation | Spawned] | None" = None
+    client: ClientTool | None = None  # that the client runs, as it is stored where a chat declares it
     elsewhere: "Callable[[dict[str, Any], ToolContext], Awaitable[str]] | None" = None  # runs the body, isolated
 
     @property

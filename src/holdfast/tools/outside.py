@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.core.records import External, Replay
+from holdfast.core.records import ClientTool, External, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.base import Delegation, Tool, signature_of
 from holdfast.tools.context import ToolContext
@@ -59,6 +59,9 @@ def client_tool(
 ) -> Tool:
     """A tool that the client runs: a file on the user's machine, a page in their browser. `schema` is the JSON schema
     of its arguments. The client reads the call in the chat's events and answers with `chat.submit(call_id, …)`.
+
+    It belongs to an agent (`Agent(tools=[…])`), or a client brings it along: `app.create(client_tools=[…])` for a
+    chat, `chat.send(client_tools=[…])` for the turn that the message begins.
     """
     if not name:
         raise ConfigError("a client tool needs a name")
@@ -66,19 +69,34 @@ def client_tool(
         encoded = Raw(msgspec.json.encode(schema or {"type": "object", "properties": {}}))
     except (TypeError, msgspec.MsgspecError) as error:
         raise ConfigError(f"client tool {name!r}: its schema is no JSON: {error}") from error
+    return declared_tool(
+        ClientTool(
+            name=name,
+            description=description,
+            schema=encoded,
+            expires_ms=None if expires_s is None else int(expires_s * 1000),
+            needs_approval=needs_approval,
+        )
+    )
+
+
+def declared_tool(client: ClientTool) -> Tool:
+    """What a client declared, as a tool."""
 
     def delegate(arguments: dict[str, Any], context: ToolContext, now: int) -> Delegation:
-        return Delegation(external=External.CLIENT, expires_at=_in(expires_s, now))
+        expires_at = None if client.expires_ms is None else now + client.expires_ms
+        return Delegation(external=External.CLIENT, expires_at=expires_at)
 
     return Tool(
-        name=name,
-        description=description,
-        schema=encoded,
+        name=client.name,
+        description=client.description,
+        schema=client.schema,
         function=_never,
         validate=_any_object,
         replay=Replay.PURE,  # nothing of it runs here
-        needs_approval=needs_approval,
+        needs_approval=client.needs_approval,
         delegate=delegate,
+        client=client,
     )
 
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from holdfast.core.deadlines import MODEL_DEADLINES, ModelDeadlines
 from holdfast.core.decide import Budget
-from holdfast.core.records import Frozen
+from holdfast.core.records import ClientTool, Frozen
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
@@ -133,6 +133,18 @@ class Agent:
                 f"agent {self.name!r}: active_tools names {', '.join(sorted(unknown))}, "
                 f"which are not among its tools ({', '.join(sorted(self.tools)) or 'none'})"
             )
+
+    def check_client_tools(self, tools: Sequence[Tool | ClientTool]) -> tuple[ClientTool, ...]:
+        """As they are stored. Raises ConfigError for one that a client cannot run, or that this agent has itself."""
+        declared = tuple(tool.client if isinstance(tool, Tool) else tool for tool in tools)
+        for tool, client in zip(tools, declared, strict=True):
+            if client is None:
+                raise ConfigError(f"{tool.name!r} is not a client's tool: make it with client_tool(…)")
+            if client.name in self.tools:
+                raise ConfigError(
+                    f"agent {self.name!r} has a tool {client.name!r} itself: give the client's another name"
+                )
+        return tuple(client for client in declared if client is not None)
 
     def cost_of(self, model: str, usage: Usage | None) -> float:
         """In the currency of its prices; 0 where a price is not known."""

@@ -120,20 +120,18 @@ class Calling:
         else:
             prepared = await self._consult(call, part, tool)
         if isinstance(prepared, _Ready) and tool.delegate is not None:
-            return self._hand_over(call, tool, prepared.arguments or call.arguments or part.arguments)
+            return await self._hand_over(call, tool, prepared.arguments or call.arguments or part.arguments)
         return prepared
 
-    def _hand_over(self, call: Call, tool: Tool, arguments: str) -> list[ev.Event]:
+    async def _hand_over(self, call: Call, tool: Tool, arguments: str) -> list[ev.Event]:
         grip = self._grip
         assert tool.delegate is not None
         try:
             handed = tool.delegate(tool.validate(arguments), self._context(call), grip.now)
         except ToolFailed as error:
             return [ev.Refuse(by=grip.by, call_id=call.id, content=str(error))]
-        depth_max = grip.shared.store.options.limits.depth_max
-        if handed.spawn is not None and grip.snapshot.chat.depth >= depth_max:
-            text = f"Sub-agents can be nested {depth_max} deep, and this is one at that depth: do it yourself."
-            return [ev.Refuse(by=grip.by, call_id=call.id, content=text)]
+        if handed.spawn is not None and (why_not := await self._why_no_child()) is not None:
+            return [ev.Refuse(by=grip.by, call_id=call.id, content=why_not)]
         if isinstance(handed, Spawned):
             return [
                 ev.StartCalls(by=grip.by, call_ids=(call.id,)),
@@ -151,6 +149,24 @@ class Calling:
                 expires_at=handed.expires_at,
             )
         ]
+
+    async def _why_no_child(self) -> str | None:
+        """What the model is told if this chat may not have one more child now."""
+        grip = self._grip
+        limits, chat = grip.shared.store.options.limits, grip.snapshot.chat
+        if chat.depth >= limits.depth_max:
+            return f"Sub-agents can be nested {limits.depth_max} deep, and this is one at that depth: do it yourself."
+        counts = await grip.shared.store.count_children(chat)
+        if counts.open >= limits.children_open_max:
+            return f"{counts.open} of your agents are at work, which is the limit: wait for one of them first."
+        if counts.this_turn >= limits.children_per_turn_max:
+            return f"You spawned {counts.this_turn} agents in this turn, which is the limit: do the rest yourself."
+        if counts.open_in_family >= limits.family_open_max:
+            return (
+                f"{counts.open_in_family} agents are at work in this conversation, which is the limit: "
+                "wait for some of them, or do it yourself."
+            )
+        return None
 
     async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[ev.Event] | _Ready":
         grip = self._grip

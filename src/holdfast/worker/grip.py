@@ -27,6 +27,7 @@ from holdfast.store.base import Store
 from holdfast.telemetry import Durations, Traces
 from holdfast.tools.base import Tool
 from holdfast.tools.context import Children
+from holdfast.tools.outside import declared_tool
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import Body, SyncPool
 from holdfast.worker.deltas import DeltaFlusher
@@ -230,13 +231,20 @@ class Grip:
         return self.shared.models.get(model) if isinstance(model, str) else model
 
     async def tools(self) -> dict[str, Tool]:
-        """What is active in this turn: the agent's tools, narrowed by the agent, the chat and the turn's opener."""
+        """What is active in this turn: the agent's tools, narrowed by the agent, the chat and the turn's opener, and
+        what the client declared for the chat or the turn.
+        """
         chat = self.snapshot.chat
         turn = chat.turn, chat.epoch
         if self._active is None or self._active[0] != turn:
             opener = await self.past.turn_opener(self.snapshot)
             limit = opener.active_tools if opener is not None else None
-            self._active = turn, self.agent.offered(chat.active_tools, limit, served=await self._served())
+            served = await self._served()
+            declared = (*chat.client_tools, *(opener.client_tools if opener is not None else ()))
+            # A deploy, or a server, may bring a tool of the same name: then that one is meant, whoever declared it.
+            own = {*self.agent.tools, *served}
+            theirs = {tool.name: declared_tool(tool) for tool in declared if tool.name not in own}
+            self._active = turn, {**self.agent.offered(chat.active_tools, limit, served=served), **theirs}
             self.known_tools.update(self._active[1])
         return self._active[1]
 

@@ -4,11 +4,12 @@ Chats are locked with SKIP LOCKED, so that workers who look at the same moment t
 whose answer was lost is looked at first the next time (`unheard.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from holdfast.core.apply import Change
+from holdfast.core.events import Claim
 from holdfast.core.records import Snapshot
 from holdfast.errors import LeaseLost, RecordError
 from holdfast.faults import reach
@@ -16,7 +17,7 @@ from holdfast.store.base import Store, in_turn
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
-from holdfast.store.postgres.transactions import Transaction, Transactor, snapshot_from
+from holdfast.store.postgres.transactions import Busy, Transaction, Transactor, snapshot_from
 from holdfast.store.rows import writes_of
 from holdfast.store.unheard import Held, Unheard
 
@@ -25,9 +26,28 @@ PASSED_TOGETHER = 100
 PASSES_MAX = 100
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct):
     snapshots: list[Snapshot]
     changes: list[Change]
+
+
+class Chosen(msgspec.Struct):
+    """What a claim takes. Most of it is written together; what reaches other chats is written at once."""
+
+    chats: dict[str, Snapshot] = {}  # by id, as they are after it
+    changes: list[Change] = []
+    unwritten: list[Change] = []
+    reached: set[str] = set()  # others, which are not what they were when this claim read them
+
+    def add(self, changes: Sequence[Change]) -> None:
+        self.changes += changes
+        own = changes[0].after.chat.id
+        for change in changes:
+            chat_id = change.after.chat.id
+            if chat_id == own or chat_id in self.chats:
+                self.chats[chat_id] = change.after
+            else:
+                self.reached.add(chat_id)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -84,24 +104,28 @@ class Claims:
             self._unheard.settle(worker, number, left_over, found)
             if found:
                 return Claimed(found, [])
-        changes = await self._choose(transaction, wanted)
-        if not changes:
+        chosen = await self._choose(transaction, wanted)
+        if not chosen.changes:
             return Claimed([], [])
-        await transaction.write(writes_of(changes))
+        await self._write(transaction, chosen)
         reach("claim.after")
         # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
-        snapshots = [change.after for change in changes if change.after.chat.worker == worker]
+        snapshots = [snapshot for snapshot in chosen.chats.values() if snapshot.chat.worker == worker]
         self._unheard.note(worker, number, snapshots)
         await transaction.commit()
-        return Claimed(snapshots, changes)
+        return Claimed(snapshots, chosen.changes)
+
+    async def _write(self, transaction: Transaction, chosen: Chosen) -> None:
+        await transaction.write(writes_of(chosen.unwritten))
+        chosen.unwritten = []
 
     async def _still_held(self, transaction: Transaction, worker: str, chats: list[Held]) -> list[Snapshot]:
         ids, fences = [held.chat_id for held in chats], [held.fence for held in chats]
         mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, fences, worker)]
         return [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
 
-    async def _choose(self, transaction: Transaction, wanted: Wanted) -> list[Change]:
-        claimed: list[Change] = []
+    async def _choose(self, transaction: Transaction, wanted: Wanted) -> Chosen:
+        chosen = Chosen()
         passed: list[str] = []
         rooms, limit, suspects = dict(wanted.rooms), wanted.limit, wanted.suspects
         together = 0
@@ -116,22 +140,46 @@ class Claims:
             ids = list(in_turn(_by_agent(due)))
             found = {row[0]: row for row in await transaction.rows(sql.READ_SNAPSHOTS, ids)} if ids else {}
             for chat_id in ids:
-                if len(claimed) == limit:
+                if len(chosen.chats) == limit:
                     break
                 passed.append(chat_id)
+                if chat_id in chosen.reached:
+                    (found[chat_id],) = await transaction.rows(sql.READ_SNAPSHOT, chat_id)
                 change = self._decide(found[chat_id], wanted.worker, transaction.now)
                 suspect = change is not None and self._store.is_suspect(change.after)
                 if suspect and suspects == 0:
                     continue
-                if change is not None and rooms.get(change.after.chat.agent, 0) > 0:
-                    claimed.append(change)
+                if change is None or rooms.get(change.after.chat.agent, 0) == 0:
+                    continue
+                if await self._take(transaction, wanted.worker, change, chosen):
                     suspects -= suspect
                     rooms[change.after.chat.agent] -= 1
             rooms = {agent: room for agent, room in rooms.items() if room > 0}
-            if not ids or not rooms or len(claimed) == limit or len(passed) == len(claimed):
+            if not ids or not rooms or len(chosen.chats) == limit or len(passed) == len(chosen.chats):
                 break
             together = PASSED_TOGETHER  # somebody younger may be hidden behind those that were passed
-        return claimed
+        return chosen
+
+    async def _take(self, transaction: Transaction, worker: str, change: Change, chosen: Chosen) -> bool:
+        """False: it reaches a chat that somebody holds, or that this code cannot read. Locks are taken from the top
+        of a family down, and this one came first, so nobody is waited for: the next claim finds it again.
+        """
+        if not change.reaches_others:
+            chosen.add((change,))
+            chosen.unwritten.append(change)
+            return True
+        await self._write(transaction, chosen)
+        assert change.before is not None
+        try:
+            changes = await transaction.apply(change.before, (Claim(worker=worker),), waits=False)
+        except Busy:
+            return False
+        except RecordError:
+            self._store.unreadable += 1
+            return False
+        await transaction.write(writes_of(changes))
+        chosen.add(changes)
+        return True
 
     def _decide(self, row: Row, worker: str, now: int) -> Change | None:
         try:

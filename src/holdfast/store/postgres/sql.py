@@ -68,14 +68,20 @@ def begin(isolation: str, left_ms: int, idle_ms: int) -> str:
 
 # -- chats
 
-# A chat and its parent, if it has one: the parent first, which is the order of all locks.
-LOCK_WITH_PARENT = f"""
-SELECT {_columns(CHAT_COLUMNS)} FROM chats
-WHERE id = %(id)s OR id = (SELECT parent_id FROM chats WHERE id = %(id)s)
-ORDER BY id = %(id)s FOR UPDATE
+# A chat, its parent and the chat at the top of its family: from the top down, which is the order of all locks.
+LOCK_WITH_ANCESTORS = f"""
+WITH given AS MATERIALIZED (SELECT id, parent_id, root_id FROM chats WHERE id = %(id)s)
+SELECT {_columns(CHAT_COLUMNS, "chats")} FROM chats
+WHERE chats.id IN (SELECT root_id FROM given UNION SELECT parent_id FROM given UNION SELECT id FROM given)
+ORDER BY chats.depth FOR UPDATE OF chats
 """
 
 LOCK_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = %s FOR UPDATE"
+
+# Nobody is waited for; who is not there at all is told apart by looking.
+LOCK_CHAT_IF_FREE = f"{LOCK_CHAT} SKIP LOCKED"
+
+IS_THERE = "SELECT 1 FROM chats WHERE id = %s"
 
 _CALLS = f"""
 (SELECT json_agg(json_build_array({_columns(CALL_COLUMNS)}) ORDER BY pos)::text FROM calls
@@ -117,6 +123,26 @@ WITH RECURSIVE family (id, state, generation) AS (
     WHERE generation < 1000
 )
 SELECT id, state FROM family ORDER BY generation, id
+"""
+
+# What people and clients have to answer in a chat and in all that was spawned below it.
+OPEN_CALLS = f"""
+WITH RECURSIVE family (id, agent, batch, depth) AS (
+    SELECT id, agent, batch, depth FROM chats WHERE id = %s
+    UNION SELECT chats.id, chats.agent, chats.batch, chats.depth
+    FROM chats JOIN family ON chats.parent_id = family.id WHERE chats.depth > family.depth
+)
+SELECT family.id, family.agent, {_columns(CALL_COLUMNS, "calls")}
+FROM family JOIN calls ON calls.chat_id = family.id AND calls.batch = family.batch
+WHERE calls.state = 'asking' OR (calls.state = 'external' AND calls.external IN ('client', 'question'))
+ORDER BY family.depth, family.id, calls.pos LIMIT %s
+"""
+
+# Open ones of a chat; those it made since an instant; open ones of the whole family.
+COUNT_CHILDREN = """
+SELECT (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND state IN ('running', 'stopping', 'waiting')),
+       (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND created_at >= %(since)s),
+       (SELECT count(*) FROM chats WHERE root_id = %(root)s AND state IN ('running', 'stopping', 'waiting'))
 """
 
 LIST_CHATS = """

@@ -18,18 +18,20 @@ from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.events import Delete, Event, Repair
 from holdfast.core.fork import fork
-from holdfast.core.records import Compaction, Lease, NewChat, Role, Snapshot, State
+from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot, State
 from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed
 from holdfast.faults import reach
 from holdfast.ids import new_id
 from holdfast.store.base import (
     ALL_CHATS,
+    OPEN_CALLS_MAX,
     PAGE_ROWS,
     RECEIPT_DAYS,
     Answer,
     ChatFilter,
     ChatLine,
+    ChildCounts,
     Children,
     Decided,
     DeltaBatch,
@@ -38,6 +40,7 @@ from holdfast.store.base import (
     Key,
     LeaseLine,
     Located,
+    OpenCall,
     Page,
     Store,
     StoreOptions,
@@ -45,6 +48,7 @@ from holdfast.store.base import (
     answer_of,
     chat_line,
     decided,
+    open_call,
     own_key,
     page_of,
     page_size,
@@ -205,7 +209,7 @@ class PostgresStore(Store):
         async def work(transaction: Transaction) -> Answer:
             await transaction.begin()
             # The lock first: whoever else has this key, our own lost try among them, is done when we have it.
-            await transaction.lock_with_parent(chat_id)
+            await transaction.lock_with_ancestors(chat_id)
             if (answer := await transaction.read_receipt(key, hash)) is not None:
                 self._announce({chat_id, WORK})
                 return answer
@@ -295,6 +299,16 @@ class PostgresStore(Store):
         found = await self._named_rows(sql.LIST_CHATS, **values)
         return [chat_line(row) for row in found]
 
+    async def open_calls(self, chat_id: str) -> list[OpenCall]:
+        found = await self._rows(sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)
+        return [open_call(row) for row in found]
+
+    async def count_children(self, chat: Chat) -> ChildCounts:
+        found = await self._named_rows(
+            sql.COUNT_CHILDREN, chat=chat.id, root=chat.root_id or chat.id, since=chat.turn_started_at or 0
+        )
+        return ChildCounts(*found[0])
+
     async def fork_chat(
         self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
     ) -> Answer:
@@ -377,7 +391,7 @@ class PostgresStore(Store):
     async def _lock_family(self, transaction: Transaction, chat_id: str) -> list[Row]:
         """Until no more of them turn up: a chat that is locked spawns no more."""
         locked: set[str] = set()
-        await transaction.lock_with_parent(chat_id)
+        await transaction.lock_with_ancestors(chat_id)
         while True:
             family = await transaction.rows(sql.READ_FAMILY, chat_id)
             new = [id for id, _ in family if id not in locked]

@@ -61,6 +61,10 @@ def _parts(text: str | None) -> Any:
     return _decode(text) if text is not None else ()
 
 
+class Busy(Exception):
+    """Somebody holds a chat that would have to be waited for."""
+
+
 class Transaction:
     """What work gets. It begins a transaction, or writes by single statements, each a transaction of its own."""
 
@@ -122,9 +126,9 @@ class Transaction:
 
     # --- chats --------------------------------------------------------------------------------------------------
 
-    async def lock_with_parent(self, chat_id: str) -> bool:
-        """Locks the chat's parent, if it has one, then the chat. False if there is no such chat."""
-        for row in await self.named_rows(sql.LOCK_WITH_PARENT, id=chat_id):
+    async def lock_with_ancestors(self, chat_id: str) -> bool:
+        """Locks the top of the chat's family, its parent, then the chat. False if there is no such chat."""
+        for row in await self.named_rows(sql.LOCK_WITH_ANCESTORS, id=chat_id):
             self._locked[row[0]] = row
         return chat_id in self._locked
 
@@ -139,6 +143,16 @@ class Transaction:
         ((server_ms, calls, queue),) = await self.named_rows(sql.READ_PARTS, id=chat_id, batch=chat[_BATCH])
         self.now = self._clock.observe(server_ms)
         return snapshot_of(chat, _parts(calls), _parts(queue))
+
+    async def load_if_free(self, chat_id: str) -> Snapshot | None:
+        """As `load`, for who holds locks already that come behind this one: raises Busy where it would wait."""
+        found = await self.rows(sql.LOCK_CHAT_IF_FREE, chat_id)
+        if not found:
+            if await self.rows(sql.IS_THERE, chat_id):
+                raise Busy(chat_id)
+            return None
+        self._locked[chat_id] = found[0]
+        return await self.load(chat_id)
 
     async def read(self, chat_id: str) -> Snapshot:
         """Not locked: for a transaction that sees one moment."""
@@ -155,20 +169,21 @@ class Transaction:
 
     async def must_load(self, chat_id: str) -> Snapshot:
         if chat_id not in self._locked:
-            await self.lock_with_parent(chat_id)
+            await self.lock_with_ancestors(chat_id)
         snapshot = await self.load(chat_id)
         if snapshot is None:
             raise NotFound("chat", chat_id)
         return snapshot
 
-    async def apply(self, snapshot: Snapshot, events: Sequence[Event]) -> tuple[Change, ...]:
-        """What the events do to this chat and to others. Raises what refuses them."""
+    async def apply(self, snapshot: Snapshot, events: Sequence[Event], *, waits: bool = True) -> tuple[Change, ...]:
+        """What the events do to this chat and to others. Raises what refuses them, and Busy if it may not wait."""
+        load = self.load if waits else self.load_if_free
         steps = transact(snapshot, events, self.now, self._limits)
         try:
             need = next(steps)
             while True:
                 if isinstance(need, ReadChat):
-                    need = steps.send(await self.load(need.chat_id))
+                    need = steps.send(await load(need.chat_id))
                 else:
                     children = await self.rows(sql.READ_BUSY_CHILDREN, need.chat_id)
                     need = steps.send(tuple(child[0] for child in children))

@@ -51,6 +51,26 @@ WITH RECURSIVE family (id, state) AS (
 SELECT id, state FROM family
 """
 
+# What people and clients have to answer in a chat and in all that was spawned below it.
+OPEN_CALLS = f"""
+WITH RECURSIVE family (id, agent, batch, depth) AS (
+    SELECT id, agent, batch, depth FROM chats WHERE id = ?
+    UNION SELECT chats.id, chats.agent, chats.batch, chats.depth
+    FROM chats JOIN family ON chats.parent_id = family.id WHERE chats.depth > family.depth
+)
+SELECT family.id, family.agent, {", ".join(f"calls.{name}" for name in CALL_COLUMNS)}
+FROM family JOIN calls ON calls.chat_id = family.id AND calls.batch = family.batch
+WHERE calls.state = 'asking' OR (calls.state = 'external' AND calls.external IN ('client', 'question'))
+ORDER BY family.depth, family.id, calls.pos LIMIT ?
+"""
+
+# Open ones of a chat; those it made since an instant; open ones of the whole family.
+COUNT_CHILDREN = """
+SELECT (SELECT count(*) FROM chats WHERE parent_id = ?1 AND state IN ('running', 'stopping', 'waiting')),
+       (SELECT count(*) FROM chats WHERE parent_id = ?1 AND created_at >= ?3),
+       (SELECT count(*) FROM chats WHERE root_id = ?2 AND state IN ('running', 'stopping', 'waiting'))
+"""
+
 LIST_CHATS = r"""
 SELECT id, agent, owner, title, state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata

@@ -14,9 +14,9 @@ from holdfast import threads
 from holdfast.clock import boot_id
 from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import encode
-from holdfast.core.events import Delete, Event, Repair
+from holdfast.core.events import Claim, Delete, Event, Repair
 from holdfast.core.fork import fork
-from holdfast.core.records import Compaction, Lease, NewChat, Role, Snapshot, State
+from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot, State
 from holdfast.core.unit import ReadChat, transact
 from holdfast.errors import (
     ConfigError,
@@ -31,11 +31,13 @@ from holdfast.errors import (
 from holdfast.faults import reach
 from holdfast.store.base import (
     ALL_CHATS,
+    OPEN_CALLS_MAX,
     PAGE_ROWS,
     RECEIPT_DAYS,
     Answer,
     ChatFilter,
     ChatLine,
+    ChildCounts,
     Children,
     Decided,
     DeltaBatch,
@@ -44,6 +46,7 @@ from holdfast.store.base import (
     Key,
     LeaseLine,
     Located,
+    OpenCall,
     Page,
     Store,
     StoreOptions,
@@ -52,6 +55,7 @@ from holdfast.store.base import (
     chat_line,
     decided,
     in_turn,
+    open_call,
     own_key,
     page_of,
     page_size,
@@ -340,6 +344,14 @@ class SqliteStore(Store):
         found = await self._rows(sql.LIST_CHATS, values)
         return [chat_line(row) for row in found]
 
+    async def open_calls(self, chat_id: str) -> list[OpenCall]:
+        found = await self._rows(sql.OPEN_CALLS, (chat_id, OPEN_CALLS_MAX))
+        return [open_call(row) for row in found]
+
+    async def count_children(self, chat: Chat) -> ChildCounts:
+        found = await self._rows(sql.COUNT_CHILDREN, (chat.id, chat.root_id or chat.id, chat.turn_started_at or 0))
+        return ChildCounts(*found[0])
+
     async def fork_chat(
         self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
     ) -> Answer:
@@ -490,9 +502,11 @@ class SqliteStore(Store):
             self._check_lease(connection, worker)
             if found := self._claimed_unheard(connection, worker, number):
                 return found, []
-            changes = self._claim_due(connection, worker, agents, limit, limit if suspects is None else suspects)
+            chats, changes = self._claim_due(
+                connection, worker, agents, limit, limit if suspects is None else suspects
+            )
             # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
-            claimed = [change.after for change in changes if change.after.chat.worker == worker]
+            claimed = [snapshot for snapshot in chats if snapshot.chat.worker == worker]
             self._unheard.note(worker, number, claimed)
             reach("claim.after")
             return claimed, changes
@@ -515,10 +529,12 @@ class SqliteStore(Store):
 
     def _claim_due(
         self, connection: apsw.Connection, worker: str, agents: Mapping[str, int], limit: int, suspects: int
-    ) -> list[Change]:
+    ) -> tuple[list[Snapshot], list[Change]]:
+        """The chats it takes, as they are after it, and all that changes by that."""
         now = self.options.clock.wall_ms()
         room = {agent: min(count, limit) for agent, count in agents.items() if count > 0}
-        claimed: list[Change] = []
+        claimed: dict[str, Snapshot] = {}
+        changes: list[Change] = []
         passed_over: set[str] = set()
         looking = True
         while looking and len(claimed) < limit:
@@ -540,11 +556,30 @@ class SqliteStore(Store):
                     passed_over.add(chat_id)
                     looking = True  # somebody younger may have been hidden behind it
                 elif room[change.after.chat.agent] > 0:
-                    write_all(connection, writes_of((change,)))
+                    if not (made := self._write_claim(connection, change, worker)):
+                        passed_over.add(chat_id)
+                        looking = True
+                        continue
+                    changes += made
                     room[change.after.chat.agent] -= 1
                     suspects -= suspect
-                    claimed.append(change)
-        return claimed
+                    claimed[chat_id] = change.after
+                    # Another one's claim may tell the chat at the top of their family something.
+                    claimed |= {other.after.chat.id: other.after for other in made if other.after.chat.id in claimed}
+        return list(claimed.values()), changes
+
+    def _write_claim(self, connection: apsw.Connection, change: Change, worker: str) -> Sequence[Change]:
+        """With what it means for others; nothing, where this code cannot read one of them."""
+        made: tuple[Change, ...] = (change,)
+        if change.reaches_others:
+            assert change.before is not None
+            try:
+                made = self._transact(connection, change.before, (Claim(worker=worker),))
+            except RecordError:
+                self.unreadable += 1
+                return ()
+        write_all(connection, writes_of(made))
+        return made
 
     def _read_to_claim(self, connection: apsw.Connection, chat_id: str) -> Snapshot | None:
         try:

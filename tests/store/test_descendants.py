@@ -1,0 +1,212 @@
+"""What chats below a root ask is told at the root, in the transaction that asks or answers; how many they are."""
+
+import asyncio
+from copy import copy
+from typing import Any
+
+import psycopg
+
+from holdfast.clock import FakeClock
+from holdfast.core import events as ev
+from holdfast.core.journal import DescendantAnswered, DescendantAsking
+from holdfast.core.records import External, NewChat, State
+from holdfast.store import open_store
+from holdfast.store.base import Store, StoreOptions
+from tests.support.behind import sql
+from tests.support.chats import Hand, call, journal, new_chat, user
+
+
+async def spawn(hand: Hand, child_id: str, agent: str = "agent") -> None:
+    await hand.respond(call(f"{child_id}-call"))
+    child = NewChat(id=child_id, agent=agent, message=user("task"))
+    await hand.commit(ev.Outcome(by=hand.by, call_id=f"{child_id}-call", content=child_id, spawn=child))
+
+
+async def family(store: Store) -> Hand:
+    """Root, child, grandchild; the hand holds the last, which is about to ask."""
+    hand = Hand(store)
+    await store.create_chat(new_chat(id="root"))
+    await hand.take("root")
+    await spawn(hand, "child")
+    await hand.take("child")
+    await spawn(hand, "grandchild")
+    await hand.take("grandchild")
+    await hand.respond(call("pay", "pay", '{"amount": 5}'), start=False)
+    return hand
+
+
+async def ask(hand: Hand, call_id: str = "pay", expires_at: int | None = None) -> None:
+    asking = ev.AskApproval(by=hand.by, call_id=call_id, question="Pay?", expires_at=expires_at)
+    await hand.commit(asking, ev.Park(by=hand.by))
+
+
+async def told(store: Store, chat_id: str = "root") -> list[Any]:
+    return [e for e in await journal(store, chat_id) if isinstance(e, DescendantAsking | DescendantAnswered)]
+
+
+async def test_a_question_below_shows_at_the_root_until_it_is_answered(store: Store) -> None:
+    hand = await family(store)
+    await ask(hand)
+    (asking,) = await told(store)
+    assert (asking.chat_id, asking.call_id, asking.name, asking.question) == ("grandchild", "pay", "pay", "Pay?")
+    assert (asking.agent, asking.state, asking.arguments) == ("agent", "asking", '{"amount": 5}')
+    for chat_id in ("root", "child", "grandchild"):
+        (found,) = await store.open_calls(chat_id)
+        assert (found.chat_id, found.call_id, found.kind, found.question) == ("grandchild", "pay", "approval", "Pay?")
+        assert found.arguments == '{"amount": 5}'
+    await store.submit("grandchild", ev.Approve(call_id="pay", by="ann"))
+    assert [entry.state for entry in await told(store)] == ["asking", "approved"]
+    assert (await told(store))[-1].by == "ann"
+    assert await store.open_calls("root") == []
+    assert await told(store, "child") == [], "only the top is told"
+
+
+async def test_readers_of_the_root_are_rung(store: Store) -> None:
+    hand = await family(store)
+    with store.bell.listen("root") as listener:
+        await ask(hand)
+        assert await listener.wait(5)
+
+
+async def test_an_approval_below_that_a_claim_finds_expired_is_told_at_the_root(
+    store: Store, clock: FakeClock
+) -> None:
+    hand = await family(store)
+    await ask(hand, expires_at=clock.wall_ms() + 1_000)
+    clock.advance(1_000)
+    await hand.take("grandchild")
+    assert [entry.state for entry in await told(store)] == ["asking", "denied"]
+    assert (await store.read_chat("root")).chat.version > 0
+
+
+async def test_a_lost_call_below_that_a_person_is_asked_about_is_told_at_the_root_with_the_claim(
+    store: Store,
+) -> None:
+    hand = await family(store)
+    await hand.commit(ev.Refuse(by=hand.by, call_id="pay", content="not now"))
+    message = hand.response(call("send", "send"), start=True)
+    plan = ev.PlannedCall(id="send", on_unknown="ask", start=True)
+    await hand.commit(ev.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
+    hand.line.retire(hand.name)
+    await store.expire_workers()
+    successor = Hand(store)
+    claimed = {snapshot.chat.id for snapshot in await successor.claim()}
+    assert claimed == {"root", "child", "grandchild"}
+    (asking,) = await told(store)
+    assert (asking.call_id, asking.external) == ("send", External.QUESTION)
+    assert (asking.question or "").startswith("Outcome unknown: send was started at ")
+    assert [found.kind for found in await store.open_calls("root")] == ["question"]
+
+
+async def test_chats_claimed_together_with_their_root_are_handed_over_as_they_are(store: Store) -> None:
+    """Their claims tell the root something, which may be among the claimed: none of them is stale or lost."""
+    hand = Hand(store)
+    await store.create_chat(new_chat(id="root"))
+    await hand.take("root")
+    for n in range(3):
+        await spawn(hand, f"child{n}")
+    claimed = {snapshot.chat.id: snapshot for snapshot in await hand.claim()}
+    for n in range(3):
+        hand.snapshot = claimed[f"child{n}"]
+        message = hand.response(call(f"send{n}", "send"), start=True)
+        plan = ev.PlannedCall(id=f"send{n}", on_unknown="ask", start=True)
+        await hand.commit(ev.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
+    hand.line.retire(hand.name)
+    await store.expire_workers()
+    successor = Hand(store)
+    taken = await successor.claim()
+    assert sorted(snapshot.chat.id for snapshot in taken) == ["child0", "child1", "child2", "root"]
+    for snapshot in taken:
+        assert snapshot == await store.read_chat(snapshot.chat.id)
+    assert sorted(entry.call_id for entry in await told(store)) == ["send0", "send1", "send2"]
+
+
+async def test_many_who_ask_and_are_answered_and_stopped_at_once_wait_for_nobody_forever(store: Store) -> None:
+    hand = Hand(store)
+    await store.create_chat(new_chat(id="root"))
+    await hand.take("root")
+    for n in range(8):
+        await spawn(hand, f"child{n}")
+    children = {snapshot.chat.id: snapshot for snapshot in await hand.claim()}
+
+    async def live(chat_id: str) -> None:
+        mine = copy(hand)
+        mine.snapshot = children[chat_id]
+        await mine.respond(call(f"{chat_id}-ask"), start=False)
+        await ask(mine, f"{chat_id}-ask")
+        await store.submit(chat_id, ev.Approve(call_id=f"{chat_id}-ask"))
+
+    await asyncio.gather(*(live(chat_id) for chat_id in children))
+    entries = await told(store)
+    assert len(entries) == 16
+    for chat_id in children:
+        assert [e.state for e in entries if e.chat_id == chat_id] == ["asking", "approved"]
+    await asyncio.gather(store.submit("root", ev.Stop()), *(store.submit(id, ev.Stop()) for id in children))
+    assert {(await store.read_chat(id)).chat.state for id in children} == {State.STOPPING}
+
+
+async def test_the_wait_for_a_child_that_a_claim_finds_expired_stops_the_child(
+    store: Store, clock: FakeClock
+) -> None:
+    hand = Hand(store)
+    await store.create_chat(new_chat(id="root"))
+    await hand.take("root")
+    await hand.respond(call("wait"), start=False)
+    child = NewChat(id="child", agent="agent", message=user("task"))
+    expires_at = clock.wall_ms() + 1_000
+    wait = ev.Delegate(by=hand.by, call_id="wait", external=External.CHILD, spawn=child, expires_at=expires_at)
+    await hand.commit(wait, ev.Park(by=hand.by))
+    clock.advance(1_000)
+    claimed = {snapshot.chat.id for snapshot in await hand.claim()}
+    assert "root" in claimed
+    assert (await store.read_chat("child")).chat.state is State.STOPPING
+
+
+async def test_children_are_counted_by_chat_by_turn_and_by_family(store: Store, clock: FakeClock) -> None:
+    hand = Hand(store)
+    await store.create_chat(new_chat(id="root"))
+    await hand.take("root")
+    await spawn(hand, "old")
+    root = hand.held
+    await hand.take("old")
+    await spawn(hand, "below")
+    await hand.end_turn()
+    clock.advance(1_000)
+    hand.snapshot = await store.read_chat("root")
+    assert tuple(await store.count_children(hand.held.chat)) == (0, 1, 1)
+    await hand.end_turn()
+    clock.advance(1_000)
+    await store.submit("root", ev.Send(message=user("again")))
+    await hand.take("root")
+    assert tuple(await store.count_children(hand.held.chat)) == (0, 0, 1)
+    await spawn(hand, "new")
+    assert tuple(await store.count_children(hand.held.chat)) == (1, 1, 2)
+    assert tuple(await store.count_children((await store.read_chat("old")).chat)) == (1, 1, 2)
+    assert root.chat.root_id is None
+
+
+async def test_a_claim_that_would_wait_for_a_locked_root_passes_the_chat_over(postgres_url: str) -> None:
+    clock = FakeClock()
+    async with open_store(postgres_url, StoreOptions(clock=clock, deadline_s=3.0)) as store:
+        hand = await family(store)
+        await ask(hand, expires_at=clock.wall_ms() + 1_000)
+        clock.advance(1_000)
+        with psycopg.connect(postgres_url) as foreign:
+            foreign.execute("SELECT 1 FROM chats WHERE id = 'root' FOR UPDATE")
+            assert await hand.claim() == []
+            foreign.rollback()
+        assert [snapshot.chat.id for snapshot in await hand.claim()] == ["grandchild"]
+        hand.close()
+
+
+async def test_a_root_that_cannot_be_read_keeps_the_question_below_open_and_others_claimable(
+    store: Store, store_url: str, clock: FakeClock
+) -> None:
+    hand = await family(store)
+    await ask(hand, expires_at=clock.wall_ms() + 1_000)
+    await store.create_chat(new_chat(id="other"))
+    sql(store_url, "UPDATE chats SET phase = 'dreaming' WHERE id = 'root'")
+    clock.advance(1_000)
+    assert [snapshot.chat.id for snapshot in await hand.claim()] == ["other"]
+    assert (await store.read_chat("grandchild")).chat.state is State.WAITING
+    assert store.unreadable >= 1
