@@ -82,7 +82,7 @@ class ModelStore:
         return tuple(sorted(c.id for c in chats if c.parent_id == chat_id and c.state in AT_WORK))
 
     def untold_questions(self) -> list[str]:
-        """Where a root's journal, read to its end, does not tell what is asked below it. Empty is what it should be."""
+        """Where a root's journal, read to its end, does not tell what is asked below it. Empty: all is well."""
         found = []
         for root in [chat for chat in self.chats.values() if chat.root_id is None]:
             below = [chat.id for chat in self.chats.values() if chat.root_id == root.id]

@@ -1,23 +1,28 @@
 """Sub-agents: children in one transaction, parents that hold nothing while they wait."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.app import App, Chat
+from holdfast.core import events as ev
 from holdfast.core.limits import Limits
 from holdfast.core.records import External, Role, State, ToolResult
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, RefusedError
 from holdfast.models.base import CallArguments, CallEnded, CallStarted, Finished, Request, StreamPart, TextDelta
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.agents import agent_tools
+from holdfast.tools.base import tool
 from holdfast.worker.agents import Agent
+from tests.support.programs import Program
 from tests.support.turns import QUICK, WAIT_S, rested, said
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until
 
 
 class Boss:
@@ -99,6 +104,87 @@ async def test_a_parent_goes_on_in_another_worker_than_its_child(store_url: str)
         async with other.worker():
             await idle(chat)
         assert said(await chat.messages())[-1] == ("assistant", "42")
+
+
+async def test_a_sigterm_to_the_worker_of_the_child_leaves_nobody_stuck(store_url: str, tmp_path: Path) -> None:
+    """Two processes. The parent waits and is nobody's, so no shutdown can hit it; the child goes on in the other."""
+    log = tmp_path / "log"
+    app = app_of(store_url, Boss("one"), ScriptedModel())
+
+    def workers_of_the_child() -> list[str]:
+        return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+    async with app:
+        chat = await app.create("parent", "find out")
+        with (
+            Program("tests.tools.family", store_url, str(log), "one") as one,
+            Program("tests.tools.family", store_url, str(log), "two") as two,
+        ):
+            processes = {"one": one, "two": two}
+            await until(lambda: len(workers_of_the_child()) == 1, WAIT_S)
+            await eventually(lambda: _is(chat, State.WAITING), WAIT_S)
+            parked = await chat.snapshot()
+            assert (parked.chat.worker, parked.chat.wake_at) == (None, None), "no lease is held, nothing polls"
+            first = processes.pop(workers_of_the_child()[0])
+            first.process.terminate()
+            assert await asyncio.to_thread(first.process.wait, WAIT_S) == 0
+            await until(lambda: len(workers_of_the_child()) == 2, WAIT_S)
+            ((name, other),) = processes.items()
+            assert workers_of_the_child()[1] == name
+            unmoved = await chat.snapshot()
+            assert unmoved == parked, "the handover of the child does not touch its parent"
+            other.say("at last")
+            await eventually(lambda: _is(chat, State.IDLE), WAIT_S)
+            assert said(await chat.messages())[-1] == ("assistant", "42")
+            assert await app.store.find_violations() == []
+            other.process.terminate()
+            await asyncio.to_thread(other.finish)
+
+
+@pytest.mark.parametrize("moment", ["before the wait", "before the park", "after the park"])
+async def test_a_child_that_ends_at_this_moment_is_heard_once_and_nobody_is_stuck(
+    store_url: str, moment: str
+) -> None:
+    """Two workers, each with a store of its own: the child's end in one meets the parent's park in the other."""
+    child_model = ScriptedModel([Hold(name="work"), Say(text="42")])
+    agents = app_of(store_url, Boss("one"), child_model).agents
+    parents, children = App(store_url, [agents["parent"]]), App(store_url, [agents["child"]])
+    parks: list[bool] = []
+    commit = parents.store.commit
+
+    async def child_ends() -> None:
+        (child,) = [line.id for line in await children.store.list_chats() if line.agent == "child"]
+        child_model.resume("work")
+        assert await children.chat(child).text() == "42"
+
+    async def gated(snapshot: Any, events: Any, commit_id: str) -> Any:
+        if isinstance(events[0], ev.Delegate) and moment == "before the wait":
+            await child_ends()
+        if isinstance(events[0], ev.Park):
+            if moment == "before the park":
+                await child_ends()
+            try:
+                after = await commit(snapshot, events, commit_id)
+            except RefusedError:
+                parks.append(False)
+                raise
+            parks.append(True)
+            return after
+        return await commit(snapshot, events, commit_id)
+
+    parents.store.commit = gated  # type: ignore[method-assign]
+    async with parents, children, parents.worker(poll_s=0.2), children.worker(poll_s=0.2):
+        chat = await parents.create("parent", "find out")
+        if moment == "after the park":
+            await eventually(lambda: _is(chat, State.WAITING), WAIT_S)
+            parked = (await chat.snapshot()).chat
+            assert (parked.worker, parked.wake_at) == (None, None)
+            await child_ends()
+        await idle(chat)
+        assert said(await chat.messages())[-2:] == [("tool", "42"), ("assistant", "42")]
+        assert await parents.store.find_violations() == []
+    expected = {"before the wait": [], "before the park": [False], "after the park": [True]}
+    assert parks == expected[moment], "a park that came too late is refused, and the runner looks again"
 
 
 async def _is(chat: Chat, state: State) -> bool:
@@ -188,6 +274,68 @@ async def test_sub_agents_are_only_so_deep(store_url: str) -> None:
         await eventually(all_rest, WAIT_S)
         texts = [said(await app.chat(line.id).messages())[2][1] for line in await app.store.list_chats()]
         assert sum("nested 2 deep" in text for text in texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (
+            Limits(children_open_max=2),
+            "2 of your agents are at work, which is the limit: wait for one of them first.",
+        ),
+        (
+            Limits(children_per_turn_max=2),
+            "You spawned 2 agents in this turn, which is the limit: do the rest yourself.",
+        ),
+        (Limits(family_open_max=2), "2 agents are at work in this conversation, which is the limit: "),
+    ],
+)
+async def test_there_are_only_so_many_sub_agents(store_url: str, limits: Limits, told: str) -> None:
+    spawn = Call(name="spawn_agent", arguments={"agent": "child", "task": "go"})
+    child = ScriptedModel([Hold(name="work"), Say(text="42")], per="chat")
+    agents = [
+        Agent("parent", ScriptedModel([spawn, spawn, spawn], "Well."), tools=agent_tools(["child"])),
+        Agent("child", child),
+    ]
+    app = App(store_url, agents=agents, options=StoreOptions(limits=limits))
+    async with app, app.worker(poll_s=0.2):
+        chat = await app.create("parent", "go")
+        await idle(chat)
+        texts = [text for role, text in said(await chat.messages()) if role == "tool"]
+        assert len(await children_of(app, chat)) == 2
+        assert texts[2].startswith(told)
+        child.resume("work")
+
+
+async def test_an_approval_of_a_child_shows_on_the_root_chat_and_is_answered_there(store_url: str) -> None:
+    child = ScriptedModel([Call(name="pay", arguments={"amount": 5})], "Paid.", per="chat")
+
+    @tool(needs_approval=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    agents = [
+        Agent("parent", Boss("one"), tools=agent_tools(["child"])),
+        Agent("child", child, tools=[pay]),
+    ]
+    app = App(store_url, agents=agents)
+    async with app, app.worker(poll_s=0.2):
+        chat = await app.create("parent", "go")
+        seen: list[dict[str, Any]] = []
+        async for item in chat.events():
+            entry = json.loads(item.body)
+            if item.seq is not None and entry["kind"].startswith("descendant"):
+                seen.append(entry)
+                if entry["kind"] == "descendant.asking":
+                    assert (entry["name"], entry["question"]) == ("pay", "Run pay?")
+                    (call,) = await chat.open_calls()
+                    assert (call.chat_id, call.call_id) == (entry["chat_id"], entry["call_id"])
+                    await app.chat(call.chat_id).approve(call.call_id, by="ada")
+        assert [entry["kind"] for entry in seen] == ["descendant.asking", "descendant.answered"]
+        assert (seen[1]["state"], seen[1]["by"]) == ("approved", "ada")
+        assert said(await chat.messages())[-1] == ("assistant", "Paid.")
+        assert await chat.open_calls() == []
 
 
 def test_a_name_has_to_be_given() -> None:
