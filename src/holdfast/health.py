@@ -20,6 +20,7 @@ from holdfast.core.wake import WakeState
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.store.base import Store
+from holdfast.tools.figures import figures as tool_figures
 from holdfast.worker.worker import Worker
 
 Status = Literal["ok", "degraded", "draining", "unhealthy"]
@@ -162,6 +163,7 @@ def _process(version: str) -> Figures:
     figures.add("rss_bytes", _rss_bytes)
     figures.add("descriptors", lambda: len(list(Path("/dev/fd").iterdir())))
     figures.add("descriptors_max", lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    figures.add("tools", tool_figures)
     figures.add("threads", lambda: sorted(thread.name for thread in threading.enumerate()))
     figures.add(
         "versions",

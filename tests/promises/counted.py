@@ -1,8 +1,8 @@
-"""A worker whose tools keep count, to be killed: `python -m tests.promises.counted URL COUNTER MOMENT [LEASE_TTL_MS]`.
+"""A worker whose tools keep count, to be killed: `python -m tests.promises.counted URL COUNTER MOMENT [TTL_MS]`.
 
 Every body adds a line to COUNTER when it is entered and another when it is about to return, each with its key. One
-response asks for all four tools, so they run side by side. MOMENT says when this process kills itself with SIGKILL, or
-where bodies wait to be killed:
+response asks for all four tools, so they run side by side. MOMENT says when this process kills itself with SIGKILL,
+or where bodies wait to be killed:
 
     planned      the calls are committed, their start is not
     started      their start is committed, no body was entered

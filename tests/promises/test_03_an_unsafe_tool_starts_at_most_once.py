@@ -1,8 +1,8 @@
 """Promise 3. An `unsafe` tool starts at most once per call, whatever crashes, however many workers.
 
-After a crash between start and result the model is told "outcome unknown, verify", or a person is asked. A `pure` tool
-is simply rerun; an `idempotent` one is rerun with the same key. And whoever finished is not asked again because a
-sibling was slow.
+After a crash between start and result the model is told "outcome unknown, verify", or a person is asked. A `pure`
+tool is simply rerun; an `idempotent` one is rerun with the same key. And whoever finished is not asked again because
+a sibling was slow.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A worker whose tool a person must approve, to be killed: `python -m tests.tools.asking URL LOG HOW`.
 
-HOW says who asks: `tool`, by its own `needs_approval`; `hook`, with an expiry of an hour; `sibling`: the tool asks while
-another call's body waits, inside. LOG gets a line whenever the model is asked and a body begins.
+HOW says who asks: `tool`, by its own `needs_approval`; `hook`, with an expiry of an hour; `sibling`: the tool asks
+while another call's body waits, inside. LOG gets a line whenever the model is asked and a body begins.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """One of two workers that share a family of chats: `python -m tests.tools.family URL LOG NAME`.
 
-The parent waits for its child; the child's tool writes `NAME work` to LOG and waits for a line on stdin. On SIGTERM the
-worker drains without grace and the process ends.
+The parent waits for its child; the child's tool writes `NAME work` to LOG and waits for a line on stdin. On SIGTERM
+the worker drains without grace and the process ends.
 """
 
 import asyncio

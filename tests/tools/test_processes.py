@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from holdfast.errors import ToolFailed
 from holdfast.guard_process import look_at
 from holdfast.tools import processes
 from holdfast.tools.capture import Kept
@@ -183,3 +184,15 @@ def test_a_child_is_the_leader_of_its_session(guard: Guard) -> None:
         assert await child.end()
 
     asyncio.run(main())
+
+
+async def test_one_process_too_many_is_refused_before_it_starts(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "CHILDREN_MAX", 1)
+    child = processes.start(["sleep", "1000"], children=guard)
+    with pytest.raises(ToolFailed, match="1 processes of tools are running, which is the limit"):
+        await run("echo no", guard)
+    assert await child.end()
+    assert (await run("echo yes", guard)).output == "yes\n"
+    assert processes.running_children() == 0

@@ -2,13 +2,19 @@
 
 from pathlib import Path
 
+from holdfast.app import diagnostics
 from holdfast.core.records import State
 from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.tools.fetch import fetch_tool
 from holdfast.tools.files import file_tools
 from holdfast.tools.shell import shell_tool
 from holdfast.tools.shell_policy import ShellPolicy
+from holdfast.tools.webcache import install_cache, remove_cache
 from holdfast.worker.agents import Agent
 from tests.support.turns import rested, running, said
+from tests.support.waiting import until
+from tests.tools import isolates
+from tests.tools.sites import INSIDE, Names, site
 
 
 async def test_an_agent_writes_runs_and_reads(store_url: str, tmp_path: Path) -> None:
@@ -48,3 +54,64 @@ async def test_a_command_that_the_policy_does_not_know_waits_for_a_person_and_th
         texts = [text for role, text in said(await chat.messages()) if role == "tool"]
     assert texts[0] == "harmless\n[exit code 0]"
     assert (tmp_path / "made").exists()
+
+
+async def test_an_agent_fetches_what_is_public_and_is_refused_what_is_inside(store_url: str, tmp_path: Path) -> None:
+    install_cache(tmp_path / "cache.db", bytes_max=1_000_000)
+    try:
+        async with site() as served:
+            urls = [f"http://site.test:{served.port}/fresh", f"http://127.0.0.1:{served.port}/secret"]
+            inside = [f"http://loop.test:{served.port}/secret", f"http://site.test:{served.port}/to-loopback"]
+            model = ScriptedModel(
+                [Call(name="fetch", arguments={"urls": urls})],
+                [Call(name="fetch", arguments={"urls": urls[:1]}), Call(name="fetch", arguments={"urls": inside})],
+                "Done.",
+            )
+            fetch = fetch_tool(allow_hosts=["site.test"], resolve=Names())
+            before = diagnostics(detailed=True)["process"]["tools"]["fetch"]
+            async with running(store_url, Agent("reader", model, tools=[fetch])) as (app, _):
+                chat = await app.create("reader", "go")
+                assert await rested(chat) is State.IDLE
+                told = diagnostics(detailed=True)["process"]["tools"]
+                texts = [text for role, text in said(await chat.messages()) if role == "tool"]
+            assert served.hits == {"/fresh": 1, "/to-loopback": 1}
+    finally:
+        remove_cache()
+    assert "fresh" in texts[0]
+    assert "Failed: not fetched: 127.0.0.1 is an internal address (loopback)" in texts[0]
+    assert "from the cache" in texts[1]
+    assert texts[2].count("is an internal address (loopback)") == 2
+    assert not any(INSIDE in text for text in texts)
+    counted = {name: told["fetch"][name] - before[name] for name in ("running", "asked", "failed", "from_cache")}
+    assert counted == {"running": 0, "asked": 5, "failed": 3, "from_cache": 1}
+    assert told["fetch"]["text_threads"] <= told["fetch"]["text_threads_max"] == 2
+    assert told["fetch"]["lookup_threads"] <= told["fetch"]["lookup_threads_max"] == 4
+    cache = told["web_cache"]
+    assert 0 < cache["bytes"] <= cache["bytes_max"] == 1_000_000
+    assert cache["failures"] == 0
+
+
+async def test_health_counts_the_processes_of_tools_beside_their_limit(store_url: str, tmp_path: Path) -> None:
+    model = ScriptedModel(
+        [
+            Call(name="shell", arguments={"command": "sleep 60"}),
+            Call(name="block", arguments={"path": f"{tmp_path}/pids"}),
+        ],
+        "Done.",
+    )
+    tools = [shell_tool(root=str(tmp_path), policy=None), isolates.block]
+
+    def children() -> dict[str, int]:
+        found: dict[str, int] = diagnostics(detailed=True)["process"]["tools"]["children"]
+        return found
+
+    async with running(store_url, Agent("dev", model, tools=tools)) as (app, worker):
+        chat = await app.create("dev", "go")
+        await until(lambda: children()["running"] == 2)
+        assert {running.tool for running in worker.running_tools()} == {"shell", "block"}
+        assert worker.guard is not None
+        assert worker.guard.group_count == 2
+        assert children()["running_max"] == 256
+        await chat.stop()
+        assert await rested(chat) is State.IDLE
+        await until(lambda: children() == {"running": 0, "running_max": 256, "ending": 0})

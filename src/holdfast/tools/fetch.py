@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.threads import Job, Pool
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
+from holdfast.tools.figures import show
 from holdfast.tools.readable import readable
-from holdfast.tools.web import Fetched, Limits, Policy, Resolver, Target, Web
+from holdfast.tools.web import LOOKUPS_MAX, Fetched, Limits, Policy, Resolver, Target, Web, lookup_threads
 from holdfast.tools.webcache import installed_cache
 
 FETCH_BYTES_MAX = 2 << 20
@@ -20,6 +21,7 @@ FETCH_S = 30.0
 URLS_MAX = 10
 AT_ONCE_MAX = 5
 TEXT_CHARS_MAX = 50_000
+TEXT_THREADS_MAX = 2
 ERROR_CHARS_MAX = 1_000
 DEADLINE_MARGIN_S = 30.0
 
@@ -42,7 +44,8 @@ _CHARSETS = {
         )
     },
 }
-_readers = Pool("fetch-text", 2, lambda: None, lambda _: None)
+_counts = {"running": 0, "asked": 0, "failed": 0, "from_cache": 0}  # URLs
+_readers = Pool("fetch-text", TEXT_THREADS_MAX, lambda: None, lambda _: None)
 
 
 def fetch_tool(
@@ -88,6 +91,17 @@ class _Fetcher:
         self._text_chars_max = text_chars_max
         self._cache = cache
 
+    async def _get(self, url: str) -> Fetched:
+        _counts["running"] += 1
+        try:
+            return await self._web.get(url, installed_cache() if self._cache else None)
+        except ToolFailed:
+            _counts["failed"] += 1
+            raise
+        finally:
+            _counts["running"] -= 1
+            _counts["asked"] += 1
+
     async def fetch(self, urls: list[str], raw: bool = False) -> str:
         """Get one or several web pages (http or https) as readable text. With `raw`, HTML comes as its source."""
         if not 1 <= len(urls) <= URLS_MAX:
@@ -103,7 +117,8 @@ class _Fetcher:
         """One that fails says so in its place; the others still count."""
         async with places:
             try:
-                fetched = await self._web.get(url, installed_cache() if self._cache else None)
+                fetched = await self._get(url)
+                _counts["from_cache"] += fetched.cached
                 text = await _in_a_thread(fetched, raw)
             except ToolFailed as error:
                 return False, f"## {_shown(url)}\nFailed: {error}"
@@ -172,3 +187,15 @@ def _charset(fetched: Fetched) -> str:
     _, found, rest = head.partition(b"charset=")
     named = rest.lstrip(b"\"' ")[:20].decode("ascii", "replace") if found else ""
     return next((codec for name, codec in _CHARSETS.items() if named.startswith(name)), "utf-8")
+
+
+show(
+    "fetch",
+    lambda: {
+        **_counts,
+        "lookup_threads": lookup_threads(),
+        "lookup_threads_max": LOOKUPS_MAX,
+        "text_threads": _readers.thread_count,
+        "text_threads_max": TEXT_THREADS_MAX,
+    },
+)

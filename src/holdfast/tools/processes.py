@@ -24,11 +24,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core.records import Frozen
+from holdfast.errors import ToolFailed
 from holdfast.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
 from holdfast.ids import new_id
 from holdfast.tools.capture import Kept, Reader
 from holdfast.tools.context import Children, ToolContext
+from holdfast.tools.figures import show
 
+CHILDREN_MAX = 256  # of all tools of this process, at the same time
 CHILD_VARIABLE = "HOLDFAST_CHILD"
 FREE_S = 2.8  # after which nobody waits for the end of a child any more; it is still brought about
 LINGER_S = 0.25  # for what outlives its leader and still holds the output, such as a `tee`, to say its last
@@ -36,6 +39,7 @@ LOOK_CHUNK = 32  # processes looked at (27 µs each) before others get their tur
 INHERITED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 PATH_DEFAULT = "/usr/local/bin:/usr/bin:/bin"
 
+_children: "set[Child]" = set()  # that live, or may
 _endings: "set[asyncio.Task[None]]" = set()  # the loop itself keeps no task alive
 
 
@@ -78,6 +82,10 @@ class Child:
     def returncode(self) -> int | None:
         """As subprocess has it: minus the signal that ended it. Known after `end`."""
         return self._process.returncode
+
+    @property
+    def abandoned(self) -> bool:
+        return self._loop.is_closed()
 
     async def end(self) -> bool:
         """Nothing of it is left; False if the kernel keeps a process so long that it was not waited for. To be called
@@ -127,6 +135,7 @@ class Child:
             await asyncio.sleep(min(pause_s, max(0.0, kill_at - time.monotonic()) or pause_s))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
         self._process.wait()
+        _children.discard(self)
         if self._children is not None:
             self._children.remove(self.pid)
 
@@ -168,7 +177,11 @@ def start(
     stderr: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> Child:
-    """`env` is all of its environment but the marks; by default the minimal one. Raises OSError if it cannot be."""
+    """`env` is all of its environment but the marks; by default the minimal one. Raises OSError if it cannot be, and
+    ToolFailed if there are too many already.
+    """
+    if (running := running_children()) >= CHILDREN_MAX:
+        raise ToolFailed(f"{running} processes of tools are running, which is the limit: try again later.")
     mark = new_id("child")
     marks = {CHILD_VARIABLE: mark, **(children.environment if children is not None else {})}
     process = subprocess.Popen(
@@ -184,12 +197,20 @@ def start(
     try:
         if children is not None:
             children.add(process.pid)
-        return Child(process, mark, children)
+        child = Child(process, mark, children)
+        _children.add(child)
+        return child
     except BaseException:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
+
+
+def running_children() -> int:
+    """From any thread. Those of an event loop that is closed are the guard's: nobody else would end them any more."""
+    _children.difference_update([child for child in tuple(_children) if child.abandoned])
+    return len(_children)
 
 
 class Ended(Frozen):
@@ -249,3 +270,6 @@ def cause_of(returncode: int) -> str:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     hint = ", perhaps by the system for want of memory" if number == signal.SIGKILL else ""
     return f"a signal: {(signal.strsignal(number) or name).lower()} ({name}){hint}"
+
+
+show("children", lambda: {"running": running_children(), "running_max": CHILDREN_MAX, "ending": len(_endings)})

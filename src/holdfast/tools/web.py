@@ -41,6 +41,10 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _lookups = Pool("fetch-dns", LOOKUPS_MAX, lambda: None, lambda _: None)
 
 
+def lookup_threads() -> int:
+    return _lookups.thread_count
+
+
 class Limits(Frozen):
     bytes_max: int
     time_s: float

@@ -24,6 +24,7 @@ import msgspec
 from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError
 from holdfast.threads import Job, Pool
+from holdfast.tools.figures import show
 
 log = logging.getLogger("holdfast.fetch")
 
@@ -61,6 +62,8 @@ class WebCache(hishel.AsyncBaseStorage):
         self.path = path
         self._bytes_max = bytes_max
         self._entry_bytes_max = entry_bytes_max
+        self._bytes: int | None = None  # not counted yet
+        self._failures = 0
         _open(path).close()  # a path that cannot serve is said at once, to whoever installs it
         self._threads = Pool("web-cache", 1, lambda: _open(path), lambda connection: connection.close())
 
@@ -109,12 +112,18 @@ class WebCache(hishel.AsyncBaseStorage):
                 " (SELECT id, sum(bytes) OVER (ORDER BY used_at DESC, id) AS kept FROM entries) WHERE kept > ?)",
                 (self._bytes_max,),
             )
+        self._count(connection)
+
+    def _count(self, connection: apsw.Connection) -> None:
+        self._bytes = cast("int", connection.execute("SELECT coalesce(sum(bytes), 0) FROM entries").fetchall()[0][0])
 
     async def get_entries(self, key: str) -> list[hishel.Entry]:
         def look(connection: apsw.Connection) -> list[tuple[Any, ...]]:
             with connection:
                 rows = connection.execute("SELECT id, head, body FROM entries WHERE key = ?", (key,)).fetchall()
                 connection.execute("UPDATE entries SET used_at = ? WHERE key = ?", (time.time(), key))
+            if self._bytes is None:
+                self._count(connection)
             return rows
 
         found = []
@@ -151,6 +160,7 @@ class WebCache(hishel.AsyncBaseStorage):
                 return await job.future
         except (apsw.Error, OSError, RuntimeError, msgspec.MsgspecError) as error:  # TimeoutError is an OSError
             job.withdraw()
+            self._failures += 1
             log.warning(
                 "the web cache did not %s: %s", what, error, extra={"action": "web_cache_failed", "path": self.path}
             )
@@ -161,6 +171,15 @@ class WebCache(hishel.AsyncBaseStorage):
 
     async def close(self) -> None:
         """hishel's, when a transport is closed: ours are made for one request each, and the cache stays."""
+
+    def figures(self) -> dict[str, int | str | None]:
+        return {
+            "path": self.path,
+            "bytes": self._bytes,
+            "bytes_max": self._bytes_max,
+            "entry_bytes_max": self._entry_bytes_max,
+            "failures": self._failures,
+        }
 
     def stop(self) -> None:
         self._threads.stop()
@@ -256,3 +275,6 @@ def remove_cache() -> None:
 
 def installed_cache() -> WebCache | None:
     return _installed
+
+
+show("web_cache", lambda: _installed.figures() if _installed is not None else None)
