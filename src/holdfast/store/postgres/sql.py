@@ -73,7 +73,7 @@ LOCK_WITH_ANCESTORS = f"""
 WITH given AS MATERIALIZED (SELECT id, parent_id, root_id FROM chats WHERE id = %(id)s)
 SELECT {_columns(CHAT_COLUMNS, "chats")} FROM chats
 WHERE chats.id IN (SELECT root_id FROM given UNION SELECT parent_id FROM given UNION SELECT id FROM given)
-ORDER BY chats.depth FOR UPDATE OF chats
+ORDER BY chats.depth, chats.id = %(id)s FOR UPDATE OF chats
 """
 
 LOCK_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = %s FOR UPDATE"
