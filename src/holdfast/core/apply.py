@@ -465,10 +465,10 @@ class Draft:
             if call.state not in OPEN:
                 continue
             if call.state is CallState.STARTED and lost and call.replay is Replay.UNSAFE:
-                text = _unknown_text(call, self.limits)
+                text = _unknown_text(call)
                 self.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, text)
             else:
-                kind, content = _cancelled(call, why, self.limits)
+                kind, content = _cancelled(call, why)
                 self.answer_synthetically(call, CallEvent.CANCEL, kind, content)
 
     def settle(self) -> None:
@@ -523,22 +523,25 @@ def told_arguments(call: Call, limits: Limits) -> str:
     return call.excerpt if call.arguments is None else excerpt(call.arguments, limits.excerpt_chars_max)
 
 
-def _unknown_text(call: Call, limits: Limits) -> str:
-    """All that is known of it, in words that never change: they stay in the history, and in prompt caches."""
+def _unknown_text(call: Call) -> str:
+    """All that is known of it, in words that never change: they stay in the history, and in prompt caches.
+
+    The arguments are those that the model gave: what a hook made of them may hold a key that is not the model's.
+    """
     at = f" at {iso(call.started_at)}" if call.started_at is not None else ""
-    arguments = told_arguments(call, limits) or "{}"
+    changed = " (a hook changed them)" if call.arguments is not None else ""
     return (
-        f"Outcome unknown: {call.name} was started{at} with the arguments {arguments}, and its worker was lost "
-        "before it reported. It may or may not have taken effect. Verify before you try again."
+        f"Outcome unknown: {call.name} was started{at} with the arguments {call.excerpt or '{}'}{changed}, and its "
+        "worker was lost before it reported. It may or may not have taken effect. Verify before you try again."
     )
 
 
-def _cancelled(call: Call, why: str, limits: Limits) -> tuple[Synthetic, str]:
+def _cancelled(call: Call, why: str) -> tuple[Synthetic, str]:
     """What the model is told of a call that ends without an outcome. "Never ran" is said only where it is true."""
     if call.state is CallState.STARTED:
         return Synthetic.CANCELLED, f"Cancelled while it ran: {why}. It may have taken effect in part."
     if call.starts:
-        return Synthetic.UNKNOWN, f"{_unknown_text(call, limits)} Nothing more was done about it: {why}."
+        return Synthetic.UNKNOWN, f"{_unknown_text(call)} Nothing more was done about it: {why}."
     if call.state is CallState.EXTERNAL:
         return Synthetic.CANCELLED, f"Not answered: {why}."
     return Synthetic.CANCELLED, f"Never ran: {why}."
@@ -1171,9 +1174,7 @@ def _settle_lost_calls(draft: Draft) -> None:
             moved = draft.move(call, CallEvent.REVERT, started_at=None)
             draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=moved.state, detail="runs again"))
         elif call.on_unknown == "ask" and not stopping:
-            moved = draft.move(
-                call, CallEvent.DOUBT, external=External.QUESTION, question=_unknown_text(call, draft.limits)
-            )
+            moved = draft.move(call, CallEvent.DOUBT, external=External.QUESTION, question=_unknown_text(call))
             draft.tell(
                 journal.CallChanged(
                     call_id=call.id,
@@ -1184,7 +1185,7 @@ def _settle_lost_calls(draft: Draft) -> None:
                 )
             )
         else:
-            text = _unknown_text(call, draft.limits)
+            text = _unknown_text(call)
             draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, text)
     draft.settle()
 
