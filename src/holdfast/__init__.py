@@ -24,8 +24,14 @@ __all__ = [
     "ToolContext",
     "Veto",
     "__version__",
+    "agent_tools",
+    "ask_user",
+    "client_tool",
     "diagnostics",
+    "fetch_tool",
+    "file_tools",
     "shell_tool",
+    "sleep_until",
     "tool",
 ]
 
@@ -55,8 +61,14 @@ _HOMES: dict[str, str] = {
     "Tool": "holdfast.tools.base",
     "ToolContext": "holdfast.tools.context",
     "Veto": "holdfast.worker.hooks",
+    "agent_tools": "holdfast.tools.agents",
+    "ask_user": "holdfast.tools.outside",
+    "client_tool": "holdfast.tools.outside",
     "diagnostics": "holdfast.app",
+    "fetch_tool": "holdfast.tools.fetch",
+    "file_tools": "holdfast.tools.files",
     "shell_tool": "holdfast.tools.shell",
+    "sleep_until": "holdfast.tools.outside",
     "tool": "holdfast.tools.base",
 }
 
@@ -68,8 +80,12 @@ if TYPE_CHECKING:
     from holdfast.core.retry import RetryPolicy
     from holdfast.mcp_servers import McpServer
     from holdfast.store.base import StoreOptions
+    from holdfast.tools.agents import agent_tools
     from holdfast.tools.base import Tool, tool
     from holdfast.tools.context import ToolContext
+    from holdfast.tools.fetch import fetch_tool
+    from holdfast.tools.files import file_tools
+    from holdfast.tools.outside import ask_user, client_tool, sleep_until
     from holdfast.tools.shell import shell_tool
     from holdfast.tools.shell_policy import ShellPolicy
     from holdfast.worker.agents import Agent

@@ -33,6 +33,7 @@ def agents() -> list[Agent]:
                 )
             ],
         ),
+        Agent("looker", ScriptedModel([Call(name="look")], "Seen.", per="turn")),
         Agent("broken", ScriptedModel()),  # it has nothing to say, which is an error
     ]
 

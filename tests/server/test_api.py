@@ -123,6 +123,22 @@ async def test_a_clients_tool_is_answered_by_its_result_exactly_once(client: htt
     assert sum(text.startswith("sky") for text in await texts(client, chat_id)) == 1
 
 
+async def test_a_client_brings_its_own_tool_for_a_chat_and_for_a_turn(client: httpx.AsyncClient) -> None:
+    tool = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
+    chat_id = await created(client, "looker", "look", client_tools=[tool])
+    call_id = await waiting_call(client, chat_id)
+    (call,) = (await client.get(f"/api/chats/{chat_id}/calls")).json()["calls"]
+    assert (call["call_id"], call["kind"], call["name"]) == (call_id, "client", "look")
+    await client.post(f"/api/chats/{chat_id}/calls/{call_id}/result", json={"content": "a bird"})
+    await ended(client, chat_id)
+    assert "a bird" in await texts(client, chat_id)
+    plain = await created(client, "looker")
+    await client.post(f"/api/chats/{plain}/messages", json={"message": "look", "client_tools": [tool]})
+    assert await waiting_call(client, plain)
+    bad = await client.post("/api/chats", json={"agent": "looker", "client_tools": [{**tool, "name": "no good"}]})
+    assert (bad.status_code, "no good" in bad.json()["detail"]) == (400, True)
+
+
 async def test_a_failed_chat_says_why_and_can_be_tried_again(client: httpx.AsyncClient) -> None:
     chat_id = await created(client, "broken", "hello")
     chat = await ended(client, chat_id)

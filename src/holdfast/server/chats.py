@@ -116,6 +116,7 @@ async def create_chat(app: AppOf, given: views.NewChatGiven, key: KeyOf, request
         owner=given.owner,
         metadata=given.metadata,
         active_tools=given.active_tools,
+        client_tools=views.client_tools_of(given.client_tools),
         title=given.title,
         key=key,
     )
@@ -179,7 +180,9 @@ async def list_messages(
 async def send_message(chat: ChatOf, given: views.MessageGiven, key: KeyOf) -> Response:
     """`queue`: after what is going on. `steer`: into the running turn. `interrupt`: now."""
     content = views.message_of(given.message)
-    return _answered(await chat.send(content, given.mode, active_tools=given.active_tools, key=key))
+    client_tools = views.client_tools_of(given.client_tools)
+    answer = await chat.send(content, given.mode, active_tools=given.active_tools, client_tools=client_tools, key=key)
+    return _answered(answer)
 
 
 @router.post("/chats/{chat_id}/messages/{message_id}/edit", response_model=views.AnswerShown)
@@ -217,6 +220,13 @@ async def stop_chat(chat: ChatOf, key: KeyOf, given: views.StopGiven | None = No
 async def retry_chat(chat: ChatOf, key: KeyOf) -> Response:
     """Try a failed turn again."""
     return _answered(await chat.retry(key=key))
+
+
+@router.get("/chats/{chat_id}/calls", response_model=views.OpenCallList)
+async def list_open_calls(chat: ChatOf) -> Response:
+    """What people and clients have to answer, in this chat and in those of its sub-agents."""
+    await chat.snapshot()  # raises NotFound
+    return as_json({"calls": [views.open_call_of(call) for call in await chat.open_calls()]})
 
 
 @router.post("/chats/{chat_id}/calls/{call_id}/approve", response_model=views.AnswerShown)

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+from msgspec import Raw, json
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.core.records import (
@@ -9,6 +10,7 @@ from holdfast.core.records import (
     CallState,
     Cause,
     Chat,
+    ClientTool,
     External,
     File,
     Message,
@@ -20,7 +22,7 @@ from holdfast.core.records import (
     Text,
 )
 from holdfast.ids import new_id
-from holdfast.store.base import Answer, ChatLine
+from holdfast.store.base import Answer, ChatLine, OpenCall
 from holdfast.worker.agents import Agent
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
@@ -53,12 +55,26 @@ Content = Annotated[
 ]
 
 
+class ClientToolGiven(Given):
+    """A tool that the client runs: it reads the call in the events and posts the result."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    description: Annotated[str, Field(max_length=20_000)] = ""
+    parameters: dict[str, Any] = Field({"type": "object", "properties": {}}, description="a JSON schema")
+    expires_ms: Annotated[int | None, Field(ge=1, lt=1 << 53)] = 300_000
+    needs_approval: bool = False
+
+
+ClientTools = Annotated[list[ClientToolGiven], Field(max_length=128)]
+
+
 class NewChatGiven(Given):
     agent: Id
     message: Content | None = Field(None, description="with a message the chat starts to run")
     owner: Annotated[str, Field(max_length=200)] = ""
     metadata: dict[str, Any] = {}
     active_tools: Annotated[list[str] | None, Field(max_length=1000)] = None
+    client_tools: ClientTools = []
     title: Annotated[str | None, Field(max_length=200)] = None
 
 
@@ -66,6 +82,7 @@ class MessageGiven(Given):
     message: Content
     mode: SendMode = "queue"
     active_tools: Annotated[list[str] | None, Field(max_length=1000)] = None
+    client_tools: ClientTools = Field([], description="for the turn that this message begins")
 
 
 class EditGiven(Given):
@@ -121,6 +138,23 @@ class CallShown(Shown):
     child_id: str | None
     started_at: int | None
     expires_at: int | None
+
+
+class OpenCallShown(Shown):
+    """What a person or a client has to answer, in the chat that it names."""
+
+    chat_id: str
+    agent: str
+    call_id: str
+    name: str
+    kind: Literal["approval", "question", "client"]
+    question: str | None
+    arguments: str = Field(description="an excerpt")
+    expires_at: int | None
+
+
+class OpenCallList(Shown):
+    calls: list[OpenCallShown]
 
 
 class QueuedShown(Shown):
@@ -281,6 +315,23 @@ def agent_of(agent: Agent) -> dict[str, Any]:
 
 def _name_of(model: Any) -> str:
     return model if isinstance(model, str) else model.name
+
+
+def open_call_of(call: OpenCall) -> dict[str, Any]:
+    return {name: getattr(call, name) for name in OpenCallShown.model_fields}
+
+
+def client_tools_of(given: list[ClientToolGiven]) -> list[ClientTool]:
+    return [
+        ClientTool(
+            name=tool.name,
+            description=tool.description,
+            schema=Raw(json.encode(tool.parameters)),
+            expires_ms=tool.expires_ms,
+            needs_approval=tool.needs_approval,
+        )
+        for tool in given
+    ]
 
 
 def message_of(content: str | list[TextGiven | FileGiven]) -> str | Message:

@@ -294,6 +294,8 @@ def without_secrets(event: ev.Event, secrets: Secrets) -> ev.Event:
     match event:
         case ev.Outcome() | ev.Refuse():
             return replace(event, content=clean(event.content))
+        case ev.AskApproval() | ev.Delegate() if event.question is not None:
+            return replace(event, question=clean(event.question))
         case ev.Note():
             return replace(event, text=clean(event.text))
         case ev.AttemptLost():
