@@ -1,7 +1,8 @@
-"""A server that speaks OpenAI Chat Completions, as well or as badly as it is told to. Raw sockets, on loopback.
+"""A server that speaks as well or as badly as it is told to. Raw sockets, on loopback.
 
-What it does is plain data: each request gets the next `Reply`, the last one over and over. It runs in the test's own
-event loop, keeps what it was asked, and notices when a client hangs up.
+The words of Chat Completions are here, those of the other wires in `speakers`. What it does is plain data: each
+request gets the next `Reply`, the last one over and over. It runs in the test's own event loop, keeps what it was
+asked, and notices when a client hangs up.
 """
 
 import asyncio
@@ -22,9 +23,10 @@ SOON_S = 10.0
 
 
 class Data(Struct, frozen=True):
-    """One event: a JSON value, or the text after `data:`."""
+    """One event: a JSON value, or the text after `data:`; with a name, if the wire gives it one."""
 
     value: Any
+    name: str = ""
 
 
 class Bytes(Struct, frozen=True):
@@ -163,8 +165,12 @@ class ChatServer:
         return port
 
     @property
+    def root(self) -> str:
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
+
+    @property
     def url(self) -> str:
-        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}/v1"
+        return f"{self.root}/v1"
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 24, ssl=self._tls)
@@ -256,9 +262,8 @@ class _Sending:
 
     async def _step(self, step: Step) -> bool:
         match step:
-            case Data(value):
-                text = value if isinstance(value, str) else json.dumps(value)
-                self._body(f"data: {text}\n\n".encode())
+            case Data():
+                self._body(_event(step))
             case Bytes(raw):
                 self._body(raw)
             case Ping(every_s):
@@ -302,12 +307,12 @@ async def _read_request(reader: asyncio.StreamReader) -> Asked:
 
 def body_of(reply: Reply) -> bytes:
     """The body of a reply that has nothing but data in it: a recorded stream."""
-    pieces: Iterable[bytes] = (
-        step.raw if isinstance(step, Bytes) else f"data: {_text(step)}\n\n".encode() for step in reply.steps
-    )
+    pieces: Iterable[bytes] = (step.raw if isinstance(step, Bytes) else _event(step) for step in reply.steps)
     return b"".join(pieces)
 
 
-def _text(step: Step) -> str:
+def _event(step: Step) -> bytes:
     assert isinstance(step, Data)
-    return step.value if isinstance(step.value, str) else json.dumps(step.value)
+    text = step.value if isinstance(step.value, str) else json.dumps(step.value)
+    name = f"event: {step.name}\n" if step.name else ""
+    return f"{name}data: {text}\n\n".encode()

@@ -53,6 +53,14 @@ class Wire(Protocol):
     def decoder(self, who: str) -> Decoder: ...
 
 
+def _joined(base_url: str, path: str) -> str:
+    """Either may have a query."""
+    head, _, query = base_url.partition("?")
+    path, _, own = path.partition("?")
+    queries = "&".join(part for part in (own, query) if part)
+    return f"{head.rstrip('/')}{path}{'?' if queries else ''}{queries}"
+
+
 class HttpModel:
     """A `Model`. The transport is asked for when it is first needed, inside the event loop."""
 
@@ -68,8 +76,7 @@ class HttpModel:
         context_limit: int | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        head, mark, query = base_url.partition("?")
-        self._endpoint = Endpoint(f"{head.rstrip('/')}{wire.path}{mark}{query}")
+        self._endpoint = Endpoint(_joined(base_url, wire.path))
         self._name = name
         self._wire = wire
         self._transport = transport

@@ -5,15 +5,15 @@ reasoning, files outside of users' messages. Reading is lenient where servers ar
 chunk, calls without an index or an id, arguments as an object, content as a list of parts.
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from holdfast.core.records import File, Message, Role, Text, ToolCall, ToolResult
 from holdfast.errors import LostResult, ProviderError
+from holdfast.models import fragments
 from holdfast.models.base import (
     CallArguments,
     CallEnded,
@@ -29,6 +29,7 @@ from holdfast.models.base import (
     Usage,
 )
 from holdfast.models.failures import fields_of, provider_error
+from holdfast.models.mapping import decode_event, schema_of
 from holdfast.models.sse import Event
 
 PATH = "/chat/completions"
@@ -47,11 +48,7 @@ AMENDMENTS: Mapping[str, str | None] = {
 }
 AMENDABLE = frozenset(AMENDMENTS)
 
-FRAGMENT_BYTES_MAX = 32 << 20
-_ENTRY_BYTES = 500  # what an entry takes beside its text, roughly
-
-_json = msgspec.json.Encoder()
-_encode = _json.encode
+_encode = msgspec.json.Encoder().encode
 
 
 # --- the request -----------------------------------------------------------------------------------
@@ -95,7 +92,7 @@ def _settings(settings: Settings, max_tokens_as: str) -> dict[str, Any]:
         "tool_choice": _tool_choice(settings.tool_choice),
     }
     if (output := settings.output) is not None:
-        schema = {"name": output.name, "schema": _schema(output.schema), "strict": output.strict}
+        schema = {"name": output.name, "schema": schema_of(output.schema), "strict": output.strict}
         values["response_format"] = {"type": "json_schema", "json_schema": schema}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -107,53 +104,18 @@ def _tool_choice(choice: str | None) -> Any:
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": _schema(tool.schema)}
+    function = {"name": tool.name, "description": tool.description, "parameters": schema_of(tool.schema)}
     return {"type": "function", "function": function}
-
-
-def _schema(schema: Raw | Mapping[str, Any]) -> Any:
-    return schema if isinstance(schema, Raw) else dict(schema)
 
 
 _PLAIN = {role: b'{"role":"' + role.encode() + b'","content":' for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT)}
 
 
-class Fragments:
-    """Messages as JSON text, each made once: a chat sends its whole history again with every step.
+class Fragments(fragments.Fragments):
+    """The messages of this wire. Share one between its models: none of them says anything that others would not."""
 
-    Made anew, 1,000 messages took a third of a call's time. Bounded: when it is full it is emptied, and fills again
-    with what is in use. Share one between the models of this wire.
-    """
-
-    def __init__(self, bytes_max: int = FRAGMENT_BYTES_MAX) -> None:
-        self._known: dict[int, tuple[Message, bytes]] = {}  # by identity; the message stays, so its id stays its own
-        self.bytes_max = bytes_max
-        self.bytes = 0
-
-    def encode(self, messages: Iterable[Message], *, before: bytes = b"[", after: bytes = b"]") -> bytes:
-        known = self._known
-        fragments = []
-        for message in messages:
-            entry = known.get(id(message))
-            fragment = self._add(message) if entry is None else entry[1]
-            if fragment:
-                fragments.append(fragment)
-        if not fragments:
-            return before + after
-        fragments[0] = before + fragments[0]
-        fragments[-1] += after
-        return b",".join(fragments)
-
-    def _add(self, message: Message) -> bytes:
-        fragment = _encode_message(message)
-        size = 2 * len(fragment) + _ENTRY_BYTES  # the message has the text once more
-        if self.bytes + size > self.bytes_max:
-            self._known.clear()
-            self.bytes = 0
-        if size <= self.bytes_max:
-            self._known[id(message)] = (message, fragment)
-            self.bytes += size
-        return fragment
+    def __init__(self, bytes_max: int = fragments.FRAGMENT_BYTES_MAX) -> None:
+        super().__init__(_encode_message, bytes_max)
 
 
 def _encode_message(message: Message) -> bytes:
@@ -297,7 +259,7 @@ class Decoder:
         if event.data == b"[DONE]":
             self.done = True
             return []
-        chunk = self._decode(event.data)
+        chunk = decode_event(_chunk, event.data, self._who)
         if chunk.error is not None or event.name == b"error":
             raise provider_error(self._who, None, fields_of({"error": chunk.error}))
         parts: list[StreamPart] = []
@@ -320,17 +282,6 @@ class Decoder:
             reason = "tool_calls"  # some servers say "stop" whatever they did
         parts.append(Finished(reason=reason, provider_reason=self._reason))
         return parts
-
-    def _decode(self, data: bytes) -> _Chunk:
-        try:
-            return _chunk.decode(data)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            try:
-                # Half of a surrogate pair, escaped, is JSON to other parsers; some servers cut emoji in two.
-                return msgspec.convert(json.loads(data.decode("utf-8", "replace")), _Chunk)
-            except (ValueError, RecursionError):
-                shown = data[:200].decode("utf-8", "replace")
-                raise LostResult(f"{self._who} sent what is no chunk of a response: {error}: {shown}") from error
 
     def _read_choice(self, choice: _Choice, parts: list[StreamPart]) -> None:
         if choice.error is not None or choice.finish_reason == "error":
