@@ -31,6 +31,15 @@ Seconds = A[float, Meta(gt=0)]
 NotNegative = A[float, Meta(ge=0)]
 
 
+class ModelFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user says of a model. Prices are per million tokens, in any currency."""
+
+    context_limit: Count | None = None  # tokens of request and response together
+    input_price: NotNegative | None = None
+    output_price: NotNegative | None = None
+    cached_price: NotNegative | None = None  # of input that the provider had in its cache; None: as any input
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one process."""
 
@@ -65,6 +74,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     log_format: A[Literal["text", "json"], Meta(description="one line of text, or of JSON, per event")] = "text"
     traces: A[bool, Meta(description="OpenTelemetry spans, to wherever the SDK was told to send them")] = False
+
+    models: A[
+        dict[str, ModelFacts],
+        Meta(description='what you know of models, as tables: `[models."openai:gpt-5"]`, see docs/how-to/models.md'),
+    ] = {}
 
     @property
     def database_url(self) -> str:

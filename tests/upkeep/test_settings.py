@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from msgspec import Meta
+from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
 
 from holdfast.config import Config
@@ -20,7 +20,7 @@ def rows() -> list[tuple[str, str, str]]:
     for field in fields(Config):
         metas = [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta) and meta.description]
         assert metas, f"setting {field.name} has no description"
-        default = field.default
+        default = field.default if field.default_factory is NODEFAULT else field.default_factory()
         text = (
             str(default).lower()
             if isinstance(default, bool)
@@ -28,7 +28,7 @@ def rows() -> list[tuple[str, str, str]]:
             if isinstance(default, float)
             else str(default)
         )
-        found.append((field.name, f"`{text}`" if default not in ("", ()) else "", metas[-1].description or ""))
+        found.append((field.name, f"`{text}`" if default not in ("", (), {}) else "", metas[-1].description or ""))
     return found
 
 

@@ -73,6 +73,7 @@ class ErrorFields(Frozen):
     code: str = ""
     type: str = ""
     param: str = ""
+    retry_after: str = ""  # seconds; some say it in the body
 
 
 _BY_STATUS = MappingProxyType(
@@ -112,6 +113,10 @@ _BY_IDENTIFIER = MappingProxyType(
         "content_filter": Kind.REFUSED,
         "content_policy_violation": Kind.REFUSED,
         "responsibleaipolicyviolation": Kind.REFUSED,
+        "invalid_prompt": Kind.REFUSED,  # OpenAI Responses: flagged, whatever its name says
+        "image_content_policy_violation": Kind.REFUSED,
+        "bio_policy": Kind.REFUSED,
+        "misalignment_policy_violation": Kind.REFUSED,
         "model_not_found": Kind.NOT_FOUND,
         "not_found_error": Kind.NOT_FOUND,
         "invalid_api_key": Kind.AUTHENTICATION,
@@ -121,6 +126,7 @@ _BY_IDENTIFIER = MappingProxyType(
         "rate_limit_error": Kind.RATE_LIMIT,
         "resource_exhausted": Kind.RATE_LIMIT,
         "overloaded_error": Kind.OVERLOADED,
+        "server_is_overloaded": Kind.OVERLOADED,
         "engine_overloaded": Kind.OVERLOADED,
         "unavailable": Kind.OVERLOADED,
         "server_error": Kind.SERVER_ERROR,
@@ -141,12 +147,15 @@ _BY_WORDS = (
             "context length",
             "context window",
             "context size",
+            "exceed context limit",  # Anthropic: input and max_tokens together
+            "exceeds the maximum number of tokens",  # Gemini
             "prompt is too long",
             "input is too long",
             "too many tokens",
             "reduce the length of the messages",
         ),
     ),
+    (Kind.AUTHENTICATION, ("api key not valid",)),  # Gemini says 400
     (Kind.PAYMENT, ("credit balance is too low", "insufficient credits", "insufficient balance")),
     (Kind.REFUSED, ("content management policy", "content policy")),
     (Kind.OVERLOADED, ("overloaded",)),

@@ -34,7 +34,16 @@ def fields_of(decoded: Any) -> ErrorFields:
         code=_text(error.get("code")),
         type=_text(error.get("type") or error.get("status")),
         param=_text(error.get("param")),
+        retry_after=_retry_after(error.get("details")),
     )
+
+
+def _retry_after(details: Any) -> str:
+    """Google's RetryInfo: `"retryDelay": "34s"`."""
+    delays = (
+        [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+    )
+    return next((delay.removesuffix("s") for delay in delays if isinstance(delay, str)), "")
 
 
 def _text(value: Any) -> str:
@@ -63,7 +72,7 @@ def provider_error(
 ) -> ProviderError:
     """`amendable`: the parameters that the wire can send in another form, or leave out."""
     kind = classify(status, fields)
-    parameter = unsupported_parameter(fields) if kind is Kind.UNSUPPORTED_PARAMETER else None
+    named = (unsupported_parameter(fields), fields.param) if kind is Kind.UNSUPPORTED_PARAMETER else ()
     how = f"{who} answered {status}" if status is not None else f"{who} broke off with an error"
     names = " ".join(name for name in (fields.code, fields.type) if name and name != str(status))
     message = f"{how} ({kind}{f', {names}' if names else ''}): {fields.message or 'without a word'}"
@@ -71,7 +80,8 @@ def provider_error(
         message,
         code=kind,
         status=status,
-        retry_after_s=retry_after_s(headers or {}, now_s),
+        retry_after_s=retry_after_s(headers or {}, now_s)
+        or retry_after_s({"retry-after": fields.retry_after}, now_s),
         request_id=request_id,
-        parameter=parameter if parameter in amendable else None,
+        parameter=next((name for name in named if name in amendable), None),
     )

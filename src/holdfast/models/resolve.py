@@ -1,4 +1,4 @@
-"""From a name to a model: `openai:gpt-5`, `compatible:qwen3@http://localhost:8000/v1`, `scripted`.
+"""From a name to a model: `openai:gpt-5`, `anthropic:claude-sonnet-4-5`, `compatible:qwen3@http://localhost:8000/v1`.
 
 Nothing heavy is imported until a model that needs it is asked for. Keys come from the environment and from nowhere
 else; an error names the variable, never the key.
@@ -9,47 +9,39 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from holdfast.config import ModelFacts
 from holdfast.errors import ConfigError
 from holdfast.models.base import Model
+from holdfast.models.known import known_of
 from holdfast.models.scripted import ECHO, ScriptedModel, read_script
 
 if TYPE_CHECKING:
-    from holdfast.models.openai_chat import Fragments
+    from holdfast.models.fragments import Fragments
+    from holdfast.models.http import Wire
     from holdfast.models.transport import Transport
 
 OPENAI_URL = "https://api.openai.com/v1"
+ANTHROPIC_URL = "https://api.anthropic.com"
+GOOGLE_URL = "https://generativelanguage.googleapis.com"
+GOOGLE_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")  # the first counts if both are set, as in Google's own client
 
-# Tokens of request and response together, from the provider's own pages. A model that is not here has none.
-OPENAI_CONTEXT_LIMITS: Mapping[str, int] = {
-    "gpt-3.5-turbo": 16_385,
-    "gpt-4": 8_192,
-    "gpt-4-turbo": 128_000,
-    "gpt-4o": 128_000,
-    "gpt-4o-mini": 128_000,
-    "gpt-4.1": 1_047_576,
-    "gpt-4.1-mini": 1_047_576,
-    "gpt-4.1-nano": 1_047_576,
-    "gpt-5": 400_000,
-    "gpt-5-mini": 400_000,
-    "gpt-5-nano": 400_000,
-    "o1": 200_000,
-    "o3": 200_000,
-    "o3-mini": 200_000,
-    "o4-mini": 200_000,
-}
-_SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+_VERSION = re.compile(r"/v\d+[a-z0-9]*$")
 
 
 class Models:
-    """Makes models and keeps them: one per name. Owned by the app, which closes it."""
+    """Makes models and keeps them: one per name. Owned by the app, which closes it. `facts`: what the user says of
+    models, by name; it beats what holdfast knows."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, environ: Mapping[str, str] | None = None, facts: Mapping[str, ModelFacts] | None = None
+    ) -> None:
         self._environ = os.environ if environ is None else environ
+        self._facts = facts or {}
         self._models: dict[str, Model] = {}
         self._transport: Transport | None = None
-        self._fragments: Fragments | None = None
+        self._fragments: dict[tuple[str, str], Fragments] = {}
 
     def get(self, name: str) -> Model:
         """Raises `ConfigError` that says what is missing."""
@@ -61,8 +53,9 @@ class Models:
     def figures(self) -> dict[str, int]:
         """For /health."""
         figures = {} if self._transport is None else self._transport.figures()
-        if self._fragments is not None:
-            figures |= {"fragment_bytes": self._fragments.bytes, "fragment_bytes_max": self._fragments.bytes_max}
+        if kept := self._fragments.values():
+            figures["fragment_bytes"] = sum(each.bytes for each in kept)
+            figures["fragment_bytes_max"] = sum(each.bytes_max for each in kept)
         return figures
 
     async def aclose(self) -> None:
@@ -92,54 +85,101 @@ class Models:
         assert self._transport is not None
         return self._transport
 
-    def _http_model(
-        self, name: str, model: str, url: str, *, provider: str, key: str | None, max_tokens_as: str,
-        context_limit: int | None = None,
-    ) -> Model:  # fmt: skip
-        http, chat = import_module("holdfast.models.http"), import_module("holdfast.models.openai_chat")
-        if self._fragments is None:
-            self._fragments = chat.Fragments()
-        wire = chat.OpenAIChat(model, max_tokens_as=max_tokens_as, fragments=self._fragments)
-        made: Model = http.HttpModel(
-            name, wire, url, self.transport, provider=provider, key=key, context_limit=context_limit
-        )
+    # --- wires --------------------------------------------------------------------------------------------
+
+    def _chat(self, model: str, provider: str, max_tokens_as: str = "max_tokens") -> "Wire":
+        chat = import_module("holdfast.models.openai_chat")
+        kept = self._kept("openai_chat", "", chat.Fragments)  # nothing signed goes back, whoever is asked
+        wire: Wire = chat.OpenAIChat(model, max_tokens_as=max_tokens_as, fragments=kept)
+        return wire
+
+    def _responses(self, model: str, provider: str) -> "Wire":
+        responses = import_module("holdfast.models.openai_responses")
+        kept = self._kept("openai_responses", provider, lambda: responses.new_fragments(provider))
+        wire: Wire = responses.OpenAIResponses(model, provider=provider, fragments=kept)
+        return wire
+
+    def _messages(self, model: str, provider: str) -> "Wire":
+        anthropic = import_module("holdfast.models.anthropic")
+        kept = self._kept("anthropic", provider, lambda: anthropic.new_fragments(provider))
+        limit = known_of("anthropic", model).output
+        wire: Wire = anthropic.Anthropic(model, provider=provider, output_limit=limit, fragments=kept)
+        return wire
+
+    def _gemini(self, model: str, provider: str) -> "Wire":
+        gemini = import_module("holdfast.models.gemini")
+        kept = self._kept("gemini", provider, lambda: gemini.new_fragments(provider))
+        wire: Wire = gemini.Gemini(model, provider=provider, fragments=kept)
+        return wire
+
+    def _kept(self, wire: str, provider: str, make: Callable[[], "Fragments"]) -> "Fragments":
+        found = self._fragments.get((wire, provider))
+        if found is None:
+            found = self._fragments[wire, provider] = make()
+        return found
+
+    # --- providers ----------------------------------------------------------------------------------------
+
+    def _http_model(self, name: str, model: str, wire: "Wire", url: str, *, provider: str, key: str | None) -> Model:
+        http = import_module("holdfast.models.http")
+        said = self._facts.get(name)
+        limit = (said and said.context_limit) or known_of(provider, model).context
+        made: Model = http.HttpModel(name, wire, url, self.transport, provider=provider, key=key, context_limit=limit)
         return made
 
     def _openai(self, name: str, model: str) -> Model:
-        if not model:
-            raise ConfigError(f"model {name!r} lacks its name: {_FORMS['openai']}")
-        return self._http_model(
-            name,
-            model,
-            self._environ.get("OPENAI_BASE_URL") or OPENAI_URL,
-            provider="openai",
-            key=self._key("OPENAI_API_KEY", name),
-            max_tokens_as="max_completion_tokens",  # newer models refuse the other one
-            context_limit=OPENAI_CONTEXT_LIMITS.get(_SNAPSHOT.sub("", model)),
-        )
+        self._check(name, model)
+        return self._on_openai(name, model, self._responses(model, "openai"))
+
+    def _openai_chat(self, name: str, model: str) -> Model:
+        self._check(name, model)
+        # Newer models refuse the other one.
+        return self._on_openai(name, model, self._chat(model, "openai", max_tokens_as="max_completion_tokens"))
+
+    def _on_openai(self, name: str, model: str, wire: "Wire") -> Model:
+        url = self._environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        return self._http_model(name, model, wire, url, provider="openai", key=self._key(name, "OPENAI_API_KEY"))
+
+    def _anthropic(self, name: str, model: str) -> Model:
+        self._check(name, model)
+        url = versioned(self._environ.get("ANTHROPIC_BASE_URL") or ANTHROPIC_URL, "/v1")
+        key = self._key(name, "ANTHROPIC_API_KEY")
+        wire = self._messages(model, "anthropic")
+        return self._http_model(name, model, wire, url, provider="anthropic", key=key)
+
+    def _google(self, name: str, model: str) -> Model:
+        self._check(name, model)
+        url = versioned(self._environ.get("GOOGLE_GEMINI_BASE_URL") or GOOGLE_URL, "/v1beta")
+        key = self._key(name, *GOOGLE_KEYS)
+        return self._http_model(name, model, self._gemini(model, "google"), url, provider="google", key=key)
 
     def _compatible(self, name: str, rest: str) -> Model:
+        """Any server that speaks one of the wires."""
         model, _, url = rest.rpartition("@http")  # a model's name may hold an @ of its own
+        kind = name.partition(":")[0]
         if not model:
-            raise ConfigError(f"model {name!r} lacks its name or URL: {_FORMS['compatible']}")
-        url = f"http{url}"
-        endpoint = import_module("holdfast.models.transport").Endpoint(url)
+            raise ConfigError(f"model {name!r} lacks its name or URL: {_FORMS[kind]}")
+        endpoint = import_module("holdfast.models.transport").Endpoint(f"http{url}")
+        provider = f"compatible:{endpoint.authority}"
+        make, version = _COMPATIBLE[kind]
+        key = self._environ.get("COMPATIBLE_API_KEY") or None  # many need none
         return self._http_model(
-            name,
-            model,
-            url,
-            provider=f"compatible:{endpoint.authority}",
-            key=self._environ.get("COMPATIBLE_API_KEY") or None,  # many need none
-            max_tokens_as="max_tokens",
+            name, model, make(self, model, provider), versioned(f"http{url}", version), provider=provider, key=key
         )
 
     def _scripted(self, name: str, path: str) -> Model:
         return ScriptedModel(script=read_script(path) if path else ECHO, name=name)
 
-    def _key(self, variable: str, name: str) -> str:
+    def _check(self, name: str, model: str) -> None:
+        if not model:
+            raise ConfigError(f"model {name!r} lacks its name: {_FORMS[name.partition(':')[0]]}")
+
+    def _key(self, name: str, *variables: str) -> str:
+        """From the first of the variables that is set."""
+        variable = next((each for each in variables if self._environ.get(each, "").strip()), variables[0])
         key = self._environ.get(variable, "").strip()
         if not key:
-            raise ConfigError(f"model {name!r} needs a key: set the environment variable {variable}")
+            raise ConfigError(f"model {name!r} needs a key: set the environment variable {' or '.join(variables)}")
         if not key.isascii() or not key.isprintable():
             raise ConfigError(
                 f"the environment variable {variable} does not hold a key: it has characters no key has"
@@ -147,13 +187,37 @@ class Models:
         return key
 
 
+def versioned(url: str, version: str) -> str:
+    """A base URL with the version of the API in it: some people write it, some do not."""
+    head, mark, query = url.partition("?")
+    head = head.rstrip("/")
+    return f"{head}{'' if not version or _VERSION.search(head) else version}{mark}{query}"
+
+
+_COMPATIBLE: Mapping[str, tuple[Callable[[Models, str, str], Any], str]] = {
+    "compatible": (Models._chat, ""),
+    "compatible-responses": (Models._responses, ""),
+    "compatible-anthropic": (Models._messages, "/v1"),
+    "compatible-google": (Models._gemini, "/v1beta"),
+}
 _MAKERS: Mapping[str, Callable[[Models, str, str], Model]] = {
     "openai": Models._openai,
-    "compatible": Models._compatible,
+    "openai-chat": Models._openai_chat,
+    "openai-responses": Models._openai,
+    "anthropic": Models._anthropic,
+    "google": Models._google,
+    **dict.fromkeys(_COMPATIBLE, Models._compatible),
     "scripted": Models._scripted,
 }
 _FORMS = {
     "openai": "write openai:MODEL, such as openai:gpt-5",
-    "compatible": "write compatible:MODEL@URL, such as compatible:qwen3@http://localhost:8000/v1",
+    "openai-chat": "write openai-chat:MODEL, such as openai-chat:gpt-4o",
+    "openai-responses": "write openai-responses:MODEL, such as openai-responses:gpt-5",
+    "anthropic": "write anthropic:MODEL, such as anthropic:claude-sonnet-4-5",
+    "google": "write google:MODEL, such as google:gemini-2.5-pro",
+    **{
+        kind: f"write {kind}:MODEL@URL, such as {kind}:qwen3@http://localhost:8000{version or '/v1'}"
+        for kind, (_, version) in _COMPATIBLE.items()
+    },
     "scripted": "write scripted, or scripted:FILE for a script of your own",
 }
