@@ -11,12 +11,10 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from openai import AsyncOpenAI
-
-from bench.chat_completions import CHUNKS
 from bench.figures import Figures
+from bench.provider import CHUNKS
+from bench.sdks import SDKS, Sdk
 from holdfast.core.records import Message, Role, Text, ToolCall, ToolResult
 from holdfast.models.base import Request
 from holdfast.models.calls import Caller, Completed
@@ -24,12 +22,13 @@ from holdfast.models.resolve import Models
 
 ROUNDS = 10
 CALLS_IN_A_TURN = 4
+AIM_MS = 2.0
 
 
 @contextlib.contextmanager
 def _provider() -> Iterator[str]:
     root = Path(__file__).resolve().parents[1]
-    program = [sys.executable, "-m", "bench.chat_completions"]
+    program = [sys.executable, "-m", "bench.provider"]
     with subprocess.Popen(program, cwd=root, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -55,21 +54,6 @@ def _history(length: int) -> list[Message]:
     return messages[:length]
 
 
-def _as_the_sdk_wants_it(messages: list[Message]) -> list[Any]:
-    said: list[Any] = []
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, ToolResult):
-                said.append({"role": "tool", "tool_call_id": part.call_id, "content": part.content})
-            elif isinstance(part, ToolCall):
-                function = {"name": part.name, "arguments": part.arguments}
-                calls = [{"id": part.call_id, "type": "function", "function": function}]
-                said.append({"role": "assistant", "tool_calls": calls})
-            elif isinstance(part, Text):
-                said.append({"role": str(message.role), "content": part.text})
-    return said
-
-
 async def _loop_cpu(rounds: int, **variants: Callable[[], Awaitable[int]]) -> dict[str, float]:
     """Median milliseconds of the loop's thread, in turns of a few calls: the first one of a turn only warms up."""
     times: dict[str, list[float]] = {name: [] for name in variants}
@@ -85,39 +69,37 @@ async def _loop_cpu(rounds: int, **variants: Callable[[], Awaitable[int]]) -> di
     return {name: statistics.median(spent) * 1e3 for name, spent in times.items()}
 
 
+async def _one(made: Models, caller: Caller, sdk: type[Sdk], url: str, length: int) -> dict[str, float]:
+    model = made.get(f"{sdk.kind}:bench@{url}{sdk.version}")
+    history = _history(length)
+    request = Request(messages=history)
+    theirs = sdk(url, history)
+
+    async def ours() -> int:
+        done = await caller.call([model], request)
+        assert isinstance(done, Completed)
+        return done.message.text.count("word")
+
+    try:
+        return await _loop_cpu(ROUNDS, ours=ours, sdk=theirs.call)
+    finally:
+        await theirs.close()
+
+
 async def models(figures: Figures) -> None:
+    caller, made = Caller(), Models({})
     with _provider() as url:
-        caller, made = Caller(), Models({})
-        medians: dict[int, dict[str, float]] = {}
-        for length, path in ((2, "at-once"), (1_000, "at-once"), (2, "paced")):
-            model = made.get(f"compatible:bench@{url}/{path}/v1")
-            sdk = AsyncOpenAI(base_url=f"{url}/{path}/v1", api_key="none", max_retries=0)
-            history = _history(length)
-            theirs = _as_the_sdk_wants_it(history)
-
-            async def ours_calls(model: Any = model, request: Request = Request(messages=history)) -> int:  # noqa: B008
-                done = await caller.call([model], request)
-                assert isinstance(done, Completed)
-                return done.message.text.count("word")
-
-            async def sdk_calls(sdk: AsyncOpenAI = sdk, messages: list[Any] = theirs) -> int:
-                stream = await sdk.chat.completions.create(
-                    model="bench", messages=messages, stream=True, stream_options={"include_usage": True}
-                )
-                text = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
-                return "".join(text).count("word")
-
-            median = await _loop_cpu(ROUNDS, ours=ours_calls, sdk=sdk_calls)
-            note = f"OpenAI SDK: {median['sdk']:.1f} ms"
-            if path == "paced":
-                name = f"models: loop CPU of a call, {CHUNKS} chunks one by one"
-                figures.add(name, median["ours"], "ms", note=note)
-            else:
-                medians[length] = median
-                name = f"models: loop CPU of a call, {CHUNKS} chunks, {length:,} messages"
-                figures.add(name, median["ours"], "ms", at_most=2.0 if length == 1_000 else None, note=note)
-            await sdk.close()
-        ratio = medians[1_000]["ours"] / medians[2]["ours"]
-        sdk_ratio = medians[1_000]["sdk"] / medians[2]["sdk"]
-        figures.add("models: 1,000 messages / 2", ratio, "×", note=f"OpenAI SDK: {sdk_ratio:.1f} ×")
+        for sdk in SDKS:
+            medians: dict[int, dict[str, float]] = {}
+            for length in (2, 1_000):
+                median = medians[length] = await _one(made, caller, sdk, f"{url}/at-once", length)
+                name = f"models: {sdk.wire}, loop CPU of a call, {CHUNKS} chunks, {length:,} messages"
+                note = f"{sdk.name}: {median['sdk']:.1f} ms"
+                figures.add(name, median["ours"], "ms", at_most=AIM_MS if length == 1_000 else None, note=note)
+            ratio, sdk_ratio = (medians[1_000][who] / medians[2][who] for who in ("ours", "sdk"))
+            note = f"{sdk.name}: {sdk_ratio:.1f} ×"
+            figures.add(f"models: {sdk.wire}, 1,000 messages / 2", ratio, "×", note=note)
+        median = await _one(made, caller, SDKS[0], f"{url}/paced", 2)
+        note = f"{SDKS[0].name}: {median['sdk']:.1f} ms"
+        figures.add(f"models: loop CPU of a call, {CHUNKS} chunks one by one", median["ours"], "ms", note=note)
         await made.aclose()

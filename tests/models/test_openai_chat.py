@@ -590,7 +590,17 @@ def test_an_error_in_the_stream_is_raised_with_its_kind(value: Any, code: str) -
 
 
 @pytest.mark.parametrize(
-    "data", [b"{", b"not json", b"[1]", b'"x"', b'{"choices": 7}', b'{"choices": [7]}', b"\xff\xfe"]
+    "data",
+    [
+        b"{",
+        b"not json",
+        b"[1]",
+        b'"x"',
+        b'{"choices": 7}',
+        b'{"choices": [7]}',
+        b"\xff\xfe",
+        b'{"choices":[{"delta":{"tool_calls":[{"index":[],"function":{"name":"t"}}]}}]}',
+    ],
 )
 def test_what_is_no_chunk_loses_the_result(data: bytes) -> None:
     with pytest.raises(LostResult, match="no chunk of a response"):

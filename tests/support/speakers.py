@@ -30,9 +30,9 @@ class Call(Struct, frozen=True):
 class Speaker(Protocol):
     """One response is `begin`, then any of the middle ones in order, then `end`. Blocks are numbered by `at`."""
 
-    kind: str  # what stands before the colon in a model's name
+    kind: ClassVar[str]  # what stands before the colon in a model's name
     reasons: ClassVar[dict[str, str]]  # our reason: the provider's
-    signs: bool  # reasoning comes with a signature
+    signs: ClassVar[bool]  # reasoning comes with a signature
 
     def begin(self) -> tuple[Step, ...]: ...
     def text(self, *words: str, at: int = 0) -> tuple[Step, ...]: ...
@@ -53,14 +53,14 @@ INPUT, CACHED, OUTPUT, THOUGHT = 7, 2, 3, 1
 
 
 class Chat:
-    kind = "compatible"
+    kind: ClassVar[str] = "compatible"
     reasons: ClassVar[dict[str, str]] = {
         "stop": "stop",
         "length": "length",
         "tool_calls": "tool_calls",
         "refused": "content_filter",
     }
-    signs = False
+    signs: ClassVar[bool] = False
 
     def begin(self) -> tuple[Step, ...]:
         return (chunk({"role": "assistant", "content": ""}),)
@@ -96,14 +96,14 @@ class Chat:
 
 
 class Responses:
-    kind = "compatible-responses"
+    kind: ClassVar[str] = "compatible-responses"
     reasons: ClassVar[dict[str, str]] = {
         "stop": "completed",
         "length": "max_output_tokens",
         "tool_calls": "completed",
         "refused": "content_filter",
     }
-    signs = True
+    signs: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._n = 0
@@ -223,14 +223,14 @@ class Responses:
 
 
 class Anthropic:
-    kind = "compatible-anthropic"
+    kind: ClassVar[str] = "compatible-anthropic"
     reasons: ClassVar[dict[str, str]] = {
         "stop": "end_turn",
         "length": "max_tokens",
         "tool_calls": "tool_use",
         "refused": "refusal",
     }
-    signs = True
+    signs: ClassVar[bool] = True
 
     def _data(self, type: str, **fields: Any) -> Data:
         return Data({"type": type, **fields}, type)
@@ -295,14 +295,14 @@ class Anthropic:
 
 
 class Gemini:
-    kind = "compatible-google"
+    kind: ClassVar[str] = "compatible-google"
     reasons: ClassVar[dict[str, str]] = {
         "stop": "STOP",
         "length": "MAX_TOKENS",
         "tool_calls": "STOP",
         "refused": "SAFETY",
     }
-    signs = True
+    signs: ClassVar[bool] = True
 
     def _parts(self, *parts: dict[str, Any], finish: str | None = None) -> Data:
         content = {"parts": list(parts), "role": "model"}

@@ -42,7 +42,7 @@ from holdfast.models.mapping import (
     not_in_a_message,
     schema_of,
 )
-from holdfast.models.sides import split_system, take_turns
+from holdfast.models.sides import Turns, marked, split_system
 from holdfast.models.sse import Event
 
 PATH = "/messages"
@@ -59,8 +59,7 @@ _BUDGETED = ("claude-3", "claude-sonnet-4-0", "claude-sonnet-4-2", "claude-sonne
 # Claude models that still take a temperature; those of other makers do.
 _SAMPLED = (*_BUDGETED, "claude-sonnet-4", "claude-opus-4-6")
 
-_MARK = b',"cache_control":{"type":"ephemeral"}}'
-_OPENINGS = {False: b'{"role":"user","content":[', True: b'{"role":"assistant","content":['}
+_MARK = b',"cache_control":{"type":"ephemeral"}'
 
 
 # --- the request -----------------------------------------------------------------------------------
@@ -80,19 +79,10 @@ def encode_request(model: str, request: Request, *, known: Fragments, output_lim
         body.pop(name, None)
     pieces = [encode(body)[:-1]]
     if blocks := [block for block in map(_encode_system, system) if block]:
-        pieces.append(b',"system":[' + _marked(b",".join(blocks)) + b"]")
-    pieces.append(b',"messages":[')
-    turns, by_model = take_turns(known, messages)
-    turns[-2:] = [_marked(turn) for turn in turns[-2:]]
-    for n, (turn, models) in enumerate(zip(turns, by_model, strict=True)):
-        pieces += (b"," if n else b"", _OPENINGS[models], turn, b"]}")
-    pieces.append(b"]}")
-    return b"".join(pieces)
-
-
-def _marked(blocks: bytes) -> bytes:
-    """With a mark on the last block."""
-    return blocks[:-1] + _MARK
+        pieces.append(b',"system":[' + marked(b",".join(blocks), _MARK) + b"]")
+    turns = Turns(known, messages, users=b'{"role":"user","content":[', models=b'{"role":"assistant","content":[')
+    turns.mark_last_two(_MARK)
+    return b"".join([*pieces, b',"messages":[', *turns.pieces, b"]}"])
 
 
 def _settings(model: str, settings: Settings, output_limit: int | None) -> dict[str, Any]:
@@ -241,7 +231,7 @@ _signature = msgspec.json.Decoder(_Signature)
 
 
 class _Block(Struct, gc=False):
-    type: Any = None
+    type: str | None = None
     text: Any = None
     thinking: Any = None
     signature: Any = None
@@ -252,7 +242,7 @@ class _Block(Struct, gc=False):
 
 
 class _Delta(Struct, gc=False):
-    type: Any = None
+    type: str | None = None
     text: Any = None
     partial_json: Any = None
     thinking: Any = None
@@ -277,8 +267,8 @@ class _Message(Struct, gc=False):
 
 
 class _Event(Struct, gc=False):
-    type: Any = None
-    index: Any = None
+    type: str | None = None
+    index: int | str | None = None
     delta: _Delta | None = None
     content_block: _Block | None = None
     message: _Message | str | None = None

@@ -41,7 +41,7 @@ from holdfast.models.mapping import (
     not_in_a_message,
     schema_of,
 )
-from holdfast.models.sides import split_system, take_turns
+from holdfast.models.sides import Turns, split_system
 from holdfast.models.sse import Event
 
 AMENDABLE = frozenset({f"generationConfig.{name}" for name in ("temperature", "topP", "seed", "thinkingConfig")})
@@ -53,8 +53,6 @@ _BUDGETED = ("gemini-1", "gemini-2")
 
 # The first call of a message must be signed. This stands in where another provider made the call, as documented.
 UNSIGNED = base64.b64encode(b"skip_thought_signature_validator")
-
-_OPENINGS = {False: b'{"role":"user","parts":[', True: b'{"role":"model","parts":['}
 
 
 # --- the request -----------------------------------------------------------------------------------
@@ -74,11 +72,8 @@ def encode_request(model: str, request: Request, *, known: Fragments) -> bytes:
     body.pop("contents", None)
     if texts := [part.text for message in system for part in message.parts if isinstance(part, Text) and part.text]:
         body["systemInstruction"] = {"parts": [{"text": text} for text in texts]}
-    pieces = [encode(body)[:-1], b"," if body else b"", b'"contents":[']
-    for n, (turn, models) in enumerate(zip(*take_turns(known, messages), strict=True)):
-        pieces += (b"," if n else b"", _OPENINGS[models], turn, b"]}")
-    pieces.append(b"]}")
-    return b"".join(pieces)
+    turns = Turns(known, messages, users=b'{"role":"user","parts":[', models=b'{"role":"model","parts":[')
+    return b"".join([encode(body)[:-1], b',"contents":[' if body else b'"contents":[', *turns.pieces, b"]}"])
 
 
 def _settings(model: str, settings: Settings) -> dict[str, Any]:
@@ -210,9 +205,9 @@ class _Content(Struct, gc=False):
 
 class _Candidate(Struct, gc=False):
     content: _Content | None = None
-    finishReason: Any = None
+    finishReason: str | None = None
     finishMessage: Any = None
-    index: Any = None
+    index: int | str | None = None
 
 
 class _Usage(Struct, gc=False):

@@ -179,7 +179,7 @@ class _Function(Struct, gc=False):
 
 
 class _Call(Struct, gc=False):
-    index: Any = None
+    index: int | str | None = None
     id: Any = None
     function: _Function | None = None
 

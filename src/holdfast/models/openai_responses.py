@@ -204,13 +204,13 @@ _signature = msgspec.json.Decoder(_Signature)
 
 
 class _Piece(Struct, gc=False):
-    type: Any = None
+    type: str | None = None
     text: Any = None
     refusal: Any = None
 
 
 class _Item(Struct, gc=False):
-    type: Any = None
+    type: str | None = None
     id: Any = None
     call_id: Any = None
     name: Any = None
@@ -245,9 +245,9 @@ class _Response(Struct, gc=False):
 
 
 class _Event(Struct, gc=False):
-    type: Any = None
+    type: str | None = None
     delta: Any = None
-    output_index: Any = None
+    output_index: int | str | None = None
     summary_index: Any = None
     item: _Item | None = None
     arguments: Any = None
