@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.figures import Figures
 from bench.provider import CHUNKS
-from bench.sdks import SDKS, Sdk
+from bench.sdks import SDKS, Bridged, Sdk
 from holdfast.core.records import Message, Role, Text, ToolCall, ToolResult
 from holdfast.models.base import Request
 from holdfast.models.calls import Caller, Completed
@@ -99,6 +99,10 @@ async def models(figures: Figures) -> None:
             ratio, sdk_ratio = (medians[1_000][who] / medians[2][who] for who in ("ours", "sdk"))
             note = f"{sdk.name}: {sdk_ratio:.1f} ×"
             figures.add(f"models: {sdk.wire}, 1,000 messages / 2", ratio, "×", note=note)
+        for length in (2, 1_000):
+            median = await _one(made, caller, Bridged, f"{url}/at-once", length)
+            name = f"models: {Bridged.wire}, loop CPU of a call, {CHUNKS} chunks, {length:,} messages"
+            figures.add(name, median["sdk"], "ms", note=f"our own wire: {median['ours']:.1f} ms")
         median = await _one(made, caller, SDKS[0], f"{url}/paced", 2)
         note = f"{SDKS[0].name}: {median['sdk']:.1f} ms"
         figures.add(f"models: loop CPU of a call, {CHUNKS} chunks one by one", median["ours"], "ms", note=note)

@@ -7,8 +7,13 @@ from anthropic import AsyncAnthropic
 from google import genai
 from google.genai import types as google
 from openai import AsyncOpenAI
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from holdfast.core.records import Message, Part, Role, Text, ToolCall, ToolResult
+from holdfast.models.base import Request
+from holdfast.models.bridge import PydanticAI
+from holdfast.models.calls import Caller, Completed
 
 
 class Sdk(Protocol):
@@ -157,6 +162,29 @@ class Gemini:
     async def close(self) -> None:
         await self._client.aio.aclose()
         self._client.close()
+
+
+class Bridged:
+    """pydantic-ai on the OpenAI SDK, through our bridge."""
+
+    name: ClassVar[str] = "through pydantic-ai"
+    wire: ClassVar[str] = "bridge to pydantic-ai"
+    kind: ClassVar[str] = "compatible"
+    version: ClassVar[str] = "/v1"
+
+    def __init__(self, url: str, history: list[Message]) -> None:
+        provider = OpenAIProvider(base_url=f"{url}/v1", api_key="none")
+        self._model = PydanticAI(OpenAIChatModel("bench", provider=provider))
+        self._request = Request(messages=history)
+        self._caller = Caller()
+
+    async def call(self) -> int:
+        done = await self._caller.call([self._model], self._request)
+        assert isinstance(done, Completed)
+        return done.message.text.count("word")
+
+    async def close(self) -> None:
+        await self._model.aclose()
 
 
 SDKS: tuple[type[Sdk], ...] = (OpenAIChat, OpenAIResponses, Anthropic, Gemini)

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import ModelFacts
@@ -63,6 +64,9 @@ class Models:
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()
+        for model in self._models.values():
+            if (close := getattr(model, "aclose", None)) is not None:  # one that has connections of its own
+                await close()
 
     def _make(self, name: str) -> Model:
         provider, colon, rest = name.partition(":")
@@ -167,6 +171,13 @@ class Models:
             name, model, make(self, model, provider), versioned(f"http{url}", version), provider=provider, key=key
         )
 
+    def _pydantic_ai(self, name: str, rest: str) -> Model:
+        self._check(name, rest)
+        if find_spec("pydantic_ai") is None:
+            raise ConfigError(f"model {name!r} needs pydantic-ai: pip install 'holdfast[pydantic-ai]'")
+        made: Model = import_module("holdfast.models.bridge").made(name, rest)
+        return made
+
     def _scripted(self, name: str, path: str) -> Model:
         return ScriptedModel(script=read_script(path) if path else ECHO, name=name)
 
@@ -207,6 +218,7 @@ _MAKERS: Mapping[str, Callable[[Models, str, str], Model]] = {
     "anthropic": Models._anthropic,
     "google": Models._google,
     **dict.fromkeys(_COMPATIBLE, Models._compatible),
+    "pydantic-ai": Models._pydantic_ai,
     "scripted": Models._scripted,
 }
 _FORMS = {
@@ -219,5 +231,6 @@ _FORMS = {
         kind: f"write {kind}:MODEL@URL, such as {kind}:qwen3@http://localhost:8000{version or '/v1'}"
         for kind, (_, version) in _COMPATIBLE.items()
     },
+    "pydantic-ai": "write pydantic-ai:PROVIDER:MODEL, such as pydantic-ai:groq:llama-3.3-70b-versatile",
     "scripted": "write scripted, or scripted:FILE for a script of your own",
 }
