@@ -66,6 +66,7 @@ class App:
         for agent in agents:
             if agent.name in self.agents:
                 raise ConfigError(f"two agents are named {agent.name!r}: give one of them another name")
+            agent.check_prices(config.models)
             self.agents[agent.name] = agent
         self._serve(config.mcp)
         url = url or config.database_url
@@ -74,7 +75,7 @@ class App:
         self._hide_keys_of_servers()
         self.store: Store = open_store(url, options or _store_options(config))
         self.caller = caller or Caller()
-        self.models = Models()
+        self.models = Models(facts=config.models)
         self.workers: list[Worker] = []  # those that run in this process
         self.loop: asyncio.AbstractEventLoop | None = None  # while it is open
         self._plugins = () if config.no_plugins else load_plugins(config.plugins)

@@ -81,3 +81,19 @@ def test_variables_of_the_tests_and_of_the_runtime_itself_are_no_settings() -> N
 def test_without_a_database_it_is_a_file_in_home() -> None:
     assert load_config(environ={"HOLDFAST_HOME": "/data"}).database_url == "sqlite:////data/holdfast.db"
     assert load_config(environ={"HOLDFAST_DATABASE": "postgresql://h/d"}).database_url == "postgresql://h/d"
+
+
+def test_what_a_user_knows_of_models_are_tables_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text('[models."openai:gpt-5"]\ncontext_limit = 400_000\ninput_price = 1.25\noutput_price = 10\n')
+    facts = load_config(file, {}).models["openai:gpt-5"]
+    assert (facts.context_limit, facts.input_price, facts.output_price, facts.cached_price) == (
+        400_000,
+        1.25,
+        10,
+        None,
+    )
+    for wrong in ("context_limit = 0", "input_price = -1", "price = 3"):
+        file.write_text(f'[models."openai:gpt-5"]\n{wrong}\n')
+        with pytest.raises(ConfigError, match="models does not fit"):
+            load_config(file, {})

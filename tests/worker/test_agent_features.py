@@ -3,19 +3,21 @@
 import asyncio
 import threading
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from holdfast.app import App, Chat
+from holdfast.config import ModelFacts
 from holdfast.core.codec import decode_entry
 from holdfast.core.decide import Budget
 from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, MessageAdded, Noted, TurnEnded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
 from holdfast.errors import ConfigError, OutputInvalid, RefusedError, TurnFailed
-from holdfast.models.base import Request
+from holdfast.models.base import Request, Usage
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Count, Cut, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
@@ -119,15 +121,26 @@ async def test_cost_is_durable_and_a_cost_budget_ends_the_turn_after_a_handover(
     assert len(model.requests) == 1
 
 
-def test_a_cost_budget_without_a_price_for_every_model_is_refused() -> None:
+PRICED = {"openai:gpt-5": Price(input=1, output=1)}
+
+
+def test_a_cost_budget_without_a_price_for_every_model_is_refused(tmp_path: Path) -> None:
+    agent = Agent("a", "openai:gpt-5", fallbacks=["openai:x"], prices=PRICED, budget=Budget(cost=1))
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    with pytest.raises(ConfigError, match=r"needs a price for every model; give prices={'openai:x': Price"):
+        App(url, agents=[agent])
+    half = {"openai:x": ModelFacts(input_price=2.0)}
     with pytest.raises(ConfigError, match="needs a price for every model"):
-        Agent(
-            "a",
-            "openai:gpt-5",
-            fallbacks=["openai:x"],
-            prices={"openai:gpt-5": Price(input=1, output=1)},
-            budget=Budget(cost=1),
-        )
+        App(url, agents=[agent], models=half)
+    App(url, agents=[agent], models={"openai:x": ModelFacts(input_price=2.0, output_price=3.0)})
+
+
+def test_what_was_cached_has_a_price_of_its_own_and_an_agents_price_beats_the_settings() -> None:
+    facts = {"m": ModelFacts(input_price=10.0, output_price=20.0, cached_price=1.0), "n": ModelFacts(input_price=1.0)}
+    usage = Usage(input_tokens=1_000_000, output_tokens=500_000, cached_tokens=400_000)
+    assert Agent("a", "m").cost_of("m", usage, facts) == pytest.approx(6.0 + 0.4 + 10.0)
+    assert Agent("a", "m", prices={"m": Price(input=1, output=0)}).cost_of("m", usage, facts) == pytest.approx(1.0)
+    assert Agent("a", "m").cost_of("n", usage, facts) == 0.0
 
 
 async def test_a_failed_attempt_is_recorded_with_provider_model_status_and_delay(store_url: str) -> None:

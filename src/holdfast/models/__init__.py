@@ -5,7 +5,7 @@
 | know what a model is | `base` |
 | call one, with retries and fallbacks | `calls`, with `providers` for what all chats share |
 | get one from its name | `resolve` |
-| add a wire | a pure module like `openai_chat`; `http` and `transport` do the rest |
+| add a wire | a pure module like `anthropic`; `http` and `transport` do the rest |
 | play one in a test | `scripted` |
 
 What a failure is, and what follows from it, is decided in `core/retry`.

@@ -39,7 +39,7 @@ class Models:
         self, environ: Mapping[str, str] | None = None, facts: Mapping[str, ModelFacts] | None = None
     ) -> None:
         self._environ = os.environ if environ is None else environ
-        self._facts = facts or {}
+        self.facts = facts or {}
         self._models: dict[str, Model] = {}
         self._transport: Transport | None = None
         self._fragments: dict[tuple[str, str], Fragments] = {}
@@ -126,7 +126,7 @@ class Models:
 
     def _http_model(self, name: str, model: str, wire: "Wire", url: str, *, provider: str, key: str | None) -> Model:
         http = import_module("holdfast.models.http")
-        said = self._facts.get(name)
+        said = self.facts.get(name)
         limit = (said and said.context_limit) or known_of(provider, model).context
         made: Model = http.HttpModel(name, wire, url, self.transport, provider=provider, key=key, context_limit=limit)
         return made

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from holdfast.config import ModelFacts
 from holdfast.core.deadlines import MODEL_DEADLINES, ModelDeadlines
 from holdfast.core.decide import Budget
 from holdfast.core.records import ClientTool, Frozen
@@ -79,13 +80,6 @@ class Agent:
     def _check(self) -> None:
         self._check_servers()
         self.check_tools(self.active_tools)
-        if self.budget.cost is not None:
-            unpriced = [name for name in map(_name, (self.model, *self.fallbacks)) if name not in self.prices]
-            if unpriced:
-                raise ConfigError(
-                    f"agent {self.name!r}: a cost budget needs a price for every model; "
-                    f"give prices={{{unpriced[0]!r}: Price(…)}}"
-                )
         if self.context_limit is not None and self.context_limit < 1:
             raise ConfigError(f"agent {self.name!r}: context_limit must be at least 1, it is {self.context_limit}")
         if self.parallel_calls_max < 1:
@@ -146,12 +140,32 @@ class Agent:
                 )
         return tuple(client for client in declared if client is not None)
 
-    def cost_of(self, model: str, usage: Usage | None) -> float:
+    def check_prices(self, facts: Mapping[str, ModelFacts]) -> None:
+        """Raises ConfigError for a cost budget where a model has no price, neither here nor in the settings."""
+        for name in map(_name, (self.model, *self.fallbacks) if self.budget.cost is not None else ()):
+            if self.price_of(name, facts) is None:
+                raise ConfigError(
+                    f"agent {self.name!r}: a cost budget needs a price for every model; give "
+                    f'prices={{{name!r}: Price(…)}}, or [models."{name}"] with input_price and output_price in '
+                    "holdfast.toml"
+                )
+
+    def price_of(self, model: str, facts: Mapping[str, ModelFacts]) -> "Price | None":
+        if (price := self.prices.get(model)) is not None:
+            return price
+        said = facts.get(model)
+        if said is None or said.input_price is None or said.output_price is None:
+            return None
+        return Price(input=said.input_price, output=said.output_price, cached=said.cached_price)
+
+    def cost_of(self, model: str, usage: Usage | None, facts: Mapping[str, ModelFacts]) -> float:
         """In the currency of its prices; 0 where a price is not known."""
-        price = self.prices.get(model)
+        price = self.price_of(model, facts)
         if price is None or usage is None:
             return 0.0
-        return (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
+        cached = price.input if price.cached is None else price.cached
+        fresh = usage.input_tokens - usage.cached_tokens
+        return (fresh * price.input + usage.cached_tokens * cached + usage.output_tokens * price.output) / 1e6
 
     @cached_property
     def fingerprint(self) -> str:
@@ -179,6 +193,7 @@ class Price(Frozen):
 
     input: float
     output: float
+    cached: float | None = None  # of input that the provider had in its cache; None: as any input
 
 
 def tool_specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:

@@ -121,7 +121,7 @@ class Asking:
             attempt=attempt,
             plans=self._plans(message, tools),
             tokens=_tokens(outcome.usage),
-            cost=grip.agent.cost_of(message.model or "", outcome.usage),
+            cost=grip.agent.cost_of(message.model or "", outcome.usage, grip.shared.models.facts),
         )
         try:
             if message.calls:
@@ -271,7 +271,7 @@ class _Watcher(Observer):
             next_model=failed.next_model,
             duration_ms=failed.duration_ms,
             tokens=_tokens(failed.usage),
-            cost=grip.agent.cost_of(failed.model, failed.usage),
+            cost=grip.agent.cost_of(failed.model, failed.usage, grip.shared.models.facts),
         )
         self.attempt = 0
         try:
