@@ -180,6 +180,17 @@ def test_half_a_name_is_an_error_that_shows_a_whole_one(name: str, words: str) -
         Models({"OPENAI_API_KEY": KEY}).get(name)
 
 
+@pytest.mark.parametrize("kind", ["compatible-responses", "compatible-anthropic", "compatible-google"])
+def test_what_is_kept_of_messages_is_shared_within_a_provider_and_never_between_two(kind: str) -> None:
+    """One provider's text holds its signatures, which are nobody else's business."""
+    models = Models({})
+    one, same, other = (models.get(f"{kind}:{name}") for name in ("a@http://h", "b@http://h", "a@http://g"))
+    kept = [model._wire._fragments for model in (one, same, other)]  # type: ignore[attr-defined]
+    assert kept[0] is kept[1]
+    assert kept[0] is not kept[2]
+    assert models.figures()["fragment_bytes_max"] == 2 * kept[0].bytes_max
+
+
 def test_looking_for_a_model_loads_no_http_client_until_it_needs_one() -> None:
     program = (
         "import sys; from holdfast.models.resolve import Models; Models({}).get('scripted'); "
