@@ -3,7 +3,7 @@
     python -I -S guard_process.py MARK WORKER_PID HARD_LIMIT_S
 
 `worker/guard.py` starts it, one per worker. It imports nothing of holdfast, so that it is up in 20 ms; it stands at
-the bottom of holdfast because `tools/processes.py` looks at processes, and proves whose they are, with the same eyes.
+the bottom of holdfast because `processes.py` looks at processes, and proves whose they are, with the same eyes.
 
 Standard input is a pipe whose write end only the worker has. Its lines:
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from holdfast import processes
+from holdfast.capture import Kept
 from holdfast.errors import ToolFailed
 from holdfast.guard_process import look_at
-from holdfast.tools import processes
-from holdfast.tools.capture import Kept
-from holdfast.tools.context import ToolContext
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
 from tests.support.waiting import until
@@ -25,8 +24,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="deaths ar
 async def run(
     command: str, guard: Guard | None = None, deadline_s: float = 60.0, bytes_max: int = 1_000
 ) -> processes.Ended:
-    context = ToolContext(children=guard)
-    return await processes.run(["sh", "-c", command], context=context, deadline_s=deadline_s, bytes_max=bytes_max)
+    return await processes.run(["sh", "-c", command], children=guard, deadline_s=deadline_s, bytes_max=bytes_max)
 
 
 async def test_a_command_says_what_it_said_and_how_it_ended(guard: Guard) -> None:
@@ -103,7 +101,7 @@ async def test_a_child_is_reaped_and_nothing_of_it_is_kept() -> None:
     for _ in range(20):
         await run("echo x; setsid true &")
     with pytest.raises(FileNotFoundError):
-        await processes.run(["/no/such"], context=ToolContext(), deadline_s=1, bytes_max=10)
+        await processes.run(["/no/such"], children=None, deadline_s=1, bytes_max=10)
     assert (process.num_fds(), threading.active_count(), process.children()) == before
     assert processes._endings == set()
 

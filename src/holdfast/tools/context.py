@@ -3,24 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
+from holdfast import processes
 from holdfast.core.records import Cause
-
-
-class Children(Protocol):
-    """Where a tool's child processes are registered, so that none of them outlives the worker.
-
-    A child is started in a process group of its own, with `environment` added to its own.
-    """
-
-    @property
-    def environment(self) -> Mapping[str, str]: ...
-
-    def add(self, pgid: int) -> None: ...
-
-    def remove(self, pgid: int) -> None:
-        """The whole group is gone."""
+from holdfast.processes import Children
+from holdfast.tools.figures import show
 
 
 class ToolContext:
@@ -84,3 +72,6 @@ def tool_context() -> ToolContext:
 
 def enter(context: ToolContext) -> None:
     _current.set(context)
+
+
+show("children", processes.figures)  # they are the bottom layer's, which knows no health

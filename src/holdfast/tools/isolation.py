@@ -2,7 +2,7 @@
 
 This is the worker's side; `tools/isolated.py` is the program. The process imports the function's module and gets the
 arguments as JSON on its standard input; it answers in lines of JSON on a pipe of its own, so what the body prints is
-not mistaken for an answer. It is a child like any other (`tools/processes.py`): its own session, under the guard,
+not mistaken for an answer. It is a child like any other (`processes.py`): its own session, under the guard,
 with a minimal environment. What it prints is kept only to tell why it died. `deps` stay in the worker: they are
 objects.
 """
@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 import pydantic_core
 
+from holdfast import processes
+from holdfast.capture import Kept, Reader
 from holdfast.errors import ConfigError, ToolFailed
-from holdfast.tools import isolated, processes
-from holdfast.tools.capture import Kept, Reader
+from holdfast.tools import isolated
 from holdfast.tools.context import ToolContext
 
 PRINTED_BYTES_MAX = 8_192

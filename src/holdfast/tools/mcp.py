@@ -38,8 +38,9 @@ from holdfast.errors import (
     ToolFailed,
 )
 from holdfast.mcp_servers import McpServer
+from holdfast.processes import Children
 from holdfast.tools.base import Tool
-from holdfast.tools.context import Children, ToolContext
+from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp_tools import Answer, Listed, Lost, NotSent, Refused, replay_of, tools_of
 
 if TYPE_CHECKING:

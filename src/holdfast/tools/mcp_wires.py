@@ -1,6 +1,6 @@
 """A session with an MCP server, by the SDK, over streams of ours. Imported when first used: the SDK costs a second.
 
-A program is a child like any other (`tools/processes.py`): in a session of its own, under the guard, with a minimal
+A program is a child like any other (`processes.py`): in a session of its own, under the guard, with a minimal
 environment. What it writes to standard error is kept in bounds, to tell why it died. Over HTTP, what befalls one
 request stays with it: the SDK would end the session, and with it every other chat's call, for a lost connection.
 
@@ -29,12 +29,11 @@ from mcp.shared.message import SessionMessage
 from msgspec import Raw
 from pydantic import ValidationError
 
-from holdfast import __version__
+from holdfast import __version__, processes
+from holdfast.capture import Kept, Reader
 from holdfast.core.records import Frozen
 from holdfast.mcp_servers import McpServer
-from holdfast.tools import processes
-from holdfast.tools.capture import Kept, Reader
-from holdfast.tools.context import Children
+from holdfast.processes import Children
 from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, text_of
 
 # A server may say everything twice, as text and as structure. The SDK reads it on the event loop: 20 MB take it a

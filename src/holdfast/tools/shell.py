@@ -1,6 +1,6 @@
 """The shell tool: one command line, run by the shell, ended with all that it started.
 
-The command runs in a session of its own under the worker's guard (`tools/processes.py`), with a minimal environment,
+The command runs in a session of its own under the worker's guard (`processes.py`), with a minimal environment,
 no terminal and nothing to read. Its output streams to clients while it runs; head and tail of it are the result, with
 the exit code. A stop or the deadline ends the whole of it. Whether it may run at all is the policy's to say
 (`tools/shell_policy.py`).
@@ -23,10 +23,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from holdfast import processes
 from holdfast.core.records import OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.ids import new_id
-from holdfast.tools import processes
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.context import ToolContext, tool_context
 from holdfast.tools.shell_policy import ShellPolicy
@@ -128,7 +128,7 @@ class _Shell:
     async def _run_here(self, command: str, context: ToolContext) -> processes.Ended:
         return await processes.run(
             [self._shell, "-c", command],
-            context=context,
+            children=context.children,
             deadline_s=self._deadline_s,
             bytes_max=self._bytes_max,
             cwd=self._root,
@@ -145,7 +145,7 @@ class _Shell:
         try:
             return await processes.run(
                 [*self._through, "env", *settings, entry, "sh", "-c", inside],
-                context=context,
+                children=context.children,
                 deadline_s=self._deadline_s,
                 bytes_max=self._bytes_max,
                 heard=_Telling(context).hear,
@@ -159,7 +159,7 @@ class _Shell:
         """Brought to its end even if nobody waits for it any more."""
         work = processes.run(
             [*self._through, "sh", "-c", _END_INSIDE, "sh", entry],
-            context=context,
+            children=context.children,
             deadline_s=INSIDE_S,
             bytes_max=1_000,
         )

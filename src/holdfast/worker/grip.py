@@ -21,12 +21,12 @@ from holdfast.ids import new_id
 from holdfast.models.base import Model
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
+from holdfast.processes import Children
 from holdfast.redaction import Secrets
 from holdfast.stops import Stop
 from holdfast.store.base import Store
 from holdfast.telemetry import Durations, Traces
 from holdfast.tools.base import Tool
-from holdfast.tools.context import Children
 from holdfast.tools.outside import declared_tool
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import Body, SyncPool

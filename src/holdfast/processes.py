@@ -1,6 +1,6 @@
-"""Child processes of tools: started in a session of their own under the worker's guard, ended for certain.
+"""Child processes: started in a session of their own under the worker's guard, ended for certain.
 
-    child = start(argv, children=context.children)     # its leader; the whole group is ours
+    child = start(argv, children=guard)                # its leader; the whole group is ours
     await child.exited()                               # its leader is gone; what it left may still run
     await child.end()                                  # TERM to all, KILL after 2 s; nobody is left
 
@@ -22,16 +22,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
-from holdfast.core.records import Frozen
+from msgspec import Struct
+
+from holdfast.capture import Kept, Reader
 from holdfast.errors import ToolFailed
 from holdfast.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
 from holdfast.ids import new_id
-from holdfast.tools.capture import Kept, Reader
-from holdfast.tools.context import Children, ToolContext
-from holdfast.tools.figures import show
 
-CHILDREN_MAX = 256  # of all tools of this process, at the same time
+CHILDREN_MAX = 256  # of this process, at the same time
 CHILD_VARIABLE = "HOLDFAST_CHILD"
 FREE_S = 2.8  # after which nobody waits for the end of a child any more; it is still brought about
 LINGER_S = 0.25  # for what outlives its leader and still holds the output, such as a `tee`, to say its last
@@ -56,6 +56,21 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     folders = [folder for folder in found.get("PATH", "").split(os.pathsep) if folder.startswith("/")]
     found["PATH"] = os.pathsep.join(folders) or PATH_DEFAULT
     return {**found, **(extra or {})}
+
+
+class Children(Protocol):
+    """Where child processes are registered, so that none of them outlives the worker.
+
+    A child is started in a process group of its own, with `environment` added to its own.
+    """
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+    def add(self, pgid: int) -> None: ...
+
+    def remove(self, pgid: int) -> None:
+        """The whole group is gone."""
 
 
 class Child:
@@ -213,7 +228,12 @@ def running_children() -> int:
     return len(_children)
 
 
-class Ended(Frozen):
+def figures() -> dict[str, int]:
+    """For /health, from any thread."""
+    return {"running": running_children(), "running_max": CHILDREN_MAX, "ending": len(_endings)}
+
+
+class Ended(Struct, frozen=True):
     """How a command ended. `returncode` is None if the kernel had not let go of it when we stopped waiting."""
 
     returncode: int | None
@@ -224,7 +244,7 @@ class Ended(Frozen):
 async def run(
     argv: Sequence[str],
     *,
-    context: ToolContext,
+    children: Children | None,
     deadline_s: float,
     bytes_max: int,
     cwd: str | Path | None = None,
@@ -239,7 +259,7 @@ async def run(
     kept = Kept(bytes_max)
     ours, theirs = os.pipe()
     try:
-        child = start(argv, children=context.children, cwd=cwd, env=env, stdout=theirs, stderr=theirs)
+        child = start(argv, children=children, cwd=cwd, env=env, stdout=theirs, stderr=theirs)
     except BaseException:
         os.close(ours)
         raise
@@ -270,6 +290,3 @@ def cause_of(returncode: int) -> str:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     hint = ", perhaps by the system for want of memory" if number == signal.SIGKILL else ""
     return f"a signal: {(signal.strsignal(number) or name).lower()} ({name}){hint}"
-
-
-show("children", lambda: {"running": running_children(), "running_max": CHILDREN_MAX, "ending": len(_endings)})
