@@ -23,7 +23,7 @@ from holdfast.errors import (
     SilenceTimeout,
     StoreUnavailable,
 )
-from holdfast.models.base import Model, Request, Settings, StreamPart, TextDelta, Usage
+from holdfast.models.base import Model, Progress, Request, Settings, StreamPart, TextDelta, Usage
 from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, Stopped, failure_of
 from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
@@ -733,6 +733,33 @@ async def test_a_model_that_ignores_its_deadlines_is_ended_all_the_same(caller: 
     assert [type(each) for each in error.errors] == [FirstByteTimeout]
     error = await failed(caller, Endless(TextDelta(text="Hel")), request=request, policy=once)
     assert [type(each) for each in error.errors] == [SilenceTimeout]
+
+
+async def test_a_model_that_says_what_it_waits_for_is_not_late_for_its_first_byte(caller: Caller) -> None:
+    loop = asyncio.get_running_loop()
+
+    class Loading(ScriptedModel):
+        async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+            ready_at = loop.time() + 2.5  # the guard's limit is 1.55 s
+            while loop.time() < ready_at:
+                yield Progress(text="loading")
+                await asyncio.sleep(0.05)
+            async for part in super().stream(request):
+                yield part
+
+    class Hearing(Observer):
+        def __init__(self) -> None:
+            self.heard: set[str] = set()
+
+        def progress(self, text: str) -> None:
+            self.heard.add(text)
+
+    observer = Hearing()
+    request = asking(deadlines=ModelDeadlines(connect_s=0.05, first_byte_s=0.5))
+    outcome = await caller.call([Loading("Hi.")], request, observer=observer, policy=RetryPolicy(attempts_max=1))
+    assert isinstance(outcome, Completed)
+    assert outcome.message.text == "Hi."
+    assert observer.heard == {"loading"}
 
 
 async def test_a_model_with_error_words_of_its_own_is_treated_as_a_broken_server(caller: Caller) -> None:

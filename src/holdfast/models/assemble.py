@@ -19,6 +19,7 @@ from holdfast.models.base import (
     CallStarted,
     Finished,
     Opened,
+    Progress,
     ReasoningDelta,
     StreamPart,
     TextDelta,
@@ -104,6 +105,8 @@ class Assembler:
                 self.finished = part
             case Opened():
                 self.request_id = part.request_id
+            case Progress():
+                pass
         return None
 
     def _add_words(self, text: str, *, thought: bool, signed: bool = False) -> Delta | None:

@@ -68,6 +68,12 @@ class Opened(Frozen):
     rate_limits: Mapping[str, str] = {}  # the headers that tell what is left, as they came
 
 
+class Progress(Frozen):
+    """Nothing of the response yet, and why: it is being loaded, say. The wait for the first byte begins anew."""
+
+    text: str
+
+
 class TextDelta(Frozen):
     text: str
 
@@ -115,7 +121,9 @@ class Finished(Frozen):
     provider_reason: str | None = None
 
 
-StreamPart = Opened | TextDelta | ReasoningDelta | CallStarted | CallArguments | CallEnded | Usage | Finished
+StreamPart = (
+    Opened | Progress | TextDelta | ReasoningDelta | CallStarted | CallArguments | CallEnded | Usage | Finished
+)
 
 
 # --- the model -------------------------------------------------------------------------------------

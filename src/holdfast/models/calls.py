@@ -27,7 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import new_id
 from holdfast.models.assemble import Assembler
-from holdfast.models.base import Finished, Model, Opened, Request, StreamPart, Usage
+from holdfast.models.base import Finished, Model, Opened, Progress, Request, StreamPart, Usage
 from holdfast.models.providers import Providers
 from holdfast.models.watch import Watch
 from holdfast.stops import Stop
@@ -88,6 +88,9 @@ class Observer:
 
     def delta(self, delta: Delta) -> None:
         """A piece of the response. Must not block: keep it, flush it elsewhere."""
+
+    def progress(self, text: str) -> None:
+        """Why nothing of the response is there yet. Must not block either."""
 
     async def attempt_failed(self, failed: FailedAttempt) -> None:
         """Attempt `failed.n` is over, and what it streamed is void. The wait, if any, begins when this returns."""
@@ -284,6 +287,8 @@ class _Call:
                             delta = assembler.add(part)
                             if delta is not None:
                                 self._observer.delta(delta)
+                            elif isinstance(part, Progress):
+                                self._observer.progress(part.text)
                             if assembler.finished is not None:
                                 return
                             guard.last = part
@@ -404,7 +409,7 @@ class _Guard:
 
     def _look(self) -> None:
         last, self.last = self.last, None
-        if isinstance(last, Opened):
+        if isinstance(last, Opened | Progress):
             self._watch.sent()
         elif last is not None:
             self._watch.progressed()

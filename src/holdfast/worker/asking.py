@@ -4,6 +4,7 @@ A response that a stop cut off, or overtook on its way into the store, is kept u
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from holdfast.worker.deltas import Stream
 from holdfast.worker.grip import Grip, Moved, TurnCannotGoOn
 from holdfast.worker.hooks import HookFailed
 from holdfast.worker.output import REPAIRS_MAX, correction
+from holdfast.worker.progress import Progress
 
 
 class Asking:
@@ -243,6 +245,7 @@ class _Watcher(Observer):
         self._grip = grip
         self._next_attempt = next_attempt
         self._stream: Stream | None = None
+        self._progress: Progress | None = None
         self.attempt = 0  # 0: none has begun since the last one ended
 
     async def attempt_started(self, n: int, model: Model) -> None:
@@ -254,6 +257,11 @@ class _Watcher(Observer):
     def delta(self, delta: Delta) -> None:
         if self._stream is not None:
             self._grip.shared.deltas.add(self._stream, delta)
+
+    def progress(self, text: str) -> None:
+        if self._progress is None:
+            self._progress = Progress(self._grip)
+        self._progress.say(f"{text}\n")
 
     async def attempt_failed(self, failed: FailedAttempt) -> None:
         grip = self._grip
@@ -281,6 +289,11 @@ class _Watcher(Observer):
             await grip.look_again()
 
     async def close(self) -> None:
+        if self._progress is not None:
+            progress, self._progress = self._progress, None
+            if rest := await progress.rest():
+                with suppress(Moved):  # whoever commits next meets the same
+                    await self._grip.commit(*rest)
         if self._stream is not None:
             stream, self._stream = self._stream, None
             await self._grip.shared.deltas.close(stream)

@@ -1,4 +1,5 @@
-"""What a tool says while it runs, on its way into the journal: gathered, at most a few commits a second, bounded.
+"""What a tool says while it runs, or a model before it answers, on its way into the journal: gathered, at most a few
+commits a second, bounded.
 
 The first words go out at once, what follows within a fifth of a second goes out together, and the last ones with the
 outcome, in one commit.
@@ -19,9 +20,11 @@ TOPIC = "progress"
 
 
 class Progress:
-    """Of one call. `say` may be called from any thread; all else belongs to the loop."""
+    """Of one call, or of the model if there is no `call_id`. `say` may be called from any thread; all else belongs to
+    the loop.
+    """
 
-    def __init__(self, grip: Grip, call_id: str) -> None:
+    def __init__(self, grip: Grip, call_id: str | None = None) -> None:
         self._grip = grip
         self._call_id = call_id
         self._loop = asyncio.get_running_loop()
