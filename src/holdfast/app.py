@@ -21,6 +21,7 @@ from holdfast.health import diagnose
 from holdfast.ids import new_id
 from holdfast.mcp_servers import McpServer
 from holdfast.models.calls import Caller
+from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.store import open_store
@@ -74,8 +75,9 @@ class App:
         self.secrets.add_url("database password", url)
         self._hide_keys_of_servers()
         self.store: Store = open_store(url, options or _store_options(config))
-        self.caller = caller or Caller()
-        self.models = Models(facts=config.models)
+        # Whoever finds no slot of a local model waits here, where no deadline of an answer runs yet.
+        self.caller = caller or Caller(Providers(limits={"local": config.local_slots}))
+        self.models = Models(facts=config.models, config=config)
         self.workers: list[Worker] = []  # those that run in this process
         self.loop: asyncio.AbstractEventLoop | None = None  # while it is open
         self._plugins = () if config.no_plugins else load_plugins(config.plugins)

@@ -69,6 +69,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stall_limit_s: A[Seconds, Meta(description="event loop lag at which the process dumps its stacks and exits")] = (
         60.0
     )
+    local_context: A[Count, Meta(description="tokens of request and response that a local model has per slot")] = 4096
+    local_slots: A[Count, Meta(description="chats that a local model answers at once; others wait for a slot")] = 4
+    local_threads: A[
+        int, Meta(ge=0, description="threads that a local model computes with; 0: all cores but one")
+    ] = 0
+    local_load_s: A[Seconds, Meta(description="how long a local model may take to load")] = 120.0
     log_level: A[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = (
         "info"
     )

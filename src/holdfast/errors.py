@@ -23,6 +23,7 @@
     │   │   │   ├── FirstByteTimeout nothing of the response in time
     │   │   │   ├── SilenceTimeout   it began, then nothing more came; pings do not count
     │   │   │   ├── CallTimeout      the whole call took too long
+    │   │   │   ├── LoadTimeout      a local model was not loaded in time
     │   │   │   └── AdmissionTimeout the attempt could not even start: no free slot, or the provider cools down
     │   │   └── LostResult           the stream ended before the response did, or cannot be read
     │   ├── ModelCallFailed      no attempt on any model succeeded; `attempts` lists all, `__cause__` holds all errors
@@ -211,6 +212,10 @@ class SilenceTimeout(ProviderTimeout):
 
 class CallTimeout(ProviderTimeout):
     deadline = "call_s"
+
+
+class LoadTimeout(ProviderTimeout):
+    deadline = "local_load_s"
 
 
 class AdmissionTimeout(ProviderTimeout):

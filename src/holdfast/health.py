@@ -185,6 +185,7 @@ def _app(view: View) -> Figures:
     figures.add("store", lambda: view.store.stats())
     figures.add("providers", lambda: view.caller.providers.figures())
     figures.add("transport", lambda: view.models.figures())
+    figures.add("local_models", lambda: view.models.local_figures())
     figures.add("workers", lambda: [worker_figures(worker).told() for worker in view.workers])
     return figures
 

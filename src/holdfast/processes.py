@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from msgspec import Struct
@@ -73,6 +74,41 @@ class Children(Protocol):
         """The whole group is gone."""
 
 
+class Guards:
+    """`Children` of the whole process: each of its guards knows all of them, from its start to its stop.
+
+    They carry no guard's mark, since guards come and go; a guard knows them by the start of their group's leader.
+    """
+
+    environment: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self._guards: list[Children] = []
+        self._groups: set[int] = set()
+
+    def join(self, guard: Children) -> None:
+        self._guards.append(guard)
+        for pgid in self._groups:
+            guard.add(pgid)
+
+    def leave(self, guard: Children) -> None:
+        """Before it is stopped, or what others use would end with it."""
+        if guard in self._guards:
+            self._guards.remove(guard)
+            for pgid in self._groups:
+                guard.remove(pgid)
+
+    def add(self, pgid: int) -> None:
+        self._groups.add(pgid)
+        for guard in self._guards:
+            guard.add(pgid)
+
+    def remove(self, pgid: int) -> None:
+        self._groups.discard(pgid)
+        for guard in self._guards:
+            guard.remove(pgid)
+
+
 class Child:
     """A child that was started, with everything it starts. Belongs to the event loop that started it."""
 
@@ -92,6 +128,11 @@ class Child:
     async def exited(self) -> None:
         """Until its leader has ended, whatever became of its output. Not reaped before `end`."""
         await self._exited.wait()
+
+    @property
+    def alive(self) -> bool:
+        """As far as the loop has noticed."""
+        return not self._exited.is_set()
 
     @property
     def returncode(self) -> int | None:

@@ -9,7 +9,7 @@ from holdfast.config import ModelFacts
 from holdfast.errors import ConfigError
 from holdfast.models.http import HttpModel
 from holdfast.models.known import known_of, table
-from holdfast.models.resolve import Models
+from holdfast.models.resolve import DEFAULTS, Models, default_model
 
 KEY = "sk-secret"
 
@@ -178,6 +178,27 @@ def test_an_unknown_provider_lists_the_known_ones_and_the_nearest() -> None:
 def test_half_a_name_is_an_error_that_shows_a_whole_one(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Models({"OPENAI_API_KEY": KEY}).get(name)
+
+
+@pytest.mark.parametrize(
+    ("environ", "model"),
+    [
+        ({}, "local"),
+        ({"OPENAI_API_KEY": " "}, "local"),
+        ({"COMPATIBLE_API_KEY": KEY}, "local"),
+        ({"OPENAI_API_KEY": KEY, "GEMINI_API_KEY": KEY}, "openai:gpt-5"),
+        (KEYS, "anthropic:claude-sonnet-4-5"),
+    ],
+)
+def test_who_names_no_model_gets_one_that_works_as_things_are(environ: dict[str, str], model: str) -> None:
+    assert default_model(environ) == model
+
+
+@pytest.mark.parametrize("variable", DEFAULTS)
+def test_every_default_is_a_known_model_that_its_key_is_enough_for(variable: str) -> None:
+    model = Models({variable: KEY}).get(DEFAULTS[variable])
+    assert model.name == DEFAULTS[variable]
+    assert model.context_limit
 
 
 @pytest.mark.parametrize("kind", ["compatible-responses", "compatible-anthropic", "compatible-google"])

@@ -74,6 +74,7 @@ class HttpModel:
         provider: str,
         key: str | None = None,
         context_limit: int | None = None,
+        headers: Mapping[str, str] | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._endpoint = Endpoint(_joined(base_url, wire.path))
@@ -83,6 +84,7 @@ class HttpModel:
         self._provider = provider
         self._key = key
         self._context_limit = context_limit
+        self._headers = {**_HEADERS, **(headers or {})}
         self._wall_s = wall_s
 
     @property
@@ -102,7 +104,7 @@ class HttpModel:
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
         body = self._wire.encode(request)
-        headers = {**_HEADERS, **self._wire.headers(self._key)}
+        headers = {**self._headers, **self._wire.headers(self._key)}
         keys = () if self._key is None else (self._key,)
         async with self._transport().post(self._endpoint, headers, body, request.deadlines, keys=keys) as exchange:
             if exchange.status != 200:

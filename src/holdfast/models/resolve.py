@@ -1,4 +1,4 @@
-"""From a name to a model: `openai:gpt-5`, `anthropic:claude-sonnet-4-5`, `compatible:qwen3@http://localhost:8000/v1`.
+"""From a name to a model: `openai:gpt-5`, `anthropic:claude-sonnet-4-5`, `local`, `compatible:qwen3@http://host:8000/v1`.
 
 Nothing heavy is imported until a model that needs it is asked for. Keys come from the environment and from nowhere
 else; an error names the variable, never the key.
@@ -8,19 +8,23 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config import ModelFacts
+from holdfast.config import Config, ModelFacts
 from holdfast.errors import ConfigError
 from holdfast.models.base import Model
 from holdfast.models.known import known_of
 from holdfast.models.scripted import ECHO, ScriptedModel, read_script
+from holdfast.processes import Guards
 
 if TYPE_CHECKING:
     from holdfast.models.fragments import Fragments
     from holdfast.models.http import Wire
+    from holdfast.models.local import LocalServer
     from holdfast.models.transport import Transport
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -30,16 +34,34 @@ GOOGLE_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")  # the first counts if both a
 
 _VERSION = re.compile(r"/v\d+[a-z0-9]*$")
 
+# What somebody gets who names no model: by the first key that is set, in this order.
+DEFAULTS: Mapping[str, str] = {
+    "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5",
+    "OPENAI_API_KEY": "openai:gpt-5",
+    **dict.fromkeys(GOOGLE_KEYS, "google:gemini-2.5-pro"),
+}
+
+
+def default_model(environ: Mapping[str, str]) -> str:
+    """A model that works as things are: of a provider whose key is set, or else the one that needs none."""
+    return next((model for variable, model in DEFAULTS.items() if environ.get(variable, "").strip()), "local")
+
 
 class Models:
     """Makes models and keeps them: one per name. Owned by the app, which closes it. `facts`: what the user says of
     models, by name; it beats what holdfast knows."""
 
     def __init__(
-        self, environ: Mapping[str, str] | None = None, facts: Mapping[str, ModelFacts] | None = None
+        self,
+        environ: Mapping[str, str] | None = None,
+        facts: Mapping[str, ModelFacts] | None = None,
+        config: Config | None = None,
     ) -> None:
         self._environ = os.environ if environ is None else environ
         self.facts = facts or {}
+        self._config = Config() if config is None else config
+        self._servers: dict[Path, LocalServer] = {}
+        self.guards = Guards()  # what keeps the processes of local models from outliving this one
         self._models: dict[str, Model] = {}
         self._transport: Transport | None = None
         self._fragments: dict[tuple[str, str], Fragments] = {}
@@ -59,11 +81,18 @@ class Models:
             figures["fragment_bytes_max"] = sum(each.bytes_max for each in kept)
         return figures
 
+    def local_figures(self) -> dict[str, dict[str, Any]]:
+        """The processes of local models, for /health."""
+        return {server.file.name: server.figures() for server in list(self._servers.values())}
+
     async def aclose(self) -> None:
-        """Close all connections. What still streams fails."""
+        """Close all connections, end all local models. What still streams fails."""
         transport, self._transport = self._transport, None
-        if transport is not None:
-            await transport.aclose()
+        async with AsyncExitStack() as closing:  # each, whatever the others raise
+            if transport is not None:
+                closing.push_async_callback(transport.aclose)
+            for server in self._servers.values():
+                closing.push_async_callback(server.aclose)
         for model in self._models.values():
             if (close := getattr(model, "aclose", None)) is not None:  # one that has connections of its own
                 await close()
@@ -178,6 +207,17 @@ class Models:
         made: Model = import_module("holdfast.models.bridge").made(name, rest)
         return made
 
+    def _local(self, name: str, path: str) -> Model:
+        """Its server speaks most of the wires."""
+        local = import_module("holdfast.models.local")
+        file = local.find_model(path)
+        server = self._servers.get(file)
+        if server is None:
+            server = self._servers[file] = local.LocalServer(file, self._config, self.guards)
+        wire = _LOCAL[name.partition(":")[0]](self, "local", "local")
+        model: Model = local.LocalModel(name, server, wire, self.transport)
+        return model
+
     def _scripted(self, name: str, path: str) -> Model:
         return ScriptedModel(script=read_script(path) if path else ECHO, name=name)
 
@@ -211,6 +251,11 @@ _COMPATIBLE: Mapping[str, tuple[Callable[[Models, str, str], Any], str]] = {
     "compatible-anthropic": (Models._messages, "/v1"),
     "compatible-google": (Models._gemini, "/v1beta"),
 }
+_LOCAL: Mapping[str, Callable[[Models, str, str], Any]] = {
+    "local": Models._chat,
+    "local-responses": Models._responses,
+    "local-anthropic": Models._messages,
+}
 _MAKERS: Mapping[str, Callable[[Models, str, str], Model]] = {
     "openai": Models._openai,
     "openai-chat": Models._openai_chat,
@@ -218,6 +263,7 @@ _MAKERS: Mapping[str, Callable[[Models, str, str], Model]] = {
     "anthropic": Models._anthropic,
     "google": Models._google,
     **dict.fromkeys(_COMPATIBLE, Models._compatible),
+    **dict.fromkeys(_LOCAL, Models._local),
     "pydantic-ai": Models._pydantic_ai,
     "scripted": Models._scripted,
 }
@@ -232,5 +278,6 @@ _FORMS = {
         for kind, (_, version) in _COMPATIBLE.items()
     },
     "pydantic-ai": "write pydantic-ai:PROVIDER:MODEL, such as pydantic-ai:groq:llama-3.3-70b-versatile",
+    **{kind: f"write {kind}, or {kind}:FILE.gguf for a model file of your own" for kind in _LOCAL},
     "scripted": "write scripted, or scripted:FILE for a script of your own",
 }

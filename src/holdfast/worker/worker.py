@@ -173,6 +173,7 @@ class Worker:
         guard = self.guard = Guard(lock.fileno(), limit_s)
         await self._upkeep.run(guard.start)
         self.tool_servers.guard(guard)
+        self._models.guards.join(guard)
         last_words.install()
         self.watchdog = Watchdog(self._clock, guard.beat, guard.rest, self.config.stall_report_s, limit_s)
         self.watchdog.start()
@@ -188,6 +189,7 @@ class Worker:
             if keeper is not None:
                 leaving.push_async_callback(upkeep.run, lambda: keeper.stop(self.store.options.deadline_s))
             if guard is not None:
+                self._models.guards.leave(guard)
                 leaving.push_async_callback(upkeep.run, guard.stop)
             if self.watchdog is not None:
                 self.watchdog.stop()
