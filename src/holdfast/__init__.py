@@ -14,6 +14,7 @@ __all__ = [
     "Ask",
     "Budget",
     "Chat",
+    "CompactionPolicy",
     "Hook",
     "McpServer",
     "ModelDeadlines",
@@ -52,6 +53,7 @@ _HOMES: dict[str, str] = {
     "Ask": "holdfast.worker.hooks",
     "Budget": "holdfast.core.decide",
     "Chat": "holdfast.app",
+    "CompactionPolicy": "holdfast.core.compaction",
     "Hook": "holdfast.worker.hooks",
     "McpServer": "holdfast.mcp_servers",
     "ModelDeadlines": "holdfast.core.deadlines",
@@ -75,6 +77,7 @@ _HOMES: dict[str, str] = {
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
     from holdfast.app import App, Chat, diagnostics
+    from holdfast.core.compaction import CompactionPolicy
     from holdfast.core.deadlines import ModelDeadlines
     from holdfast.core.decide import Budget
     from holdfast.core.retry import RetryPolicy

@@ -290,6 +290,12 @@ class Chat:
     async def retry(self, *, key: Key | str | None = None) -> Answer:
         return await self._submit(ev.Retry(), key)
 
+    async def compact(self, *, key: Key | str | None = None) -> Answer:
+        """From now on a summary stands for the older part of the conversation; the messages stay. A worker makes it:
+        at once in a chat at rest, before the next response in one that runs. A failed turn then goes on.
+        """
+        return await self._submit(ev.Compact(), key)
+
     async def approve(self, call_id: str, *, by: str = "", key: Key | str | None = None) -> Answer:
         return await self._submit(ev.Approve(call_id=call_id, by=by), key)
 

@@ -226,6 +226,10 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("repairs", lambda: dict(worker.repairs))
     figures.add("poison_chats", lambda: worker.store.poisoned)
     figures.add("titles_made", lambda: worker.titles.made)
+    figures.add("compactions_made", lambda: worker.compactions.made)
+    figures.add("compactions_trimmed", lambda: worker.compactions.trimmed)
+    figures.add("compactions_failed", lambda: worker.compactions.failed)
+    figures.add("last_compaction_error", lambda: worker.compactions.last_error, "there was none")
     figures.add("guard", lambda: _guard(worker), "it is not started")
     return figures
 

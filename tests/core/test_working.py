@@ -10,6 +10,7 @@ from holdfast.core.journal import (
     CallsStarted,
     ChatFailed,
     ChatRenamed,
+    ChatRetried,
     Compacted,
     CompactionFailed,
     MessageAdded,
@@ -399,10 +400,73 @@ def test_a_chat_that_waits_or_stops_is_not_compacted(telling: type[Story]) -> No
     telling().refuses(ev.Compact(), reason="state")
 
 
-def test_a_compaction_of_a_failed_chat_clears_the_error() -> None:
+def test_a_compaction_of_a_failed_chat_clears_the_error_and_the_turn_goes_on_where_it_failed() -> None:
     story = failed()
+    turn = story.chat.turn
     story.does(ev.Compact())
     assert (story.state, story.chat.error, story.chat.compact) == ("running", None, True)
+    story.claimed().does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    assert (story.phase, story.chat.turn) == ("model", turn)
+    story.refuses(ev.FinishTurn(by=story.by), reason="model_is_next")
+    story.says("late").finishes()
+    assert (story.state, story.chat.turn, len(story.tells(ChatRetried))) == ("idle", turn, 1)
+
+
+def test_a_compaction_of_a_chat_that_failed_after_its_answer_owes_nothing_more() -> None:
+    story = said()
+    story.fails()
+    story.does(ev.Compact())
+    assert (story.state, story.phase, story.chat.turn_started_at) == ("running", "rest", None)
+    assert story.tells(ChatRetried) == []
+
+
+def test_what_a_summary_cost_counts_in_the_turn_that_is_open() -> None:
+    story = model_next()
+    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short", tokens=70, cost=0.5))
+    assert (story.chat.turn_tokens, story.chat.turn_cost) == (70, 0.5)
+    story.does(ev.FinishCompaction(by=story.by, error="none", tokens=30, cost=0.25))
+    assert (story.chat.turn_tokens, story.chat.turn_cost) == (100, 0.75)
+    at_rest = compacting()
+    before = at_rest.chat.turn_tokens
+    at_rest.does(ev.FinishCompaction(by=at_rest.by, upto=1, summary="short", tokens=70))
+    assert at_rest.chat.turn_tokens == before
+
+
+def test_messages_that_were_left_out_for_want_of_a_summary_are_told_as_both() -> None:
+    story = compacting()
+    change = story.does(
+        ev.FinishCompaction(by=story.by, upto=2, summary="left out", error="no summary", why="too_long")
+    )
+    assert change.compaction is not None
+    assert [line.entry for line in change.lines] == [
+        CompactionFailed(error="no summary", why="too_long"),
+        Compacted(upto=2, summary="left out", why="too_long", trimmed=True),
+    ]
+
+
+def test_a_compaction_that_finds_nothing_to_do_says_so_and_is_no_failure() -> None:
+    story = compacting()
+    change = story.does(ev.FinishCompaction(by=story.by))
+    assert [type(line.entry) for line in change.lines] == [Noted]
+    assert not story.chat.compact
+
+
+def test_a_compaction_never_parts_a_call_from_its_results() -> None:
+    story = calls_planned().starts("a", "b").returns("a").returns("b")
+    assert story.phase == "model"
+    for upto in (2, 3):
+        story.refuses(ev.FinishCompaction(by=story.by, upto=upto, summary="short"), reason="wrong_message")
+    story.does(ev.FinishCompaction(by=story.by, upto=4, summary="short"))
+    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+
+
+def test_a_compaction_is_progress_that_a_lost_worker_does_not_take_back() -> None:
+    story = model_next().lost().claimed()
+    assert story.chat.unclean == 1
+    story.does(ev.FinishCompaction(by=story.by, error="no summary"))
+    assert story.chat.unclean == 1
+    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    assert story.chat.unclean == 0
 
 
 def test_a_compaction_takes_the_chat_out_of_the_archive() -> None:

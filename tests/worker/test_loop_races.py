@@ -144,6 +144,23 @@ async def test_a_turn_that_fails_while_it_is_stopped_lets_the_next_message_run(s
     assert len(model.requests) == 2
 
 
+async def test_a_message_that_steers_between_two_attempts_joins_the_turn(store_url: str) -> None:
+    """The record of the failed attempt brings it into the runner's own snapshot, before the response is there."""
+    model = ScriptedModel([Hold(name="here"), Fail(status=500, attempts=1), Say(text="First.")], after="echo")
+    async with working(store_url, Agent("a", model)) as (app, _):
+        chat = await app.create("a", "go")
+        await model.reached("here")
+        await chat.send("also", "steer")
+        model.resume("here")
+        assert await rested(chat) is State.IDLE
+        assert said(await chat.messages())[1:] == [
+            ("assistant", "First."),
+            ("user", "also"),
+            ("assistant", "You said: also"),
+        ]
+        assert (await chat.snapshot()).chat.turn == 1
+
+
 async def test_a_stop_while_the_worker_drains_keeps_what_was_said(store_url: str) -> None:
     model = ScriptedModel([Say(text="Half an "), Hold(name="here"), Stall()])
     async with working(store_url, Agent("a", model)) as (app, worker):

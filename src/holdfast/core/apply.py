@@ -716,8 +716,13 @@ def submit(draft: Draft, event: ev.Submit) -> None:
 
 
 def begin_compaction(draft: Draft, event: ev.Compact) -> None:
+    """A failed chat that owes a response goes on with it afterwards: most were compacted to get there."""
+    draft.set(compact=True)
+    if draft.chat.state is State.FAILED and draft.chat.phase is Phase.MODEL:
+        retry(draft, event)
+        return
     draft.unarchive()
-    draft.set(compact=True, error=None, unclean=0, phase=Phase.REST)
+    draft.set(error=None, unclean=0)
     draft.run()
 
 
@@ -725,7 +730,7 @@ def note_compaction(draft: Draft, event: ev.Compact) -> None:
     draft.set(compact=True)
 
 
-def retry(draft: Draft, event: ev.Retry) -> None:
+def retry(draft: Draft, event: ev.Retry | ev.Compact) -> None:
     """The turn goes on where it failed: what was committed is not asked for again."""
     draft.unarchive()
     draft.set(error=None, cause=None, unclean=0, turn_started_at=draft.now)
@@ -1028,16 +1033,41 @@ def note(draft: Draft, event: ev.Note) -> None:
 
 
 def finish_compaction(draft: Draft, event: ev.FinishCompaction) -> None:
+    _check_cut(draft, event)
     draft.set(compact=False)
+    if draft.chat.turn_started_at is not None and event.tokens:
+        chat = draft.chat
+        draft.set(turn_tokens=chat.turn_tokens + event.tokens, turn_cost=chat.turn_cost + event.cost)
+    if event.error:
+        draft.tell(journal.CompactionFailed(error=event.error, why=event.why, tokens=event.tokens))
     if event.summary is None:
-        draft.tell(journal.CompactionFailed(error=event.error))
+        if not event.error:
+            draft.tell(journal.Noted(topic="compaction", text="There was nothing to compact."))
+        return
+    if draft.chat.unclean:
+        draft.set(unclean=0)
+    trimmed = bool(event.error)
+    draft.effects["compaction"] = Compaction(upto=event.upto, summary=event.summary, created_at=draft.now)
+    draft.tell(
+        journal.Compacted(
+            upto=event.upto,
+            summary=event.summary,
+            why=event.why,
+            trimmed=trimmed,
+            tokens=0 if trimmed else event.tokens,
+        )
+    )
+
+
+def _check_cut(draft: Draft, event: ev.FinishCompaction) -> None:
+    if event.summary is None:
         return
     if not 0 < event.upto <= draft.chat.length:
         raise Refusal("no_such_message", f"a compaction up to {event.upto} of {draft.chat.length} positions")
     if draft.has_open_calls() and event.upto >= draft.calls[0].pos:
         raise Refusal("open_calls", f"a compaction up to {event.upto} covers calls that have no result yet")
-    draft.effects["compaction"] = Compaction(upto=event.upto, summary=event.summary, created_at=draft.now)
-    draft.tell(journal.Compacted(upto=event.upto, summary=event.summary))
+    if draft.calls and draft.calls[0].pos <= event.upto <= draft.calls[-1].pos:
+        raise Refusal("wrong_message", f"a compaction up to {event.upto} parts a call from its results")
 
 
 def park(draft: Draft, event: ev.Park) -> None:

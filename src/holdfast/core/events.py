@@ -11,6 +11,7 @@ from msgspec import Struct
 from holdfast.core.records import (
     Call,
     Cause,
+    CompactionWhy,
     External,
     Failure,
     Frozen,
@@ -289,11 +290,18 @@ class Note(RunnerEvent):
 
 
 class FinishCompaction(RunnerEvent):
-    """`summary` None: it failed, and `error` says how; the chat goes on without it."""
+    """A compaction was made, or was not and `error` says why; the chat goes on in any case.
+
+    With both a summary and an error, the summary is what is left when none could be made: the oldest messages are
+    left out. With neither there was nothing to compact. What it used counts in the turn's budget, if one is open.
+    """
 
     upto: int = 0
     summary: str | None = None
     error: str = ""
+    why: CompactionWhy = "asked"
+    tokens: int = 0
+    cost: float = 0.0
 
     name = "finish_compaction"
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Raw
 
-from holdfast.core.records import CallState, Cause, External, Failure, Record, SendMode, State
+from holdfast.core.records import CallState, Cause, CompactionWhy, External, Failure, Record, SendMode, State
 
 
 class Entry(Record, tag_field="kind"):
@@ -145,12 +145,23 @@ class PreviewReset(Entry, tag="preview.reset"):
 
 
 class Compacted(Entry, tag="compacted"):
+    """The model sees `summary` in place of the positions before `upto`. `trimmed`: they were left out, for want of a
+    summary. The messages themselves stay.
+    """
+
     upto: int
     summary: str
+    why: CompactionWhy = "asked"
+    trimmed: bool = False
+    tokens: int = 0
 
 
 class CompactionFailed(Entry, tag="compaction.failed"):
+    """No summary could be made, or none could be stored."""
+
     error: str
+    why: CompactionWhy = "asked"
+    tokens: int = 0
 
 
 class ChatFailed(Entry, tag="chat.failed"):

@@ -139,6 +139,7 @@ class Message(Record):
     input_tokens: int | None = None
     output_tokens: int | None = None
     context_limit: int | None = None  # tokens the model that wrote it could hold, where known
+    covered: int = 0  # history positions that its request held only as a summary
     stopped: Cause | None = None  # an assistant message that was cut off, and why
     active_tools: tuple[str, ...] | None = None  # of a user message: the tools of the turn it begins; None: all
     client_tools: tuple[ClientTool, ...] = ()  # of a user message: tools that its client runs in that turn
@@ -344,6 +345,10 @@ class Snapshot(Frozen):
 
 
 FINAL = frozenset({CallState.DONE, CallState.DENIED, CallState.UNKNOWN, CallState.CANCELLED})
+
+
+# Somebody asked for it, the limit was near, or the provider refused a request as too long.
+CompactionWhy = Literal["asked", "near_limit", "too_long"]
 
 
 class Compaction(Record):

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.config import ModelFacts
+from holdfast.core.compaction import CompactionPolicy, problem_of
 from holdfast.core.deadlines import MODEL_DEADLINES, ModelDeadlines
 from holdfast.core.decide import Budget
 from holdfast.core.records import ClientTool, Frozen
@@ -26,7 +27,8 @@ class Agent:
     """`Agent("support", model="openai:gpt-5", instructions="Be brief.", tools=[weather])`.
 
     `output` is the type of its answers (`chat.output()` returns one). `context_limit` counts where a model does not
-    say how much it can hold. `deadlines` bound each attempt at a model call; `retry` says how often and how patiently
+    say how much it can hold; near it the chat is compacted as `compaction` says, by `summary_model` (None: by the
+    agent's own). `deadlines` bound each attempt at a model call; `retry` says how often and how patiently
     it is repeated (None: as the app does). `title_model` names the chats. `deps(context)`, async or not, makes what
     the tools and hooks of one chat share: a database handle, the user's account; it runs again when another worker
     takes over.
@@ -48,6 +50,8 @@ class Agent:
         prices: "Mapping[str, Price] | None" = None,
         output: Any = None,
         context_limit: int | None = None,
+        compaction: CompactionPolicy | None = None,
+        summary_model: str | Model | None = None,
         hooks: Sequence[Hook] = (),
         title_model: str | Model | None = None,
         deps: Callable[[RunContext], Any] | None = None,
@@ -70,6 +74,8 @@ class Agent:
         self.prices = dict(prices or {})
         self.output = Output(output) if output is not None else None
         self.context_limit = context_limit
+        self.compaction = compaction or CompactionPolicy()
+        self.summary_model = summary_model
         self.hooks = tuple(hooks)
         self.title_model = title_model
         self.deps = deps
@@ -82,6 +88,8 @@ class Agent:
         self.check_tools(self.active_tools)
         if self.context_limit is not None and self.context_limit < 1:
             raise ConfigError(f"agent {self.name!r}: context_limit must be at least 1, it is {self.context_limit}")
+        if problem := problem_of(self.compaction):
+            raise ConfigError(f"agent {self.name!r}: compaction: {problem}")
         if self.parallel_calls_max < 1:
             raise ConfigError(f"agent {self.name!r}: parallel_calls_max must be at least 1")
         if self.chats_max is not None and self.chats_max < 1:
@@ -142,7 +150,10 @@ class Agent:
 
     def check_prices(self, facts: Mapping[str, ModelFacts]) -> None:
         """Raises ConfigError for a cost budget where a model has no price, neither here nor in the settings."""
-        for name in map(_name, (self.model, *self.fallbacks) if self.budget.cost is not None else ()):
+        if self.budget.cost is None:
+            return
+        paid = (self.model, *self.fallbacks, *(() if self.summary_model is None else (self.summary_model,)))
+        for name in map(_name, paid):
             if self.price_of(name, facts) is None:
                 raise ConfigError(
                     f"agent {self.name!r}: a cost budget needs a price for every model; give "

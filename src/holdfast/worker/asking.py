@@ -13,6 +13,7 @@ from holdfast.core import events as ev
 from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Message, Role, Synthetic, Text, ToolCall, attempt_id
+from holdfast.core.retry import Kind
 from holdfast.errors import ModelCallFailed, OutputInvalid
 from holdfast.ids import new_id
 from holdfast.models.assemble import parts_of_deltas
@@ -23,7 +24,7 @@ from holdfast.telemetry import Span
 from holdfast.tools.base import Tool
 from holdfast.worker.agents import tool_specs
 from holdfast.worker.deltas import Stream
-from holdfast.worker.grip import Grip, Moved, TurnCannotGoOn
+from holdfast.worker.grip import ContextTooLong, Grip, Moved, TurnCannotGoOn
 from holdfast.worker.hooks import HookFailed
 from holdfast.worker.output import REPAIRS_MAX, correction
 from holdfast.worker.progress import Progress
@@ -39,7 +40,8 @@ class Asking:
     async def ask(self) -> Message | None:
         """The response, committed. None: a shutdown or a lost lease ended it, and nothing was committed.
 
-        Raises TurnCannotGoOn if nobody answered, Moved if a stop came first.
+        Raises TurnCannotGoOn if nobody answered (ContextTooLong if a shorter request might do), Moved if a stop
+        came first.
         """
         grip = self._grip
         request = await self._request()
@@ -58,7 +60,8 @@ class Asking:
                 )
                 _describe(span, outcome)
         except ModelCallFailed as error:
-            raise TurnCannotGoOn(failure_of(error)) from error
+            too_long = error.code == Kind.CONTEXT_TOO_LONG
+            raise (ContextTooLong if too_long else TurnCannotGoOn)(failure_of(error)) from error
         finally:
             await observer.close()
         match outcome:
@@ -114,6 +117,7 @@ class Asking:
             parts=outcome.message.parts or (Text(text=""),),
             agent_fingerprint=grip.agent.fingerprint_with(await grip.tools()),
             context_limit=context_limit,
+            covered=grip.past.start,
         )
         tools = await grip.tools()
         length = grip.snapshot.chat.length
@@ -141,6 +145,8 @@ class Asking:
     async def _what_follows(self, message: Message) -> list[ev.Event]:
         """After a response without calls: the end of the turn, or once more if it does not fit the output type."""
         grip = self._grip
+        if any(queued.mode == "steer" for queued in grip.snapshot.queue):
+            return []  # it joins the turn with this response, and the model is next again
         end = ev.FinishTurn(by=grip.by, answer=message.text)
         if grip.agent.output is None:
             return [end]

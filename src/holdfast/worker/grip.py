@@ -33,6 +33,7 @@ from holdfast.worker.bodies import Body, SyncPool
 from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.worker.past import Past
+from holdfast.worker.summaries import CompactionFigures
 from holdfast.worker.titles import Titles
 from holdfast.worker.toolservers import ToolServers
 
@@ -53,6 +54,7 @@ class Shared(Frozen):
     hooks: Hooks
     plugins: tuple[Hook, ...]  # hooks of every agent
     titles: Titles
+    compactions: CompactionFigures
     clock: Clock
     trusted: Callable[[], bool]  # may this worker still act?
     commits: Durations
@@ -73,6 +75,10 @@ class TurnCannotGoOn(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+class ContextTooLong(TurnCannotGoOn):
+    """The provider did not take the request: it is too long. A shorter one might do."""
 
 
 class Grip:
@@ -185,13 +191,16 @@ class Grip:
 
     # --- writing ----------------------------------------------------------------------------------------
 
-    async def commit(self, *events: ev.Event) -> Snapshot:
+    async def commit(self, *events: ev.Event, patience_s: float | None = None) -> Snapshot:
         """Durable when it returns. A failing store is asked again, under the same commit id, while the lease is
         trusted; then its error goes up as itself. Raises Moved when the chat is not what the events were made for.
+
+        `patience_s`: for what the turn can do without; the error goes up after so long.
         """
         commit_id = new_id("commit")
         events = tuple(without_secrets(event, self.shared.secrets) for event in events)
         delay_s = 0.05
+        give_up_at = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
         async with self._commits:
             while True:
                 try:
@@ -210,6 +219,8 @@ class Grip:
                         extra={"action": "commit_failed", "chat": self.chat_id, "error": f"{error.code}: {error}"},
                     )
                     if not self.shared.trusted() or self.stop.cause is Cause.LEASE_LOST:
+                        raise
+                    if give_up_at is not None and asyncio.get_running_loop().time() >= give_up_at:
                         raise
                     await asyncio.sleep(delay_s)
                     delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)

@@ -1,15 +1,17 @@
 """A chat's history in a runner's memory: loaded once, extended with what the runner commits, reloaded when cut.
 
 It is a cache with a bound: of a long chat the newest messages are kept, and older ones are read again for every
-request. Within the bound a step costs the same in a long chat as in a short one: only what is new is read or checked.
+request. Within the bound a step costs the same in a long chat as in a short one: only what is new is read, checked or
+counted.
 """
 
 from collections.abc import Mapping
 
 from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.compaction import Window, estimated_message, summary_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
-from holdfast.core.records import Message, Role, Snapshot, Text
+from holdfast.core.records import Message, Role, Snapshot
 from holdfast.store.base import HistoryRow, Store
 
 PAGE_ROWS = 1_000
@@ -23,8 +25,11 @@ class Past:
         self._epoch = -1
         self._start = 0  # positions before this one are in the summary
         self._summary: Message | None = None
+        self._summary_text = ""
         self._first = 0  # position of the first message in memory
         self._messages: list[Message] = []
+        self._sizes: list[int] = []  # estimated tokens of the first of them, as far as they were asked for
+        self._older: list[Message] | None = None  # those before them, just read to be counted and about to be sent
         self._ahead: dict[int, Message] = {}  # results that came before an earlier call's
         self._checked = 0  # positions before this one are valid together
         self._needs_mending = False  # stored wrong, whoever did that: mended for every request
@@ -32,6 +37,16 @@ class Past:
     @property
     def size(self) -> int:
         return len(self._messages) + len(self._ahead)
+
+    @property
+    def start(self) -> int:
+        """Positions before this one are shown as a summary."""
+        return self._start
+
+    @property
+    def summary(self) -> str:
+        """What stands for them."""
+        return self._summary_text
 
     @property
     def opening(self) -> list[Message]:
@@ -59,11 +74,40 @@ class Past:
         if problems(self._messages[max(0, self._checked - self._first) :]):
             self._needs_mending = True
         self._checked = self._known
-        whole = [*await self._read(self._start, self._first), *self._messages]
+        older = self._older if self._older is not None else await self._read(self._start, self._first)
+        whole, self._older = [*older, *self._messages], None
         self._trim()
         if self._needs_mending:
             whole = make_valid(whole)
         return whole if self._summary is None else [self._summary, *whole]
+
+    async def window(self, snapshot: Snapshot, fixed: int) -> Window:
+        """The next request, as it is counted and cut. `fixed`: tokens of what is sent beside the messages."""
+        await self._catch_up(snapshot)
+        older = self._older = await self._read(self._start, self._first)
+        self._sizes += map(estimated_message, self._messages[len(self._sizes) :])
+        chat = snapshot.chat
+        return Window(
+            start=self._start,
+            messages=[*older, *self._messages],
+            sizes=[*map(estimated_message, older), *self._sizes],
+            fixed=fixed,
+            summary=estimated_message(self._summary) if self._summary is not None else 0,
+            turn_from=chat.turn_from if chat.turn_started_at is not None else None,
+        )
+
+    def begin_at(self, upto: int, summary: str) -> None:
+        """From now on the summary stands for the positions before `upto`. Committed, or at least what is sent."""
+        assert self._start <= upto <= self._known
+        gone = max(0, upto - self._first)
+        del self._messages[:gone]
+        del self._sizes[:gone]
+        self._first = max(self._first, upto)
+        self._set_start(upto, summary)
+
+    def _set_start(self, upto: int, summary: str) -> None:
+        self._start, self._summary_text, self._older = upto, summary, None
+        self._summary = summary_message(upto, summary) if upto else None
 
     async def response_of(self, snapshot: Snapshot, call_id: str) -> Message | None:
         """The response that asked for a call, which may still be open."""
@@ -104,9 +148,10 @@ class Past:
 
     async def _begin_anew(self, epoch: int) -> None:
         compaction = await self._store.read_compaction(self._chat_id)
-        self._start = self._first = self._checked = compaction.upto if compaction is not None else 0
-        self._summary = _summary_message(compaction.summary) if compaction is not None else None
-        self._messages, self._ahead, self._needs_mending = [], {}, False
+        upto, summary = (compaction.upto, compaction.summary) if compaction is not None else (0, "")
+        self._set_start(upto, summary)
+        self._first = self._checked = upto
+        self._messages, self._sizes, self._ahead, self._needs_mending = [], [], {}, False
         self._epoch = epoch
 
     def _trim(self) -> None:
@@ -114,6 +159,7 @@ class Past:
         over = len(self._messages) - self._limit
         if over > 0:
             del self._messages[:over]
+            del self._sizes[:over]
             self._first += over
 
     async def _read(self, start: int, end: int) -> list[Message]:
@@ -137,9 +183,3 @@ def _message_of(row: HistoryRow) -> Message:
     entry = decode_entry(row.body)
     assert isinstance(entry, MessageAdded)
     return decode_message(entry.message)
-
-
-def _summary_message(summary: str) -> Message:
-    return Message(
-        id="summary", role=Role.USER, parts=(Text(text=f"Summary of the conversation so far:\n{summary}"),)
-    )

@@ -34,7 +34,8 @@ from holdfast.store.bell import control_topic
 from holdfast.worker.agents import Agent
 from holdfast.worker.asking import Asking
 from holdfast.worker.calling import Calling, RunningTool
-from holdfast.worker.grip import Grip, Moved, Shared, TurnCannotGoOn
+from holdfast.worker.compacting import Compacting
+from holdfast.worker.grip import ContextTooLong, Grip, Moved, Shared, TurnCannotGoOn
 
 log = logging.getLogger("holdfast.runner")
 
@@ -47,6 +48,7 @@ class Runner:
         self._grip = Grip(shared, agent, snapshot)
         self._asking = Asking(self._grip)
         self._calling = Calling(self._grip)
+        self._compacting = Compacting(self._grip)
         self.chat_id = snapshot.chat.id
         self.agent = agent.name
 
@@ -159,13 +161,14 @@ class Runner:
             case ParkChat():
                 await grip.commit(ev.Park(by=grip.by))
             case EndTurn(cause=cause, detail=detail):
+                in_turn = grip.snapshot.chat.turn_started_at is not None  # else it was woken for a compaction
                 await grip.commit(ev.FinishTurn(by=grip.by, cause=cause, detail=detail))
-                await self._turn_ended()
+                if in_turn:
+                    await self._turn_ended()
             case EndStop():
                 await self._end_stop()
             case CompactNow():
-                # Compaction comes with the models' context limits; until then the request is answered, not ignored.
-                await grip.commit(ev.FinishCompaction(by=grip.by, error="compaction is not available yet"))
+                await self._compacting.on_demand()
             case Leave():
                 grip.lost = True
             case _:
@@ -175,7 +178,14 @@ class Runner:
         grip = self._grip
         turn = grip.snapshot.chat.turn
         await grip.make_deps()
-        message = await self._asking.ask()
+        if await self._compacting.make_room():
+            return  # what the summary cost counts: decide again
+        try:
+            message = await self._asking.ask()
+        except ContextTooLong:
+            if await self._compacting.after_refusal():
+                return
+            raise
         if message is None:
             return
         self._ask_for_title()

@@ -38,6 +38,7 @@ from holdfast.worker.guard import Guard
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.runner import Runner
+from holdfast.worker.summaries import CompactionFigures
 from holdfast.worker.titles import Titles
 from holdfast.worker.toolservers import ToolServers
 from holdfast.worker.watchdog import Watchdog, last_words
@@ -75,6 +76,7 @@ class Worker:
         self._plugins = plugins
         self.titles = Titles(store, caller)
         self.tool_servers = ToolServers(agents.values(), self.sync.run)
+        self.compactions = CompactionFigures()
         # Starting and stopping never wait for a thread that some tool has blocked.
         self._upkeep = SyncPool(2)
         self._keeper: LeaseKeeper | None = None
@@ -352,6 +354,7 @@ class Worker:
             hooks=self.hooks,
             plugins=self._plugins,
             titles=self.titles,
+            compactions=self.compactions,
             clock=self._clock,
             trusted=keeper.trusted,
             commits=self.commit_times,

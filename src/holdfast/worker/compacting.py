@@ -1,0 +1,226 @@
+"""Compaction, acted out: a summary is asked for, committed, and stands from then on for the beginning of the history.
+
+Three ways lead here: the limit is near, somebody asked, or the provider refused a request as too long. When no
+summary can be made in time, or none can be stored, and the request would not fit, the oldest messages are left out:
+
+    the summary             a record: covers up to n, summary. Every later runner begins with it
+    else, left out          a record as well, whose text says so: durable, the same for every runner, and visible
+    that not stored either  left out of this runner's requests only; the next one finds its own way, by the same rules
+
+The messages stay in the store in any case, the journal tells what happened, and nothing here fails a turn.
+"""
+
+import logging
+
+from holdfast.core import events as ev
+from holdfast.core.compaction import (
+    BYTES_PER_TOKEN,
+    Count,
+    Window,
+    budget,
+    counted,
+    estimated,
+    find_cut,
+    summary_room,
+    summary_text,
+    trim_text,
+)
+from holdfast.core.records import Cause, CompactionWhy, Frozen
+from holdfast.errors import HoldfastError, InvalidInput, StoreError
+from holdfast.worker.grip import Grip, Moved, TurnCannotGoOn
+from holdfast.worker.summaries import Summariser, Summary
+
+log = logging.getLogger("holdfast.runner")
+
+COMMIT_PATIENCE_S = 5.0  # how long a store may refuse a summary before the turn goes on without
+
+
+class Plan(Frozen):
+    """What a compaction is to cover, and how much may stand for it. `needed`: without it the request does not fit."""
+
+    why: CompactionWhy
+    upto: int
+    tokens: int
+    needed: bool
+
+
+class Compacting:
+    def __init__(self, grip: Grip) -> None:
+        self._grip = grip
+        self._tried_at: tuple[int, int] | None = None  # epoch and length: the same history is compacted once
+        self._refused_at: tuple[int, int, int] | None = None  # epoch, turn and step that the provider refused
+
+    # --- the three ways ---------------------------------------------------------------------------------
+
+    async def make_room(self) -> bool:
+        """Before a request: if it comes too near to the limit. True: something changed, decide again."""
+        grip, policy = self._grip, self._grip.agent.compaction
+        limit = self._limit()
+        place = grip.snapshot.chat.epoch, grip.snapshot.chat.length
+        if limit is None or not policy.automatic or self._tried_at == place:
+            return False
+        window = await self._window()
+        count, room_for_all = counted(window), self._budget(limit)
+        if count.tokens <= room_for_all:
+            return False
+        self._tried_at = place
+        room = room_for_all - window.fixed
+        plan = self._plan("near_limit", window, count, room, worth=max(1, room // 8)) if room > 0 else None
+        if plan is None:
+            return False  # little to be won: the provider shall say whether it is too long
+        await self._carry_out(plan, window)
+        return True
+
+    async def on_demand(self) -> None:
+        """Somebody asked. What cannot be summarised is left out only if the request would not fit."""
+        grip = self._grip
+        window = await self._window()
+        count, limit = counted(window), self._limit()
+        room = max(1, self._budget(limit) - window.fixed) if limit is not None else None
+        needed = limit is not None and count.tokens > self._budget(limit)
+        plan = self._plan("asked", window, count, room, needed=needed)
+        if plan is None:
+            await grip.commit(ev.FinishCompaction(by=grip.by))
+            return
+        await self._carry_out(plan, window)
+
+    async def after_refusal(self) -> bool:
+        """The provider says that it is too long, whatever we counted: to half of that, once for each step."""
+        chat = self._grip.snapshot.chat
+        place = chat.epoch, chat.turn, chat.step
+        if self._refused_at == place:
+            return False
+        self._refused_at = place
+        window = await self._window()
+        count, limit = counted(window), self._limit()
+        room = count.tokens - window.fixed
+        if limit is not None and (allowed := self._budget(limit) - window.fixed) > 0:
+            room = min(room, allowed)
+        plan = self._plan("too_long", window, count, max(1, room // 2))
+        if plan is None:
+            return False
+        await self._carry_out(plan, window)
+        return True
+
+    # --- the plan ---------------------------------------------------------------------------------------
+
+    def _limit(self) -> int | None:
+        agent = self._grip.agent
+        return self._grip.model(agent.model).context_limit or agent.context_limit
+
+    def _budget(self, limit: int) -> int:
+        agent = self._grip.agent
+        return budget(limit, agent.compaction, agent.settings.max_tokens)
+
+    async def _window(self) -> Window:
+        grip = self._grip
+        fixed = estimated(grip.agent.instructions)
+        for tool in (await grip.tools()).values():
+            fixed += estimated(tool.name) + estimated(tool.description) + len(tool.schema) // BYTES_PER_TOKEN
+        return await grip.past.window(grip.snapshot, fixed)
+
+    def _plan(
+        self,
+        why: CompactionWhy,
+        window: Window,
+        count: Count,
+        room: int | None,
+        *,
+        worth: int = 1,
+        needed: bool = True,
+    ) -> Plan | None:
+        policy = self._grip.agent.compaction
+        upto = find_cut(window, room, policy, scale=count.scale, worth=worth)
+        if upto is None:
+            return None
+        return Plan(why=why, upto=upto, tokens=summary_room(room, policy), needed=needed)
+
+    # --- carrying it out --------------------------------------------------------------------------------
+
+    async def _carry_out(self, plan: Plan, window: Window) -> None:
+        """Raises Moved when a stop came first. A shutdown or a lost lease ends it and commits nothing."""
+        grip = self._grip
+        covered = window.messages[: plan.upto - window.start]
+        if grip.check_trust():
+            summary = await self._summariser().summarise(grip.past.summary, covered, plan.tokens, grip.stop)
+        if grip.stop:
+            if grip.stop.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+                raise Moved("stopped")
+            return
+        working_on = await self._working_on(plan.upto)
+        error = summary.error
+        if not error:
+            text = summary_text(summary.text, plan.tokens, working_on)
+            error = await self._record(plan, text, summary, "")
+            if not error:
+                grip.shared.compactions.made += 1
+                return
+        self._report(plan, error)
+        text = trim_text(grip.past.summary, covered, plan.tokens, working_on)
+        if plan.needed and not await self._record(plan, text, summary, error):
+            grip.shared.compactions.trimmed += 1
+            return
+        await grip.commit(_finish(grip, plan, summary, error=error))
+        if plan.needed:
+            grip.past.begin_at(plan.upto, text)
+            grip.shared.compactions.trimmed += 1
+
+    async def _record(self, plan: Plan, text: str, summary: Summary, error: str) -> str:
+        """Empty when it is committed; else why it cannot be."""
+        grip = self._grip
+        try:
+            event = _finish(grip, plan, summary, upto=plan.upto, text=text, error=error)
+            await grip.commit(event, patience_s=COMMIT_PATIENCE_S)
+        except (StoreError, InvalidInput, TurnCannotGoOn) as problem:
+            if isinstance(problem, StoreError) and not grip.shared.trusted():
+                raise
+            code = problem.code if isinstance(problem, HoldfastError) else problem.failure.code
+            return f"it could not be stored: {code}: {problem}"
+        grip.past.begin_at(plan.upto, text)
+        return ""
+
+    async def _working_on(self, upto: int) -> str | None:
+        """The message that began the current turn, where the cut goes through that turn."""
+        grip = self._grip
+        chat = grip.snapshot.chat
+        if chat.turn_started_at is None or upto <= chat.turn_from:
+            return None
+        opener = await grip.past.turn_opener(grip.snapshot)
+        return opener.text if opener is not None else None
+
+    def _summariser(self) -> Summariser:
+        grip, agent = self._grip, self._grip.agent
+        named = (agent.model, *agent.fallbacks) if agent.summary_model is None else (agent.summary_model,)
+        models = [grip.model(model) for model in named]
+        return Summariser(
+            caller=grip.shared.caller,
+            models=models,
+            limit=models[0].context_limit or (agent.context_limit if agent.summary_model is None else None),
+            deadline_s=agent.compaction.deadline_s,
+            deadlines=agent.deadlines,
+            retry=agent.retry,
+            cost_of=lambda model, usage: agent.cost_of(model, usage, grip.shared.models.facts),
+        )
+
+    def _report(self, plan: Plan, error: str) -> None:
+        figures = self._grip.shared.compactions
+        figures.failed += 1
+        figures.last_error = error
+        log.warning(
+            "no summary",
+            extra={"action": "compaction_failed", "chat": self._grip.chat_id, "why": plan.why},
+        )
+
+
+def _finish(
+    grip: Grip, plan: Plan, summary: Summary, *, upto: int = 0, text: str | None = None, error: str = ""
+) -> ev.FinishCompaction:
+    return ev.FinishCompaction(
+        by=grip.by,
+        upto=upto,
+        summary=text,
+        error=error,
+        why=plan.why,
+        tokens=summary.tokens,
+        cost=summary.cost,
+    )

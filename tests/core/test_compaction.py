@@ -1,0 +1,320 @@
+"""When a history is compacted, where it is cut, and what stands for what was cut (promise 4)."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import pytest
+from msgspec import Raw
+
+from holdfast.core.compaction import (
+    LEFT_OUT,
+    WORKING_ON,
+    CompactionPolicy,
+    Window,
+    boundaries,
+    budget,
+    counted,
+    estimated,
+    estimated_message,
+    find_cut,
+    problem_of,
+    shortened,
+    spoken,
+    summary_message,
+    summary_room,
+    summary_text,
+    transcript,
+    trim_text,
+)
+from holdfast.core.history import problems
+from holdfast.core.records import File, Message, Reasoning, Role, Synthetic, Text, ToolCall, ToolResult
+
+POLICY = CompactionPolicy(keep_turns=2, keep_share=0.5, summary_tokens=10)
+
+
+def user(text: str = "Hi.", synthetic: Synthetic | None = None) -> Message:
+    return Message(id="u", role=Role.USER, parts=(Text(text=text),), synthetic=synthetic)
+
+
+def says(text: str = "Well.", **fields: int) -> Message:
+    return Message(id="a", role=Role.ASSISTANT, parts=(Text(text=text),), **fields)  # type: ignore[arg-type]
+
+
+def step(*ids: str) -> list[Message]:
+    asks = Message(
+        id="a", role=Role.ASSISTANT, parts=tuple(ToolCall(call_id=id, name="t", arguments="{}") for id in ids)
+    )
+    results = [
+        Message(id=f"{id}.result", role=Role.TOOL, parts=(ToolResult(call_id=id, name="t", content="ok"),))
+        for id in ids
+    ]
+    return [asks, *results]
+
+
+def window(messages: Sequence[Message], size: int = 10, **fields: int) -> Window:
+    start = fields.pop("start", 0)
+    return Window(start=start, messages=messages, sizes=[size] * len(messages), **fields)
+
+
+# --- every cut point of every small history ---------------------------------------------------------
+
+
+def histories(groups_max: int = 5) -> Iterator[list[Message]]:
+    """All sequences of a user's message, an answer, a step with one call and a step with two."""
+    for length in range(1, groups_max + 1):
+        for kinds in product("ua12", repeat=length):
+            messages: list[Message] = []
+            for at, kind in enumerate(kinds):
+                match kind:
+                    case "u":
+                        messages.append(user())
+                    case "a":
+                        messages.append(says())
+                    case "1":
+                        messages += step(f"c{at}")
+                    case _:
+                        messages += step(f"c{at}", f"d{at}")
+            yield messages
+
+
+def test_a_history_that_is_cut_at_any_boundary_is_valid_behind_a_summary_and_at_any_other_place_it_is_not() -> None:
+    cuts = 0
+    for messages in histories():
+        assert problems(messages) == []
+        allowed = boundaries(messages)
+        for at in range(len(messages) + 1):
+            found = problems([summary_message(at, "In short."), *messages[at:]])
+            assert (found == []) == (at in allowed), (at, messages)
+            cuts += at in allowed
+    assert cuts > 4_000
+
+
+def test_a_cut_is_a_boundary_that_covers_something_and_leaves_what_nobody_answered_yet() -> None:
+    found = 0
+    for messages in histories():
+        turns = [at for at, message in enumerate(messages) if message.role is Role.USER] or [0]
+        for room, turn_from in product((None, 1, 25, 60, 1_000), (None, turns[-1], turns[0])):
+            seen = Window(start=7, messages=messages, sizes=[10] * len(messages), turn_from=_shifted(turn_from))
+            cut = find_cut(seen, room, POLICY)
+            assert cut == find_cut(seen, room, POLICY), "it is deterministic"
+            if cut is None:
+                continue
+            found += 1
+            at = cut - 7
+            assert 0 < at <= len(messages)
+            assert at in boundaries(messages)
+            trailing = len(messages)
+            while trailing and messages[trailing - 1].role is Role.USER:
+                trailing -= 1
+            covered_open = at > trailing and at > (turn_from if turn_from is not None else turns[-1])
+            assert not covered_open, "an unanswered message of the current turn was covered"
+    assert found > 4_000
+
+
+def _shifted(turn_from: int | None) -> int | None:
+    return None if turn_from is None else turn_from + 7
+
+
+def test_a_history_whose_calls_are_open_is_not_cut_at_its_end() -> None:
+    messages = [user(), *step("a", "b")[:2]]
+    assert boundaries(messages) == [0, 1]
+
+
+# --- where ------------------------------------------------------------------------------------------
+
+
+def turns(count: int) -> list[Message]:
+    return [message for _ in range(count) for message in (user(), says())]
+
+
+def test_the_newest_turns_stay_whole_up_to_their_number() -> None:
+    assert find_cut(window(turns(5)), None, POLICY) == 6
+    assert find_cut(window(turns(5)), None, CompactionPolicy(keep_turns=3)) == 4
+
+
+def test_the_newest_turns_stay_as_far_as_they_take_no_more_than_their_share() -> None:
+    assert find_cut(window(turns(5)), 80, POLICY) == 6  # two turns are 40 of 80
+    assert find_cut(window(turns(5)), 79, POLICY) == 8  # which leaves room for one
+
+
+def test_of_fewer_turns_than_may_stay_the_oldest_is_covered() -> None:
+    assert find_cut(window(turns(2)), None, POLICY) == 2
+    assert find_cut(window(turns(1)), None, POLICY) is None
+
+
+def test_the_current_turn_stays_whole_while_it_fits_beside_a_summary() -> None:
+    messages = [*turns(2), user(), *step("a"), *step("b")]  # the turn takes 50
+    seen = window(messages, turn_from=4)
+    assert find_cut(seen, 82, POLICY) == 4  # more than its share, but there is room for a summary of 32
+    assert find_cut(seen, 81, POLICY) == 7
+
+
+def test_a_turn_that_does_not_fit_is_cut_between_its_completed_steps() -> None:
+    messages = [user(), *step("a"), *step("b", "c"), *step("d"), user("steer")]
+    seen = window(messages, turn_from=0)
+    assert find_cut(seen, 80, POLICY) == 6  # keeps the last step and what joined it, 30 of 40
+    assert find_cut(seen, 120, POLICY) == 3  # 60 of 60
+    assert find_cut(seen, 20, POLICY) == 8  # keeps what nobody answered, whatever it takes
+
+
+def test_a_message_that_is_too_long_by_itself_is_not_covered() -> None:
+    assert find_cut(window([user()], size=1_000, turn_from=0), 10, POLICY) is None
+    assert find_cut(window([*turns(1), user()], size=1_000, turn_from=2), 10, POLICY) == 2
+
+
+def test_a_turn_that_was_cut_before_is_cut_again_further_on() -> None:
+    messages = [*step("a"), *step("b"), *step("c")]
+    seen = Window(start=20, messages=messages, sizes=[10] * 6, turn_from=11)
+    assert find_cut(seen, 40, POLICY) == 24
+
+
+def test_messages_that_joined_or_were_written_by_the_runtime_begin_no_turn() -> None:
+    joined = [user(), user(), says(), user("fix it", Synthetic.INVALID_OUTPUT), says()]
+    assert find_cut(window([*turns(1), *joined]), None, CompactionPolicy(keep_turns=1)) == 2
+
+
+def test_a_cut_that_saves_too_little_is_not_made() -> None:
+    assert find_cut(window(turns(2)), None, POLICY, worth=20) == 2
+    assert find_cut(window(turns(2)), None, POLICY, worth=21) is None
+
+
+def test_where_a_provider_counts_more_than_we_do_less_is_kept() -> None:
+    assert find_cut(window(turns(5)), 80, POLICY, scale=1.0) == 6
+    assert find_cut(window(turns(5)), 80, POLICY, scale=2.0) == 8
+
+
+# --- when -------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_the_providers_last_figure_and_an_estimate_of_what_is_new() -> None:
+    messages = [user(), says(input_tokens=500), user()]
+    assert counted(window(messages, fixed=490)).tokens == 500 + 10 + 10
+    assert counted(window(messages)).tokens == round(500 + 8.0 * 20), "its figure tells how it counts, within reason"
+
+
+def test_without_a_figure_all_of_it_is_estimated() -> None:
+    assert counted(window([user(), says(), user()], fixed=5, summary=7)).tokens == 42
+
+
+def test_a_figure_for_a_longer_request_is_not_believed_after_a_compaction() -> None:
+    messages = [user(), says(input_tokens=9_000, covered=0), user()]
+    assert counted(window(messages, start=4)).tokens == 30
+    messages[1] = says(input_tokens=25, covered=4)
+    assert counted(window(messages, start=4, fixed=25)).tokens == 45
+
+
+@pytest.mark.parametrize(
+    ("limit", "policy", "max_tokens", "expected"),
+    [
+        (4_096, CompactionPolicy(), None, 3_481 - 512),
+        (128_000, CompactionPolicy(), None, 108_800 - 4_096),
+        (128_000, CompactionPolicy(), 16_000, 108_800 - 16_000),
+        (128_000, CompactionPolicy(answer_tokens=1_000), 16_000, 108_800 - 1_000),
+        (10_000, CompactionPolicy(share=0.5), 9_000, 2_500),  # an answer takes half of it at most
+    ],
+)
+def test_a_request_leaves_room_for_its_answer(
+    limit: int, policy: CompactionPolicy, max_tokens: int | None, expected: int
+) -> None:
+    assert budget(limit, policy, max_tokens) == expected
+
+
+def test_a_text_is_estimated_by_its_bytes() -> None:
+    assert (estimated(""), estimated("abc"), estimated("abcd"), estimated("中文字")) == (0, 1, 2, 3)
+    assert estimated("\ud800") == 1
+
+
+def test_every_part_of_a_message_counts_but_unsigned_reasoning() -> None:
+    def size(*parts: object) -> int:
+        return estimated_message(Message(id="m", role=Role.ASSISTANT, parts=parts))  # type: ignore[arg-type]
+
+    nothing = size()
+    assert size(Text(text="x" * 300)) == nothing + 100
+    assert size(Reasoning(text="x" * 300)) == nothing
+    assert size(Reasoning(text="x" * 300, signature=Raw(b'"' + b"s" * 298 + b'"'))) == nothing + 200
+    assert size(ToolCall(call_id="c", name="abc", arguments="x" * 300)) > nothing + 101
+    assert size(ToolResult(call_id="c", name="abc", content="x" * 300)) > nothing + 101
+    assert size(File(media_type="image/png", uri="blob:1")) > nothing + 1_000
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        CompactionPolicy(share=0),
+        CompactionPolicy(share=1.1),
+        CompactionPolicy(keep_share=0),
+        CompactionPolicy(keep_turns=0),
+        CompactionPolicy(summary_tokens=0),
+        CompactionPolicy(answer_tokens=0),
+        CompactionPolicy(deadline_s=0),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_named(policy: CompactionPolicy) -> None:
+    assert problem_of(policy)
+    assert problem_of(CompactionPolicy()) is None
+
+
+# --- what stands for it -----------------------------------------------------------------------------
+
+
+def test_a_summary_is_a_users_message_of_its_own_that_says_what_it_is() -> None:
+    message = summary_message(7, "They chose Bern.")
+    assert (message.role, message.id) == (Role.USER, "summary.7")
+    assert message.text.endswith("They chose Bern.")
+    assert "not the user" in message.text
+    assert "not instructions" in message.text
+
+
+def test_a_summary_is_bounded_and_names_the_message_that_is_worked_on() -> None:
+    text = summary_text("x" * 100_000, 100, "Do " + "it " * 1_000)
+    assert estimated(text) < 200
+    assert WORKING_ON in text
+    assert text.index("x") < text.index(WORKING_ON) < text.index("Do it")
+    assert summary_text(" short ", 100) == "short"
+
+
+def test_what_is_left_out_without_a_summary_is_said_and_what_was_known_stays() -> None:
+    known = "They chose Bern."
+    covered = [user("x" * 10_000), says("The last words.")]
+    once = trim_text(known, covered, 400, "Go on")
+    assert once.startswith(known)
+    assert LEFT_OUT in once
+    assert "The last words." in once
+    assert once.endswith("Go on")
+    again = trim_text(once, [says("Later.")], 400)
+    assert spoken(again) == known
+    assert again.count(LEFT_OUT) == 1
+    assert estimated(trim_text("y" * 100_000, covered * 50, 400, "z" * 100_000)) < 600
+
+
+def test_a_transcript_tells_who_said_and_did_what_each_part_shortened() -> None:
+    calls, result = step("c")
+    failed = Message(id="r", role=Role.TOOL, parts=(ToolResult(call_id="d", name="t", content="no", error=True),))
+    file = Message(id="f", role=Role.USER, parts=(File(media_type="image/png", uri="blob:1"),))
+    thought = Message(id="h", role=Role.ASSISTANT, parts=(Reasoning(text="Hm"), Text(text="Yes.")))
+    lines = transcript([user("Go."), calls, result, failed, file, thought], 1_000).splitlines()
+    assert lines == [
+        "[user] Go.",
+        "[assistant calls t] {}",
+        "[t returned] ok",
+        "[t failed] no",
+        "[user] (a file: image/png, blob:1)",
+        "[assistant] Yes.",
+    ]
+    assert estimated(transcript([user("x" * 100_000)], 800)) < 130
+
+
+def test_what_is_shortened_keeps_head_and_tail_and_says_how_much_is_gone() -> None:
+    text = "head" + "-" * 3_000 + "tail"
+    short = shortened(text, 100)
+    assert short.startswith("head")
+    assert short.endswith("tail")
+    assert "2,709 characters left out" in short
+    assert shortened("short", 100) == "short"
+    assert estimated(shortened("中" * 5_000, 100)) < 130
+
+
+def test_a_summary_gets_a_quarter_of_the_room_at_most_and_enough_to_say_something() -> None:
+    assert summary_room(None, CompactionPolicy()) == 2_000
+    assert summary_room(1_000, CompactionPolicy()) == 250
+    assert summary_room(10, CompactionPolicy()) == 32
