@@ -85,6 +85,7 @@ def likely(snapshot: Snapshot) -> list[str]:
         rows += ["outcome"] * 3 if CallState.STARTED in states else []
     elif chat.phase is Phase.MODEL:
         rows += ["responded"] * 5 + ["attempt_lost", "send.steer", "send.queue", "stop", "edit", "fail"]
+        rows += ["compact", "finish_compaction"]
     elif chat.phase is Phase.REST:
         rows += ["finish_compaction"] if chat.compact else ["send.queue"]
         rows += [] if chat.compact and chat.turn_started_at is None else ["finish_turn"] * 2
@@ -357,6 +358,9 @@ _EVENTS: dict[str, Maker] = {
         by=writers(snapshot, world),
         upto=st.integers(0, snapshot.chat.length + (0 if world.sensible else 1)),
         summary=st.sampled_from((None, "In short.")),
+        error=st.sampled_from(("", "", "no summary")),
+        why=st.sampled_from(("asked", "near_limit", "too_long")),
+        tokens=st.integers(0, 3),
     ),
     "park": _by_writer(ev.Park),
     "finish_turn": lambda snapshot, world, row: st.builds(

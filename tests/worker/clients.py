@@ -186,6 +186,9 @@ class Clients:
     async def _retry(self, followed: Followed, pick: int) -> Answer:
         return await followed.chat.retry()
 
+    async def _compact(self, followed: Followed, pick: int) -> Answer:
+        return await followed.chat.compact()
+
     async def _archive(self, followed: Followed, pick: int) -> Answer:
         return await followed.chat.archive()
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.history import problems
+from holdfast.core.retry import Kind
 from holdfast.errors import ProviderError
-from holdfast.models.base import CallStarted, Finished, ReasoningDelta, Request, StreamPart, TextDelta
+from holdfast.models.base import CallStarted, Finished, ReasoningDelta, Request, StreamPart, TextDelta, Usage
 from holdfast.models.scripted import ScriptedModel
 
 What = Literal["asked", "said", "finished", "failed", "entered"]
@@ -26,6 +28,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     life: str  # of which worker
     n: str = ""  # of which request: its text carries this number, so a message tells what it answers
     ids: list[str] = []  # asked: the messages of the request
+    summary: str = ""  # asked: what stood for earlier messages; two chats may have nothing else in a request
     wrong: list[str] = []  # asked: why a provider would refuse it
     text: str = ""  # said: another piece that the worker has taken
     call_id: str = ""  # entered: the body of this call
@@ -60,8 +63,9 @@ def mark(n: str) -> str:
 class WatchedModel:
     """A scripted model that writes down what it is asked, and begins every answer with the request's number."""
 
-    def __init__(self, model: ScriptedModel, evidence: Evidence) -> None:
+    def __init__(self, model: ScriptedModel, evidence: Evidence, holds: int | None = None) -> None:
         self.model = model
+        self.holds = holds  # messages; a request with more is too long
         self.name, self.provider, self.context_limit = model.name, model.provider, model.context_limit
         self._evidence = evidence
 
@@ -69,7 +73,11 @@ class WatchedModel:
         write, life = self._evidence.write, self._evidence.life
         n = f"{life}.{next(self._evidence.numbers)}"
         ids = [message.id for message in request.messages]
-        write(Line(what="asked", life=life, n=n, ids=ids, wrong=problems(request.messages)))
+        summary = "".join(m.text for m in request.messages[:1] if m.id.startswith("summary."))
+        write(Line(what="asked", life=life, n=n, ids=ids, summary=summary, wrong=problems(request.messages)))
+        if self.holds is not None and len(request.messages) > self.holds:
+            write(Line(what="failed", life=life, n=n))
+            raise ProviderError(f"at most {self.holds} messages", code=Kind.CONTEXT_TOO_LONG)
         marked = False
         finished = False
         try:
@@ -82,7 +90,8 @@ class WatchedModel:
                     if isinstance(part, Finished):
                         finished = True
                         write(Line(what="finished", life=life, n=n))
-                    yield part
+                    # Scripted models count messages, not tokens: without a figure, ours are estimated.
+                    yield replace(part, input_tokens=0) if isinstance(part, Usage) else part
                     if isinstance(part, TextDelta):
                         write(Line(what="said", life=life, n=n, text=part.text))
         except ProviderError:

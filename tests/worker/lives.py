@@ -15,9 +15,11 @@ from typing import Any
 
 from holdfast.app import App
 from holdfast.clock import SystemClock
+from holdfast.core.compaction import CompactionPolicy
+from holdfast.core.decide import Budget
 from holdfast.core.retry import RetryPolicy
 from holdfast.models.calls import Caller
-from holdfast.models.scripted import Response, ScriptedModel
+from holdfast.models.scripted import Fail, Hold, Response, Say, ScriptedModel, Stall, Step
 from holdfast.store.base import StoreOptions
 from holdfast.worker.agents import Agent
 from holdfast.worker.hooks import Hook, Point
@@ -59,15 +61,36 @@ async def _take_a_moment(about: object, context: object) -> None:
     await asyncio.sleep(HOOK_S)
 
 
-def agents(scripts: tuple[tuple[Response, ...], ...], evidence: Evidence, gates: Gates) -> list[Agent]:
-    """One per chat, so that each chat has a script of its own."""
+# Compaction, by the number of the chat: what a summary comes to, what the agent says its model can hold, and how many
+# messages it really takes. On demand they are all compacted; the first when it is refused, the others near the limit.
+SUMMARIES: tuple[tuple[Step, ...], ...] = (
+    (Hold(name="summary"), Say(text="In short, they talked.")),
+    (Say(text="In short."),),
+    (Fail(status=500),),
+)
+LIMITS = (None, 660, 660)
+HOLDS = (7, None, None)
+POLICY = CompactionPolicy(keep_turns=1)
+
+
+def agents(
+    scripts: tuple[tuple[Response, ...], ...], evidence: Evidence, gates: Gates, summary_s: float | None = None
+) -> list[Agent]:
+    """One per chat, so that each chat has a script of its own. `summary_s`: what is held takes so long instead."""
     made = []
     for number, script in enumerate(scripts):
         model = ScriptedModel(*script, name=f"scripted-{number}", provider=f"p{number}", after="echo")
+        steps: tuple[Step, ...] = SUMMARIES[number % 3]
+        if summary_s is not None:
+            steps = tuple(Stall(for_s=summary_s) if isinstance(step, Hold) else step for step in steps)
         made.append(
             Agent(
                 f"agent-{number}",
-                WatchedModel(model, evidence),
+                WatchedModel(model, evidence, holds=HOLDS[number % 3]),
+                summary_model=ScriptedModel(steps, name=f"summaries-{number}", after="repeat"),
+                context_limit=LIMITS[number % 3],
+                compaction=POLICY,
+                budget=Budget(steps=30),  # a script begins anew with what was compacted
                 tools=toolbox(evidence, gates),
                 hooks=[Hook(point, _take_a_moment) for point in HOOKED],
                 parallel_calls_max=2,
@@ -92,7 +115,13 @@ class Life:
 
     @property
     def models(self) -> list[ScriptedModel]:
-        return [agent.model.model for agent in self.app.agents.values()]  # type: ignore[union-attr]
+        return [model for number in range(len(self.app.agents)) for model in self._models_of(number)]
+
+    def _models_of(self, number: int) -> tuple[ScriptedModel, ScriptedModel]:
+        agent = self.app.agents[f"agent-{number}"]
+        assert isinstance(agent.model, WatchedModel)
+        assert isinstance(agent.summary_model, ScriptedModel)
+        return agent.model.model, agent.summary_model
 
     async def start(self) -> None:
         await self.app.store.open()
@@ -150,9 +179,11 @@ class Life:
         return deltas._in_flight is None and not any(stream.pending for stream in deltas._streams.values())
 
     def is_held_at(self, chat: int) -> bool:
-        """Its model waits for the test."""
-        model = self.models[chat]
-        return model.open_streams > 0 and any(h.reached.is_set() and not h.resumed.is_set() for h in _holds(model))
+        """Its model, or that of its summaries, waits for the test."""
+        return any(
+            model.open_streams > 0 and any(h.reached.is_set() and not h.resumed.is_set() for h in _holds(model))
+            for model in self._models_of(chat)
+        )
 
     def let_models_go(self) -> None:
         for model in self.models:
@@ -165,7 +196,7 @@ class Life:
         for model in self.models:
             for response in model.script.responses:
                 for step in response:
-                    if hasattr(step, "name") and type(step).__name__ == "Hold":
+                    if isinstance(step, Hold):
                         model.resume(step.name)
         self.gates.open_for_good = True
         self.gates.open()

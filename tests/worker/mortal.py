@@ -32,7 +32,7 @@ def _in_a_moment(step: Step) -> Step:
 
 async def work(url: str, path: str, life: str, ahead_ms: int, scripts: Scripts) -> None:
     evidence = Evidence(Path(path), life)
-    made = agents(in_a_moment(scripts), evidence, Gates(MOMENT_S))
+    made = agents(in_a_moment(scripts), evidence, Gates(MOMENT_S), summary_s=MOMENT_S)
     app = App(url, made, caller=Caller(policy=QUICK), options=options(SteppedClock(ahead_ms)))
     async with app, app.worker(poll_s=0.1):
         print("ready", flush=True)  # noqa: T201

@@ -14,7 +14,7 @@ Pause = int | Literal["settle", "read"]
 
 CLIENT_OPS = (
     *("send", "interrupt", "steer", "edit", "stop", "stop_and_clear", "promote", "withdraw"),
-    *("approve", "deny", "answer", "retry", "fork", "archive"),
+    *("approve", "deny", "answer", "retry", "fork", "archive", "compact"),
 )
 WORLD_OPS = ("let_models_go", "let_bodies_go", "start", "shut_down", "drain", "drop")
 
@@ -92,7 +92,7 @@ def _acts(ops: tuple[str, ...], pauses: st.SearchStrategy[Pause] = _pauses) -> s
     return st.builds(Act, op=st.sampled_from(ops), chat=st.integers(0, 2), pick=st.integers(0, 2), pause=pauses)
 
 
-_client_acts = _acts((*CLIENT_OPS, "send", "send", "steer", "steer", "approve", "approve"))
+_client_acts = _acts((*CLIENT_OPS, "send", "send", "steer", "steer", "approve", "approve", "compact", "compact"))
 _blows = _acts((*("drop", "drop", "shut_down", "drain"), *("stop", "stop", "interrupt", "edit", "promote")))
 _letting_go = _acts(("let_models_go", "let_bodies_go"))
 

@@ -50,6 +50,7 @@ POINTS = {
 OPS = (
     *("send", "send", "steer", "interrupt", "stop", "stop_and_clear", "edit", "promote", "withdraw"),
     *("approve", "approve", "approve", "answer", "answer", "deny", "retry", "retry", "fork"),
+    *("compact", "compact"),
 )
 
 

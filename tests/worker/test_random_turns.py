@@ -11,6 +11,7 @@ happened outside of it.
 import asyncio
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,13 +45,18 @@ def new_url(store_kind: str, request: pytest.FixtureRequest) -> NewUrl:
     return lambda _: url
 
 
-def play(new_url: NewUrl, plan: Plan) -> list[str]:
+def play(new_url: NewUrl, plan: Plan, compactions: Counter[str]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(World(new_url(Path(folder)), Path(folder), plan).play())
+        world = World(new_url(Path(folder)), Path(folder), plan)
+        wrong = asyncio.run(world.play())
+        compactions += world.compactions
+        return wrong
 
 
 @pytest.mark.timeout(300)
 def test_whatever_happens_in_a_turn_what_was_promised_holds(store_kind: str, new_url: NewUrl) -> None:
+    compactions: Counter[str] = Counter()
+
     @settings(
         max_examples=int(os.environ.get("HOLDFAST_RANDOM_TURNS", PLANS[store_kind])),
         deadline=None,
@@ -61,9 +67,11 @@ def test_whatever_happens_in_a_turn_what_was_promised_holds(store_kind: str, new
     )
     @given(plan=plans())
     def check(plan: Plan) -> None:
-        assert play(new_url, plan) == []
+        assert play(new_url, plan, compactions) == []
 
     check()
+    ways = {"asked", "near_limit", "too_long", *(["left out"] if store_kind == "sqlite" else [])}
+    assert ways <= set(compactions), "each way is taken now and then"
 
 
 # --- the judge -------------------------------------------------------------------------------------
@@ -71,6 +79,12 @@ def test_whatever_happens_in_a_turn_what_was_promised_holds(store_kind: str, new
 A_STOP = Plan(
     scripts=(((Call(name="launch"),), (Say(text="Half of it. "), Hold(name="here"), Say(text="The rest."))),),
     acts=(Act(op="let_bodies_go", pause="read"), Act(op="stop", pause="read"), Act(op="send", pause="settle")),
+)
+
+
+A_COMPACTION = Plan(
+    scripts=((),),
+    acts=(*[Act(op="send")] * 2, Act(op="compact"), Act(op="let_models_go"), Act(op="send", pause="read")),
 )
 
 
@@ -108,6 +122,28 @@ def show_another(clients: Clients) -> None:
     items = clients.followed[0].items
     at = items.index(delta_of(clients))
     items[at] = msgspec.structs.replace(items[at], body=b'{"part":"text","text":"Something else. "}')
+
+
+def reach(clients: Clients, upto: int) -> None:
+    """Tell of another compaction than there was."""
+    items = clients.followed[0].items
+    at = next(at for at, item in enumerate(items) if b'"kind":"compacted"' in item.body)
+    items[at] = msgspec.structs.replace(items[at], body=items[at].body.replace(b'"upto":4', b'"upto":%d' % upto))
+
+
+COMPACTIONS: dict[str | None, Tamper | None] = {
+    None: None,
+    "not ['summary.2',": lambda clients, _: reach(clients, 2),
+    "in the middle of a group": lambda clients, _: reach(clients, 9),
+}
+
+
+@pytest.mark.parametrize("complaint", COMPACTIONS)
+def test_the_judge_notices_what_a_compaction_is_not(complaint: str | None, tmp_path: Path) -> None:
+    world = World(f"sqlite:///{tmp_path}/holdfast.db", tmp_path, A_COMPACTION, COMPACTIONS[complaint])
+    found = asyncio.run(world.play())
+    assert world.compactions == {"asked": 1}
+    assert found == [] if complaint is None else any(complaint in what for what in found), found
 
 
 @pytest.mark.parametrize("complaint", [None, *TAMPERINGS])

@@ -12,12 +12,14 @@ from holdfast.core import history
 from holdfast.core.codec import decode_delta, decode_entry, decode_message
 from holdfast.core.journal import (
     AnyEntry,
+    Compacted,
     Delta,
     HistoryCut,
     MessageAdded,
     PreviewReset,
     StopRequested,
     TurnEnded,
+    TurnStarted,
 )
 from holdfast.core.records import Cause, Message, Role, Snapshot, State, Synthetic, ToolResult
 from holdfast.store.base import Item, Store
@@ -85,10 +87,14 @@ class Replay:
 
     def __init__(self) -> None:
         self._slots: list[Message | str] = []  # a call's id keeps the place of its result
+        self._compacted: list[int] = []  # how far each summary reaches
 
     def take(self, entry: AnyEntry) -> None:
         if isinstance(entry, HistoryCut):
             del self._slots[entry.length :]
+            self._compacted = [upto for upto in self._compacted if upto <= entry.length]
+        if isinstance(entry, Compacted):
+            self._compacted.append(entry.upto)
         if not isinstance(entry, MessageAdded) or entry.off_history:
             return
         message = decode_message(entry.message)
@@ -99,10 +105,24 @@ class Replay:
         else:
             self._slots += [message, *(call.call_id for call in message.calls)]
 
-    def request(self) -> list[str]:
-        """The messages that a model is asked with now, by id."""
-        known = [slot for slot in self._slots if isinstance(slot, Message)]
-        return [message.id for message in history.make_valid(known)]
+    @property
+    def covered(self) -> int:
+        """Positions that a summary stands for."""
+        return max(self._compacted, default=0)
+
+    def request(self, covered: int | None = None) -> list[str]:
+        """The messages that a model is asked with now, by id. `covered`: where it is known from elsewhere."""
+        start = self.covered if covered is None else covered
+        known = [slot for slot in self._slots[start:] if isinstance(slot, Message)]
+        summary = [f"summary.{start}"] if start else []
+        return summary + [message.id for message in history.make_valid(known)]
+
+    def is_boundary(self, pos: int) -> bool:
+        """Whether history can be cut here without parting a call from its results."""
+        after = self._slots[pos] if pos < len(self._slots) else None
+        return 0 < pos <= len(self._slots) and (
+            after is None or (isinstance(after, Message) and after.role != "tool")
+        )
 
 
 # --- steps -----------------------------------------------------------------------------------------
@@ -128,12 +148,19 @@ def _steps(entries: Numbered, asked: dict[str, Line], followed: Followed) -> lis
     for number, entry in entries:
         if isinstance(entry, MessageAdded) and (message := decode_message(entry.message)).role is Role.ASSISTANT:
             n = _number_of(message)
+            # A fork's journal does not tell of the summaries that it was given; what it says itself must do.
+            unknown = followed.is_fork and message.stopped is not None
+            due = replay.request(message.covered if followed.is_fork else None)
             if n is not None and n in asked:
                 seen[n] += 1
-                if entry.attempt is not None and asked[n].ids != replay.request():
-                    found.append(f"entry {number}: response {n} answers {asked[n].ids}, not {replay.request()}")
+                if entry.attempt is not None and not unknown and asked[n].ids != due:
+                    found.append(f"entry {number}: response {n} answers {asked[n].ids}, not {due}")
             elif message.stopped is None and message.text:
                 found.append(f"entry {number}: nobody asked for {message.text!r}")
+        if isinstance(entry, Compacted) and not replay.is_boundary(entry.upto):
+            found.append(f"entry {number}: a summary reaches up to {entry.upto}, in the middle of a group")
+        if isinstance(entry, Compacted) and entry.upto < replay.covered:
+            found.append(f"entry {number}: a summary reaches up to {entry.upto}, an earlier one to {replay.covered}")
         replay.take(entry)
     return found + [f"response {n} was committed {count} times" for n, count in seen.items() if count > 1]
 
@@ -148,7 +175,9 @@ def _no_step_asked_twice(told: Iterable[Numbered], evidence: Sequence[Line]) -> 
             n = _number_of(message) if message.role is Role.ASSISTANT and entry.attempt is not None else None
             if n is None or n not in place or message.stopped is not None:
                 continue
-            again = [line.n for line in asked[place[n] + 1 :] if line.ids == asked[place[n]].ids]
+            first = asked[place[n]]
+            later = asked[place[n] + 1 :]
+            again = [line.n for line in later if (line.ids, line.summary) == (first.ids, first.summary)]
             found += [f"response {n} was committed, and the model asked the same again as {m}" for m in again]
     return found
 
@@ -197,6 +226,8 @@ def _stops(followed: Followed, entries: Numbered) -> list[str]:
         if isinstance(entry, StopRequested):
             stopping = Cause.USER if stopping is Cause.USER else entry.cause
             user_stops += entry.cause is Cause.USER
+        elif isinstance(entry, TurnStarted):
+            stopping = None  # what was stopped was a compaction without a turn
         elif isinstance(entry, TurnEnded):
             if stopping is not None and entry.cause is not stopping:
                 found.append(f"entry {number}: a turn that was stopped by {stopping} ended with cause {entry.cause}")

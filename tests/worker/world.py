@@ -1,10 +1,13 @@
 """Plays a plan: clients act, workers come, go and die, and in the end a healthy one brings everything to rest."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.app import App
+from holdfast.core.codec import decode_entry
+from holdfast.core.journal import Compacted
 from holdfast.core.records import Snapshot, State
 from holdfast.store.bell import control_topic
 from tests.worker.clients import Clients, Followed
@@ -34,6 +37,7 @@ class World:
         self.lives: list[Life] = []
         self.all_lives: list[Life] = []
         self.wrong: list[str] = []
+        self.compactions: Counter[str] = Counter()  # by why they were made
 
     async def play(self) -> list[str]:
         adopt_tasks(asyncio.get_running_loop())
@@ -46,6 +50,7 @@ class World:
                     await self._live()
                     await self._bring_to_rest()
                     await self.clients.read_to_the_end()
+                    self._count_compactions()
                     evidence = read_evidence(self.path)
                     if self.tamper is not None:
                         self.tamper(self.clients, evidence)
@@ -58,6 +63,12 @@ class World:
                 life.bury()
             own.close()
         return self.wrong
+
+    def _count_compactions(self) -> None:
+        for item in (item for followed in self.clients.followed for item in followed.items if item.seq is not None):
+            entry = decode_entry(item.body)
+            if isinstance(entry, Compacted):
+                self.compactions["left out" if entry.trimmed else entry.why] += 1
 
     async def _live(self) -> None:
         for number in range(len(self.plan.scripts)):
