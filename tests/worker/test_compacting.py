@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import CompactionPolicy
 from holdfast.app import App, Chat, diagnostics
+from holdfast.core.codec import decode_entry
 from holdfast.core.compaction import LEFT_OUT, WORKING_ON
 from holdfast.core.decide import Budget
 from holdfast.core.history import problems
@@ -31,8 +32,10 @@ from holdfast.worker.hooks import Hook, RunContext
 from holdfast.worker.worker import Worker
 from tests.support.counting import CountingModel, tokens_in
 from tests.support.fixtures import FailingStore
+from tests.support.programs import Program
 from tests.support.turns import QUICK, WAIT_S, entries, rested
 from tests.support.waiting import until
+from tests.worker import summing
 
 LONG = "It goes on and on about the harbour, the boats and the weather there. " * 12  # about 280 tokens
 QUICKLY = CompactionPolicy(deadline_s=0.2)
@@ -505,6 +508,34 @@ async def test_what_is_sent_meanwhile_waits_and_is_answered(store_url: str, way:
         assert "You said: Queued." in said
         assert "You said: Steered." in said
         assert [entry.trimmed for entry in await told(chat, Compacted)] == [False]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_after_a_kill_in_the_middle_of_it_the_successor_makes_it_once(store_url: str, way: str) -> None:
+    app = App(store_url, [summing.agent(way, Say(text="They talked."))], options=StoreOptions(lease_ttl_ms=10_000))
+    async with app:
+        chat = await app.create("a", "First.")
+        async with app.worker():
+            await rested(chat)
+            await talk(chat, 5, "Well?" if way == "asked" else LONG)
+        for number in range({"asked": 1, "near_limit": 2, "too_long": 8}[way]):
+            await (chat.compact() if way == "asked" else chat.send(f"{number}: {LONG}"))
+        for _ in range(2):
+            with Program("tests.worker.summing", store_url, way) as program:
+                while (line := await asyncio.to_thread(program.hear)) != "summarising":
+                    assert line == "ready"
+                program.process.kill()
+        assert await told_so_far(chat, Compacted, CompactionFailed) == []
+        async with app.worker(poll_s=0.1) as worker:
+            assert await rested(chat) is State.IDLE
+            assert (worker.compactions.made, worker.compactions.failed) == (1, 0)
+        assert [entry.why for entry in await told(chat, Compacted, CompactionFailed)] == [way]
+
+
+async def told_so_far(chat: Chat, *kinds: type[Any]) -> list[Any]:
+    page = await chat._store.read_journal(chat.id, limit=10_000)
+    found = [decode_entry(item.body) for item in page.items if item.seq is not None]
+    return [entry for entry in found if isinstance(entry, kinds)]
 
 
 async def test_a_message_that_interrupts_it_is_answered_first(store_url: str) -> None:
