@@ -24,7 +24,7 @@ from holdfast.core.records import Cause, Role, State
 from holdfast.errors import ConfigError, RefusedError, TurnFailed
 from holdfast.models.base import Request
 from holdfast.models.calls import Caller
-from holdfast.models.scripted import Call, Count, Fail, Hold, Response, Say, ScriptedModel, Stall
+from holdfast.models.scripted import Call, Count, Fail, Finish, Hold, Response, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.worker.agents import Agent, Price
@@ -261,6 +261,17 @@ async def test_a_tool_result_that_does_not_fit_costs_its_middle_and_not_the_turn
     assert compacted.upto == 3
 
 
+async def test_a_summariser_that_holds_less_than_it_was_shown_is_shown_less(store_url: str) -> None:
+    model, summary = CountingModel(after="echo"), CountingModel(["In short."], after="repeat", holds=1_500)
+    async with working(store_url, Agent("a", model, summary_model=summary)) as (app, _):
+        chat = await app.create("a", "First.")
+        await rested(chat)
+        await talk(chat, 14)
+        compacted = await told(chat, Compacted, CompactionFailed)
+        assert [getattr(entry, "summary", entry) for entry in compacted] == ["In short."] * len(compacted)
+    assert summary.refused == len(compacted) > 0
+
+
 # --- summaries of summaries -----------------------------------------------------------------------------------------
 
 
@@ -335,6 +346,7 @@ BAD: dict[str, tuple[Response, str]] = {
     "breaks off": ((Say(text="They"), Fail(status=500)), "server_error"),
     "says nothing": ((), "no summary"),
     "calls a tool": ((Call(name="rm"),), "no summary"),
+    "refuses": ((Say(text="I cannot help with that."), Finish(reason="refused")), "refused"),
     "cannot be stored": ((Say(text="They talked."),), LEFT),
 }
 WAYS = ("near_limit", "too_long", "asked")

@@ -11,10 +11,17 @@ from typing import assert_never
 from msgspec import Struct
 
 from holdfast.core.codec import storable
-from holdfast.core.compaction import BYTES_PER_TOKEN, MESSAGE_TOKENS, estimated, shortened, transcript
+from holdfast.core.compaction import (
+    BYTES_PER_TOKEN,
+    MESSAGE_TOKENS,
+    estimated,
+    estimated_message,
+    shortened,
+    transcript,
+)
 from holdfast.core.deadlines import ModelDeadlines
 from holdfast.core.records import Cause, Frozen, Message, Role, Text
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry import Kind, RetryPolicy
 from holdfast.errors import HoldfastError, ModelCallFailed
 from holdfast.models.base import Model, Request, Settings, Usage
 from holdfast.models.calls import Caller, Completed, FailedAttempt, Stopped
@@ -22,6 +29,7 @@ from holdfast.stops import Stop
 
 INPUT_TOKENS_MAX = 200_000  # however much a model can hold: a summary of more is no better
 INPUT_TOKENS_UNKNOWN = 24_000  # for a model that does not say how much it can hold
+THINKING_TOKENS = 4_096
 
 _ASK = """\
 You condense conversations, so that the assistant in them can go on without having the messages themselves.
@@ -48,6 +56,7 @@ class Summary(Frozen):
 
     text: str = ""
     error: str = ""
+    too_long: bool = False
     tokens: int = 0
     cost: float = 0.0
 
@@ -67,31 +76,41 @@ class Summariser(Frozen):
         self, earlier: str, messages: Sequence[Message], tokens_max: int, stop: Stop[Cause]
     ) -> Summary:
         """Of the summary so far and the messages after it. Never longer than `deadline_s`; a stop ends it at once."""
-        request = self.request(earlier, messages, tokens_max)
         try:
             async with asyncio.timeout(self.deadline_s):
-                outcome = await self.caller.call(self.models, request, stop=stop, policy=self.retry)
+                request = self.request(earlier, messages, tokens_max)
+                summary = await self._ask(request, stop)
+                if summary.too_long and not stop:  # whatever we knew of its limit, or thought of the length
+                    room = sum(map(estimated_message, request.messages)) // 3
+                    summary = await self._ask(self.request(earlier, messages, tokens_max, room), stop)
+                return summary
         except TimeoutError:
             return Summary(error=f"the summary was not there within {self.deadline_s:g} s (deadline_s)")
+
+    async def _ask(self, request: Request, stop: Stop[Cause]) -> Summary:
+        try:
+            outcome = await self.caller.call(self.models, request, stop=stop, policy=self.retry)
         except ModelCallFailed as error:
             attempts = [attempt for attempt in error.attempts if isinstance(attempt, FailedAttempt)]
-            return self._spent(Summary(error=storable(f"{error.code}: {error}")), attempts)
+            said, too_long = storable(f"{error.code}: {error}"), error.code == Kind.CONTEXT_TOO_LONG
+            return self._spent(Summary(error=said, too_long=too_long), attempts)
         except HoldfastError as error:
             return Summary(error=storable(f"{error.code}: {error}"))
         match outcome:
             case Stopped(cause=cause):
                 return self._spent(Summary(error=f"stopped: {cause}"), outcome.failed)
-            case Completed(message=message):
-                text = storable(message.text).strip()
-                made = Summary(text=text, error="" if text else "the model returned no summary")
+            case Completed(message=message, finished=finished):
+                text = storable(message.text).strip() if finished.reason != "refused" else ""
+                made = Summary(text=text, error="" if text else f"the model gave no summary ({finished.reason})")
                 return self._spent(made, outcome.failed, message.model or "", outcome.usage)
             case _:
                 assert_never(outcome)
 
-    def request(self, earlier: str, messages: Sequence[Message], tokens_max: int) -> Request:
+    def request(self, earlier: str, messages: Sequence[Message], tokens_max: int, room: int | None = None) -> Request:
         """Bounded: of what does not fit, the middle is left out; the summary so far stays."""
         asked = _ASK.format(words=max(20, tokens_max * BYTES_PER_TOKEN // 6))
-        room = self._room(tokens_max) - estimated(asked) - 4 * MESSAGE_TOKENS
+        answer = self._answer(tokens_max)
+        room = (self._room(answer) if room is None else room) - estimated(asked) - 4 * MESSAGE_TOKENS
         before = shortened(earlier, max(1, room // 3))
         room -= estimated(before)
         said = shortened(transcript(messages, max(1, room)), max(1, room))
@@ -102,15 +121,20 @@ class Summariser(Frozen):
                 Message(id="compaction", role=Role.SYSTEM, parts=(Text(text=asked),)),
                 Message(id="transcript", role=Role.USER, parts=(Text(text="\n".join(parts)),)),
             ],
-            settings=Settings(max_tokens=tokens_max),
+            settings=Settings(max_tokens=answer),
             deadlines=self.deadlines,
         )
 
-    def _room(self, tokens_max: int) -> int:
+    def _answer(self, tokens_max: int) -> int:
+        """Some models think first, and that counts as part of their answer; what is too long is shortened later."""
+        answer = tokens_max + THINKING_TOKENS
+        return answer if self.limit is None else max(1, min(answer, self.limit // 4))
+
+    def _room(self, answer: int) -> int:
         """What a request may take. A tenth is kept free: we estimate."""
         if self.limit is None:
             return INPUT_TOKENS_UNKNOWN
-        return max(1, min(INPUT_TOKENS_MAX, (self.limit - tokens_max) * 9 // 10))
+        return max(1, min(INPUT_TOKENS_MAX, (self.limit - answer) * 9 // 10))
 
     def _spent(
         self, summary: Summary, failed: Sequence[FailedAttempt], model: str = "", usage: Usage | None = None
@@ -119,6 +143,7 @@ class Summariser(Frozen):
         return Summary(
             text=summary.text,
             error=summary.error,
+            too_long=summary.too_long,
             tokens=sum(used.input_tokens + used.output_tokens for _, used in spent if used is not None),
             cost=sum(self.cost_of(name, used) for name, used in spent),
         )
