@@ -183,6 +183,28 @@ async def test_one_that_is_still_too_long_fails_clearly_and_not_again_and_again(
     assert model.refused == 3, "there is nothing left to cut"
 
 
+async def test_a_step_is_compacted_once_however_much_there_is_to_cut(store_url: str) -> None:
+    looks = 0
+
+    @tool(replay="pure")
+    async def look() -> str:
+        """Look."""
+        nonlocal looks
+        looks += 1
+        if looks == 12:
+            model.holds = 1
+        return LONG
+
+    model, summary = CountingModel([Call(name="look")], after="repeat", holds=100_000), summaries()
+    async with working(store_url, Agent("a", model, tools=[look], summary_model=summary)) as (app, _):
+        chat = await app.create("a", "Count the boats.")
+        assert await rested(chat) is State.FAILED
+        error = (await chat.snapshot()).chat.error
+        assert error is not None
+        assert error.code == "context_too_long"
+    assert (model.refused, len(summary.requests)) == (2, 1)
+
+
 async def test_a_message_that_alone_is_too_long_is_not_replaced_by_a_summary(store_url: str) -> None:
     model, summary = CountingModel(after="echo", holds=300), summaries()
     async with working(store_url, Agent("a", model, summary_model=summary)) as (app, _):
