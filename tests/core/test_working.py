@@ -370,8 +370,9 @@ def test_a_chat_woken_for_a_compaction_does_not_rest_before_it_is_done() -> None
 def test_a_users_stop_ends_a_compaction_as_well() -> None:
     story = compacting()
     story.stops()
-    story.finishes_stop()
+    change = story.finishes_stop()
     assert (story.state, story.chat.compact) == ("idle", False)
+    assert [line.entry for line in change.lines] == [CompactionFailed(error="stopped by the user")]
 
 
 def test_a_users_stop_of_a_waiting_chat_forgets_the_compaction_that_was_noted() -> None:

@@ -123,6 +123,27 @@ async def test_on_demand_a_chat_at_rest_is_compacted_without_a_turn(store_url: s
     assert asked.startswith("<transcript>\n[user] First.\n[assistant] You said: First.\n[user] 0: Well?")
 
 
+async def test_who_reads_along_hears_when_it_is_over(store_url: str) -> None:
+    """There is no turn whose end would tell."""
+    model, summary = ScriptedModel(after="echo"), summaries(Hold(name="here"), Say(text="They talked."))
+    async with working(store_url, Agent("a", model, summary_model=summary)) as (app, _):
+        chat = await app.create("a", "First.")
+        await rested(chat)
+        await talk(chat, 5, "Well?")
+        async with asyncio.timeout(20):
+            await chat.compact()
+            reading = asyncio.ensure_future(told(chat, Compacted, CompactionFailed))
+            await summary.reached("here")
+            await chat.stop()
+            assert await reading == [CompactionFailed(error="stopped by the user")]
+            await chat.compact()
+            reading = asyncio.ensure_future(told(chat, Compacted))
+            summary.resume("here")
+            assert len(await reading) == 1
+            await chat.compact()
+            assert len(await told(chat, Compacted)) == 2
+
+
 async def test_what_is_asked_for_in_the_middle_of_a_turn_is_done_before_the_next_response(store_url: str) -> None:
     chats: list[Chat] = []
 
@@ -495,9 +516,11 @@ async def test_a_stop_ends_it_at_once(store_url: str, way: str) -> None:
         assert await rested(chat) is State.IDLE
         snapshot = await chat.snapshot()
         assert not snapshot.chat.compact
-        assert await told(chat, Compacted, CompactionFailed) == []
-        if way != "asked":
-            assert snapshot.chat.cause is Cause.USER
+        ended = await told(chat, Compacted, CompactionFailed)
+        if way == "asked":
+            assert ended == [CompactionFailed(error="stopped by the user")]
+        else:
+            assert (ended, snapshot.chat.cause) == ([], Cause.USER)
         assert (summary.open_streams, len(model.requests)) == (0, asked)
         summary.resume("here")
         await chat.send("And now?")
@@ -706,14 +729,17 @@ async def test_automatic_compaction_can_be_turned_off(store_url: str) -> None:
     assert model.refused
 
 
-async def test_instructions_that_leave_no_room_are_not_worth_a_summary_at_every_step(store_url: str) -> None:
+@pytest.mark.parametrize("times", [860, 900])
+async def test_instructions_that_leave_hardly_any_room_are_not_worth_a_summary_at_every_step(
+    store_url: str, times: int
+) -> None:
     model, summary = CountingModel(after="echo", context_limit=4_096), summaries()
-    agent = Agent("a", model, instructions="Be brief. " * 900, summary_model=summary)
+    agent = Agent("a", model, instructions="Be brief. " * times, summary_model=summary)
     async with working(store_url, agent) as (app, _):
         chat = await app.create("a", "First.")
         await rested(chat)
-        await talk(chat, 5, "Well?")
-    assert len(summary.requests) == 0
+        await talk(chat, 6, "Well?")
+    assert (len(summary.requests), model.refused) == (0, 0)
 
 
 async def test_there_may_be_nothing_to_compact(store_url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Agent, App, ToolContext, redaction, tool
 from holdfast.redaction import LOG_CHARS_MAX, Secrets, SecretsFilter
-from holdfast.testing import Call, ScriptedModel
+from holdfast.testing import Call, Fail, ScriptedModel
 
 KEY = "hunter2-hunter2-hunter2"
 
@@ -47,6 +47,21 @@ async def test_what_a_tool_says_reaches_neither_journal_nor_model_with_a_secret_
     assert len(results) >= 3, "the result, the error and the progress"
     assert any("not-a-secret-at-all, and sk-looks-like" in line for line in results)
     assert not any(KEY in message.text for message in model.requests[-1].messages if message.role == "tool")
+
+
+async def test_why_there_is_no_summary_is_told_without_a_secret_in_it(store_url: str) -> None:
+    summary = ScriptedModel([Fail(status=400, message=f"no account for {KEY}")], after="repeat")
+    app = App(store_url, agents=[Agent("a", ScriptedModel(after="echo"), summary_model=summary)])
+    async with app.worker() as worker:
+        chat = await app.create("a", "One.")
+        for text in ("Two.", "Three."):
+            await chat.send(text)
+        await chat.text()
+        await chat.compact()
+        told = [item.body.decode() async for item in chat.events()]
+    assert any("no account for [BANK_API_KEY]" in line for line in told)
+    assert not any(KEY in line for line in told)
+    assert "[BANK_API_KEY]" in (worker.compactions.last_error or "")
 
 
 def test_a_log_line_holds_no_secret_in_its_words_its_fields_or_its_traceback() -> None:

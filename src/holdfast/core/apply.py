@@ -1137,6 +1137,8 @@ def _end_stopped_attempts(draft: Draft, attempt: int | None) -> None:
 def _finish_stopping(draft: Draft, cause: Cause, detail: str | None, **fields: Any) -> None:
     if cause is Cause.USER:
         fields["compact"] = False  # the user's stop ends a compaction as well
+        if draft.chat.compact:
+            draft.tell(journal.CompactionFailed(error=_why(cause)))
     draft.end_turn_and_go_on(cause, detail, **fields)
 
 

@@ -65,7 +65,7 @@ class Compacting:
             return False
         self._tried_at = place
         room = room_for_all - window.fixed
-        plan = self._plan("near_limit", window, count, room, worth=max(1, room // 8)) if room > 0 else None
+        plan = self._plan("near_limit", window, count, room, worth=room_for_all // 8) if room > 0 else None
         if plan is None:
             return False  # little to be won: the provider shall say whether it is too long
         await self._carry_out(plan, window)
@@ -80,7 +80,7 @@ class Compacting:
         needed = limit is not None and count.tokens > self._budget(limit)
         plan = self._plan("asked", window, count, room, needed=needed)
         if plan is None:
-            await grip.commit(ev.FinishCompaction(by=grip.by))
+            await self._commit(ev.FinishCompaction(by=grip.by))
             return
         await self._carry_out(plan, window)
 
@@ -160,7 +160,7 @@ class Compacting:
         if plan.needed and not await self._record(plan, text, summary, error):
             grip.shared.compactions.trimmed += 1
             return
-        await grip.commit(_finish(grip, plan, summary, error=error))
+        await self._commit(_finish(grip, plan, summary, error=error))
         if plan.needed:
             grip.past.begin_at(plan.upto, text)
             grip.shared.compactions.trimmed += 1
@@ -170,7 +170,7 @@ class Compacting:
         grip = self._grip
         try:
             event = _finish(grip, plan, summary, upto=plan.upto, text=text, error=error)
-            await grip.commit(event, patience_s=COMMIT_PATIENCE_S)
+            await self._commit(event, patience_s=COMMIT_PATIENCE_S)
         except (StoreError, InvalidInput, TurnCannotGoOn) as problem:
             if isinstance(problem, StoreError) and not grip.shared.trusted():
                 raise
@@ -178,6 +178,13 @@ class Compacting:
             return f"it could not be stored: {code}: {problem}"
         grip.past.begin_at(plan.upto, text)
         return ""
+
+    async def _commit(self, event: ev.FinishCompaction, patience_s: float | None = None) -> None:
+        """A chat that was woken for this rests with the same commit: whoever reads along hears no more after it."""
+        grip = self._grip
+        in_turn = grip.snapshot.chat.turn_started_at is not None
+        rest = () if in_turn else (ev.FinishTurn(by=grip.by),)
+        await grip.commit(event, *rest, patience_s=patience_s)
 
     async def _working_on(self, upto: int) -> str | None:
         """The message that began the current turn, where the cut goes through that turn."""
@@ -205,7 +212,7 @@ class Compacting:
     def _report(self, plan: Plan, error: str) -> None:
         figures = self._grip.shared.compactions
         figures.failed += 1
-        figures.last_error = error
+        figures.last_error = self._grip.shared.secrets.taken_out(error)
         log.warning(
             "no summary",
             extra={"action": "compaction_failed", "chat": self._grip.chat_id, "why": plan.why},

@@ -309,7 +309,7 @@ def without_secrets(event: ev.Event, secrets: Secrets) -> ev.Event:
             return replace(event, question=clean(event.question))
         case ev.Note():
             return replace(event, text=clean(event.text))
-        case ev.AttemptLost():
+        case ev.AttemptLost() | ev.FinishCompaction():
             return replace(event, error=clean(event.error))
         case ev.Fail():
             failure = event.error
