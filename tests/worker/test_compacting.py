@@ -679,14 +679,15 @@ async def test_what_a_summary_costs_counts_in_the_turns_budget(store_url: str) -
 
 
 async def test_a_cost_budget_needs_the_summary_models_price() -> None:
+    agent = Agent(
+        "a",
+        "scripted",
+        summary_model=summaries(),
+        budget=Budget(cost=1.0),
+        prices={"scripted": Price(input=1, output=1)},
+    )
     with pytest.raises(ConfigError, match="summaries"):
-        Agent(
-            "a",
-            "scripted",
-            summary_model=summaries(),
-            budget=Budget(cost=1.0),
-            prices={"scripted": Price(input=1, output=1)},
-        )
+        App("sqlite:///never-opened.db", agents=[agent])
 
 
 async def test_a_policy_that_makes_no_sense_is_a_configuration_error() -> None:
