@@ -46,7 +46,18 @@ from holdfast.worker.worker import Worker
 
 
 class App:
-    """`App("sqlite:///holdfast.db", agents=[support])`. Use as an async context manager, or enter a worker."""
+    """A store, agents and models, wired together. Use as an async context manager, or enter a worker.
+
+    >>> async def main() -> None:
+    ...     app = App("sqlite:///example.db", agents=[Agent("echo", "scripted")])
+    ...     async with app.worker():
+    ...         chat = await app.create("echo", "hello", metadata={"customer": "7"})
+    ...         print(await chat.text())
+    ...         print([line.state for line in await app.chats()])
+    >>> asyncio.run(main())
+    You said: hello
+    [<State.IDLE: 'idle'>]
+    """
 
     def __init__(
         self,
@@ -182,6 +193,30 @@ class App:
         """Newest first, in pages: `before` is the id of the last chat of the page before."""
         return await self.store.list_chats(filter, before=before, limit=limit)
 
+    async def run(self, agent: str, text: str | Message, **chat: Any) -> str:
+        """One turn of a new chat, from question to answer; some worker must run. The rest is as in `create`."""
+        return await (await self.create(agent, text, **chat)).text()
+
+    def run_sync(self, agent: str, text: str | Message, **chat: Any) -> str:
+        """`run` for programs that are not async, with a worker of its own for as long as it takes.
+
+        >>> app = App("sqlite:///example.db", agents=[Agent("echo", "scripted")])
+        >>> app.run_sync("echo", "hello")
+        'You said: hello'
+        """
+
+        async def turn() -> str:
+            async with self.worker():
+                return await self.run(agent, text, **chat)
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(turn())
+        raise ConfigError(
+            "run_sync() is for programs without an event loop; here: `await app.run(…)` beside a worker"
+        )
+
     def chat(self, chat_id: str) -> "Chat":
         return Chat(self, chat_id)
 
@@ -228,7 +263,26 @@ class RunningWorker:
 
 
 class Chat:
-    """A handle: it holds nothing but the id, so it is as good as any other handle on the same chat."""
+    """A handle: it holds nothing but the id, so it is as good as any other handle on the same chat.
+
+    >>> async def main() -> None:
+    ...     app = App("sqlite:///example.db", agents=[Agent("echo", "scripted")])
+    ...     async with app.worker():
+    ...         chat = await app.create("echo", "hello")
+    ...         async for event in chat.events():  # ends when the chat rests; event.cursor is the place to go on from
+    ...             pass
+    ...         await chat.send("and again")
+    ...         print(await chat.text())
+    ...         first = (await chat.messages())[0]
+    ...         await chat.edit(first.id, "rather this")
+    ...         print(await chat.text(), len(await chat.messages()))
+    ...         copy = await chat.fork()
+    ...         print(await chat.delete() == (chat.id,), (await copy.state()).value)
+    >>> asyncio.run(main())
+    You said: and again
+    You said: rather this 2
+    True idle
+    """
 
     def __init__(self, app: App, chat_id: str) -> None:
         self._app = app

@@ -1,10 +1,15 @@
 """For tests of your own agents: a model that says what you tell it, a clock that moves when you say, crash points.
 
-from holdfast import Agent, App
-from holdfast.testing import Call, ScriptedModel
-
-model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "It rains.")
-app = App("sqlite:///test.db", agents=[Agent("support", model, tools=[weather])])
+>>> @tool(replay="pure")
+... async def weather(city: str) -> str:
+...     "Weather of a city."
+...     return f"rain in {city}"
+>>> model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "Take an umbrella.")
+>>> app = App("sqlite:///example.db", agents=[Agent("support", model, tools=[weather])])
+>>> app.run_sync("support", "Weather in Bern?")
+'Take an umbrella.'
+>>> model.requests[-1].messages[-1].parts[0].content
+'rain in Bern'
 """
 
 from holdfast.clock import FakeClock

@@ -148,6 +148,18 @@ async def test_a_failed_chat_says_why_and_can_be_tried_again(client: httpx.Async
     assert (await ended(client, chat_id))["state"] == "failed"
 
 
+async def test_a_chat_is_compacted_on_demand_and_keeps_its_messages(client: httpx.AsyncClient) -> None:
+    chat_id = await created(client, "echo", "hello")
+    await ended(client, chat_id)
+    for n in range(6):
+        await client.post(f"/api/chats/{chat_id}/messages", json={"message": f"number {n}"})
+        await ended(client, chat_id)
+    assert (await client.post(f"/api/chats/{chat_id}/compact")).json()["state"] == "running"
+    seen = [event.event for event in await all_seen(client, chat_id)]
+    assert {"compacted", "compaction.failed"} & set(seen)
+    assert len(await texts(client, chat_id)) == 14
+
+
 async def test_a_fork_has_the_history_and_another_id(client: httpx.AsyncClient) -> None:
     chat_id = await created(client, "echo", "hello")
     await ended(client, chat_id)

@@ -222,6 +222,12 @@ async def retry_chat(chat: ChatOf, key: KeyOf) -> Response:
     return _answered(await chat.retry(key=key))
 
 
+@router.post("/chats/{chat_id}/compact", response_model=views.AnswerShown)
+async def compact_chat(chat: ChatOf, key: KeyOf) -> Response:
+    """Have the older part of the history summarised for the model; nothing of it is deleted."""
+    return _answered(await chat.compact(key=key))
+
+
 @router.get("/chats/{chat_id}/calls", response_model=views.OpenCallList)
 async def list_open_calls(chat: ChatOf) -> Response:
     """What people and clients have to answer, in this chat and in those of its sub-agents."""

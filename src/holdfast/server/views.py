@@ -233,6 +233,7 @@ class AgentShown(Shown):
     fallbacks: list[str]
     instructions: str
     tools: list[str]
+    servers: list[str] = Field(description="tool servers; what they offer comes beside `tools`")
 
 
 class AgentList(Shown):
@@ -310,6 +311,7 @@ def agent_of(agent: Agent) -> dict[str, Any]:
         "fallbacks": [_name_of(model) for model in agent.fallbacks],
         "instructions": agent.instructions,
         "tools": sorted(agent.tools),
+        "servers": [server.name for server in agent.servers],
     }
 
 

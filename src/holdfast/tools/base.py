@@ -108,6 +108,14 @@ def tool(
 ) -> Any:
     """Make a tool of a function: `@tool` or `@tool(replay="pure")`.
 
+    >>> @tool(replay="idempotent", deadline_s=30)
+    ... async def transfer(to: str, cents: int, context: ToolContext) -> str:
+    ...     "Send money."
+    ...     context.progress(f"sending {cents} cents")
+    ...     return f"sent to {to}, under the key {context.key}"  # the same key after a crash: pass it to the bank
+    >>> transfer.name, transfer.replay.value
+    ('transfer', 'idempotent')
+
     The schema comes from its type hints, the description from its docstring. A parameter annotated with `ToolContext`
     gets the call's context and is not part of the schema.
 

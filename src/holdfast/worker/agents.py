@@ -24,7 +24,12 @@ from holdfast.worker.output import Output
 
 
 class Agent:
-    """`Agent("support", model="openai:gpt-5", instructions="Be brief.", tools=[weather])`.
+    """What runs a chat: a model, and what it is told and given.
+
+    >>> support = Agent("support", model="openai:gpt-5", fallbacks=["anthropic:claude-sonnet-4-5"],
+    ...                 instructions="Be brief.", budget=Budget(steps=20))
+    >>> support.name
+    'support'
 
     `output` is the type of its answers (`chat.output()` returns one). `context_limit` counts where a model does not
     say how much it can hold; near it the chat is compacted as `compaction` says, by `summary_model` (None: by the

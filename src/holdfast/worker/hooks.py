@@ -41,6 +41,12 @@ class RunContext(Struct, frozen=True):
 class Hook(Struct, frozen=True):
     """`Hook("before_tool", check, fails="closed")`. `check(call, context)` may be async or not.
 
+    >>> def check(call, context):
+    ...     return Veto("not on Sundays") if call.name == "transfer" else None
+    >>> app = App("sqlite:///example.db", agents=[Agent("echo", "scripted", hooks=[Hook("before_tool", check)])])
+    >>> app.run_sync("echo", "hello")
+    'You said: hello'
+
     What it is given, and what it may return:
 
         before_model  the Request            a Request to send instead, or None
