@@ -30,6 +30,7 @@ from holdfast.store.base import (
     Answer,
     ChatFilter,
     ChatLine,
+    HistoryRow,
     Item,
     Key,
     OpenCall,
@@ -163,11 +164,16 @@ class App:
         active_tools: Sequence[str] | None = None,
         client_tools: Sequence[Tool | ClientTool] = (),
         title: str | None = None,
+        past: Sequence[Message] = (),
+        since: Sequence[Message] = (),
         chat_id: str | None = None,
         key: Key | str | None = None,
     ) -> "Chat":
         """A new chat; with a text it starts to run. `active_tools` limits its tools for good: None is all of the
         agent's, an empty list is none. `client_tools` are tools that the client runs, beside the agent's.
+
+        `past` is a conversation that was held elsewhere before this text, `since` what the model and its tools had
+        already said to the text: it goes on from there.
         """
         self.agent(agent).check_tools(active_tools)
         message = _message(text) if text is not None else None
@@ -181,9 +187,11 @@ class App:
             active_tools=tuple(active_tools) if active_tools is not None else None,
             client_tools=declared,
             title=title,
+            past=tuple(past),
             message=message,
+            since=tuple(since),
         )
-        asked = (agent, text, owner, metadata, active_tools, declared, title, chat_id)
+        asked = (agent, text, owner, metadata, active_tools, declared, title, past, since, chat_id)
         answer = await self.store.create_chat(new, _keyed(key, "create", *asked))
         return Chat(self, answer.chat_id)
 
@@ -302,10 +310,12 @@ class Chat:
         *,
         active_tools: Sequence[str] | None = None,
         client_tools: Sequence[Tool | ClientTool] = (),
+        length: int | None = None,
         key: Key | str | None = None,
     ) -> Answer:
         """`active_tools` limits the tools of the turn that this message begins, and `client_tools` adds some that the
-        client runs; a message that steers begins none.
+        client runs; a message that steers begins none. With a `length` it is refused unless the chat rests and its
+        history has so many positions: nobody has said anything since the sender read it.
         """
         message = _message(text)
         declared: tuple[ClientTool, ...] = ()
@@ -318,8 +328,9 @@ class Chat:
                 active_tools=message.active_tools if active_tools is None else tuple(active_tools),
                 client_tools=declared,
             )
-        event = ev.Send(message=message, mode=mode)
-        return await self._submit(event, _keyed(key, "send", self.id, text, mode, active_tools, declared))
+        event = ev.Send(message=message, mode=mode, length=length)
+        asked = (text, mode, active_tools, declared, length)
+        return await self._submit(event, _keyed(key, "send", self.id, *asked))
 
     async def edit(self, message_id: str, text: str | Message, *, key: Key | str | None = None) -> Answer:
         """Replace a user message and everything after it. The answer holds the queued messages this dropped."""
@@ -338,8 +349,11 @@ class Chat:
         """Take a queued message back; the answer holds it."""
         return await self._submit(ev.Withdraw(message_id=message_id), key)
 
-    async def stop(self, *, clear_queue: bool = False, key: Key | str | None = None) -> Answer:
-        return await self._submit(ev.Stop(clear_queue=clear_queue), key)
+    async def stop(
+        self, *, clear_queue: bool = False, turn: int | None = None, key: Key | str | None = None
+    ) -> Answer:
+        """With a `turn` it is refused once the chat is in another one."""
+        return await self._submit(ev.Stop(clear_queue=clear_queue, turn=turn), key)
 
     async def retry(self, *, key: Key | str | None = None) -> Answer:
         return await self._submit(ev.Retry(), key)
@@ -386,6 +400,10 @@ class Chat:
 
     async def _submit(self, event: ev.Event, key: Key | str | None = None) -> Answer:
         return await self._store.submit(self.id, event, _key(key))
+
+    async def history(self, start: int = 0, limit: int = 1_000) -> list[HistoryRow]:
+        """Positions of the history from `start` on, as they are stored."""
+        return await self._store.read_history(self.id, start=start, limit=limit)
 
     async def messages(self) -> list[Message]:
         """The whole history, in order."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from holdfast.core import events as ev
 from holdfast.core import journal
 from holdfast.core.codec import encode
+from holdfast.core.history import problems
 from holdfast.core.instants import iso
 from holdfast.core.limits import LIMITS, Limits, unclean_backoff_ms
 from holdfast.core.records import (
@@ -45,6 +46,7 @@ from holdfast.core.records import (
     result_message,
 )
 from holdfast.core.states import (
+    AT_REST,
     CALLS,
     EXECUTION,
     OPEN,
@@ -55,7 +57,7 @@ from holdfast.core.states import (
     Owner,
     OwnerEvent,
 )
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, LimitReached
 
 Reason = Literal[
     "state",  # this state does not take this event
@@ -78,6 +80,7 @@ Reason = Literal[
     "wrong_message",  # roles, parts or ids that do not fit the event
     "wrong_cause",  # a cause that this event cannot have
     "wrong_title",
+    "moved_on",  # the chat is not as its sender has read it
     "titled",  # a title is not replaced by one that only fills a gap
 ]
 
@@ -153,6 +156,10 @@ def apply(snapshot: Snapshot, event: ev.Event, now: int, limits: Limits = LIMITS
         if isinstance(event, ev.RunnerEvent):
             _check_writer(snapshot.chat, event)
             draft.effects["by_runner"] = True
+        if isinstance(event, ev.Send):
+            _check_unmoved(snapshot.chat, event.length)
+        if isinstance(event, ev.Stop) and event.turn not in (None, snapshot.chat.turn):
+            raise Refusal("moved_on", f"the chat is in turn {snapshot.chat.turn}, not in turn {event.turn}")
         if cell is None:
             raise Refusal("state", f"a chat that is {state} does not take {row}")
         _CELLS[cell.do](draft, event)
@@ -182,12 +189,38 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS) -> Change:
     )
     draft = Draft(Snapshot(chat=chat), now, limits)
     draft.tell(journal.ChatCreated(agent=new.agent, parent_id=new.parent_id))
+    _check_given(new, limits)
+    for message in new.past:
+        draft.add_given(message)
     if new.message is not None:
         try:
             begin(draft, ev.Send(message=new.message))
         except Refusal as refusal:
             raise InvalidInput("message", str(refusal)) from refusal
+    for message in new.since:
+        draft.add_given(message)
     return replace(draft.finish(), before=None)
+
+
+def _check_given(new: NewChat, limits: Limits) -> None:
+    """What was said elsewhere has to be a history that a provider accepts, and to leave the model something to do."""
+    given = (*new.past, *new.since)
+    if len(given) > limits.given_messages_max:
+        raise LimitReached("given messages", len(given), limits.given_messages_max, "give fewer, or a summary")
+    if not given:
+        return
+    if any(message.role is Role.SYSTEM or message.synthetic is not None for message in given):
+        raise InvalidInput("past", "holds user, assistant and tool messages only; instructions are the agent's")
+    if new.since and (new.message is None or new.since[-1].role is not Role.TOOL):
+        raise InvalidInput("since", "follows a message, and ends with the results that the model is to go on from")
+    whole = [*new.past, *([new.message] if new.message is not None else []), *new.since]
+    if found := problems(whole):
+        raise InvalidInput("past", f"is not a history that a provider accepts: {'; '.join(found[:5])}")
+
+
+def _check_unmoved(chat: Chat, length: int | None) -> None:
+    if length is not None and (chat.state not in AT_REST or chat.length != length):
+        raise Refusal("moved_on", f"the chat is {chat.state} with {chat.length} positions, not at rest with {length}")
 
 
 def _check_writer(chat: Chat, event: ev.RunnerEvent) -> None:
@@ -335,6 +368,10 @@ class Draft:
     def add_user_message(self, message_id: str, body: Raw) -> None:
         """It was checked when it was accepted, and is passed on unread: newer code may have queued it."""
         self._append(journal.MessageAdded(message=body), Role.USER, message_id)
+
+    def add_given(self, message: Message) -> None:
+        """Said elsewhere, before there was a chat."""
+        self._append(journal.MessageAdded(message=Raw(encode(message))), message.role, message.id)
 
     def add_response(self, message: Message, *, attempt: int, started: tuple[str, ...] = ()) -> None:
         entry = journal.MessageAdded(message=Raw(encode(message)), attempt=attempt, started=started)

@@ -34,8 +34,11 @@ class Event(Frozen):
 
 
 class Send(Event):
+    """`length`: only while the chat rests with a history of so many positions, which is what its sender has read."""
+
     message: Message
     mode: SendMode = "queue"
+    length: int | None = None
 
     name = "send"
 
@@ -52,7 +55,10 @@ class Edit(Event):
 
 
 class Stop(Event):
+    """`turn`: only this one, which is the one that its sender means."""
+
     clear_queue: bool = False
+    turn: int | None = None
 
     name = "stop"
 

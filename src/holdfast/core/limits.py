@@ -23,6 +23,7 @@ class Limits(Frozen):
     children_open_max: int = 32
     children_per_turn_max: int = 256
     family_open_max: int = 256
+    given_messages_max: int = 10_000  # of a conversation that a chat is created with
     excerpt_chars_max: int = 500  # of a call's arguments, where people are told of it
 
 

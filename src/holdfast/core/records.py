@@ -127,6 +127,18 @@ class ClientTool(Record):
     needs_approval: bool = False
 
 
+class Sampling(Record):
+    """What a client asks of the model for one turn, over what the agent says; None leaves it to the agent."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    parallel_calls: bool | None = None
+    reasoning_effort: str | None = None
+
+
 class Message(Record):
     """One entry of a chat's history. A tool message holds exactly one result."""
 
@@ -143,6 +155,8 @@ class Message(Record):
     stopped: Cause | None = None  # an assistant message that was cut off, and why
     active_tools: tuple[str, ...] | None = None  # of a user message: the tools of the turn it begins; None: all
     client_tools: tuple[ClientTool, ...] = ()  # of a user message: tools that its client runs in that turn
+    instructions: str | None = None  # of a user message: for the turn it begins, after the agent's
+    sampling: Sampling | None = None  # of a user message: for the turn it begins
     synthetic: Synthetic | None = None  # written by the runtime, and why
     metadata: Raw = NOTHING
 
@@ -304,7 +318,11 @@ SendMode = Literal["queue", "interrupt", "steer"]
 
 
 class NewChat(Frozen):
-    """What a chat starts from. With a message it starts running."""
+    """What a chat starts from. With a message it starts running.
+
+    `past` is a conversation that was held elsewhere and came before the message; `since` is what the model and its
+    tools had already said to the message, so that the model goes on from there.
+    """
 
     id: str
     agent: str
@@ -313,7 +331,9 @@ class NewChat(Frozen):
     active_tools: tuple[str, ...] | None = None
     client_tools: tuple[ClientTool, ...] = ()
     title: str | None = None
+    past: tuple[Message, ...] = ()
     message: Message | None = None
+    since: tuple[Message, ...] = ()
     parent_id: str | None = None
     parent_call: str | None = None
     root_id: str | None = None

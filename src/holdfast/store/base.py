@@ -600,8 +600,8 @@ class Store(ABC):
                 "keep it in a store of yours",
             )
         check_json_object("metadata", metadata)
-        if new.message is not None:
-            self._check_message(new.message)
+        for message in (*new.past, *([new.message] if new.message is not None else []), *new.since):
+            self._check_message(message)
 
     def _check_fork(self, new_id: str, owner: str | None, key: Key | None) -> None:
         """For `fork_chat`, before anything else."""
@@ -651,6 +651,7 @@ class Store(ABC):
         check_text("message id", message.id, bytes_max=512)
         self._check_names(message.active_tools)
         self._check_client_tools(message.client_tools)
+        check_text("instructions", message.instructions or "", bytes_max=self.options.limits.message_bytes_max)
         if not message.id or not message.parts:
             raise InvalidInput("message", "needs an id and at least one part")
         size = 0

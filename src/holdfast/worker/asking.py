@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
-from holdfast.core.records import Cause, Failure, Message, Role, Synthetic, Text, ToolCall, attempt_id
+from holdfast.core.records import Cause, Failure, Message, Role, Sampling, Synthetic, Text, ToolCall, attempt_id
 from holdfast.core.retry import Kind
 from holdfast.errors import ModelCallFailed, OutputInvalid
 from holdfast.ids import new_id
 from holdfast.models.assemble import parts_of_deltas
-from holdfast.models.base import Model, Request, Usage
+from holdfast.models.base import Model, Request, Settings, Usage
 from holdfast.models.calls import Completed, FailedAttempt, Observer, Stopped, failure_of
 from holdfast.store.cursor import Cursor
 from holdfast.telemetry import Span
@@ -87,10 +87,12 @@ class Asking:
         grip = self._grip
         agent, messages = grip.agent, await grip.past.messages(grip.snapshot)
         grip.look_for_tools()
-        if agent.instructions:
-            system = Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=agent.instructions),))
-            messages = [system, *messages]
-        settings = agent.settings
+        opener = await grip.past.turn_opener(grip.snapshot)
+        instructions = [agent.instructions, opener.instructions if opener is not None else None]
+        if any(instructions):
+            text = "\n\n".join(piece for piece in instructions if piece)
+            messages = [Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=text),)), *messages]
+        settings = _sampled(agent.settings, opener.sampling if opener is not None else None)
         if agent.output is not None and settings.output is None:
             settings = replace(settings, output=agent.output.spec)
         request = Request(
@@ -238,6 +240,14 @@ def _describe(span: Span, outcome: Completed | Stopped) -> None:
 
 def _tokens(usage: Usage | None) -> int:
     return usage.input_tokens + usage.output_tokens if usage is not None else 0
+
+
+def _sampled(settings: Settings, sampling: Sampling | None) -> Settings:
+    """The agent's settings, and over them what the turn's client asked for."""
+    if sampling is None:
+        return settings
+    asked = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+    return replace(settings, **{name: value for name, value in asked.items() if value not in (None, ())})
 
 
 def _as_changed(request: Any, answer: Any) -> Any:
