@@ -32,6 +32,11 @@ class Frame(Struct, frozen=True, gc=False):
     data: bytes
     rest: bool = False
 
+    @property
+    def payload(self) -> bytes:
+        """The event's JSON alone, for who speaks another protocol."""
+        return self.data[self.data.index(b"\ndata: ") + 7 : -2]
+
 
 def frames_of(page: Page) -> list[Frame]:
     frames = [Frame(item.cursor, encoded(item)) for item in page.items]

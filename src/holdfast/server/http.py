@@ -11,6 +11,8 @@ from holdfast.app import App
 from holdfast.server import chats, operations, page, problems, views
 from holdfast.server.access import Access, AccessMiddleware, load_token
 from holdfast.server.bodies import BodyMiddleware
+from holdfast.server.openai import routes as openai
+from holdfast.server.openai.errors import ErrorsMiddleware
 from holdfast.server.streams import Streams
 
 DESCRIPTION = "Durable chats with agents. Times are milliseconds since 1970; errors are RFC 9457 problem details."
@@ -44,10 +46,11 @@ def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -
     )
     problems.install(api)
     api.openapi = lambda: _described(api)  # type: ignore[method-assign]
-    for router in (chats.router, operations.router, page.router):
+    for router in (chats.router, operations.router, openai.router, page.router):
         api.include_router(router)
     api.add_middleware(BodyMiddleware)
-    api.add_middleware(AccessMiddleware, access=access)  # added last, so it judges first
+    api.add_middleware(AccessMiddleware, access=access)  # judges first
+    api.add_middleware(ErrorsMiddleware)  # added last: it tells anew whatever anybody below refuses
     return api
 
 

@@ -54,13 +54,17 @@ class Streams:
             **self.feeds.figures(),
         }
 
-    @contextlib.contextmanager
-    def counted(self, client: str) -> Iterator[None]:
+    def check(self, client: str) -> None:
+        """Raises TooManyStreams: for who would begin something before it streams."""
         if self.count >= self._streams_max:
             raise TooManyStreams("streams of this server", self.count, self._streams_max, "come back later")
         if self._open[client] >= self._per_client_max:
             held = self._open[client]
             raise TooManyStreams("streams of one client", held, self._per_client_max, "close some of them")
+
+    @contextlib.contextmanager
+    def counted(self, client: str) -> Iterator[None]:
+        self.check(client)
         self.count += 1
         self._open[client] += 1
         try:
@@ -82,27 +86,29 @@ class Streams:
         return self._drained
 
 
-class EventStream(Response):
-    """The answer to a reader. `follow`: it stays when the chat rests; else it ends there."""
+class Stream(Response):
+    """The answer to a client that stays: chunks as they come, signs of life between, a word when the server goes."""
 
-    def __init__(self, streams: Streams, chat_id: str, after: str | None, *, follow: bool) -> None:
+    farewell = RECONNECT
+
+    def __init__(self, streams: Streams, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__()
         self._streams = streams
-        self._chat_id = chat_id
-        self._follow = follow
-        self._reader = Reader(streams.store, streams.feeds, chat_id, after)
-        self._first: Sequence[Frame] = ()
+        self._extra = headers
 
-    async def begin(self) -> "EventStream":
-        """The first look, before the status is sent: a chat that is not there is an error, not an empty stream."""
-        await self._streams.store.read_journal(self._chat_id, self._reader.cursor, limit=1)
-        return self
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Ends when all was told."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Called once, however it ends."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = scope["client"][0] if scope.get("client") else ""
         with self._streams.counted(client):
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            left = asyncio.ensure_future(_disconnected(receive))
+            headers = [*HEADERS, *self._extra]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            left = asyncio.ensure_future(disconnected(receive))
             told = asyncio.ensure_future(self._tell(send))
             try:
                 ends = (left, told, self._streams.drained())
@@ -110,18 +116,18 @@ class EventStream(Response):
                 if not told.done() and not left.done():
                     told.cancel()
                     await asyncio.wait((told,))
-                    await self._send(send, RECONNECT, more=False)
+                    await self._send(send, self.farewell, more=False)
                 elif told.done():
                     told.result()
             finally:
                 left.cancel()
                 told.cancel()
                 await asyncio.wait((left, told))
-                self._reader.close()
+                self.close()
 
     async def _tell(self, send: Send) -> None:
         await self._send(send, HEARTBEAT)  # so that a client knows at once that it is connected
-        async for data in self._chunks():
+        async for data in self.chunks():
             if not await self._send(send, data):
                 return
         await self._send(send, b"", more=False)
@@ -135,7 +141,25 @@ class EventStream(Response):
             return False
         return True
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
+
+class EventStream(Stream):
+    """The answer to a reader. `follow`: it stays when the chat rests; else it ends there."""
+
+    def __init__(self, streams: Streams, chat_id: str, after: str | None, *, follow: bool) -> None:
+        super().__init__(streams)
+        self._chat_id = chat_id
+        self._follow = follow
+        self._reader = Reader(streams.store, streams.feeds, chat_id, after)
+
+    async def begin(self) -> "EventStream":
+        """The first look, before the status is sent: a chat that is not there is an error, not an empty stream."""
+        await self._streams.store.read_journal(self._chat_id, self._reader.cursor, limit=1)
+        return self
+
+    def close(self) -> None:
+        self._reader.close()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
         while True:
             try:
                 async with asyncio.timeout(HEARTBEAT_S):
@@ -176,6 +200,6 @@ def _joined(frames: Sequence[Frame]) -> Iterator[bytes]:
         yield b"".join(batch)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

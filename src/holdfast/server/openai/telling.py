@@ -1,0 +1,239 @@
+"""A response as its chat's journal tells it: a fold over entries and deltas, from the response's start on.
+
+Whoever tells it again, in whatever process, after however many crashes, comes to the same items, indexes and numbers.
+An attempt that was lost in mid-answer has streamed text that nobody will finish: its item is withdrawn, and the next
+attempt tells its text as an item of its own. Only what was committed is in `outputs`.
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.core.codec import decode_delta, decode_entry, decode_message
+from holdfast.core.journal import (
+    CallChanged,
+    ChatFailed,
+    Entry,
+    MessageAdded,
+    PreviewReset,
+    TurnEnded,
+    TurnWaiting,
+)
+from holdfast.core.records import (
+    NOTHING,
+    CallState,
+    Cause,
+    External,
+    Failure,
+    Message,
+    Role,
+    State,
+    ToolCall,
+    ToolResult,
+)
+from holdfast.server.feeds import Frame
+from holdfast.server.openai.places import Place
+
+Status = Literal["in_progress", "completed", "failed", "cancelled", "incomplete"]
+CLIENTS = (External.CLIENT, External.QUESTION)
+
+
+class Begun(Struct, frozen=True):
+    """A message begins; it takes two numbers."""
+
+    number: int
+    index: int
+    item_id: str
+
+
+class Said(Struct, frozen=True):
+    number: int
+    index: int
+    item_id: str
+    text: str
+
+
+class Withdrawn(Struct, frozen=True):
+    """The attempt was lost: what was said of this item does not stand."""
+
+    number: int
+    index: int
+    item_id: str
+
+
+class Spoken(Struct, frozen=True):
+    """The message is whole, and durable; three numbers."""
+
+    number: int
+    index: int
+    item_id: str
+    text: str
+
+
+class Called(Struct, frozen=True):
+    """The client has to run a tool; four numbers."""
+
+    number: int
+    index: int
+    call: ToolCall
+
+
+class Ended(Struct, frozen=True):
+    number: int
+
+
+Happening = Begun | Said | Withdrawn | Spoken | Called | Ended
+
+
+class Spoke(Struct, frozen=True):
+    """A message in the response's output."""
+
+    item_id: str
+    text: str
+    cut_off: bool = False
+
+
+class _Head(Struct):
+    at: int = 0
+    seq: int | None = None
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+class Telling:
+    """`after`: what has a number up to this one was told before; text that was told in part is told from there."""
+
+    def __init__(self, place: Place, after: int = -1) -> None:
+        self.place = place
+        self._after = after
+        self._seq = place.start  # of the last entry that events came from
+        self._index = 0
+        self._text = ""  # streamed so far of the open attempt
+        self._begun = False
+        self._asked: dict[str, ToolCall] = {}  # calls of the last message
+        self.outputs: list[Spoke | ToolCall] = []
+        self.pending: dict[str, ToolCall] = {}  # calls that the client has to answer
+        self.echo: dict[str, object] = {}  # what the client asked for, to be shown again
+        self.status: Status = "in_progress"
+        self.error: Failure | None = None
+        self.incomplete: Cause | None = None
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.began_at = 0
+        self.ended_at: int | None = None
+        self.end = place.start  # journal number of the entry that ended it
+
+    @property
+    def over(self) -> bool:
+        return self.status != "in_progress"
+
+    def take(self, frame: Frame) -> list[Happening]:
+        if not frame.data or self.over:
+            return []
+        body = frame.payload
+        head = _head.decode(body)
+        self.began_at = self.began_at or head.at
+        if head.seq is None:
+            delta = decode_delta(body)
+            return self._stream(delta.text) if delta.part == "text" and delta.text else []
+        told = self._take_entry(head.seq, decode_entry(body))
+        if self.over:
+            self.end, self.ended_at = head.seq, head.at
+        return told
+
+    def _stream(self, text: str) -> list[Happening]:
+        told = self._begin()
+        already = max(len(self._text), self._after - self.place.text_number(self._seq, 1))
+        self._text += text
+        if new := self._text[already:]:
+            number = self.place.text_number(self._seq, 1 + len(self._text))
+            told.append(Said(number, self._index, self._item, new))
+        return told
+
+    def _begin(self) -> list[Happening]:
+        if self._begun:
+            return []
+        self._begun = True
+        return [Begun(self.place.text_number(self._seq, 0), self._index, self._item)]
+
+    @property
+    def _item(self) -> str:
+        return self.place.item_id(self._seq)
+
+    def _take_entry(self, seq: int, entry: Entry) -> list[Happening]:
+        match entry:
+            case MessageAdded(off_history=False):
+                return self._take_message(seq, entry)
+            case PreviewReset():
+                return self._reset(seq)
+            case CallChanged(state=CallState.EXTERNAL, external=external) if external in CLIENTS:
+                return self._hand_over(seq, entry.call_id)
+            case TurnWaiting() if self.pending:
+                self.status = "completed"
+                return [Ended(self.place.number(seq))]
+            case TurnEnded():
+                return self._end_turn(seq, entry)
+            case ChatFailed():
+                self.status, self.error = "failed", entry.error
+                return [Ended(self.place.number(seq))]
+        return []
+
+    def _take_message(self, seq: int, entry: MessageAdded) -> list[Happening]:
+        message = decode_message(entry.message)
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                self.pending.pop(part.call_id, None)
+        if message.role is Role.USER and message.metadata != NOTHING:
+            given = msgspec.json.decode(message.metadata)
+            self.echo = given.get("openai", {}) if isinstance(given, dict) else {}
+        return self._answer(seq, message) if entry.attempt is not None else []
+
+    def _answer(self, seq: int, message: Message) -> list[Happening]:
+        self.input_tokens += message.input_tokens or 0
+        self.output_tokens += message.output_tokens or 0
+        self._asked = {call.call_id: call for call in message.calls}
+        told: list[Happening] = []
+        if text := message.text:
+            if rest := text[len(self._text) :]:
+                told += self._stream(rest)
+            done = self.place.text_number(self._seq, 2 + len(text))
+            told.append(Spoken(done, self._index, self._item, text))
+            self.outputs.append(Spoke(self._item, text, message.stopped is not None))
+        self._next(seq)
+        return told
+
+    def _reset(self, seq: int) -> list[Happening]:
+        """Its reader may have been told of it by another process, which is why its place counts as well."""
+        begun = self._begun or self._after >= self.place.text_number(self._seq, 0)
+        told: list[Happening] = (
+            [Withdrawn(self.place.number(seq), self._index, self._item)] if begun else []
+        )  # one that was told before has a number up to `after`
+        self._next(seq)
+        return told
+
+    def _hand_over(self, seq: int, call_id: str) -> list[Happening]:
+        call = self._asked.get(call_id)
+        if call is None:
+            return []
+        called = Called(self.place.number(seq), self._index, call)
+        self.pending[call_id] = call
+        self.outputs.append(call)
+        self._next(seq)
+        return [called]
+
+    def _next(self, seq: int) -> None:
+        self._seq, self._text, self._begun = seq, "", False
+        self._index += 1
+
+    def _end_turn(self, seq: int, entry: TurnEnded) -> list[Happening]:
+        if entry.state is State.FAILED:
+            return []  # the next entry says why
+        if entry.cause is None:
+            self.status = "completed"
+        elif entry.cause in (Cause.USER, Cause.SUPERSEDED):
+            self.status = "cancelled"
+        else:
+            self.status, self.incomplete = "incomplete", entry.cause
+        return [Ended(self.place.number(seq))]

@@ -1,0 +1,83 @@
+"""A server with scripted agents, as a process of its own: `python -m tests.server.openai_program URL HOME PORT`."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from holdfast import Agent, App
+from holdfast.core.retry import ErrorFields, RetryPolicy
+from holdfast.models.base import Finished, Opened, Request, StreamPart, TextDelta
+from holdfast.models.failures import provider_error
+from holdfast.models.scripted import Call, Fail, Say, ScriptedModel, Stall
+from holdfast.server.serving import serve
+from holdfast.tools.base import tool
+
+STORY = " ".join(f"word{number}" for number in range(120))
+ONCE = RetryPolicy(attempts_max=1)
+SOON = RetryPolicy(base_s=0.01)
+
+
+class Candid(ScriptedModel):
+    """Says what it was asked, and how."""
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        yield Opened()
+        told = {
+            "messages": [[message.role, message.text] for message in request.messages],
+            "tools": sorted(spec.name for spec in request.tools),
+            "settings": {
+                name: getattr(request.settings, name)
+                for name in ("temperature", "top_p", "max_tokens", "stop", "seed", "parallel_calls")
+            },
+        }
+        yield TextDelta(text=msgspec.json.encode(told).decode())
+        yield Finished()
+
+
+class Fickle(ScriptedModel):
+    """Breaks off in its first attempt, and says something else in its second."""
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        yield Opened()
+        for word in ("once ", "upon ") if request.attempt == 1 else ("twice ", "told"):
+            yield TextDelta(text=word)
+            await asyncio.sleep(0.2)  # each in a flush of its own, so that readers see it
+        if request.attempt == 1:
+            raise provider_error("fickle", 500, ErrorFields(message="broke off"), headers={})
+        yield Finished()
+
+
+@tool(replay="pure")
+async def lookup(word: str) -> str:
+    "Look a word up."
+    return f"{word}: a thing"
+
+
+def agents() -> list[Agent]:
+    calls = [Call(name="weather", arguments={"city": city}) for city in ("Bern", "Basel")]
+    look_up = Call(name="lookup", arguments={"word": "kelp"})
+    return [
+        Agent("echo", ScriptedModel(after="echo"), instructions="Be brief."),
+        Agent("candid", Candid(), instructions="Be candid.", tools=[lookup]),
+        Agent("story", ScriptedModel(Say(text=STORY, pace_s=0.03), per="turn")),
+        Agent("caller", ScriptedModel(["Let me see. ", *calls], "It rains in both.", per="turn")),
+        Agent("worker", ScriptedModel(["First. ", look_up], "Second.", per="turn"), tools=[lookup]),
+        Agent("limited", ScriptedModel([Fail(status=429, message="slow down")]), retry=ONCE),
+        Agent("broken", ScriptedModel([Fail(status=500, message="on fire")]), retry=ONCE),
+        Agent("stuck", ScriptedModel(["Thinking… ", Stall()], per="turn")),
+        Agent("fickle", Fickle(), retry=SOON),
+    ]
+
+
+def main() -> None:
+    url, home, port = sys.argv[1:4]
+    limits: dict[str, Any] = {"streams_per_client_max": int(sys.argv[4])} if len(sys.argv) > 4 else {}
+    app = App(url, agents(), home=home, port=int(port), no_plugins=True, grace_s=1.0, **limits)
+    asyncio.run(serve(app, say=lambda words: print(words, flush=True)))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""`/v1/responses`, driven by the official `openai` client against a live server."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.responses import Response
+
+from tests.server.openai_client import LiveServer, chats, fresh_database, live_server, weather
+from tests.server.openai_program import STORY
+
+TOOLS: Any = [
+    {
+        "type": "function",
+        "name": "weather",
+        "strict": False,
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    }
+]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    home: Path = tmp_path_factory.mktemp("home")
+    with fresh_database(request.param, home, request) as url, live_server(url, home) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: LiveServer) -> Iterator[OpenAI]:
+    with server.client() as client:
+        yield client
+
+
+def outputs_for(response: Response) -> Any:
+    return [
+        {"type": "function_call_output", "call_id": item.call_id, "output": weather(**json.loads(item.arguments))}
+        for item in response.output
+        if item.type == "function_call"
+    ]
+
+
+def over(client: OpenAI, response_id: str) -> Response:
+    """Its stream ends when it does."""
+    list(client.responses.retrieve(response_id, stream=True))
+    return client.responses.retrieve(response_id)
+
+
+def test_a_response_is_answered_and_can_be_read_again(client: OpenAI) -> None:
+    found = client.responses.create(
+        model="candid", input="hello", instructions="Speak Latin.", temperature=0.5, metadata={"ticket": "7"}
+    )
+    assert (found.status, found.instructions, found.metadata) == ("completed", "Speak Latin.", {"ticket": "7"})
+    asked = json.loads(found.output_text)
+    assert asked["messages"] == [["system", "Be candid.\n\nSpeak Latin."], ["user", "hello"]]
+    assert asked["settings"]["temperature"] == 0.5
+    assert client.responses.retrieve(found.id) == found
+
+
+def test_instructions_are_for_one_response(client: OpenAI) -> None:
+    first = client.responses.create(model="candid", input="one", instructions="Speak Latin.")
+    second = client.responses.create(model="candid", input="two", previous_response_id=first.id)
+    assert json.loads(second.output_text)["messages"][0] == ["system", "Be candid."]
+    assert (second.previous_response_id, second.instructions) == (first.id, None)
+
+
+def test_usage_is_counted(client: OpenAI) -> None:
+    found = client.responses.create(model="echo", input="one two three")
+    assert found.usage is not None
+    assert (found.usage.output_tokens, found.usage.total_tokens) == (5, found.usage.input_tokens + 5)
+
+
+def test_a_streamed_response_tells_every_event_in_order_and_all_the_text(client: OpenAI) -> None:
+    events = list(client.responses.create(model="story", input="tell", stream=True))
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+    ]  # fmt: skip
+    assert kinds[-4:] == [
+        "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed",
+    ]  # fmt: skip
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 0
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == STORY
+    assert len(deltas) > 5
+
+
+def test_a_response_is_told_again_from_any_place_with_the_same_numbers(client: OpenAI) -> None:
+    first = list(client.responses.create(model="worker", input="go", stream=True))
+    created = first[0]
+    assert created.type == "response.created"
+    response_id = created.response.id
+    again = list(client.responses.retrieve(response_id, stream=True))
+    assert again == first
+    for seen, event in enumerate(first, 1):
+        rest = client.responses.retrieve(response_id, stream=True, starting_after=event.sequence_number)
+        assert list(rest) == first[seen:]
+
+
+def test_text_that_was_told_in_part_is_told_from_there(client: OpenAI) -> None:
+    events = list(client.responses.create(model="story", input="tell", stream=True))
+    created = events[0]
+    assert created.type == "response.created"
+    told = ""
+    for seen, event in enumerate(events, 1):
+        told += event.delta if event.type == "response.output_text.delta" else ""
+        if seen % 7 or not told:
+            continue
+        rest = list(client.responses.retrieve(created.response.id, stream=True, starting_after=event.sequence_number))
+        more = "".join(event.delta for event in rest if event.type == "response.output_text.delta")
+        assert told + more == STORY
+        assert rest[0].sequence_number > event.sequence_number
+        assert rest[-1] == events[-1]
+
+
+def test_the_clients_own_helper_takes_the_stream(client: OpenAI) -> None:
+    with client.responses.stream(model="worker", input="go") as stream:
+        final = stream.get_final_response()
+    assert [item.type for item in final.output] == ["message", "message"]
+    assert final.output_text == "First. Second."
+
+
+def test_an_attempt_that_was_lost_is_withdrawn_and_the_final_text_is_right(client: OpenAI) -> None:
+    with client.responses.stream(model="fickle", input="tell") as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert final.output_text == "twice told"
+    items: dict[str, str] = {}
+    for event in events:
+        if event.type == "response.output_text.delta":
+            items[event.item_id] = items.get(event.item_id, "") + event.delta
+    assert list(items.values()) == ["once upon ", "twice told"]
+    (withdrawn,) = [
+        event.item
+        for event in events
+        if event.type == "response.output_item.done"
+        and event.item.type == "message"
+        and event.item.status == "incomplete"
+    ]
+    assert withdrawn.id == next(iter(items))
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(set(numbers))
+    # Who had seen half of what was withdrawn learns of it; who had seen nothing is not told of it at all.
+    created = events[0]
+    assert created.type == "response.created"
+    half = next(event for event in events if event.type == "response.output_text.delta")
+    rest = list(client.responses.retrieve(created.response.id, stream=True, starting_after=half.sequence_number))
+    assert (rest[0].type, rest[0].sequence_number) == (
+        "response.output_item.done",
+        next(event.sequence_number for event in events if event.type == "response.output_item.done"),
+    )
+    whole = list(client.responses.retrieve(created.response.id, stream=True))
+    assert [event.delta for event in whole if event.type == "response.output_text.delta"] == ["twice told"]
+    assert whole[-1].sequence_number == events[-1].sequence_number
+
+
+def test_a_background_response_goes_on_by_itself(client: OpenAI) -> None:
+    found = client.responses.create(model="story", input="tell", background=True)
+    assert found.status in ("queued", "in_progress")
+    assert found.background is True
+    done = over(client, found.id)
+    assert (done.status, done.output_text) == ("completed", STORY)
+
+
+def test_a_cancelled_response_keeps_what_was_said(client: OpenAI) -> None:
+    stream = client.responses.create(model="stuck", input="think", background=True, stream=True)
+    events = iter(stream)
+    created = next(events)
+    assert created.type == "response.created"
+    next(event for event in events if event.type == "response.output_text.delta")
+    found = client.responses.cancel(created.response.id)
+    assert (found.status, found.output_text) == ("cancelled", "Thinking… ")
+    last = list(events)[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.status == "cancelled"
+    assert client.responses.cancel(created.response.id) == found
+
+
+def test_a_cancelled_response_of_an_earlier_turn_leaves_the_later_one_alone(client: OpenAI) -> None:
+    first = client.responses.create(model="stuck", input="think", background=True)
+    client.responses.cancel(first.id)
+    second = client.responses.create(model="stuck", input="more", previous_response_id=first.id, background=True)
+    assert client.responses.cancel(first.id).status == "cancelled"
+    assert client.responses.retrieve(second.id).status in ("queued", "in_progress")
+    assert client.responses.cancel(second.id).status == "cancelled"
+
+
+def test_calls_that_the_client_will_not_run_are_given_up(client: OpenAI) -> None:
+    first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
+    client.responses.cancel(first.id)
+    chat_id = first.id.split("_", 2)[2]
+    assert client.get(f"../api/chats/{chat_id}", cast_to=dict[str, Any])["state"] == "idle"
+    with pytest.raises(openai.ConflictError):
+        client.responses.create(model="caller", previous_response_id=first.id, input=outputs_for(first))
+
+
+def test_a_conversation_goes_on_in_its_chat(client: OpenAI) -> None:
+    before = chats(client)
+    first = client.responses.create(model="candid", input="one")
+    second = client.responses.create(model="candid", input="two", previous_response_id=first.id)
+    assert json.loads(second.output_text)["messages"][1:] == [
+        ["user", "one"], ["assistant", first.output_text], ["user", "two"],
+    ]  # fmt: skip
+    assert len(chats(client)) == len(before) + 1
+    assert client.responses.retrieve(first.id) == first
+
+
+def test_an_earlier_response_is_followed_by_a_fork(client: OpenAI) -> None:
+    before = chats(client)
+    first = client.responses.create(model="candid", input="one")
+    client.responses.create(model="candid", input="two", previous_response_id=first.id)
+    other = client.responses.create(model="candid", input="three", previous_response_id=first.id)
+    assert [text for role, text in json.loads(other.output_text)["messages"] if role == "user"] == ["one", "three"]
+    third = client.responses.create(model="candid", input="four", previous_response_id=other.id)
+    said = [text for role, text in json.loads(third.output_text)["messages"] if role == "user"]
+    assert said == ["one", "three", "four"]
+    assert len(chats(client)) == len(before) + 2
+
+
+def test_of_two_that_follow_the_same_response_at_once_neither_hears_of_the_other(client: OpenAI) -> None:
+    first = client.responses.create(model="candid", input="one")
+
+    def follow(text: str) -> list[str]:
+        found = client.responses.create(model="candid", input=text, previous_response_id=first.id)
+        return [text for role, text in json.loads(found.output_text)["messages"] if role == "user"]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(follow, ("two", "three"))) == [["one", "two"], ["one", "three"]]
+
+
+def test_a_repeated_follow_up_with_a_key_is_one_turn_also_in_a_fork(client: OpenAI) -> None:
+    first = client.responses.create(model="candid", input="one")
+    client.responses.create(model="candid", input="two", previous_response_id=first.id)
+    before = chats(client)
+    key = {"Idempotency-Key": f"key of {first.id}"}
+    found = [
+        client.responses.create(model="candid", input="three", previous_response_id=first.id, extra_headers=key)
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]
+    assert len(chats(client)) == len(before) + 1
+
+
+def test_a_response_in_progress_has_no_follower(client: OpenAI) -> None:
+    found = client.responses.create(model="stuck", input="think", background=True)
+    with pytest.raises(openai.BadRequestError, match="still in progress") as caught:
+        client.responses.create(model="stuck", input="more", previous_response_id=found.id)
+    assert caught.value.param == "previous_response_id"
+    assert client.responses.cancel(found.id).status == "cancelled"
+    after = client.responses.create(model="stuck", input="more", previous_response_id=found.id, background=True)
+    client.responses.cancel(after.id)
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_tools_run_by_the_client(client: OpenAI, stateless: bool) -> None:
+    before = chats(client)
+    first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
+    assert [item.type for item in first.output] == ["message", "function_call", "function_call"]
+    assert first.status == "completed"
+    outputs = outputs_for(first)
+    assert [output["output"] for output in outputs] == ["rain in Bern", "rain in Basel"]
+    given: Any = {"input": outputs, "previous_response_id": first.id}
+    if stateless:
+        said = [item.to_dict() for item in first.output]
+        given = {"input": [{"role": "user", "content": "Rain?"}, *said, *outputs]}
+    second = client.responses.create(model="caller", tools=TOOLS, **given)
+    assert second.output_text == "It rains in both."
+    assert second.id != first.id
+    assert len(chats(client)) == len(before) + 1
+    assert client.responses.retrieve(first.id) == first
+    assert client.responses.create(model="caller", tools=TOOLS, **given) == second  # and only once
+
+
+def test_results_in_two_tries_count_once(client: OpenAI) -> None:
+    """A first try that ended between two results is finished by the second."""
+    first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
+    outputs = outputs_for(first)
+    call_id, _, chat_id = outputs[0]["call_id"].partition("-")
+    client.post(
+        f"../api/chats/{chat_id}/calls/{call_id}/result", cast_to=object, body={"content": outputs[0]["output"]}
+    )
+    second = client.responses.create(model="caller", previous_response_id=first.id, input=outputs)
+    assert second.output_text == "It rains in both."
+
+
+def test_results_that_are_missing_or_differ_are_refused(client: OpenAI) -> None:
+    first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
+    outputs = outputs_for(first)
+    for given in (outputs[:1], "never mind"):
+        with pytest.raises(openai.BadRequestError, match="No tool output found"):
+            client.responses.create(model="caller", previous_response_id=first.id, input=given)
+    client.responses.create(model="caller", previous_response_id=first.id, input=outputs)
+    outputs[0]["output"] = "snow"
+    with pytest.raises(openai.ConflictError, match="answered before"):
+        client.responses.create(model="caller", previous_response_id=first.id, input=outputs)
+
+
+def test_a_message_beside_results_joins_the_turn(client: OpenAI) -> None:
+    first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
+    given = [*outputs_for(first), {"role": "user", "content": "And hurry."}]
+    second = client.responses.create(model="caller", previous_response_id=first.id, input=given)
+    assert second.status == "completed"
+    said = client.responses.input_items.list(second.id, order="asc", limit=100)
+    assert [item.type for item in said.data] == [
+        "message", "message", "function_call", "function_call",
+        "function_call_output", "function_call_output", "message",
+    ]  # fmt: skip
+
+
+def test_input_items_are_listed_in_pages(client: OpenAI) -> None:
+    found = client.responses.create(
+        model="echo",
+        input=[
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "two"},
+            {"role": "user", "content": [{"type": "input_text", "text": "three"}]},
+        ],
+    )
+    items: list[Any] = list(client.responses.input_items.list(found.id, limit=1))
+    texts = [item.content[0].text for item in items]
+    assert texts == ["three", "two", "one"]
+
+
+def test_a_deleted_response_is_gone_with_its_chat(client: OpenAI) -> None:
+    first = client.responses.create(model="echo", input="one")
+    second = client.responses.create(model="echo", input="two", previous_response_id=first.id)
+    for response in (first, second):
+        with pytest.raises(openai.ConflictError):
+            client.responses.delete(response.id)
+    alone = client.responses.create(model="echo", input="one")
+    client.responses.delete(alone.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(alone.id)
+
+
+def test_a_response_waits_for_whoever_waits_not_longer_than_it_takes(client: OpenAI) -> None:
+    """Begun in the background, read by a stream that was there first."""
+    found = client.responses.create(model="story", input="tell", background=True)
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(lambda _: list(client.responses.retrieve(found.id, stream=True)), range(4)))
+    for events in told:
+        text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+        assert text == STORY
+        assert events[-1] == told[0][-1]
