@@ -45,6 +45,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     home: A[str, Meta(description="where data, tokens and caches are kept")] = ".holdfast"
     database: A[str, Meta(description="sqlite:///FILE or postgresql://…; empty: a SQLite file in home")] = ""
+    app: A[
+        str, Meta(description="MODULE:APP that the commands use; empty: one with the agents assistant and scripted")
+    ] = ""
     host: A[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: A[int, Meta(ge=0, le=65535, description="port to listen on; 0: any free one")] = 7433
     allowed_hosts: A[
@@ -106,6 +109,19 @@ def load_config(file: str | Path | None = None, environ: Mapping[str, str] | Non
         **{name: value for name, value in arguments.items() if value is not None},
     }
     return _made(values)
+
+
+def explain_config(
+    file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any
+) -> dict[str, str]:
+    """Where each setting's value comes from, by its name. Takes what `load_config` takes, and raises as it does."""
+    environ = os.environ if environ is None else environ
+    found = dict.fromkeys(NAMES, "default")
+    found |= dict.fromkeys(_from_file(file), str(file or FILE))
+    for name in _from_environment(environ):
+        variable = f"{PREFIX}{name.upper()}"
+        found[name] = variable if variable in environ else "AGENT_HISTORY_LIMIT"
+    return found | {name: "argument" for name, value in arguments.items() if value is not None}
 
 
 def changed(config: Config, **settings: Any) -> Config:

@@ -1,0 +1,1 @@
+"""The command line. Commands call `app`; no SQL, no rules of chats."""

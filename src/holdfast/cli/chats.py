@@ -1,0 +1,221 @@
+"""`holdfast chats …`: each one a call or two of `app`, on the store directly; no server is needed."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import get_args
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.app import App, Chat
+from holdfast.cli.opening import UsageError, open_app
+from holdfast.cli.options import Where
+from holdfast.cli.reading import Reader
+from holdfast.cli.run import JsonLines, find_chat, read_question, write_line
+from holdfast.cli.screen import PlainScreen
+from holdfast.cli.turn import Exit, Turn
+from holdfast.cli.words import ago, arguments_of, line, safe
+from holdfast.core.codec import decode_message
+from holdfast.core.records import Message, Role, SendMode, State, ToolResult
+from holdfast.store.base import Answer, ChatFilter, OpenCall
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which chats a listing shows, as the command line says it."""
+
+    agent: str | None
+    state: str | None
+    search: str | None
+    archived: bool
+    limit: int
+
+    def filter(self) -> ChatFilter:
+        if self.state is not None and self.state not in set(State):
+            raise UsageError(f"--state is {self.state!r}; it can be {', '.join(State)}")
+        state = State(self.state) if self.state is not None else None
+        return ChatFilter(agent=self.agent, state=state, search=self.search, archived=self.archived)
+
+
+@asynccontextmanager
+async def _open(where: Where, chat_id: str) -> AsyncIterator[tuple[App, Chat]]:
+    async with open_app(where.app, home=where.home, database=where.database) as app:
+        yield app, await find_chat(app, chat_id)
+
+
+async def list_chats(where: Where, wanted: Wanted, *, json: bool) -> None:
+    async with open_app(where.app, home=where.home, database=where.database) as app:
+        lines = await app.chats(wanted.filter(), limit=wanted.limit)
+    if json:
+        for found in lines:
+            write_line(msgspec.json.encode({name: getattr(found, name) for name in found.__struct_fields__}))
+        return
+    if not lines:
+        print('no chats; holdfast run "hello" makes one', file=sys.stderr)
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("chat", "agent", "state", "queued", "changed", "title"):
+        table.add_column(head, no_wrap=head != "title")
+    for found in lines:
+        state = Text(found.state, style=_COLOURS.get(found.state, ""))
+        queued = str(found.queued or "")
+        title = line(found.title or "", 60)
+        table.add_row(found.id, line(found.agent, 40), state, queued, ago(found.updated_at), title)
+    console().print(table)
+
+
+_COLOURS = {State.FAILED: "red", State.WAITING: "yellow", State.RUNNING: "cyan", State.STOPPING: "cyan"}
+
+
+def console() -> Console:
+    """In a pipe nothing is cut to the width of a window that nobody has."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+async def show(where: Where, chat_id: str, *, json: bool) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        snapshot = await chat.snapshot()
+        messages = await chat.messages()
+        asked = await chat.open_calls()
+    found = snapshot.chat
+    if json:
+        head = {
+            name: getattr(found, name) for name in ("id", "agent", "state", "title", "cause", "error", "metadata")
+        }
+        queue = [queued.body for queued in snapshot.queue]
+        write_line(msgspec.json.encode({**head, "messages": messages, "queue": queue, "asked": asked}))
+        return
+    print(f"{found.id}  {found.agent}  {found.state}  {ago(found.updated_at)}")
+    if found.title:
+        print(safe(found.title))
+    for message in messages:
+        _print_message(message)
+    for queued in snapshot.queue:
+        print(f"\nqueued: {safe(decode_message(queued.body).text)}")
+    for call in asked:
+        print(f"\nwaits for {describe_asked(call)}")
+    if found.error is not None:
+        print(f"\nfailed ({found.error.code}): {safe(found.error.message)}")
+
+
+def _print_message(message: Message) -> None:
+    if message.role is not Role.TOOL:
+        mark = f"  (stopped: {message.stopped})" if message.stopped is not None else ""
+        print(f"\n{message.role}{mark}  {message.id}")
+        if message.text:
+            print(safe(message.text.rstrip()))
+    for call in message.calls:
+        print(f"  · {line(call.name)}({arguments_of(call.arguments)})")
+    for part in message.parts:
+        if isinstance(part, ToolResult):
+            word = f" [{part.synthetic}]" if part.synthetic is not None else " [error]" if part.error else ""
+            print(f"  = {line(part.name)}{word}: {line(part.content, 200)}")
+
+
+def describe_asked(asked: OpenCall) -> str:
+    question = f": {line(asked.question, 200)}" if asked.question else ""
+    return f"{asked.kind} of {line(asked.name, 60)}({arguments_of(asked.arguments)}){question}  {asked.call_id}"
+
+
+async def tail(where: Where, chat_id: str, *, json: bool) -> Exit:
+    async with _open(where, chat_id) as (app, chat):
+        viewer = JsonLines(chat.id) if json else Reader(PlainScreen(err=sys.stdout))
+        return await Turn(app, chat, viewer, _leave_it).follow()
+
+
+async def _leave_it(_: OpenCall) -> bool:
+    return True  # somebody else answers; we only look
+
+
+# --- acting -------------------------------------------------------------------------------------------
+
+
+async def send(where: Where, chat_id: str, text: str, mode: str) -> None:
+    modes: tuple[SendMode, ...] = get_args(SendMode)
+    found = next((known for known in modes if known == mode), None)
+    if found is None:
+        raise UsageError(f"--mode is {mode!r}; it can be {', '.join(modes)}")
+    async with _open(where, chat_id) as (_, chat):
+        _say(await chat.send(read_question(text), found))
+
+
+async def stop(where: Where, chat_id: str, *, clear_queue: bool) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        _say(await chat.stop(clear_queue=clear_queue))
+
+
+async def approve(where: Where, chat_id: str, call_id: str | None) -> None:
+    async with _open(where, chat_id) as (app, chat):
+        asked = await _one(chat, call_id, "approval")
+        _say(await app.chat(asked.chat_id).approve(asked.call_id, by="terminal"))
+
+
+async def deny(where: Where, chat_id: str, call_id: str | None, words: str) -> None:
+    async with _open(where, chat_id) as (app, chat):
+        asked = await _one(chat, call_id, "approval")
+        _say(await app.chat(asked.chat_id).deny(asked.call_id, words, by="terminal"))
+
+
+async def answer(where: Where, chat_id: str, call_id: str | None, text: str, *, error: bool) -> None:
+    async with _open(where, chat_id) as (app, chat):
+        asked = await _one(chat, call_id, "question", "client")
+        _say(await app.chat(asked.chat_id).submit(asked.call_id, read_question(text), error=error))
+
+
+async def _one(chat: Chat, call_id: str | None, *kinds: str) -> OpenCall:
+    """The call that is meant. Raises UsageError."""
+    asked = [found for found in await chat.open_calls() if found.kind in kinds]
+    if call_id is not None:
+        asked = [found for found in asked if found.call_id == call_id]
+    if len(asked) == 1:
+        return asked[0]
+    if not asked:
+        raise UsageError(f"{chat.id} asks for no such thing now; `holdfast chats show {chat.id}` shows what is open")
+    listed = "\n".join(f"  {describe_asked(found)}" for found in asked)
+    raise UsageError(f"{chat.id} asks for several: name one with --call\n{listed}")
+
+
+async def edit(where: Where, chat_id: str, message_id: str | None, text: str) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        _say(await chat.edit(message_id or await last_user_message(chat), text))
+
+
+async def last_user_message(chat: Chat) -> str:
+    for message in reversed(await chat.messages()):
+        if message.role is Role.USER and message.synthetic is None:
+            return message.id
+    raise UsageError(f"{chat.id} has no message of yours")
+
+
+async def fork(where: Where, chat_id: str, upto: int | None) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        print((await chat.fork(upto=upto)).id)
+
+
+async def retry(where: Where, chat_id: str) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        _say(await chat.retry())
+
+
+async def compact(where: Where, chat_id: str) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        _say(await chat.compact())
+
+
+async def archive(where: Where, chat_id: str, *, undo: bool) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        _say(await chat.archive(not undo))
+
+
+async def delete(where: Where, chat_id: str, *, children: bool) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        for gone in await chat.delete(children=children):
+            print(f"{gone}  deleted")
+
+
+def _say(answer: Answer) -> None:
+    print(f"{answer.chat_id}  {answer.state}")
+    for body in answer.dropped:
+        print(f"dropped: {line(decode_message(body).text, 500)}")

@@ -1,0 +1,111 @@
+"""The worker that the demo kills: `python -m holdfast.cli.demo_worker URL LEDGER`.
+
+Its tools write into a ledger, a plain file that outlives them, what they do to the world: one line when a body begins
+and one when it is done. The demo reads it to judge what really happened.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from holdfast import Agent, App, ToolContext, tool
+from holdfast.core.records import Replay
+from holdfast.models.scripted import Call, Say, ScriptedModel
+from holdfast.tools.base import Tool
+
+AGENT = "shop"
+QUICK_S = 0.3
+SLOW_S = 4.0
+FIRST = "find_customer"
+BATCH = ("look_up_price", "reserve_stock", "charge_card")
+
+
+class Ledger:
+    """One line per event: what, which tool, under which key, by which process."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def write(self, what: str, name: str, key: str) -> None:
+        with self._path.open("a") as file:  # one small write: whole or not at all
+            file.write(f"{what} {name} {key} {os.getpid()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self) -> list[tuple[str, str, str, int]]:
+        if not self._path.exists():
+            return []
+        rows = [row.split(" ") for row in self._path.read_text().splitlines()]
+        return [(what, name, key, int(pid)) for what, name, key, pid in rows]
+
+
+def agent(ledger: Ledger) -> Agent:
+    tools = [
+        _step(ledger, FIRST, "pure", QUICK_S, "customer 4711"),
+        _step(ledger, "look_up_price", "pure", SLOW_S, "12.00"),
+        _reserve(ledger),
+        _step(ledger, "charge_card", "unsafe", SLOW_S, "charged"),
+        _check(ledger),
+    ]
+    return Agent(AGENT, _model(), tools=tools)
+
+
+def _model() -> ScriptedModel:
+    return ScriptedModel(
+        [Say(text="Let me find the customer."), Call(name=FIRST)],
+        [
+            Say(text="Found. I look up the price, reserve the stock and charge the card, all at once."),
+            *(Call(name=name) for name in BATCH),
+        ],
+        [
+            Say(text="Nobody knows whether the card was charged. I will not charge it blindly; I check."),
+            Call(name="check_charge"),
+        ],
+        "Done: the order stands, and the card was charged at most once.",
+        pace_s=0.04,
+    )
+
+
+def _step(ledger: Ledger, name: str, replay: str, takes_s: float, result: str) -> Tool:
+    async def body(context: ToolContext) -> str:
+        ledger.write("begins", name, context.key)
+        await asyncio.sleep(takes_s)
+        ledger.write("done", name, context.key)
+        return result
+
+    made: Tool = tool(name=name, replay=Replay(replay), description=name.replace("_", " "))(body)
+    return made
+
+
+def _reserve(ledger: Ledger) -> Tool:
+    @tool(replay="idempotent")
+    async def reserve_stock(context: ToolContext) -> str:
+        """Reserve one piece. Whoever keeps the stock knows the key, so twice is once."""
+        ledger.write("begins", "reserve_stock", context.key)
+        reserved = {key for what, _, key, _ in ledger.read() if what == "reserves"}
+        if context.key not in reserved:
+            ledger.write("reserves", "reserve_stock", context.key)
+        await asyncio.sleep(SLOW_S)
+        ledger.write("done", "reserve_stock", context.key)
+        return "reserved 1"
+
+    return reserve_stock
+
+
+def _check(ledger: Ledger) -> Tool:
+    @tool(replay="pure")
+    async def check_charge() -> str:
+        """Ask the bank."""
+        charged = any(what == "done" and name == "charge_card" for what, name, _, _ in ledger.read())
+        return "the bank has a charge" if charged else "the bank has no charge"
+
+    return check_charge
+
+
+async def main(url: str, ledger: str) -> None:
+    await App(url, agents=[agent(Ledger(ledger))]).run_worker()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,95 @@
+"""What there is: workers, settings, the API's description, the login link."""
+
+import json as jsonlib
+import re
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from holdfast.cli.chats import console
+from holdfast.cli.opening import open_app
+from holdfast.cli.options import Where
+from holdfast.cli.run import write_line
+from holdfast.cli.words import ago, line
+from holdfast.config import NAMES, explain_config, load_config
+from holdfast.core.records import Lease
+from holdfast.server.access import load_token
+from holdfast.server.http import http_app
+from holdfast.store import hostlock
+
+_PASSWORD = re.compile(r"(://[^:/@?#]*:)[^/?#]*(@)")
+_PASSWORD_OPTION = re.compile(r"([?&]\w*(?:password|dsn|passfile|sslkey)\w*=)[^&#]*")
+
+
+def masked(url: str) -> str:
+    """Without the password, wherever a URL can hold one."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***\2", url))
+
+
+def is_live(lease: Lease) -> bool:
+    """Its worker may act: the lease lasts, and on this host its process lives."""
+    return lease.expires_in_ms > 0 and not (lease.lock_path is not None and hostlock.is_dead(lease.lock_path))
+
+
+async def list_workers(where: Where, *, json: bool) -> None:
+    async with open_app(where.app, home=where.home, database=where.database) as app:
+        leases = await app.store.list_workers()
+    if json:
+        for lease in leases:
+            fields = {name: getattr(lease, name) for name in ("worker", "pid", "started_at", "expires_in_ms", "info")}
+            write_line(msgspec.json.encode({**fields, "live": is_live(lease)}))
+        return
+    if not (live := [lease for lease in leases if is_live(lease)]):
+        print("no workers: chats wait until one comes (holdfast serve, holdfast worker)")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("worker", "host", "pid", "started", "lease", "chats", "agents"):
+        table.add_column(head, no_wrap=head != "agents")
+    for lease in live:
+        info = msgspec.json.decode(lease.info)
+        left = f"{lease.expires_in_ms / 1000:.0f} s"
+        chats = f"{info.get('chats', '?')} of {info.get('chats_max', '?')}"
+        host = line(str(info.get("hostname", "?")), 30)
+        table.add_row(
+            lease.worker, host, str(lease.pid), ago(lease.started_at), left, chats,
+            line(", ".join(info.get("agents", [])), 200),
+        )  # fmt: skip
+    console().print(table)
+
+
+def show_config(home: str | None, database: str | None, *, json: bool) -> None:
+    config = load_config(home=home, database=database)
+    sources = explain_config(home=home, database=database)
+    rows = [(name, _shown(name, getattr(config, name)), sources[name]) for name in NAMES]
+    if json:
+        write_line(msgspec.json.encode([dict(zip(("name", "value", "source"), row, strict=True)) for row in rows]))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("setting", "value", "from"):
+        table.add_column(head, overflow="fold")
+    for name, value, source in rows:
+        shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+        table.add_row(name, shown, source, style="dim" if source == "default" else "")
+    console().print(table)
+
+
+def _shown(name: str, value: Any) -> Any:
+    """As it may be seen: of tool servers the names alone, their variables and headers hold keys."""
+    if name == "mcp":
+        return tuple(server.name for server in value)
+    if isinstance(value, dict):
+        return tuple(value)
+    return masked(value) if isinstance(value, str) else value
+
+
+def print_openapi(app_name: str | None) -> None:
+    app = open_app(app_name)
+    print(jsonlib.dumps(http_app(app, token="t" * 32).openapi(), indent=1, ensure_ascii=False))
+
+
+def print_login(app_name: str | None, home: str | None) -> None:
+    config = open_app(app_name, home=home).config
+    token, _ = load_token(config.home)
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
+    print(f"http://{host}:{config.port}/login?token={token}")

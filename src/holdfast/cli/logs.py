@@ -1,0 +1,70 @@
+"""What is logged, where and how: one line per event on standard error, as text or as JSON, each with its `action`."""
+
+import datetime
+import logging
+import os
+import sys
+
+import msgspec
+
+from holdfast.redaction import Secrets, SecretsFilter
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "action"}
+
+
+def set_up_logging(level: str, format: str) -> None:
+    """For this process. Called once, by the command."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(SecretsFilter(Secrets(os.environ)))
+    handler.setFormatter(JsonLines() if format == "json" else Lines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)  # of others; what is ours is told as the setting says
+    logging.getLogger("holdfast").setLevel(level.upper())
+
+
+class Lines(logging.Formatter):
+    """`12:00:01 warning guard_died: guard died error='…'`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value!r}" for name, value in _extras(record).items())
+        head = f"{_time(record):%H:%M:%S} {record.levelname.lower()} {_action(record)}: {record.getMessage()}"
+        return "\n".join(filter(None, [f"{head} {fields}".rstrip(), self._trace(record)]))
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        return record.exc_text or ""
+
+
+class JsonLines(Lines):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": _time(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "action": _action(record),
+            "message": record.getMessage(),
+            "logger": record.name,
+            **_extras(record),
+        }
+        if trace := self._trace(record):
+            line["trace"] = trace
+        return msgspec.json.encode(line).decode()
+
+
+def _action(record: logging.LogRecord) -> str:
+    """Stable: what a monitor looks for. A line of somebody else's library goes by its logger."""
+    return str(getattr(record, "action", record.name))
+
+
+def _extras(record: logging.LogRecord) -> dict[str, object]:
+    plain = (str, int, float, bool, type(None))
+    return {
+        name: value if isinstance(value, plain) else str(value)
+        for name, value in vars(record).items()
+        if name not in _OWN
+    }
+
+
+def _time(record: logging.LogRecord) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(record.created).astimezone()

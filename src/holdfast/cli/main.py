@@ -1,0 +1,209 @@
+"""The commands, with their arguments and their help. What they do is elsewhere, and loaded when it is done."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated as A
+from typing import NoReturn
+
+import typer
+
+from holdfast import __version__
+from holdfast.cli.chat_commands import chats
+from holdfast.cli.invoking import carry_out
+from holdfast.cli.options import AppArgument, AppName, Database, Home, Json, Where
+from holdfast.errors import HoldfastError
+
+EPILOG = (
+    "Settings come from options, HOLDFAST_… in the environment, and holdfast.toml; `holdfast config show` lists them."
+)
+
+cli = typer.Typer(
+    name="holdfast",
+    help="A crash-durable, never-hanging runtime for LLM agents.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@config.callback()
+def config_options() -> None:
+    pass
+
+
+cli.add_typer(chats, name="chats")
+cli.add_typer(config, name="config")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def options(
+    version: A[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    pass
+
+
+@cli.command()
+def serve(
+    app: AppArgument = None,
+    host: A[str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")] = None,
+    port: A[int | None, typer.Option(help="Port to listen on (default: 7433; 0: any free one).")] = None,
+    home: Home = None,
+    database: Database = None,
+    no_worker: A[bool, typer.Option("--no-worker", help="Only HTTP; workers are other processes.")] = False,
+) -> None:
+    """Serve the HTTP API and the page, and run chats, in one process.
+
+    Example: holdfast serve support:app --port 8000
+    """
+    from holdfast.cli.serving import serve
+
+    carry_out(serve(app, worker=not no_worker, host=host, port=port, home=home, database=database))
+
+
+@cli.command()
+def worker(app: AppArgument = None, home: Home = None, database: Database = None) -> None:
+    """Run chats: one more worker, on this machine or on another.
+
+    Example: holdfast worker support:app --database postgresql://user@host/database
+    """
+    from holdfast.cli.serving import work
+
+    carry_out(work(app, home=home, database=database))
+
+
+@cli.command()
+def run(
+    question: A[str | None, typer.Argument(help="The question; - reads standard input.")] = None,
+    agent: A[str | None, typer.Option(help="Whom to ask (default: assistant).")] = None,
+    model: A[str | None, typer.Option(help="Another model, such as openai:gpt-5, local or scripted.")] = None,
+    chat: A[str | None, typer.Option(help="Go on with this chat; `last` is the newest.", metavar="ID")] = None,
+    json: A[bool, typer.Option("--json", help="One event per line, for programs.")] = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Ask one question and follow the answer; the exit code says how it ended.
+
+    0 done, 1 failed, 2 wrong usage, 3 stopped, 4 waiting for a person. Ctrl-C stops the turn and keeps what was said;
+    twice leaves at once. Needs no server: while it lasts it is a worker itself.
+
+    Example: git diff | holdfast run - --agent assistant
+    """
+    from holdfast.cli.run import Question, read_question, run
+
+    asked = Question(text=read_question(question), agent=agent, model=model, chat=chat, json=json)
+    carry_out(run(app, home, database, asked), quiet=True)
+
+
+@cli.command()
+def chat(
+    agent: A[str | None, typer.Option(help="Whom to talk with (default: assistant).")] = None,
+    model: A[str | None, typer.Option(help="Another model, such as openai:gpt-5, local or scripted.")] = None,
+    chat: A[str | None, typer.Option(help="Go on with this chat; `last` is the newest.", metavar="ID")] = None,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Talk in the terminal; /help there lists what you can do.
+
+    Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. A turn that you leave goes on when a worker takes it.
+
+    Example: holdfast chat --agent scripted
+    """
+    from holdfast.cli.talking import talk
+
+    carry_out(talk(Where(app, home, database), agent=agent, model=model, chat_id=chat), quiet=True)
+
+
+@cli.command()
+def workers(json: Json = False, app: AppName = None, home: Home = None, database: Database = None) -> None:
+    """List the workers that hold a lease on the database, in any process.
+
+    Example: holdfast workers --database postgresql://user@host/database
+    """
+    from holdfast.cli.inspecting import list_workers
+
+    carry_out(list_workers(Where(app, home, database), json=json), quiet=True)
+
+
+@cli.command()
+def doctor(json: Json = False, app: AppName = None, home: Home = None, database: Database = None) -> None:
+    """Check the environment, and that no chat is stranded; exit code 1 if something is wrong.
+
+    Example: holdfast doctor || holdfast workers
+    """
+    from holdfast.cli.doctor import doctor
+
+    carry_out(doctor(Where(app, home, database), json=json), quiet=True)
+
+
+@cli.command()
+def demo() -> None:
+    """See it hold fast: a chat, its worker killed with -9 in mid-tool, and the timeline of what became of it.
+
+    In a temporary folder; takes less than a minute. Exit code 0 only if nothing was lost and nothing done twice.
+
+    Example: holdfast demo
+    """
+    from holdfast.cli.demo import demo
+
+    carry_out(demo(), quiet=True)
+
+
+@cli.command()
+def openapi(app: AppName = None) -> None:
+    """Print the OpenAPI description of the HTTP API.
+
+    Example: holdfast openapi > openapi.json
+    """
+    from holdfast.cli.inspecting import print_openapi
+
+    print_openapi(app)
+
+
+@cli.command()
+def login(app: AppName = None, home: Home = None) -> None:
+    """Print the link that logs a browser in.
+
+    Example: holdfast login
+    """
+    from holdfast.cli.inspecting import print_login
+
+    print_login(app, home)
+
+
+@config.command()
+def show(json: Json = False, home: Home = None, database: Database = None) -> None:
+    """Show each setting, its value, and where that comes from; passwords are masked.
+
+    Example: holdfast config show
+    """
+    from holdfast.cli.inspecting import show_config
+
+    show_config(home, database, json=json)
+
+
+@cli.command()
+def version() -> None:
+    """Show the version."""
+    _version(True)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    try:
+        cli(arguments)
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        sys.exit(2 if error.code == "usage" else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)

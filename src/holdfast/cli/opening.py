@@ -1,0 +1,134 @@
+"""Which app a command works on: the one that MODULE:APP names, or one for somebody who has none yet."""
+
+import importlib
+import os
+import sys
+import traceback
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from holdfast.app import App
+from holdfast.cli.newcomer import agents
+from holdfast.config import Config, changed, load_config
+from holdfast.disk import create_path
+from holdfast.errors import ConfigError
+from holdfast.store import open_store
+from holdfast.worker.agents import Agent
+
+
+class UsageError(ConfigError):
+    """The command line itself is wrong."""
+
+    code = "usage"
+
+
+def open_app(name: str | None = None, **settings: Any) -> App:
+    """The app for this command; settings that are None are not given. Raises ConfigError."""
+    given = {key: value for key, value in settings.items() if value is not None}
+    config = load_config(**given)
+    name = name or config.app
+    app = _with_settings(load_app(name), given) if name else App(agents=agents(os.environ), config=config)
+    make_home(app.config)
+    return app
+
+
+def load_app(name: str) -> App:
+    """From the current folder first. Raises ConfigError that says what is wrong with it."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute or module_name.endswith(".py"):
+        wanted = f"{module_name.removesuffix('.py').replace('/', '.') or 'module'}:{attribute or 'app'}"
+        raise UsageError(f"{name!r} is not MODULE:APP; write it like {wanted}")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = _import(module_name, folder)
+    if not hasattr(module, attribute):
+        apps = sorted(key for key, value in vars(module).items() if isinstance(value, App))
+        hint = f"; it has {', '.join(f'{module_name}:{found}' for found in apps)}" if apps else "; it holds no App"
+        raise ConfigError(f"module {module_name!r} has no {attribute!r}{hint}")
+    app = getattr(module, attribute)
+    if not isinstance(app, App):
+        raise ConfigError(f"{name} is no App but a {type(app).__name__}: make one with holdfast.App(agents=[…])")
+    return app
+
+
+def _import(module_name: str, folder: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ConfigError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise ConfigError(
+                f"there is no module {module_name!r} in {folder} or among the installed ones: "
+                "go to the folder that holds it, or correct the name"
+            ) from error
+        raise _failed(module_name, error) from error
+    except (Exception, SystemExit) as error:  # a module can raise anything
+        raise _failed(module_name, error) from error
+
+
+def _failed(module_name: str, error: BaseException) -> ConfigError:
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    last = traceback.format_exception_only(error)[-1].strip()
+    return ConfigError(
+        f"module {module_name!r} cannot be imported: {last}{at}. `python -c 'import {module_name}'` shows all of it"
+    )
+
+
+def _with_settings(app: App, given: dict[str, Any]) -> App:
+    """What the command line says beats what the program says."""
+    app.config = changed(app.config, **given)
+    if "database" in given or ("home" in given and not app.config.database):
+        app.store = open_store(app.config.database_url, app.store.options)
+    return app
+
+
+def make_home(config: Config) -> None:
+    """For this user alone, and nothing of it ever gets into somebody's repository. Raises ConfigError."""
+    home = Path(config.home)
+    try:
+        if not home.is_dir():
+            home.mkdir(parents=True, mode=0o700)
+            create_path(home / ".gitignore", b"*\n", 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"the home {str(home)!r} cannot be made: {error.strerror}. Choose another: --home or HOLDFAST_HOME"
+        ) from error
+
+
+def pick_agent(app: App, name: str | None, model: str | None = None) -> str:
+    """The agent that a new chat is with; with a model of its own it goes by a name of its own. Raises UsageError."""
+    if name is None:
+        names = list(app.agents)
+        if not names:
+            raise UsageError("this app has no agents: give it some, App(agents=[…])")
+        if len(names) > 1 and "assistant" not in names:
+            raise UsageError(f"this app has several agents: choose one with --agent ({', '.join(names)})")
+        name = "assistant" if "assistant" in names else names[0]
+    if model is not None:
+        name = f"{name.partition('@')[0]}@{model}"
+    return know_agent(app, name)
+
+
+def know_agent(app: App, name: str) -> str:
+    """An agent of the app; or `NAME@MODEL`, which is that agent with another model.
+
+    It has a name of its own because other workers on this database drive the chats of the agents they know, with the
+    models that these have there.
+    """
+    if name not in app.agents:
+        base, at, model = name.partition("@")
+        if not at or base not in app.agents:
+            raise UsageError(f"there is no agent {name!r}; this app has: {', '.join(sorted(app.agents)) or 'none'}")
+        app.agents[name] = _with_model(app.agents[base], name, model)
+    return name
+
+
+def _with_model(agent: Agent, name: str, model: str) -> Agent:
+    other = copy(agent)
+    other.__dict__.pop("fingerprint", None)  # it was computed for the other model
+    other.name, other.model, other.fallbacks = name, model, ()
+    return other

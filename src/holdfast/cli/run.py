@@ -1,0 +1,213 @@
+"""`holdfast run`: one turn in the terminal, by a worker of its own; the exit code says how it ended."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+
+import msgspec
+
+from holdfast.app import App, Chat
+from holdfast.cli.interrupts import interrupts, leave_now
+from holdfast.cli.opening import UsageError, know_agent, open_app, pick_agent
+from holdfast.cli.reading import Reader, as_json, what_is
+from holdfast.cli.screen import PlainScreen
+from holdfast.cli.turn import Ask, Exit, Turn, Viewer, cursor_now, ticking
+from holdfast.core.records import Message, Role, Text
+from holdfast.errors import HoldfastError
+from holdfast.ids import new_id
+from holdfast.store.base import Item
+
+SAY_S = 2.0
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What the command line asked for."""
+
+    text: str
+    agent: str | None = None
+    model: str | None = None
+    chat: str | None = None
+    json: bool = False
+
+
+def read_question(words: str | None) -> str:
+    """The argument; or, for `-` or a pipe, what standard input holds. Raises UsageError."""
+    if words is not None and words != "-":
+        text = words
+    elif words == "-" or not sys.stdin.isatty():
+        try:
+            text = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is no text: {error}") from error
+    else:
+        raise UsageError('what is the question? holdfast run "hello", or holdfast run - to read standard input')
+    if not text.strip():
+        raise UsageError("the question is empty")
+    return text
+
+
+async def run(app_name: str | None, home: str | None, database: str | None, question: Question) -> Exit:
+    app = open_app(app_name, home=home, database=database)
+    if question.chat is not None and (question.agent is not None or question.model is not None):
+        raise UsageError("--chat goes on with a chat and its agent; leave --agent and --model out")
+    async with app:
+        chat = await _chat(app, question)
+        message = Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=question.text),))
+        stopper = Stopper(chat)
+        with interrupts(stopper.stop):
+            async with working(app):
+                after = cursor_now(await chat.snapshot())
+                await chat.send(message)
+                return await _show(app, chat, message, after, question, stopper)
+
+
+class Stopper:
+    """The first Ctrl-C: it stops the turn; once that is over, it leaves."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self.chat_id = chat.id
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.viewer: Viewer | None = None  # while there is a turn to stop
+
+    def stop(self) -> None:
+        if self.viewer is None:
+            leave_now(130)
+        self._tasks.add(asyncio.create_task(self.stopped()))
+
+    async def stopped(self) -> None:
+        if self.viewer is not None:
+            self.viewer.interrupted()
+        await stop_turn(self._chat)
+
+
+@asynccontextmanager
+async def working(app: App) -> AsyncIterator[None]:
+    """A worker of our own, which says what it waits for if its end takes long: it may have taken other chats too."""
+    running = app.worker()
+    worker = await running.__aenter__()
+    try:
+        yield
+    except BrokenPipeError:
+        await worker.stop(0.0)  # nobody reads the rest: it is handed over now
+        raise
+    finally:
+        leaving = asyncio.ensure_future(running.__aexit__())
+        while not (await asyncio.wait((leaving,), timeout=SAY_S))[0]:
+            print(f"holdfast: hands over {worker.waiting_for()}; Ctrl-C leaves at once", file=sys.stderr)
+        await leaving
+
+
+async def _chat(app: App, question: Question) -> Chat:
+    if question.chat is None:
+        return await app.create(pick_agent(app, question.agent, question.model))
+    chat = await find_chat(app, question.chat)
+    know_agent(app, (await chat.snapshot()).chat.agent)
+    return chat
+
+
+async def find_chat(app: App, chat_id: str) -> Chat:
+    """`last` is the newest chat. Raises NotFound."""
+    if chat_id == "last":
+        if not (lines := await app.chats(limit=1)):
+            raise UsageError('there is no chat yet: holdfast run "hello" makes one')
+        chat_id = lines[0].id
+    chat = app.chat(chat_id)
+    await chat.snapshot()
+    return chat
+
+
+async def _show(app: App, chat: Chat, message: Message, after: str, question: Question, stopper: Stopper) -> Exit:
+    with ExitStack() as leaving:
+        viewer, ask = _viewer(app, message, question, stopper, leaving)
+        turn = Turn(app, chat, viewer, ask)
+        turn.cursor = after
+        stopper.viewer = viewer
+        end = await turn.follow()
+        stopper.viewer = None
+    await _say_how_it_ended(chat, end, question)
+    return end
+
+
+async def stop_turn(chat: Chat) -> None:
+    try:
+        await chat.stop()
+    except HoldfastError as error:
+        print(f"holdfast: cannot stop: {error}", file=sys.stderr)
+
+
+def _viewer(
+    app: App, message: Message, question: Question, stopper: Stopper, leaving: ExitStack
+) -> tuple[Viewer, Ask | None]:
+    if question.json:
+        return JsonLines(stopper.chat_id), None
+    if not sys.stdout.isatty():
+        reader = Reader(PlainScreen())
+        reader.own.add(message.id)
+        return reader, None
+    return _terminal(app, message, stopper, leaving)
+
+
+def _terminal(app: App, message: Message, stopper: Stopper, leaving: ExitStack) -> tuple[Viewer, Ask | None]:
+    from holdfast.cli.terminal import REDRAW_S, LiveTerminal  # noqa: PLC0415  a pipe needs no drawing
+
+    live = leaving.enter_context(LiveTerminal())
+    live.screen.busy = True
+    reader = Reader(live.screen)
+    reader.own.add(message.id)
+    drawing = asyncio.create_task(ticking(live.redraw, REDRAW_S))
+    leaving.callback(drawing.cancel)
+    if not sys.stdin.isatty():
+        return reader, None
+    from holdfast.cli.asking import Person  # noqa: PLC0415  and who asks nothing needs no prompt
+
+    person = Person(app, live.pause, live.resume, stopper.stopped)
+    return reader, person.ask
+
+
+class JsonLines:
+    def __init__(self, chat_id: str) -> None:
+        self._chat_id = chat_id
+
+    def take(self, item: Item) -> object:
+        write_line(as_json(self._chat_id, item))
+        return what_is(item)
+
+    def interrupted(self) -> None:
+        pass
+
+
+def write_line(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def _say_how_it_ended(chat: Chat, end: Exit, question: Question) -> None:
+    snapshot = await chat.snapshot()
+    asked = await chat.open_calls() if end is Exit.WAITING else []
+    if question.json:
+        error = snapshot.chat.error
+        result = {
+            "chat": chat.id,
+            "kind": "result",
+            "exit": int(end),
+            "state": snapshot.chat.state,
+            "cause": snapshot.chat.cause,
+            "error": None if error is None else {"code": error.code, "message": error.message},
+            "text": await last_text(chat),
+            "asked": asked,
+        }
+        write_line(msgspec.json.encode(result))
+        return
+    for open_call in asked:
+        what = {"approval": "approve or deny", "question": "answer", "client": "answer"}[open_call.kind]
+        asks = f" asks: {open_call.question}" if open_call.question else ""
+        print(f"holdfast: {open_call.name}{asks}; holdfast chats {what} {open_call.chat_id}", file=sys.stderr)
+    if end is not Exit.DONE:
+        print(f'holdfast: to go on: holdfast run --chat {chat.id} "…"', file=sys.stderr)
+
+
+async def last_text(chat: Chat) -> str:
+    messages = await chat.messages()
+    return next((message.text for message in reversed(messages) if message.role is Role.ASSISTANT), "")

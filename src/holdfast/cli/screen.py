@@ -1,0 +1,123 @@
+"""What a reader of a chat is shown, whatever shows it: the contract of a screen, and the plain one for pipes."""
+
+import sys
+from typing import Protocol, TextIO
+
+from holdfast.cli.words import line, safe, seconds
+from holdfast.core.records import Frozen
+
+RESULT_CHARS = 100
+
+
+class ToolEnd(Frozen):
+    """How a call ended: `mark` is one of the words below."""
+
+    name: str
+    arguments: str
+    mark: str  # "done", "failed", "denied", "unknown", "cancelled", or another word of the runtime's
+    result: str
+    took_ms: int | None  # None: its body never ran
+
+
+MARKS = {"done": "✓", "failed": "✗", "denied": "✗", "unknown": "?", "cancelled": "–"}
+
+
+class Screen(Protocol):
+    """`at` is the journal's time in ms, so a chat that is read later shows the same durations."""
+
+    def text(self, piece: str) -> None:
+        """More of the answer that is being streamed."""
+
+    def answer(self, text: str) -> None:
+        """An answer is committed: it replaces what was streamed of it."""
+
+    def start_over(self) -> None:
+        """What was streamed of this answer does not count: the model is asked again."""
+
+    def thinking(self) -> None: ...
+
+    def calling(self, name: str) -> None:
+        """The model is writing the arguments of a call."""
+
+    def user(self, text: str) -> None: ...
+
+    def tool_started(self, call_id: str, name: str, arguments: str, at: int) -> None: ...
+
+    def tool_says(self, call_id: str, text: str) -> None: ...
+
+    def tool_ended(self, call_id: str, end: ToolEnd) -> None: ...
+
+    def status(self, text: str) -> None:
+        """What it is busy with; replaced by whatever comes next."""
+
+    def note(self, text: str) -> None: ...
+
+    def error(self, text: str) -> None: ...
+
+
+def end_line(end: ToolEnd) -> str:
+    took = f"  {seconds(end.took_ms)}" if end.took_ms is not None else ""
+    word = "" if end.mark == "done" else f"  {end.mark}"
+    return f"{MARKS.get(end.mark, '–')} {end.name}({end.arguments}){word}{took}"
+
+
+class PlainScreen:
+    """The answer on standard output as it comes, verbatim; everything else on standard error, line by line."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._streamed = ""
+        self._status = ""
+
+    def text(self, piece: str) -> None:
+        self._streamed += piece
+        self._write(piece)
+
+    def answer(self, text: str) -> None:
+        if not text.startswith(self._streamed):
+            self.start_over()
+        rest = text[len(self._streamed) :]
+        if text:
+            self._write(rest if text.endswith("\n") else f"{rest}\n")
+        self._streamed = ""
+
+    def start_over(self) -> None:
+        if self._streamed:
+            self._write("\n")
+            self.note("the answer starts over")
+        self._streamed = ""
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+    def thinking(self) -> None:
+        pass
+
+    def calling(self, name: str) -> None:
+        pass
+
+    def user(self, text: str) -> None:
+        self.note(f"> {line(text, 200)}")
+
+    def tool_started(self, call_id: str, name: str, arguments: str, at: int) -> None:
+        self.note(f"· {name}({arguments})")
+
+    def tool_says(self, call_id: str, text: str) -> None:
+        for said in safe(text).splitlines():
+            self.note(f"  {said}")
+
+    def tool_ended(self, call_id: str, end: ToolEnd) -> None:
+        self.note(f"{end_line(end)}  {line(end.result, RESULT_CHARS)}".rstrip())
+
+    def status(self, text: str) -> None:
+        if text and text != self._status:
+            self.note(text)
+        self._status = text
+
+    def note(self, text: str) -> None:
+        print(text, file=self._err, flush=True)
+
+    def error(self, text: str) -> None:
+        print(f"holdfast: {text}", file=self._err, flush=True)

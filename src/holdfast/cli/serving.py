@@ -1,0 +1,20 @@
+"""`holdfast serve` and `holdfast worker`."""
+
+import logging
+from typing import Any
+
+from holdfast.cli.opening import open_app
+from holdfast.server.serving import serve as serve_app
+
+log = logging.getLogger("holdfast.cli")
+
+
+async def serve(app_name: str | None, *, worker: bool = True, **settings: Any) -> None:
+    app = open_app(app_name, **settings)
+    await serve_app(app, worker=worker)
+
+
+async def work(app_name: str | None, **settings: Any) -> None:
+    app = open_app(app_name, **settings)
+    log.info("starting", extra={"action": "worker.starting", "agents": ", ".join(app.agents)})
+    await app.run_worker()

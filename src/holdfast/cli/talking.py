@@ -1,0 +1,353 @@
+"""`holdfast chat`: talk in the terminal. What goes on is drawn above the line that is being typed."""
+
+import asyncio
+import io
+import sys
+import termios
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from holdfast import __version__
+from holdfast.app import App, Chat
+from holdfast.cli import asking
+from holdfast.cli.chats import last_user_message
+from holdfast.cli.interrupts import interrupts, leave_now
+from holdfast.cli.opening import UsageError, know_agent, open_app, pick_agent
+from holdfast.cli.options import Where
+from holdfast.cli.reading import Reader
+from holdfast.cli.run import find_chat, stop_turn, working
+from holdfast.cli.terminal import REDRAW_S, TerminalScreen
+from holdfast.cli.turn import concerns_people, cursor_now, ticking
+from holdfast.cli.words import line
+from holdfast.core import journal as jn
+from holdfast.core.codec import decode_message
+from holdfast.core.records import Message, Role, SendMode
+from holdfast.core.records import Text as TextPart
+from holdfast.errors import HoldfastError
+from holdfast.ids import new_id
+from holdfast.store.base import OpenCall
+from holdfast.store.cursor import Cursor
+
+SHOWN_MAX = 100  # journal entries of an older chat that are shown at the start
+
+HELP = """\
+/stop            stop the turn; what was said is kept (Ctrl-C)
+/queue [words]   say something after this turn, as a plain message does; alone: show the queue
+/steer words     say something into the running turn
+/edit [words]    replace your last message and what came after it
+/retry           try a failed turn again
+/fork            go on in a copy of this chat
+/compact         let a summary stand for the older part
+/new             begin a new chat
+/exit            leave (Ctrl-D); a turn that is not done goes on when a worker takes it
+Enter sends; Alt-Enter, or a \\ at the end, begins a new line. Ctrl-C twice leaves at once."""
+
+
+async def talk(where: Where, *, agent: str | None, model: str | None, chat_id: str | None) -> int:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("`holdfast chat` needs a terminal; `holdfast run` reads pipes")
+    app = open_app(where.app, home=where.home, database=where.database)
+    async with AsyncExitStack() as leaving:
+        await leaving.enter_async_context(app)
+        chat = await find_chat(app, chat_id) if chat_id is not None else None
+        name = (await chat.snapshot()).chat.agent if chat is not None else pick_agent(app, agent, model)
+        know_agent(app, name)
+        talk = Talk(app, name)
+        before = termios.tcgetattr(sys.stdin)
+        restore = lambda: termios.tcsetattr(sys.stdin, termios.TCSANOW, before)  # noqa: E731
+        leaving.enter_context(interrupts(talk.stop, restore))
+        await leaving.enter_async_context(working(app))
+        leaving.push_async_callback(talk.unfollow)
+        if chat is not None:
+            await talk.show(chat)
+        await talk.run()
+    return 0
+
+
+class Talk:
+    def __init__(self, app: App, agent: str) -> None:
+        self._app = app
+        self._agent = agent
+        self._chat: Chat | None = None  # none before the first message
+        self._console = Console(highlight=False)
+        self._screen = TerminalScreen(self._emit)
+        self._reader = Reader(self._screen)
+        self._waiting: list[RenderableType] = []  # to be printed above the prompt
+        self._asked: list[OpenCall] = []
+        self._told: set[str] = set()  # calls that the person was told of
+        self._follower: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._interrupted = False
+        self._left = False
+        self._default, self._editing = "", ""  # what the next line begins with, and the message that it replaces
+        history = FileHistory(str(Path(app.config.home) / "history"))
+        self._session: PromptSession[str] = PromptSession(
+            self._prompt, history=history, multiline=True, key_bindings=self._keys(), prompt_continuation="  "
+        )
+        self._commands: dict[str, Callable[[str], asyncio.Future[None] | object]] = {
+            "/help": self._help, "/stop": self._stop, "/queue": self._queue, "/steer": self._steer,
+            "/edit": self._edit, "/retry": self._retry, "/fork": self._fork, "/compact": self._compact,
+            "/new": self._new,
+        }  # fmt: skip
+
+    # --- the loop -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        self._console.print(Text(f"holdfast {__version__} · {self._agent} · /help, Ctrl-D leaves", style="dim"))
+        drawing = asyncio.create_task(ticking(self._redraw, REDRAW_S))
+        try:
+            while True:
+                default, self._default = self._default, ""
+                try:
+                    text = (await self._session.prompt_async(default=default, handle_sigint=False)).strip()
+                except EOFError:
+                    return
+                except KeyboardInterrupt:
+                    leave_now(130)
+                self._interrupted = False
+                if text in ("/exit", "/quit"):
+                    return
+                if text:
+                    await self._take(text)
+        finally:
+            self._left = True
+            drawing.cancel()
+
+    async def _take(self, text: str) -> None:
+        try:
+            if text.startswith("/"):
+                await self._command(text)
+            elif self._editing:
+                editing, self._editing = self._editing, ""
+                await self._replace(editing, text)
+            elif self._asked:
+                asked = self._asked.pop(0)
+                await asking.answer(self._app, asked, text)
+            else:
+                await self._send(text)
+        except HoldfastError as error:
+            self._screen.error(str(error))
+        await self._flush()
+
+    async def _command(self, text: str) -> None:
+        word, _, rest = text.partition(" ")
+        command = self._commands.get(word)
+        if command is None:
+            self._screen.error(f"there is no {line(word, 40)}; /help lists what there is")
+            return
+        done = command(rest.strip())
+        if asyncio.iscoroutine(done):
+            await done
+
+    # --- what one can do ------------------------------------------------------------------------------
+
+    async def _send(self, text: str, mode: SendMode = "queue") -> None:
+        message = Message(id=new_id("msg"), role=Role.USER, parts=(TextPart(text=text),))
+        if not self._screen.busy:
+            self._reader.own.add(message.id)  # it stands just above; one that waits is shown when its turn comes
+        if self._chat is None:
+            chat = await self._app.create(self._agent)
+            await self._follow(chat, cursor_now(await chat.snapshot()))
+        assert self._chat is not None
+        await self._chat.send(message, mode)
+
+    def _help(self, _: str) -> None:
+        self._screen.note(HELP)
+
+    async def _stop(self, _: str) -> None:
+        if self._chat is not None:
+            await self._chat.stop()
+
+    async def _queue(self, text: str) -> None:
+        if text:
+            await self._send(text)
+            return
+        queue = (await self._chat.snapshot()).queue if self._chat is not None else ()
+        shown = [f"{n}. {line(decode_message(queued.body).text)}" for n, queued in enumerate(queue, 1)]
+        self._screen.note("\n".join(shown) or "the queue is empty")
+
+    async def _steer(self, text: str) -> None:
+        if not text:
+            raise UsageError("/steer what?")
+        await self._send(text, "steer")
+
+    async def _edit(self, text: str) -> None:
+        chat = self._need_chat()
+        message_id = await last_user_message(chat)
+        if text:
+            await self._replace(message_id, text)
+            return
+        old = next(message for message in await chat.messages() if message.id == message_id)
+        self._editing, self._default = message_id, old.text
+
+    async def _replace(self, message_id: str, text: str) -> None:
+        message = Message(id=new_id("msg"), role=Role.USER, parts=(TextPart(text=text),))
+        self._reader.own.add(message.id)
+        answer = await self._need_chat().edit(message_id, message)
+        for body in answer.dropped:
+            self._screen.note(f"dropped from the queue: {line(decode_message(body).text)}")
+
+    async def _retry(self, _: str) -> None:
+        await self._need_chat().retry()
+
+    async def _fork(self, _: str) -> None:
+        forked = await self._need_chat().fork()
+        await self._follow(forked, cursor_now(await forked.snapshot()))
+        self._screen.note(f"now in {forked.id}, a copy")
+
+    async def _compact(self, _: str) -> None:
+        await self._need_chat().compact()
+
+    async def _new(self, _: str) -> None:
+        await self.unfollow()
+        self._chat = None
+        self._screen.note("a new chat begins with your next message")
+
+    def _need_chat(self) -> Chat:
+        if self._chat is None:
+            raise UsageError("there is no chat yet: say something first")
+        return self._chat
+
+    # --- following ------------------------------------------------------------------------------------
+
+    async def show(self, chat: Chat) -> None:
+        """An older chat, with the end of what it holds."""
+        seq = (await chat.snapshot()).chat.seq
+        await self._follow(chat, str(Cursor(seq=max(seq - SHOWN_MAX, 0))))
+
+    async def _follow(self, chat: Chat, cursor: str) -> None:
+        await self.unfollow()
+        self._chat = chat
+        self._follower = asyncio.create_task(self._read(chat, cursor))
+
+    async def unfollow(self) -> None:
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.cancel()
+            with suppress(asyncio.CancelledError):
+                await follower
+        self._asked.clear()
+        self._screen.busy = False
+
+    async def _read(self, chat: Chat, cursor: str | None) -> None:
+        store = self._app.store
+        look = True
+        while True:
+            try:
+                page = await store.wait_journal(chat.id, cursor, deadline_s=60.0 if not look else 0.0)
+                entries = [self._reader.take(item) for item in page.items]
+                cursor = page.cursor
+                self._note_state(entries, at_rest=page.at_rest)
+                if look or not page.items or any(map(concerns_people, entries)):
+                    look = False
+                    await self._look_for_questions(chat)
+            except HoldfastError as error:
+                self._screen.error(str(error))
+                await asyncio.sleep(1.0)
+            await self._flush()
+
+    def _note_state(self, entries: list[jn.AnyEntry | jn.Delta | None], *, at_rest: bool) -> None:
+        for entry in entries:
+            if isinstance(entry, jn.TurnStarted | jn.TurnResumed):
+                self._screen.busy = True
+                self._screen.status("")
+            elif isinstance(entry, jn.TurnEnded | jn.ChatFailed | jn.TurnWaiting):
+                self._screen.busy = False
+                self._interrupted = False
+        if at_rest:
+            self._screen.busy = False
+            self._asked.clear()
+
+    async def _look_for_questions(self, chat: Chat) -> None:
+        self._asked = [asked for asked in await chat.open_calls() if asked.kind != "client"]
+        for asked in self._asked:
+            if asked.call_id not in self._told:
+                self._told.add(asked.call_id)
+                self._screen.note(asking.describe(asked))
+
+    # --- the screen -----------------------------------------------------------------------------------
+
+    def _emit(self, what: RenderableType) -> None:
+        self._waiting.append(what)
+
+    async def _flush(self) -> None:
+        """What is finished goes above the prompt, for good."""
+        batch, self._waiting = self._waiting, []
+        if batch:
+            await run_in_terminal(lambda: self._print(batch))
+
+    def _print(self, batch: list[RenderableType]) -> None:
+        for what in batch:
+            self._console.print(what)
+
+    def _redraw(self) -> None:
+        if self._screen.busy and self._session.app.is_running:
+            self._session.app.invalidate()
+
+    def _prompt(self) -> StyleAndTextTuples:
+        """What goes on, and below it the mark before the line; of a line that was sent only the mark stays."""
+        mark = "> "
+        if self._asked:
+            mark = "allow it? y/n, or why not > " if self._asked[0].kind == "approval" else "your answer > "
+        fragments: StyleAndTextTuples = [("bold ansicyan", mark)]
+        if self._session.app.is_done or not self._screen.busy:
+            return fragments
+        return [*to_formatted_text(ANSI(self._drawn())), *fragments]
+
+    def _drawn(self) -> str:
+        text = io.StringIO()
+        size = self._console.size
+        canvas = Console(file=text, force_terminal=True, width=size.width, height=max(size.height - 4, 4))
+        canvas.print(self._screen.drawing(canvas))
+        return text.getvalue()
+
+    # --- keys -----------------------------------------------------------------------------------------
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            if buffer.document.text_before_cursor.endswith("\\"):
+                buffer.delete_before_cursor()
+                buffer.insert_text("\n")
+            else:
+                buffer.validate_and_handle()
+
+        @keys.add("escape", "enter")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @keys.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            if self._interrupted:
+                event.app.exit(exception=KeyboardInterrupt())
+                return
+            self._interrupted = True
+            event.current_buffer.reset()
+            self.stop()
+
+        return keys
+
+    def stop(self) -> None:
+        """The first Ctrl-C."""
+        if self._left:
+            leave_now(130)
+        if self._chat is not None and (self._screen.busy or self._asked):
+            self._reader.interrupted()
+            task = asyncio.create_task(stop_turn(self._chat))
+        else:
+            self._screen.note("Ctrl-C again, or Ctrl-D, leaves")
+            task = asyncio.create_task(self._flush())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,110 @@
+"""Following a chat until there is nothing more to see: to the end of its turn, or until a person must act."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import Protocol
+
+from holdfast.app import App, Chat
+from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, TurnResumed, TurnWaiting
+from holdfast.core.records import Snapshot, State
+from holdfast.errors import RefusedError
+from holdfast.store.base import Item, OpenCall, Page
+from holdfast.store.cursor import Cursor
+
+LOOK_S = 5.0
+
+
+class Exit(IntEnum):
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    STOPPED = 3
+    WAITING = 4
+
+
+class Viewer(Protocol):
+    def take(self, item: Item) -> object:
+        """Show it; returns what it was."""
+
+    def interrupted(self) -> None:
+        """Ctrl-C was pressed for the first time."""
+
+
+Ask = Callable[[OpenCall], Awaitable[bool]]  # True: it was answered; False: nobody will
+
+
+def cursor_now(snapshot: Snapshot) -> str:
+    """Just after everything that is in the journal."""
+    return str(Cursor(seq=snapshot.chat.seq))
+
+
+class Turn:
+    """One look at a chat, from a cursor on."""
+
+    def __init__(self, app: App, chat: Chat, viewer: Viewer, ask: Ask | None = None) -> None:
+        self._app = app
+        self.chat = chat
+        self._viewer = viewer
+        self._ask = ask
+        self._declined: set[str] = set()  # calls that the person here does not answer
+        self.cursor: str | None = None
+
+    async def follow(self) -> Exit:
+        """Until the chat rests, or waits for somebody who is not here."""
+        look = True  # a chat that waits already will tell us nothing more
+        while True:
+            page = await self._next(0.0 if look else LOOK_S)
+            entries = [self._viewer.take(item) for item in page.items]
+            self.cursor = page.cursor
+            if page.at_rest:
+                return outcome(await self.chat.snapshot())
+            idle = not page.items
+            if idle or look or any(map(concerns_people, entries)):
+                look = False
+                if await self._people() and await self._nobody_answers():
+                    return Exit.WAITING
+
+    async def _next(self, deadline_s: float) -> Page:
+        return await self._app.store.wait_journal(self.chat.id, self.cursor, deadline_s)
+
+    async def _people(self) -> bool:
+        """Asks whoever is here. True: something is left that nobody here answers."""
+        left = False
+        for asked in await self.chat.open_calls():
+            if asked.call_id in self._declined:
+                left = True
+            elif self._ask is None or not await self._answered(asked):
+                self._declined.add(asked.call_id)
+                left = True
+        return left
+
+    async def _answered(self, asked: OpenCall) -> bool:
+        assert self._ask is not None
+        try:
+            return await self._ask(asked)
+        except RefusedError:
+            return True  # somebody else was quicker, or it was stopped meanwhile
+
+    async def _nobody_answers(self) -> bool:
+        return (await self.chat.snapshot()).chat.state is State.WAITING
+
+
+def concerns_people(entry: object) -> bool:
+    """After it, what is asked of people may be more or less than before."""
+    return isinstance(entry, TurnWaiting | TurnResumed | CallChanged | DescendantAsking | DescendantAnswered)
+
+
+def outcome(snapshot: Snapshot) -> Exit:
+    chat = snapshot.chat
+    if chat.state is State.FAILED:
+        return Exit.FAILED
+    if chat.state is State.WAITING:
+        return Exit.WAITING
+    return Exit.STOPPED if chat.cause is not None else Exit.DONE
+
+
+async def ticking(draw: Callable[[], None], every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        draw()

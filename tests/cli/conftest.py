@@ -1,0 +1,139 @@
+"""The command line as people use it: as a process, on a pseudo-terminal, and, for quick looks, in this process."""
+
+import io
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pexpect
+import pytest
+
+from holdfast.cli.main import main
+from tests.support.programs import ROOT
+
+APP = "tests.cli.desk:app"
+WAIT_S = 30.0
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Desk:
+    """A folder of its own, with nothing of this machine's settings in the environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        self.environ = {
+            **{name: value for name, value in kept.items() if not name.endswith("_API_KEY")},
+            "PYTHONPATH": path,
+            "TERM": "xterm-256color",
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-W", "error", "-m", "holdfast", *arguments]
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen(self.command(*arguments), cwd=self.folder, env=self.environ, text=True, **streams)
+
+    def run(self, *arguments: str, given: str | None = None) -> Done:
+        done = subprocess.run(
+            self.command(*arguments), cwd=self.folder, env=self.environ, text=True, timeout=60,
+            input=given if given is not None else "", capture_output=True,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def terminal(self, *arguments: str) -> "Terminal":
+        return Terminal(self.command(*arguments), self.folder, self.environ)
+
+    def open_the_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+
+class Terminal:
+    """A person at a pseudo-terminal. Killed at the end, if it still lives."""
+
+    def __init__(self, command: list[str], folder: Path, environ: dict[str, str]) -> None:
+        self.seen = io.StringIO()
+        self._child = pexpect.spawn(
+            command[0], command[1:], cwd=str(folder), env=environ, encoding="utf-8", dimensions=(30, 100),
+            timeout=WAIT_S, echo=False,
+        )  # fmt: skip
+        self._child.logfile_read = self.seen
+
+    def sees(self, text: str) -> None:
+        self._child.expect_exact(text)
+
+    def types(self, text: str) -> None:
+        self._child.send(text + "\r")
+
+    def presses(self, keys: str) -> None:
+        self._child.send(keys)
+
+    def ends(self) -> int:
+        """Its exit code."""
+        self._child.expect(pexpect.EOF)
+        self._child.close()
+        code: int | None = self._child.exitstatus
+        assert code is not None, f"it died of signal {self._child.signalstatus}"
+        return code
+
+    def close(self) -> None:
+        if self._child.isalive():
+            self._child.kill(9)
+        self._child.close()
+
+
+CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.fixture
+def terminal(desk: Desk) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_one(*arguments: str) -> Terminal:
+        opened.append(desk.terminal(*arguments))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Done]]:
+    """A command in this process, in an empty folder: for what needs neither a terminal nor signals."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_") or name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+    root, ours = logging.getLogger(), logging.getLogger("holdfast")
+    before = root.handlers[:], root.level, ours.level
+
+    def call(*arguments: str) -> Done:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        out, err = capsys.readouterr()
+        code = left.value.code
+        return Done(code if isinstance(code, int) else 1, out, err)
+
+    yield call
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])

@@ -1,0 +1,194 @@
+"""The commands on chats, settings and health, on a store that a worker has filled."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Agent, App
+from holdfast.core.records import State
+from holdfast.testing import Call, Fail, ScriptedModel
+from holdfast.tools.outside import ask_user, client_tool
+from tests.cli.conftest import Done
+from tests.cli.desk import pay
+from tests.support.programs import ROOT
+
+Quick = Callable[..., Done]
+
+
+def agents() -> list[Agent]:
+    """Waiting for one thing each, and back for another turn when that is answered."""
+    ask = [Call(name="ask_user", arguments={"question": "Which colour?"})]
+    return [
+        Agent("echo", ScriptedModel(after="echo")),
+        Agent("pays", ScriptedModel([Call(name="pay", arguments={"amount": 5})], "Fine."), tools=[pay]),
+        Agent("pays twice", ScriptedModel([Call(name="pay", arguments={"amount": n}) for n in (1, 2)]), tools=[pay]),
+        Agent("asks", ScriptedModel(ask, "Thank you."), tools=[ask_user()]),
+        Agent("client", ScriptedModel([Call(name="open_page")], "Opened."), tools=[client_tool("open_page")]),
+        Agent("fails", ScriptedModel([Fail(status=400, message="no such thing")])),
+    ]
+
+
+def worked(folder: Path, *asked: tuple[str, str]) -> list[str]:
+    """Chats in the home of this folder, driven until they rest or wait; their ids."""
+
+    async def work() -> list[str]:
+        app = App(agents=agents(), home=str(folder / ".holdfast"))
+        async with app, app.worker(poll_s=0.2):
+            chats = [await app.create(agent, text) for agent, text in asked]
+            for line in await app.chats():
+                await app.chat(line.id).wait(20.0)
+        return [chat.id for chat in chats]
+
+    (folder / ".holdfast").mkdir(exist_ok=True)
+    return asyncio.run(work())
+
+
+def states(folder: Path, *ids: str) -> list[State]:
+    async def read() -> list[State]:
+        async with App(home=str(folder / ".holdfast")) as app:
+            return [await app.chat(chat_id).state() for chat_id in ids]
+
+    return asyncio.run(read())
+
+
+def test_chats_are_listed_shown_and_followed(quick: Quick, tmp_path: Path) -> None:
+    echo, fails = worked(tmp_path, ("echo", "hello kelp"), ("fails", "oh no"))
+    listed = quick("chats", "list")
+    assert listed.code == 0
+    assert [line.split()[:3] for line in listed.out.splitlines()[1:]] == [
+        [fails, "fails", "failed"],
+        [echo, "echo", "idle"],
+    ]
+    assert [
+        json.loads(line)["id"] for line in quick("chats", "list", "--search", "KELP", "--json").out.splitlines()
+    ] == [echo]
+    assert quick("chats", "list", "--state", "waiting").out == ""
+    assert "it can be idle, running" in quick("chats", "list", "--state", "asleep").err
+    shown = quick("chats", "show", echo)
+    assert re.search(r"user  msg_\w+\nhello kelp\n\nassistant  msg_\w+\nYou said: hello kelp", shown.out)
+    assert "failed (bad_request)" in quick("chats", "show", "last").out
+    tail = quick("chats", "tail", echo)
+    assert (tail.code, tail.out) == (0, "> hello kelp\nYou said: hello kelp\n")
+    assert quick("chats", "tail", fails).code == 1
+
+
+def test_calls_are_approved_denied_and_answered(quick: Quick, tmp_path: Path) -> None:
+    pays, twice, asks, client = worked(
+        tmp_path, ("pays", "pay"), ("pays twice", "pay"), ("asks", "help"), ("client", "open")
+    )
+    assert quick("chats", "approve", pays).out == f"{pays}  running\n"
+    several = quick("chats", "approve", twice)
+    assert several.code == 2
+    first = re.findall(r"call_\w+", several.err)[0]
+    assert quick("chats", "deny", twice, "too much", "--call", first).code == 0
+    assert quick("chats", "answer", asks, "blue").out == f"{asks}  running\n"
+    assert quick("chats", "answer", client, "page is closed", "--error").code == 0
+    assert quick("chats", "approve", asks).code == 2
+    worked(tmp_path)  # a worker that takes whatever is due
+    shown = quick("chats", "show", twice).out
+    assert "too much" in shown
+    assert "waits for approval of pay(amount=2)" in shown
+
+
+def test_chats_are_changed_copied_put_away_and_deleted(quick: Quick, tmp_path: Path) -> None:
+    echo, fails = worked(tmp_path, ("echo", "hello"), ("fails", "oh no"))
+    fork = quick("chats", "fork", echo).out.strip()
+    assert quick("chats", "send", fork, "again").out == f"{fork}  running\n"
+    assert quick("chats", "send", fork, "and again").out == f"{fork}  running\n"
+    stopped = quick("chats", "stop", fork, "--clear-queue")
+    assert stopped.out == f"{fork}  stopping\ndropped: and again\n"
+    assert quick("chats", "edit", echo, "hello you").out == f"{echo}  running\n"
+    assert quick("chats", "retry", fails).out == f"{fails}  running\n"
+    assert quick("chats", "delete", fork, "--yes").code == 1, "it has not stopped yet"
+    worked(tmp_path)
+    assert "You said: hello you" in quick("chats", "show", echo).out
+    assert quick("chats", "archive", echo).code == 0
+    assert [json.loads(line)["id"] for line in quick("chats", "list", "--archived", "--json").out.splitlines()] == [
+        echo
+    ]
+    assert quick("chats", "archive", echo, "--undo").code == 0
+    assert quick("chats", "delete", fork, "--yes").out == f"{fork}  deleted\n"
+    assert quick("chats", "show", fork).code == 1
+    assert quick("chats", "send", echo, "x", "--mode", "loudly").code == 2
+
+
+def test_each_setting_is_shown_with_its_source_and_no_password(
+    quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "holdfast.toml").write_text(
+        "grace_s = 7.5\n[mcp.clock]\ncommand = 'clock'\nenv = {KELP = 's3cret'}\n"
+    )
+    secret = "postgresql://me:s3cret@db/x?listen_dsn=postgresql%3A%2F%2Fme%3As3cret%40db%2Fx"
+    monkeypatch.setenv("HOLDFAST_DATABASE", secret)
+    shown = quick("config", "show")
+    assert re.search(r"^grace_s +7.5 +holdfast.toml", shown.out, re.MULTILINE)
+    assert re.search(r"^port +7433 +default", shown.out, re.MULTILINE)
+    assert re.search(r"^mcp +clock +holdfast.toml", shown.out, re.MULTILINE)
+    assert "HOLDFAST_DATABASE" in shown.out
+    assert "s3cret" not in shown.out
+    assert "me:***@db" in shown.out
+    monkeypatch.setenv("HOLDFAST_PROT", "1")
+    wrong = quick("config", "show")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "did you mean HOLDFAST_PORT?" in wrong.err
+
+
+def test_the_login_link_holds_the_token_that_the_server_uses(quick: Quick, tmp_path: Path) -> None:
+    shown = quick("login")
+    token = (tmp_path / ".holdfast" / "token").read_text().strip()
+    assert shown.out == f"http://127.0.0.1:7433/login?token={token}\n"
+
+
+def test_the_description_of_the_api_is_printed(quick: Quick) -> None:
+    assert quick("openapi").out == (ROOT / "docs" / "openapi.json").read_text(encoding="utf-8")
+
+
+# --- doctor -------------------------------------------------------------------------------------------
+
+
+def findings(done: Done) -> dict[str, str]:
+    return {found["code"]: found["detail"] for found in json.loads(done.out)["findings"] if found["wrong"]}
+
+
+def test_a_sound_environment_is_well(quick: Quick, tmp_path: Path) -> None:
+    worked(tmp_path, ("echo", "hello"))
+    done = quick("doctor")
+    assert done.code == 0, done.out
+    assert "none is stranded" in done.out
+    assert "all is well" in done.out
+
+
+def test_a_chat_whose_agent_no_worker_has_is_found(quick: Quick, tmp_path: Path) -> None:
+    (echo,) = worked(tmp_path, ("echo", "hello"))
+    quick("chats", "send", echo, "nobody hears me")
+    done = quick("doctor", "--json")
+    assert done.code == 1
+    assert findings(done) == {"no_worker_for_agent": findings(done)["no_worker_for_agent"]}
+    assert echo in findings(done)["no_worker_for_agent"]
+
+
+def test_a_token_that_others_can_read_is_found(quick: Quick, tmp_path: Path) -> None:
+    quick("login")
+    (tmp_path / ".holdfast" / "token").chmod(0o644)
+    done = quick("doctor", "--json")
+    assert (done.code, list(findings(done))) == (1, ["token_exposed"])
+
+
+def test_a_database_that_cannot_be_reached_is_found_and_its_password_not_told(
+    quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE_DEADLINE_S", "0.5")
+    done = quick("doctor", "--json", "--database", "postgresql://me:s3cret@127.0.0.1:1/x")
+    assert (done.code, list(findings(done))) == (1, ["store_unavailable"])
+    assert "s3cret" not in done.out
+
+
+def test_keys_are_named_and_never_shown(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-key")
+    done = quick("doctor")
+    assert "OPENAI_API_KEY" in done.out
+    assert "very-secret" not in done.out

@@ -1,0 +1,159 @@
+"""`holdfast serve` and `holdfast worker` as processes: what they answer, how they end, what they refuse."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.core.records import CallState
+from tests.cli.conftest import APP, Desk
+from tests.cli.desk import AGENTS
+from tests.support.waiting import eventually
+
+
+@contextmanager
+def server(desk: Desk, *arguments: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
+    process = desk.start("serve", *arguments, "--port", "0")
+    assert process.stderr is not None
+    try:
+        said = ""
+        while not (found := re.search(r"listening on (http://\S+)", said)):
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        yield process, found.group(1)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def fetch(url: str, token: str | None = None) -> dict[str, object]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        found: dict[str, object] = json.load(answer)
+    return found
+
+
+def test_it_serves_health_agents_and_chats_and_drains_on_ctrl_c(desk: Desk) -> None:
+    with server(desk) as (process, url):
+        assert fetch(f"{url}/health")["status"] == "ok"
+        token = (desk.folder / ".holdfast" / "token").read_text().strip()
+        agents = fetch(f"{url}/api/agents", token)["agents"]
+        assert [agent["name"] for agent in agents] == ["assistant", "scripted"]  # type: ignore[attr-defined]
+        done = desk.run("run", "both are workers", "--agent", "scripted")
+        assert "You said: both are workers" in done.out
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        assert "drained" in err
+
+
+async def begin_to_hang(home: Path) -> None:
+    """A chat in a tool that hears nothing, driven by whoever serves this home."""
+    async with App(agents=AGENTS, home=str(home)) as app:
+        chat = await app.create("hangs", "hang")
+
+        async def started() -> bool:
+            return any(call.state is CallState.STARTED for call in (await chat.snapshot()).calls)
+
+        await eventually(started, 30.0)
+
+
+def test_ctrl_c_twice_leaves_at_once(desk: Desk) -> None:
+    with server(desk, APP) as (process, _):
+        asyncio.run(begin_to_hang(desk.folder / ".holdfast"))
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        while "draining" not in (line := process.stderr.readline()):
+            assert line
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 130, err
+        assert "leaving now" in err
+
+
+def test_a_port_that_is_taken_is_said_and_not_waited_for(desk: Desk) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = desk.run("serve", "--port", str(taken.getsockname()[1]))
+    assert (done.code, done.out) == (1, "")
+    assert "holdfast: cannot listen on 127.0.0.1" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_worker_drives_what_others_send(desk: Desk) -> None:
+    worker = desk.start("worker", APP)
+    try:
+        created = desk.run("run", "pay", "--app", APP, "--agent", "pays")
+        assert created.code == 4
+        desk.run("chats", "approve", "last", "--app", APP)
+        tail = desk.run("chats", "tail", "last", "--app", APP)
+        assert "paid 5" in tail.out
+        listed = json.loads(desk.run("workers", "--app", APP, "--json").out.splitlines()[0])
+        assert listed["pid"] == worker.pid
+        worker.send_signal(signal.SIGTERM)
+        _, err = worker.communicate(timeout=30)
+        assert worker.returncode == 0, err
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+            worker.communicate()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("kelp", 2, "'kelp' is not MODULE:APP; write it like kelp:app"),
+        ("kelp/app.py", 2, "'kelp/app.py' is not MODULE:APP; write it like kelp.app:app"),
+        ("kelp:app", 1, "there is no module 'kelp' in"),
+        ("broken:app", 1, "module 'broken' cannot be imported: ZeroDivisionError: division by zero"),
+        ("needs:app", 1, "module 'needs' cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("leaves:app", 1, "module 'leaves' cannot be imported: SystemExit: 7"),
+        ("tests.cli.desk:ap", 1, "module 'tests.cli.desk' has no 'ap'; it has tests.cli.desk:app"),
+        ("tests.cli.desk:not_an_app", 1, "is no App but a str"),
+    ],
+)
+def test_what_is_wrong_with_an_app_is_said_in_one_line(
+    tmp_path: Path, quick: object, name: str, code: int, says: str
+) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "needs.py").write_text("import no_such_thing\n")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(7)\n")
+    assert callable(quick)
+    done = quick("serve", name)
+    assert done.code == code
+    assert says in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_an_app_of_the_current_folder_can_be_named_once_for_all_in_the_configuration(desk: Desk) -> None:
+    (desk.folder / "mine.py").write_text(
+        "from holdfast import Agent, App\napp = App('sqlite:///mine.db', agents=[Agent('parrot', 'scripted')])\n"
+    )
+    (desk.folder / "holdfast.toml").write_text('app = "mine:app"\n')
+    done = desk.run("run", "hello")
+    assert (done.code, done.out) == (0, "You said: hello\n")
+    assert (desk.folder / "mine.db").exists()
+
+
+def test_logs_are_json_if_told_so(desk: Desk) -> None:
+    desk.environ |= {"HOLDFAST_LOG_FORMAT": "json", "OPENAI_API_KEY": "sk-" + "x" * 20}
+    worker = desk.start("worker", APP)
+    assert worker.stderr is not None
+    line = json.loads(worker.stderr.readline())
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.communicate()
+    assert (line["action"], line["level"]) == ("worker.starting", "info")
+    assert "echo" in line["agents"]

@@ -1,0 +1,126 @@
+"""`holdfast run` at a terminal: a real pseudo-terminal, real keys."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.cli.conftest import APP, CTRL_C, CTRL_D, Desk, Terminal
+
+Opened = Callable[..., Terminal]
+
+
+def last(desk: Desk) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(desk.run("chats", "show", "last", "--app", APP, "--json").out)
+    return found
+
+
+def test_markdown_is_drawn_and_tools_are_shown_with_the_time_they_took(terminal: Opened) -> None:
+    at = terminal("run", "2 and 3?", "--app", APP, "--agent", "adds")
+    at.sees("Let me add.")
+    at.sees("✓")
+    at.sees("add(a=2, b=3)  0.")
+    at.sees("The sum")
+    assert at.ends() == 0
+    assert "**five**" not in at.seen.getvalue()
+    assert "# The sum" not in at.seen.getvalue()
+
+
+def test_what_a_running_tool_says_is_shown_while_it_runs(desk: Desk, terminal: Opened) -> None:
+    at = terminal("run", "go", "--app", APP, "--agent", "gated")
+    at.sees("wait_at_the_gate()")
+    at.sees("at the gate")
+    desk.open_the_gate()
+    at.sees("You said: go")
+    assert at.ends() == 0
+
+
+def test_an_approval_is_asked_for_and_given(desk: Desk, terminal: Opened) -> None:
+    at = terminal("run", "pay", "--app", APP, "--agent", "pays")
+    at.sees("pay(amount=5)")
+    at.sees("Allow it?")
+    at.types("y")
+    at.sees("paid 5")
+    assert at.ends() == 0
+
+
+def test_an_approval_is_denied_with_words_that_reach_the_model(desk: Desk, terminal: Opened) -> None:
+    at = terminal("run", "pay", "--app", APP, "--agent", "pays")
+    at.sees("Allow it?")
+    at.types("use the test account")
+    at.sees("denied")
+    assert at.ends() == 0
+    results = [
+        part for message in last(desk)["messages"] for part in message["parts"] if part["kind"] == "tool_result"
+    ]
+    assert "use the test account" in results[0]["content"]
+    assert results[0]["synthetic"] == "denied"
+
+
+def test_an_approval_that_is_left_open_exits_with_4(terminal: Opened) -> None:
+    at = terminal("run", "pay", "--app", APP, "--agent", "pays")
+    at.sees("Allow it?")
+    at.presses(CTRL_D)
+    assert at.ends() == 4
+
+
+def test_a_prompt_goes_away_when_somebody_else_answers(desk: Desk, terminal: Opened) -> None:
+    at = terminal("run", "pay", "--app", APP, "--agent", "pays")
+    at.sees("Allow it?")
+    assert desk.run("chats", "approve", "last", "--app", APP).code == 0
+    at.sees("paid 5")
+    assert at.ends() == 0
+
+
+def test_a_question_is_answered_at_the_terminal(desk: Desk, terminal: Opened) -> None:
+    at = terminal("run", "help me", "--app", APP, "--agent", "asks")
+    at.sees("Which colour?")
+    at.types("blue")
+    at.sees("Thank you.")
+    assert at.ends() == 0
+    assert "blue" in json.dumps(last(desk)["messages"])
+
+
+def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(desk: Desk, terminal: Opened) -> None:
+    at = terminal("run", "talk", "--app", APP, "--agent", "talks")
+    at.sees("and on and on")
+    at.presses(CTRL_C)
+    at.sees("stopped")
+    assert at.ends() == 3
+    chat = last(desk)
+    assert (chat["state"], chat["cause"]) == ("idle", "user")
+    assert chat["messages"][-1]["parts"][0]["text"].startswith("and on and on")
+    assert chat["messages"][-1]["stopped"] == "user"
+
+
+def test_ctrl_c_at_a_question_stops_the_turn(desk: Desk, terminal: Opened) -> None:
+    at = terminal("run", "pay", "--app", APP, "--agent", "pays")
+    at.sees("Allow it?")
+    at.presses(CTRL_C)
+    assert at.ends() == 3
+    assert last(desk)["cause"] == "user"
+
+
+def test_ctrl_c_twice_leaves_at_once_with_the_cursor_shown(terminal: Opened) -> None:
+    at = terminal("run", "hang", "--app", APP, "--agent", "hangs")
+    at.sees("hang()")
+    at.presses(CTRL_C)
+    at.sees("once more leaves at once")
+    at.presses(CTRL_C)
+    assert at.ends() == 130
+    assert at.seen.getvalue().rindex("\x1b[?25h") > at.seen.getvalue().rindex("\x1b[?25l")
+
+
+def test_a_tool_that_hears_nothing_holds_up_neither_the_stop_nor_the_exit(desk: Desk, terminal: Opened) -> None:
+    at = terminal("run", "hang", "--app", APP, "--agent", "hangs")
+    at.sees("hang()")
+    at.presses(CTRL_C)
+    assert at.ends() == 3
+    assert last(desk)["state"] == "idle"
+
+
+def test_nothing_that_a_model_says_reaches_the_terminal_as_a_command(terminal: Opened) -> None:
+    at = terminal("run", "hello", "--app", APP, "--agent", "evil")
+    at.sees("before ")
+    assert at.ends() == 0
+    assert "\x1b]0;" not in at.seen.getvalue()
+    assert "\x1b[2J" not in at.seen.getvalue()
