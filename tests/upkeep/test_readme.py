@@ -1,27 +1,149 @@
-"""The README is true: its Python runs as it stands, in an empty folder."""
+"""The README is true: each of its commands and each of its programs runs, as it stands, in an empty folder."""
 
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
+from tests.cli.conftest import CTRL_D, Desk
+from tests.cli.test_serving import fetch, server
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
 
 
-def test_the_readme_has_python_in_it() -> None:
-    assert blocks()
+def commands() -> list[str]:
+    """Every line of every shell block, without its comment."""
+    return [line.partition("  #")[0].strip() for block in blocks("sh") for line in block.splitlines() if line]
 
 
-@pytest.mark.parametrize("code", blocks())
-def test_the_readmes_python_runs(code: str, tmp_path: Path) -> None:
+def program(holding: str) -> str:
+    (found,) = [block for block in blocks("python") if holding in block]
+    return found
+
+
+def arguments_of(command: str) -> list[str]:
+    name, *arguments = shlex.split(command)
+    assert name == "holdfast"
+    return arguments
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    (tmp_path / "support.py").write_text(program("app = App(agents="), encoding="utf-8")
+    return Desk(tmp_path)
+
+
+# Command -> how it is run here. A command that nobody runs is an error.
+DRY = ("make run", "make test")
+ENDS = (
+    'holdfast run "hello"',
+    'holdfast run "hello" --agent scripted',
+    "holdfast chats list",
+    'holdfast run --app support:app "Weather in Bern?"',
+)
+TALKS = ("holdfast chat",)
+SERVES = ("holdfast serve support:app",)
+DATABASE = "postgresql://user:password@host/database"
+ON_POSTGRES = (f"holdfast serve --database {DATABASE}", f"holdfast worker --database {DATABASE}")
+ELSEWHERE = ("holdfast demo",)  # tests/cli/test_demo.py
+SETTING = ('export PATH="$PWD/.venv/bin:$PATH"',)
+
+
+def test_every_command_of_the_readme_is_run_by_a_test() -> None:
+    assert sorted(commands()) == sorted(DRY + ENDS + TALKS + SERVES + ON_POSTGRES + ELSEWHERE + SETTING)
+    assert sum(map(len, map(blocks, ("sh", "python")))) == README.count("```") // 2, "a block of no known language"
+
+
+@pytest.mark.parametrize("command", DRY)
+def test_its_targets_are_there(command: str) -> None:
+    """What they do is done by whoever runs this test, and by a fresh clone."""
+    name, target = command.split()
+    planned = subprocess.run([name, "--dry-run", target], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert planned.returncode == 0, planned.stderr
+    assert {"run": "holdfast serve", "test": "-m pytest"}[target] in planned.stdout
+
+
+@pytest.mark.parametrize("command", ENDS)
+def test_its_commands_end_well(desk: Desk, command: str) -> None:
+    if command.startswith("holdfast chats"):
+        assert desk.run("run", "hello", "--agent", "scripted").code == 0
+    done = desk.run(*arguments_of(command))
+    assert done.code == 0, done.err
+    assert done.out.strip()
+
+
+@pytest.mark.parametrize("command", TALKS)
+def test_its_talk_begins_and_ends(desk: Desk, command: str) -> None:
+    at = desk.terminal(*arguments_of(command))
+    try:
+        at.sees("/help")
+        at.presses(CTRL_D)
+        assert at.ends() == 0
+    finally:
+        at.close()
+
+
+@pytest.mark.parametrize("command", SERVES)
+def test_its_server_answers(desk: Desk, command: str) -> None:
+    with serving(desk, command) as url:
+        assert fetch(f"{url}/health")["status"] == "ok"
+
+
+@contextmanager
+def serving(desk: Desk, command: str) -> Iterator[str]:
+    name, *arguments = arguments_of(command)
+    assert name == "serve"
+    with server(desk, *arguments) as (_, url):
+        yield url
+
+
+def test_its_server_and_its_worker_meet_on_postgresql(desk: Desk, postgres_url: str) -> None:
+    serve, work = (command.replace(DATABASE, postgres_url) for command in ON_POSTGRES)
+    worker = desk.start(*arguments_of(work))
+    try:
+        with serving(desk, serve) as url:
+            assert fetch(f"{url}/health")["status"] == "ok"
+            asked = desk.run("run", "hello", "--agent", "scripted", "--database", postgres_url)
+            assert "You said: hello" in asked.out
+            listed = desk.run("workers", "--json", "--database", postgres_url).out
+            assert f'"pid":{worker.pid}' in listed
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_its_program_runs(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+        [sys.executable, "-W", "error", "-c", program("asyncio.run(main())")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "Take an umbrella."
+
+
+def test_its_lines_for_the_openai_sdk_run(desk: Desk) -> None:
+    with serving(desk, "holdfast serve") as url:
+        token = (desk.folder / ".holdfast" / "token").read_text().strip()
+        if "/v1/chat/completions" not in fetch(f"{url}/api/openapi.json", token)["paths"]:  # type: ignore[operator]
+            pytest.skip("the server has no /v1 yet")
+        code = program("from openai import OpenAI").replace("http://127.0.0.1:7433", url)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=desk.folder,
+            env=desk.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "hello" in done.stdout
