@@ -34,12 +34,23 @@ async def block(seconds: float) -> str:
     return "blocked"
 
 
+@tool(replay="pure")
+async def ignore(seconds: float) -> str:
+    """Ignore every cancellation."""
+    said("running")
+    while True:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:  # a tool that does what no tool should
+            continue
+
+
 def agent(name: str, seconds: float) -> Agent:
     model = ScriptedModel([Call(name=name, arguments={"seconds": seconds})], "Done.", per="chat")
-    return Agent(f"{name} {seconds:g}", model, tools=[wait, block])
+    return Agent(f"{name} {seconds:g}", model, tools=[wait, block, ignore])
 
 
-AGENTS = [agent("wait", 0.5), agent("wait", 60), agent("block", 60)]
+AGENTS = [agent("wait", 0.5), agent("wait", 60), agent("block", 60), agent("ignore", 60)]
 
 
 async def main(url: str, grace_s: float) -> None:

@@ -102,6 +102,17 @@ async def test_a_step_beyond_the_grace_is_cut_and_goes_on_elsewhere(store_url: s
         )
 
 
+async def test_a_tool_that_ignores_its_cancellation_does_not_keep_the_process(store_url: str) -> None:
+    """Not in the drain, and not after it, where `asyncio.run` waits for every task that it knows."""
+    async with asked(store_url, "ignore 60") as (_, chat):
+        with process(store_url, 0.2) as worker:
+            assert worker.hears() == "running"
+            worker.gets(signal.SIGTERM)
+            code, told = worker.ends(STOP_S + 10)
+        assert (code, "Traceback" in told) == (0, False), told
+        assert (await chat.snapshot()).chat.worker is None
+
+
 async def test_the_second_signal_leaves_at_once_even_if_the_loop_hangs(store_url: str) -> None:
     async with asked(store_url, "block 60") as (_, chat):
         with process(store_url, 30) as worker:

@@ -221,7 +221,11 @@ async def call_tool(
         else:
             result = await run_sync(lambda: tool.function(**values))
         return output_text(result, tool.output_bytes_max)
-    except (asyncio.CancelledError, ToolFailed):
+    except (
+        asyncio.CancelledError,
+        GeneratorExit,
+        ToolFailed,
+    ):  # GeneratorExit: the loop is gone, and with it the call
         raise
     except BaseException as error:
         raise ToolFailed(_story_of(error)) from error

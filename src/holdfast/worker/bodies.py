@@ -136,6 +136,7 @@ class Body:
         done, _ = await asyncio.wait((work,), timeout=KILL_S)
         if not done:
             self.abandoned = True
+            _let_go(work)
         work.add_done_callback(_forget)
 
 
@@ -149,6 +150,12 @@ def _returned(work: "asyncio.Task[str]", bytes_max: int) -> Returned:
     # what is no text, such as a file's name: it has to fit a record like any result.
     said = str(error) if isinstance(error, ToolFailed) else f"{type(error).__name__}: {error}"
     return Returned(content=output_text(said, bytes_max), error=True)
+
+
+def _let_go(work: "asyncio.Task[Any]") -> None:
+    """`asyncio.run` waits at its end for every task that it knows, and this one would keep the process for ever."""
+    asyncio.tasks._unregister_task(work)  # documented in "Extending asyncio"
+    work._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def _forget(work: "asyncio.Task[Any]") -> None:
