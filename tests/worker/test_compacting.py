@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from holdfast import CompactionPolicy
 from holdfast.app import App, Chat, diagnostics
@@ -20,7 +21,7 @@ from holdfast.core.compaction import LEFT_OUT, WORKING_ON
 from holdfast.core.decide import Budget
 from holdfast.core.history import problems
 from holdfast.core.journal import ChatRetried, Compacted, CompactionFailed, Noted, TurnEnded
-from holdfast.core.records import Cause, Role, State
+from holdfast.core.records import Cause, Role, State, Text
 from holdfast.errors import ConfigError, RefusedError, TurnFailed
 from holdfast.models.base import Request
 from holdfast.models.calls import Caller
@@ -94,6 +95,20 @@ async def test_near_its_limit_a_chat_is_compacted_and_the_newest_turns_and_all_r
     assert shown[1].role is Role.USER
     assert model.refused == 0
     assert max(model.counts) <= 4_096 * 0.9
+
+
+async def test_what_a_turn_is_told_beside_the_agents_instructions_counts(store_url: str) -> None:
+    model = CountingModel(after="echo", context_limit=4_096)
+    async with working(store_url, Agent("a", model, summary_model=summaries())) as (app, _):
+        chat = await app.create("a", "First.")
+        await rested(chat)
+        await talk(chat, 3)
+        assert not await told(chat, Compacted)
+        asked = (await chat.messages())[0]
+        await chat.send(replace(asked, id="told", parts=(Text(text="And?"),), instructions=LONG * 6))
+        assert await rested(chat) is State.IDLE
+        assert await told(chat, Compacted)
+    assert model.refused == 0
 
 
 async def test_on_demand_a_chat_at_rest_is_compacted_without_a_turn(store_url: str) -> None:

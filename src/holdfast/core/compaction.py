@@ -105,8 +105,17 @@ def counted(window: Window) -> Count:
         if message.role is Role.ASSISTANT and message.input_tokens and message.covered == window.start:
             before = window.fixed + window.summary + sum(window.sizes[:at])
             scale = min(SCALE_MAX, max(1.0, message.input_tokens / max(1, before)))
-            return Count(tokens=message.input_tokens + round(scale * sum(window.sizes[at:])), scale=scale)
+            new = sum(window.sizes[at:]) + _told_since(window, at)
+            return Count(tokens=message.input_tokens + round(scale * new), scale=scale)
     return Count(tokens=window.fixed + window.summary + sum(window.sizes))
+
+
+def _told_since(window: Window, at: int) -> int:
+    """Instructions that came with the open turn: a figure from before it does not hold them."""
+    opener = window.turn_from - window.start if window.turn_from is not None else -1
+    if not at < opener < len(window.messages):
+        return 0
+    return estimated(window.messages[opener].instructions or "")
 
 
 def budget(limit: int, policy: CompactionPolicy, max_tokens: int | None = None) -> int:

@@ -88,9 +88,7 @@ class Asking:
         agent, messages = grip.agent, await grip.past.messages(grip.snapshot)
         grip.look_for_tools()
         opener = await grip.past.turn_opener(grip.snapshot)
-        instructions = [agent.instructions, opener.instructions if opener is not None else None]
-        if any(instructions):
-            text = "\n\n".join(piece for piece in instructions if piece)
+        if text := await grip.instructions():
             messages = [Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=text),)), *messages]
         settings = _sampled(agent.settings, opener.sampling if opener is not None else None)
         if agent.output is not None and settings.output is None:

@@ -114,7 +114,7 @@ class Compacting:
 
     async def _window(self) -> Window:
         grip = self._grip
-        fixed = estimated(grip.agent.instructions)
+        fixed = estimated(await grip.instructions())
         for tool in (await grip.tools()).values():
             fixed += estimated(tool.name) + estimated(tool.description) + len(tool.schema) // BYTES_PER_TOKEN
         return await grip.past.window(grip.snapshot, fixed)

@@ -191,6 +191,12 @@ class Grip:
 
     # --- writing ----------------------------------------------------------------------------------------
 
+    async def instructions(self) -> str:
+        """The agent's, then those of the message that began the turn."""
+        opener = await self.past.turn_opener(self.snapshot)
+        pieces = (self.agent.instructions, opener.instructions if opener is not None else None)
+        return "\n\n".join(piece for piece in pieces if piece)
+
     async def commit(self, *events: ev.Event, patience_s: float | None = None) -> Snapshot:
         """Durable when it returns. A failing store is asked again, under the same commit id, while the lease is
         trusted; then its error goes up as itself. Raises Moved when the chat is not what the events were made for.
