@@ -7,7 +7,7 @@ each run has to be: exactly where its last answer left it, or one step further.
 from pathlib import Path
 
 from holdfast.clock import FakeClock
-from holdfast.errors import StoreCorrupt
+from holdfast.errors import SchemaError, StoreCorrupt
 from holdfast.store.base import StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from tests.crash.reference import Reference, portion
@@ -45,7 +45,7 @@ async def judge(crash: Crash, image: Path, references: dict[str, Reference], *, 
             verdicts = {_judge_run(portion(found, prefix), prefix, crash, references[prefix]) for prefix in PREFIXES}
             if finish and verdicts == {"ok"}:
                 await _finish(store, clock)
-    except StoreCorrupt:
+    except (StoreCorrupt, SchemaError):  # the latter: some pages of the schema came through, and others did not
         return "corrupt"
     return next(verdict for verdict in ("mangled", "lost", "ok") if verdict in verdicts)
 
