@@ -224,6 +224,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("delta_flushes", lambda: worker.deltas.flushes)
     figures.add("delta_flushes_dropped", lambda: worker.deltas.dropped_flushes)
     figures.add("repairs", lambda: dict(worker.repairs))
+    figures.add("receipts_pruned", lambda: worker.receipts_pruned)
     figures.add("poison_chats", lambda: worker.store.poisoned)
     figures.add("titles_made", lambda: worker.titles.made)
     figures.add("compactions_made", lambda: worker.compactions.made)

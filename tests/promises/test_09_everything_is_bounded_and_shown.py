@@ -6,7 +6,11 @@ import pytest
 
 import holdfast
 from holdfast import Agent, Hook, tool
+from holdfast.clock import FakeClock, SystemClock
+from holdfast.core.records import NewChat
 from holdfast.errors import CallerError
+from holdfast.store import open_store
+from holdfast.store.base import Key, StoreOptions
 from holdfast.testing import Call, Hold, ScriptedModel
 from tests.promises.surface import WAIT_S, app_of, tool_texts
 from tests.support.waiting import until
@@ -95,3 +99,19 @@ async def test_threads_that_hang_are_counted_and_shown(store_url: str) -> None:
             assert told["hooks_suspended"] == ["hangs"]
     finally:
         held.set()
+
+
+async def test_what_was_answered_a_week_ago_is_forgotten_while_a_worker_runs(store_url: str) -> None:
+    """Every call of a client leaves a receipt. Without this they would outgrow the chats."""
+    long_ago = FakeClock(wall_ms=SystemClock().wall_ms() - 8 * 86_400_000)
+    key = Key(principal="ada", key="order-7")
+    async with open_store(store_url, StoreOptions(clock=long_ago)) as store:
+        await store.create_chat(NewChat(id="old", agent="a"), key)
+    app = app_of(store_url, Agent("a", ScriptedModel("Hi.")))
+    async with app, app.worker() as worker:
+        await app.create("a", key="new")
+        await until(lambda: worker.receipts_pruned == 1)
+        assert await app.store.recall(key) is None
+        assert (await app.chat("old").state(), len(await app.chats())) == ("idle", 2)
+        (of_app,) = holdfast.diagnostics(detailed=True)["apps"]
+        assert of_app["workers"][0]["receipts_pruned"] == 1

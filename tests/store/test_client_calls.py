@@ -134,6 +134,21 @@ async def test_receipts_are_kept_for_seven_days(store: Store, clock: FakeClock) 
     assert await store.prune_receipts() == 1
 
 
+async def test_receipts_are_forgotten_in_pieces_the_oldest_first(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits behind a week of them."""
+    monkeypatch.setattr(f"{type(store).__module__}.PRUNED_MAX", 2)
+    keys = [Key(principal="", key=f"k{n}", request="r") for n in range(5)]
+    for key in keys:
+        await store.create_chat(new_chat(None), key)
+        clock.advance(1)
+    clock.advance(8 * 86_400_000)
+    assert await store.prune_receipts() == 2
+    assert [await store.recall(key) is None for key in keys] == [True, True, False, False, False]
+    assert [await store.prune_receipts() for _ in range(3)] == [2, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("message", "said"),
     [

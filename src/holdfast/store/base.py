@@ -64,6 +64,7 @@ STORE_DEADLINE_S = 8.0
 RENEWAL_DEADLINE_S = 5.0
 POLL_INTERVAL_S = 0.25
 RECEIPT_DAYS = 7
+PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLite
 PAGE_ROWS = 500
 LISTED_MAX = 10_000
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what every provider takes
@@ -514,7 +515,7 @@ class Store(ABC):
 
     @abstractmethod
     async def prune_receipts(self) -> int:
-        """Forget answers older than seven days."""
+        """Forget answers older than seven days: at most PRUNED_MAX, the oldest first. Returns how many."""
 
     @abstractmethod
     def stats(self) -> dict[str, int | float | str | None]:

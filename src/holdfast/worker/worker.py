@@ -25,7 +25,7 @@ from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
-from holdfast.store.base import Store, WorkerInfo
+from holdfast.store.base import PRUNED_MAX, Store, WorkerInfo
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock
 from holdfast.telemetry import Durations, Traces
@@ -46,6 +46,7 @@ from holdfast.worker.watchdog import Watchdog, last_words
 log = logging.getLogger("holdfast.worker")
 
 SWEEP_S = 5.0
+PRUNE_S = 600.0  # how often each worker looks for receipts that are too old
 KILL_S = 5.0
 UNREADABLE_MS = 5_000  # how long a chat of newer code is left alone
 
@@ -95,6 +96,7 @@ class Worker:
         self.errors: deque[BaseException] = deque(maxlen=100)  # what runners ended with, newest last
         self.runner_errors = 0
         self.repairs: Counter[str] = Counter()  # by reason, made by this worker
+        self.receipts_pruned = 0
         self._bodies_abandoned = 0
         self._store_failed_at: float | None = None  # since when claims and sweeps fail
         self.claims_taken = 0
@@ -168,6 +170,7 @@ class Worker:
         self.deltas.start()
         loop = asyncio.get_running_loop()
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
+        self._services.append(loop.create_task(self._prune_forever()))
 
     async def _protect(self, lock: HostLock) -> None:
         """Before anything is claimed: what ends our children when we die, and us when we hang."""
@@ -437,6 +440,19 @@ class Worker:
             except Exception as error:  # noqa: BLE001  as for claims
                 self._note_trouble("sweep_failed", error)
             await asyncio.sleep(SWEEP_S * random.uniform(0.8, 1.2))
+
+    async def _prune_forever(self) -> None:
+        """Every client's call leaves a receipt, with or without a key: nobody else would ever remove them."""
+        while True:
+            pause_s = PRUNE_S
+            try:
+                count = await self.store.prune_receipts()
+                self.receipts_pruned += count
+                if count >= PRUNED_MAX:
+                    pause_s = 1.0  # there are more, and others want to write as well
+            except Exception as error:  # noqa: BLE001  as for claims
+                self._note_trouble("prune_failed", error)
+            await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: "object") -> None:

@@ -262,7 +262,15 @@ PUT_RECEIPT = (
     "INSERT INTO receipts (principal, key, hash, answer, chat_id, created_at) VALUES (%s, %s, %s, %s, %s, %s)"
 )
 
-PRUNE_RECEIPTS = "WITH gone AS (DELETE FROM receipts WHERE created_at < %s RETURNING 1) SELECT count(*) FROM gone"
+# Two who forget at the same time forget different ones.
+PRUNE_RECEIPTS = """
+WITH old AS MATERIALIZED (
+    SELECT principal, key FROM receipts WHERE created_at < %s ORDER BY created_at LIMIT %s FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM receipts USING old WHERE receipts.principal = old.principal AND receipts.key = old.key RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
 
 # -- workers
 

@@ -27,6 +27,7 @@ from holdfast.store.base import (
     ALL_CHATS,
     OPEN_CALLS_MAX,
     PAGE_ROWS,
+    PRUNED_MAX,
     RECEIPT_DAYS,
     Answer,
     ChatFilter,
@@ -554,7 +555,7 @@ class PostgresStore(Store):
 
     async def prune_receipts(self) -> int:
         oldest = self._clock.now() - RECEIPT_DAYS * 86_400_000
-        ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, oldest)
+        ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, oldest, PRUNED_MAX)
         return int(count)
 
     async def read_repairs(self) -> dict[str, int]:

@@ -185,7 +185,11 @@ READ_RECEIPT = "SELECT hash, answer FROM receipts WHERE principal = ? AND key = 
 
 PUT_RECEIPT = "INSERT INTO receipts (principal, key, hash, answer, chat_id, created_at) VALUES (?, ?, ?, ?, ?, ?)"
 
-PRUNE_RECEIPTS = "DELETE FROM receipts WHERE created_at < ?"
+PRUNE_RECEIPTS = """
+DELETE FROM receipts WHERE (principal, key) IN (
+    SELECT principal, key FROM receipts WHERE created_at < ? ORDER BY created_at LIMIT ?
+)
+"""
 
 # -- workers
 

@@ -33,6 +33,7 @@ from holdfast.store.base import (
     ALL_CHATS,
     OPEN_CALLS_MAX,
     PAGE_ROWS,
+    PRUNED_MAX,
     RECEIPT_DAYS,
     Answer,
     ChatFilter,
@@ -647,7 +648,7 @@ class SqliteStore(Store):
         oldest = self.options.clock.wall_ms() - RECEIPT_DAYS * 86_400_000
 
         def work(connection: apsw.Connection) -> int:
-            connection.execute(sql.PRUNE_RECEIPTS, (oldest,))
+            connection.execute(sql.PRUNE_RECEIPTS, (oldest, PRUNED_MAX))
             return connection.changes()
 
         return await self._write(work)
