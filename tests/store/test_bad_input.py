@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
-from holdfast.core.records import NewChat, Role, State
+from holdfast.core.records import NewChat, Role, Sampling, State
 from holdfast.errors import CallerError, InvalidInput, LeaseLost, NotFound, RefusedError
 from holdfast.store.base import ChatFilter, DeltaBatch, Key, Store
 from tests.support.chats import Hand, call, history, new_chat, told, user
@@ -194,3 +194,13 @@ async def test_a_key_of_a_refused_request_says_nothing_about_the_next(store: Sto
     with pytest.raises(NotFound):
         await store.submit("c1", ev.Stop(), key)
     await store.create_chat(new_chat("hello", id="c1"), key)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(stop=("\x00",)), Sampling(reasoning_effort="\x00")])
+async def test_what_a_client_asks_of_the_model_cannot_break_the_search_of_all_chats(
+    store: Store, sampling: Sampling
+) -> None:
+    await store.create_chat(new_chat("findable", id="c1"))
+    with pytest.raises(InvalidInput, match="NUL"):
+        await store.create_chat(replace(new_chat(None), message=replace(user("hello"), sampling=sampling)))
+    assert [line.id for line in await store.list_chats(ChatFilter(search="findable"))] == ["c1"]

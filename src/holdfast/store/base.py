@@ -654,8 +654,11 @@ class Store(ABC):
         self._check_client_tools(message.client_tools)
         check_text("instructions", message.instructions or "", bytes_max=self.options.limits.message_bytes_max)
         if not message.id or not message.parts:
+        if message.sampling is not None:
+            for text in (*message.sampling.stop, message.sampling.reasoning_effort or ""):
+                check_text("sampling", text, bytes_max=512)
             raise InvalidInput("message", "needs an id and at least one part")
-        size = 0
+        size = sum(map(len, message.sampling.stop)) if message.sampling is not None else 0
         limit = self.options.limits.message_bytes_max
         for part in message.parts:
             for name in part.__struct_fields__:
