@@ -12,6 +12,7 @@ from holdfast.core.records import attempt_id
 from holdfast.errors import InvalidInput
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, Item, Store
+from holdfast.store.cursor import Cursor
 from tests.support.chats import Hand, call, new_chat, user
 
 
@@ -212,3 +213,24 @@ async def test_many_readers_follow_a_chat_while_it_is_written(store: Store) -> N
     *readers, _ = await asyncio.gather(*(read() for _ in range(8)), write())
     expected = list(range(1, (await store.read_chat("c1")).chat.seq + 1))
     assert all(seen == expected for seen in readers)
+
+
+@pytest.mark.parametrize(
+    "ahead", [Cursor(seq=3), Cursor(seq=1, attempt=attempt_id(1, 1), k=0)], ids=["entry", "delta"]
+)
+async def test_a_cursor_that_is_ahead_of_its_chat_is_another_chats_and_refused(store: Store, ahead: Cursor) -> None:
+    """Whoever waited behind it would miss what comes before, and who shares its feed would find nothing there."""
+    await store.create_chat(new_chat(None, id="c1"))
+    await store.submit("c1", ev.Rename(title="one"))
+    with pytest.raises(InvalidInput, match="another chat's"):
+        await store.read_journal("c1", str(ahead))
+    with pytest.raises(InvalidInput, match="another chat's"):
+        await store.wait_journal("c1", str(ahead), 5.0)
+    assert (await store.read_journal("c1", str(Cursor(seq=2)))).items == ()
+
+
+@pytest.mark.parametrize("field", ["seq", "attempt", "k"])
+async def test_a_cursor_with_a_number_that_no_store_can_hold_is_refused(store: Store, field: str) -> None:
+    await store.create_chat(new_chat("hello", id="c1"))
+    with pytest.raises(InvalidInput, match="cursor"):
+        await store.read_journal("c1", str(Cursor(**{field: 10**30})))

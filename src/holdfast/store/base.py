@@ -404,7 +404,8 @@ class Store(ABC):
 
     @abstractmethod
     async def read_journal(self, chat_id: str, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
-        """What a reader at cursor `after` has not seen. Raises NotFound, InvalidInput for a bad cursor.
+        """What a reader at cursor `after` has not seen. Raises NotFound, InvalidInput for a cursor that no reader of
+        this chat can have.
 
         Deltas come only for an attempt that is still open; once its message is committed, a reader gets that, with
         the attempt's number on it, in place of the deltas it did not see.
@@ -653,10 +654,10 @@ class Store(ABC):
         self._check_names(message.active_tools)
         self._check_client_tools(message.client_tools)
         check_text("instructions", message.instructions or "", bytes_max=self.options.limits.message_bytes_max)
-        if not message.id or not message.parts:
         if message.sampling is not None:
             for text in (*message.sampling.stop, message.sampling.reasoning_effort or ""):
                 check_text("sampling", text, bytes_max=512)
+        if not message.id or not message.parts:
             raise InvalidInput("message", "needs an id and at least one part")
         size = sum(map(len, message.sampling.stop)) if message.sampling is not None else 0
         limit = self.options.limits.message_bytes_max

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import ChatCreated, MessageAdded, TurnResumed
-from holdfast.errors import NotFound
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.server.feeds import Reader, frames_of
 from holdfast.server.openai.carrying import cursor_before
 from holdfast.server.openai.errors import error_body
@@ -93,7 +93,10 @@ async def read(streams: Streams, place: Place) -> Telling:
     telling = Telling(place)
     cursor: str | None = cursor_before(place.start)
     while not telling.over:
-        page = await streams.store.read_journal(place.chat_id, cursor)
+        try:
+            page = await streams.store.read_journal(place.chat_id, cursor)
+        except InvalidInput as error:
+            raise NotFound("response", place.response_id) from error  # its chat has not come so far
         if telling.began_at == 0 and not (page.items and page.items[0].seq == place.start and begins(page.items[0])):
             raise NotFound("response", place.response_id)
         for frame in frames_of(page):

@@ -42,7 +42,8 @@ class Place(Frozen):
 def parse_response_id(text: str) -> Place:
     prefix, _, rest = text.partition("_")
     start, _, chat_id = rest.partition("_")
-    if prefix != "resp" or not chat_id or not (start.isascii() and start.isdigit() and 0 < int(start[:16]) < 1 << 40):
+    number = start.isascii() and start.isdigit() and len(start) <= 12 and not start.startswith("0")
+    if prefix != "resp" or not chat_id or not number:
         raise NotFound("response", text[:200])
     return Place(chat_id=chat_id, start=int(start))
 

@@ -58,7 +58,7 @@ from holdfast.store.base import (
     topics_of,
 )
 from holdfast.store.bell import WORK
-from holdfast.store.cursor import parse
+from holdfast.store.cursor import check_reached, parse
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.claims import Claims
@@ -428,7 +428,8 @@ class PostgresStore(Store):
         )
         if not found:
             raise NotFound("chat", chat_id)
-        _, last_seq, _, _, state = found[0]
+        _, last_seq, fence, _, state = found[0]
+        check_reached(cursor, last_seq, fence)
         journal = [(seq, at, body) for part, seq, _, at, body in found if part == 1]
         deltas = [(attempt, k, at, body) for part, attempt, k, at, body in found if part == 2]
         at_end = not journal or journal[-1][0] == last_seq

@@ -63,7 +63,7 @@ from holdfast.store.base import (
     raise_refused,
     request_of,
 )
-from holdfast.store.cursor import parse
+from holdfast.store.cursor import check_reached, parse
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import writes_of
 from holdfast.store.sqlite import sql
@@ -441,7 +441,8 @@ class SqliteStore(Store):
             place = row(connection, sql.READ_PLACE, (chat_id,))
             if place is None:
                 raise NotFound("chat", chat_id)
-            state, last_seq, attempt_ended = place
+            state, last_seq, fence, attempt_ended = place
+            check_reached(cursor, last_seq, fence)
             journal = rows(connection, sql.READ_JOURNAL, (chat_id, cursor.seq, limit))
             at_end = not journal or journal[-1][0] == last_seq
             room = limit - len(journal)
