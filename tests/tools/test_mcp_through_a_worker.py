@@ -339,3 +339,27 @@ async def test_workers_one_after_the_other_in_one_process_leave_nothing_of_their
             assert worker.guard is not None
             assert worker.guard.found_at_stop == 0
         assert not [task for task in asyncio.all_tasks() if "mcp" in repr(task.get_coro())]
+
+
+@pytest.mark.parametrize("cause", ["shutdown", "user"])
+async def test_a_worker_told_to_go_while_its_server_is_not_up_yet_leaves_the_approved_call_as_it_is(
+    store_url: str, cause: str
+) -> None:
+    """Not knowing a tool because nobody waited for its server is no reason to refuse what a person approved."""
+    model = ScriptedModel([Call(name="t_echo", arguments={"what": "pay"})], "Done.")
+    async with running(store_url, Agent("a", model, tools=[tiny(needs_approval=True)])) as (app, _):
+        chat_id = (await app.create("a", "go")).id
+        assert await rested(app.chat(chat_id)) is State.WAITING
+        (asked,) = await app.chat(chat_id).open_calls()
+    agent = Agent("a", ScriptedModel("unused"), tools=[mute(needs_approval=True, connect_s=60.0)])
+    async with running(store_url, agent, grace_s=0.0) as (app, worker):
+        chat = app.chat(chat_id)
+        await chat.approve(asked.call_id)
+        await until(lambda: any(link.state == "connecting" for link in worker.tool_servers.links), BOUND_S)
+        if cause == "user":
+            await chat.stop()
+            assert await rested(chat) is State.IDLE
+    async with running(store_url, Agent("a", model, tools=[tiny(needs_approval=True)])) as (app, _):
+        assert await rested(app.chat(chat_id)) is State.IDLE
+        (result,) = await results(app.chat(chat_id))
+    assert result == ('{"what": "pay"}' if cause == "shutdown" else "Never ran: stopped by the user.")

@@ -249,7 +249,7 @@ class Grip:
 
     async def tools(self) -> dict[str, Tool]:
         """What is active in this turn: the agent's tools, narrowed by the agent, the chat and the turn's opener, and
-        what the client declared for the chat or the turn.
+        what the client declared for the chat or the turn. Raises Moved if a stop came first.
         """
         chat = self.snapshot.chat
         turn = chat.turn, chat.epoch
@@ -275,7 +275,8 @@ class Grip:
             return {}
         with self.stop.scope():  # a stop does not wait for a server that was never reached
             return await self.shared.tool_servers.tools(self.agent)
-        return {}
+        # Nobody knows what it offers: who went on without its tools would refuse calls that a person has approved.
+        raise Moved("stopped while a tool server was not up yet")
 
     async def run_hooks(self, point: Point, about: Any, change: Change = unchanged) -> list[Any]:
         return await self.shared.hooks.run(self.hooks, point, about, self._context, change) if self.hooks else []
