@@ -235,6 +235,24 @@ def test_of_two_that_follow_the_same_response_at_once_neither_hears_of_the_other
         assert list(pool.map(follow, ("two", "three"))) == [["one", "two"], ["one", "three"]]
 
 
+def test_a_response_that_an_edit_took_out_of_its_chat_is_not_followed_by_less_than_it_said(client: OpenAI) -> None:
+    """Whoever goes on from it means its words. They are no longer there, and a model would not be told."""
+    first = client.responses.create(model="candid", input="one")
+    key = {"Idempotency-Key": "edited away"}
+    given: Any = {"model": "candid", "input": "two", "previous_response_id": first.id, "extra_headers": key}
+    second = client.responses.create(**given)
+    chat = f"../api/chats/{second.id.split('_', 2)[2]}"
+    history = client.get(f"{chat}/messages", cast_to=dict[str, Any])["messages"]
+    client.post(f"{chat}/messages/{history[2]['id']}/edit", body={"message": "rather this"}, cast_to=dict[str, Any])
+    client.get(f"{chat}/events", cast_to=str)  # until it rests
+    with pytest.raises(openai.NotFoundError, match="edited"):
+        client.responses.create(model="candid", input="three", previous_response_id=second.id)
+    assert client.responses.retrieve(second.id).output_text == second.output_text
+    assert client.responses.create(**given).id == second.id, "asked again with its key, it is what it was"
+    other = client.responses.create(model="candid", input="three", previous_response_id=first.id)
+    assert [text for _, text in json.loads(other.output_text)["messages"]][1:] == ["one", first.output_text, "three"]
+
+
 def test_a_repeated_follow_up_with_a_key_is_one_turn_also_in_a_fork(client: OpenAI) -> None:
     first = client.responses.create(model="candid", input="one")
     client.responses.create(model="candid", input="two", previous_response_id=first.id)

@@ -114,7 +114,19 @@ async def follow_up(
         return place
     if opener is None:
         raise InvalidInput("input", "needs a message of the user, or the outputs of function calls")
+    if key is not None and (done := await app.store.recall(key)) is not None:
+        return Place(chat_id=done.chat_id, start=done.seq)  # asked again, whatever became of the chat since
+    await _check_unedited(app, before)
     return await _say(chat, before, opener, key)
+
+
+async def _check_unedited(app: App, before: Telling) -> None:
+    """A fork of what is left in the chat would go on without the words that its client goes on from."""
+    if before.last_message is not None:
+        try:
+            await app.store.locate_message(before.place.chat_id, before.last_message)
+        except NotFound as error:
+            raise NotFound("response", f"{before.place.response_id}, which was edited away") from error
 
 
 async def _say(chat: Chat, before: Telling, opener: Message, key: Key | None) -> Place:

@@ -124,6 +124,7 @@ class Telling:
         self.began_at = 0
         self.ended_at: int | None = None
         self.end = place.start  # journal number of the entry that ended it
+        self.last_message: str | None = None  # id of the last one that was added to the history
 
     @property
     def over(self) -> bool:
@@ -182,6 +183,7 @@ class Telling:
 
     def _take_message(self, seq: int, entry: MessageAdded) -> list[Happening]:
         message = decode_message(entry.message)
+        self.last_message = message.id
         for part in message.parts:
             if isinstance(part, ToolResult):
                 self.pending.pop(part.call_id, None)
