@@ -15,6 +15,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from tests.support.postgres import PostgresServer
 from tests.support.servers import Seen, ServerProcess, all_seen, created, reading, server
 
 READERS = 200
@@ -200,3 +201,42 @@ async def _open_and_read_nothing(one: ServerProcess, chat_id: str) -> asyncio.St
     await writer.drain()
     assert await reader.readexactly(8) == b"HTTP/1.1"
     return writer
+
+
+async def test_readers_stay_while_the_store_is_away_and_go_on_when_it_is_back(
+    postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    with server(postgres_url, tmp_path) as live:
+        async with live.client() as client:
+            chat_id = await created(client, "talker", "one two three")
+            views = [View() for _ in range(20)]
+            first, last = asyncio.Barrier(len(views) + 1), asyncio.Barrier(len(views) + 1)
+            readers = [asyncio.ensure_future(_two_turns(client, chat_id, view, first, last)) for view in views]
+            async with asyncio.timeout(60.0):
+                await first.wait()
+                postgres_server.kill9()
+                answer = await client.get(f"/api/chats/{chat_id}")
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+                postgres_server.start()
+                while (await client.get(f"/api/chats/{chat_id}")).status_code != 200:
+                    await asyncio.sleep(0.1)
+                await client.post(f"/api/chats/{chat_id}/messages", json={"message": "four five six"})
+                await last.wait()
+            for reader in readers:
+                reader.cancel()
+    for view in views:
+        assert view.messages == [
+            "one two three", "You said: one two three", "four five six", "You said: four five six"
+        ]  # fmt: skip
+
+
+async def _two_turns(
+    client: httpx.AsyncClient, chat_id: str, view: View, first: asyncio.Barrier, last: asyncio.Barrier
+) -> None:
+    """On one connection."""
+    async with reading(client, chat_id, follow=True) as events:
+        async for event in events:
+            view.take(event)
+            if event.event == "turn.ended":
+                await (first if event.data["turn"] == 1 else last).wait()
+    raise AssertionError("the stream broke off")

@@ -9,9 +9,11 @@ from holdfast.core import events as ev
 from holdfast.errors import NotFound
 from holdfast.server import feeds as feeds_module
 from holdfast.server.feeds import Feeds, Frame, Reader
-from holdfast.store.base import Store
+from holdfast.store import open_store
+from holdfast.store.base import Store, StoreOptions
 from holdfast.store.cursor import START
 from tests.support.chats import new_chat, user
+from tests.support.proxy import TcpProxy
 
 WAIT_S = 20.0
 
@@ -123,3 +125,21 @@ async def test_a_reader_is_told_once_that_the_chat_rests_and_hears_of_the_next_t
     frames = await asyncio.wait_for(waiting, WAIT_S)
     assert not any(frame.rest for frame in frames)
     reader.close()
+
+
+async def test_a_reader_that_is_catching_up_waits_for_a_store_that_is_away(
+    postgres_proxy_url: str, postgres_proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those that hear a feed do. If their streams broke off instead, all would come back in the same moment."""
+    monkeypatch.setattr(feeds_module, "RETRY_S", 0.05)
+    async with open_store(postgres_proxy_url, StoreOptions(deadline_s=0.5)) as store:
+        await store.create_chat(new_chat(None, id="c1"))
+        await rename(store, "one", "two")
+        reader = reader_of(store, Feeds(store))
+        postgres_proxy.refuse()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.0):  # well past the store's own deadline
+                await reader.next()
+        postgres_proxy.forward()
+        assert titles_in(await take(reader, 3))[1:] == ["one", "two"]
+        reader.close()

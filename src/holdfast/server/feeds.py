@@ -63,6 +63,11 @@ def _kind(body: bytes) -> bytes:
     return body[len(prefix) : body.index(b'"', len(prefix))] if body.startswith(prefix) else b"message"
 
 
+async def _bide() -> None:
+    """The store failed. Readers keep their place and see heartbeats; they go on when the store does."""
+    await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
+
+
 class Feed:
     """One chat, followed for everybody here who reads it. Runs while it has readers."""
 
@@ -116,9 +121,8 @@ class Feed:
             try:
                 return await self._store.wait_journal(self._chat_id, self._cursor, 60.0, self._poll_s())
             except StoreError as error:
-                # Its readers keep their place and see heartbeats; they go on when the store does.
                 log.warning("feed of %s waits: %s", self._chat_id, error, extra={"action": "feed.waits"})
-                await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
+                await _bide()
 
     def _poll_s(self) -> float | None:
         wakes = self._store.wakes
@@ -202,13 +206,22 @@ class Reader:
         self._number: int | None = None  # of the next frame, where its place is in the feed's ring
 
     async def next(self) -> Sequence[Frame]:
-        """Raises NotFound once the chat is gone. Waits as long as nothing happens: give it a deadline."""
+        """Raises NotFound once the chat is gone. Waits as long as nothing happens, or the store is away: give it a
+        deadline.
+        """
         while True:
-            frames = await self._read() if self._number is None else await self._hear(self._number)
+            frames = await self._catch_up() if self._number is None else await self._hear(self._number)
             if frames:
                 self.cursor = frames[-1].cursor
                 self._told_rest = frames[-1].rest
                 return frames
+
+    async def _catch_up(self) -> Sequence[Frame]:
+        try:
+            return await self._read()
+        except StoreError:  # a feed's log tells of it, once for all
+            await _bide()
+            return ()
 
     async def _read(self) -> Sequence[Frame]:
         """From the store, until its place is one that the feed knows."""
