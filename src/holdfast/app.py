@@ -16,7 +16,7 @@ from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text
-from holdfast.errors import ConfigError, TurnFailed
+from holdfast.errors import ConfigError, NotFound, TurnFailed
 from holdfast.health import diagnose
 from holdfast.ids import new_id
 from holdfast.mcp_servers import McpServer
@@ -335,9 +335,12 @@ class Chat:
     async def edit(self, message_id: str, text: str | Message, *, key: Key | str | None = None) -> Answer:
         """Replace a user message and everything after it. The answer holds the queued messages this dropped."""
         keyed = _keyed(key, "edit", self.id, message_id, text)
-        if keyed is not None and (answer := await self._store.recall(keyed)) is not None:
-            return answer  # asked again, and the message that was edited is no longer there
-        spot = await self._store.locate_message(self.id, message_id)
+        try:
+            spot = await self._store.locate_message(self.id, message_id)
+        except NotFound:
+            if keyed is not None and (answer := await self._store.recall(keyed)) is not None:
+                return answer  # asked again, or twice at once: what was edited is no longer there
+            raise
         event = ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=_message(text))
         return await self._submit(event, keyed)
 
@@ -419,13 +422,13 @@ class Chat:
 
     async def events(self, after: str | None = None) -> AsyncIterator[Item]:
         """Everything that happens, from a cursor on, until the chat rests and all was told."""
+        page = await self._store.read_journal(self.id, after)  # where it rests already, nothing is waited for
         while True:
-            page = await self._store.wait_journal(self.id, after, deadline_s=60.0)
             for item in page.items:
                 yield item
-            after = page.cursor
             if page.at_rest:
                 return
+            page = await self._store.wait_journal(self.id, page.cursor, deadline_s=60.0)
 
     async def wait(self, deadline_s: float = 3600.0) -> State:
         """Until the chat rests or waits for somebody. Raises TimeoutError."""

@@ -288,3 +288,13 @@ async def test_an_approval_that_expires_ends_its_wait(store_url: str) -> None:
         while await chat.state() != "idle":
             await told_of(chat, "turn.ended")
         assert tool_texts(await chat.messages()) == ["Denied: nobody answered the approval in time."]
+
+
+async def test_who_reads_a_chat_that_rests_from_its_end_on_is_told_so_at_once(store_url: str) -> None:
+    app = app_of(store_url, Agent("a", ScriptedModel("Hi.")))
+    async with app, app.worker():
+        chat = await app.create("a", "hello")
+        assert await chat.text() == "Hi."
+        last = [item async for item in chat.events()][-1]
+        async with asyncio.timeout(5.0):
+            assert [item async for item in chat.events(last.cursor)] == []

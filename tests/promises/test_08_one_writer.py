@@ -3,11 +3,14 @@
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast import Agent
+from holdfast import Agent, App, tool
+from holdfast.app import Chat
+from holdfast.core.records import Message, Role, Text
 from holdfast.errors import KeyReused
 from holdfast.store.base import Key
 from holdfast.testing import Call, ScriptedModel
@@ -84,3 +87,57 @@ async def test_a_repeated_create_fork_or_edit_makes_no_second_chat_and_cuts_noth
             await chat.edit(said, "something else", key="edit")
         assert [message.text for message in await chat.messages()] == ["hello again", "You said: hello again"]
         assert len(await app.chats()) == 2
+
+
+ASKED: dict[str, Callable[[App, Chat, str, str], Awaitable[object]]] = {
+    "create": lambda app, _, __, key: _id_of(app.create("a", "hello", key=key)),
+    "fork": lambda _, chat, __, key: _id_of(chat.fork(key=key)),
+    "send": lambda _, chat, __, key: chat.send("more", key=key),
+    "edit": lambda _, chat, __, key: chat.edit("first", "other", key=key),
+    "approve": lambda _, chat, call_id, key: chat.approve(call_id, key=key),
+    "deny": lambda _, chat, call_id, key: chat.deny(call_id, "no", key=key),
+    "stop": lambda _, chat, __, key: chat.stop(key=key),
+}
+
+
+async def _id_of(made: Awaitable[Chat]) -> str:
+    return (await made).id
+
+
+async def _after(pause_s: float, made: Awaitable[object]) -> object:
+    """Spread out, so that each finds the one before it at another place."""
+    await asyncio.sleep(pause_s)
+    return await made
+
+
+@pytest.mark.parametrize("asked", ASKED)
+async def test_a_call_that_is_made_many_times_at_once_through_two_apps_happens_once(
+    store_url: str, asked: str
+) -> None:
+    """A client whose connection was lost does not know whether its first try is still under way."""
+
+    @tool(needs_approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    def app() -> App:
+        return app_of(store_url, Agent("a", ScriptedModel([Call(name="pay")], after="echo", per="chat"), tools=[pay]))
+
+    one, two = app(), app()
+    async with one, two:
+        for n in range(5):
+            opener = Message(id="first", role=Role.USER, parts=(Text(text=f"hello {n}"),))
+            async with one.worker(poll_s=0.1):
+                chat = await one.create("a", opener)
+                assert await chat.wait(WAIT_S) == "waiting"
+            (call_id,) = [call.call_id for call in await chat.open_calls()]
+            before = len(await one.chats(limit=500))
+            handles = [(one, one.chat(chat.id)), (two, two.chat(chat.id))] * 6
+            tries = [ASKED[asked](*handle, call_id, f"key {n}") for handle in handles]
+            answers = await asyncio.gather(*(_after(at * 0.0005, made) for at, made in enumerate(tries)))
+            assert all(answer == answers[0] for answer in answers)
+            assert len(await one.chats(limit=500)) == before + (asked in ("create", "fork"))
+            kinds = [entry["kind"] for entry in await journal(chat)]
+            assert all(kinds.count(kind) <= 1 for kind in ("message.queued", "history.cut", "stop.requested")), kinds
+            await chat.stop(clear_queue=True)
