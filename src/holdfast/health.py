@@ -212,7 +212,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("commit_ms", lambda: _rounded(worker.commit_times.average_ms), "none was made yet")
     figures.add("commit_longest_ms", lambda: _rounded(worker.commit_times.longest_ms))
     figures.add("tools_running", lambda: [_as_dict(tool) for tool in worker.running_tools()])
-    figures.add("mcp_servers", lambda: [link.figures() for link in worker.tool_servers.links])
+    figures.add("mcp_servers", lambda: [_told(worker, link.figures()) for link in worker.tool_servers.links])
     figures.add("hooks_suspended", lambda: worker.hooks.suspended)
     figures.add("hooks_failed", lambda: worker.hooks.failed)
     figures.add("sync_threads", lambda: worker.sync.thread_count)
@@ -246,6 +246,12 @@ def _guard(worker: Worker) -> dict[str, Figure] | None:
         "restarts": guard.restarts,
         "last_error": guard.last_error,
     }
+
+
+def _told(worker: Worker, figures: dict[str, Any]) -> dict[str, Figure]:
+    """What somebody else's program said may hold what it was given."""
+    clean = worker.secrets.taken_out
+    return {name: clean(value) if isinstance(value, str) else value for name, value in figures.items()}
 
 
 def _as_dict(record: Any) -> dict[str, Figure]:

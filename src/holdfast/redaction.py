@@ -1,10 +1,12 @@
 """Secrets, taken out of text that leaves us for a log, the journal or an error.
 
-Two kinds are found: values that this process knows to be secret (variables of its environment whose names say so, the
-password of its database, its own token), wherever they stand; and, in logs and errors, what has the shape of a key.
+Two kinds are found: values that this process knows to be secret (variables of its environment whose names say so,
+passwords in the URLs of others, the password of its database, its own token), wherever they stand; and, in logs and
+errors, what has the shape of a key.
 The time it takes is linear in the text, whose size is bounded: a pattern here has no repetition inside another.
 """
 
+import json
 import logging
 import re
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 VALUE_CHARS_MIN = 8  # shorter ones would be found in ordinary words
 LOG_CHARS_MAX = 64 << 10
 
-_NAMED = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE", re.IGNORECASE)
+_NAMED = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|(?:^|_)(?:AUTH|PAT)$", re.IGNORECASE)
 _SHAPES = re.compile(
     r"\b(?:sk|rk|pk)-[A-Za-z0-9_-]{16,200}"  # OpenAI, Anthropic and many others
     r"|\bAIza[A-Za-z0-9_-]{30,60}"  # Google
@@ -34,18 +36,27 @@ class Secrets:
         self.add_named(environ or {})
 
     def add_named(self, environ: Mapping[str, str]) -> None:
-        """Those variables whose names say that they are secret."""
+        """Those variables whose names say that they are secret, and the passwords of URLs in all others."""
         for name, value in environ.items():
             if _NAMED.search(name):
                 self.add(name, value)
+            elif "://" in value and "@" in value:
+                self.add_url(f"password in {name}", value)
 
     def add(self, name: str, value: str | None) -> None:
-        if value is not None and len(value) >= VALUE_CHARS_MIN:
-            self._values[value] = f"[{name}]"
+        """As it is, and as JSON writes it: a key of several lines stands in one there."""
+        if value is None or len(value) < VALUE_CHARS_MIN:
+            return
+        known = {**self._values, value: f"[{name}]", json.dumps(value)[1:-1]: f"[{name}]"}
+        # The longest first: a value that is the beginning of another would leave the other's end standing.
+        self._values = dict(sorted(known.items(), key=lambda known: len(known[0]), reverse=True))
 
     def add_url(self, name: str, url: str) -> None:
         """The password in a URL, as it stands there and as it is meant."""
-        password = urlsplit(url).password
+        try:
+            password = urlsplit(url).password
+        except ValueError:  # it only looked like one
+            return
         if password is not None:
             self.add(name, password)
             self.add(name, unquote(password))
@@ -67,16 +78,28 @@ class Secrets:
 class SecretsFilter(logging.Filter):
     """For a log handler: what it writes holds no secret, in the message or beside it."""
 
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(self, *secrets: Secrets) -> None:
         super().__init__()
-        self._secrets = secrets
+        self._secrets = list(secrets)
+
+    def hide(self, secrets: Secrets) -> None:
+        """These as well, and whatever is added to them later."""
+        if secrets not in self._secrets:
+            self._secrets.append(secrets)
+
+    def _clean(self, text: str) -> str:
+        for secrets in self._secrets:
+            text = secrets.taken_out_of_log(text)
+        return text
 
     def filter(self, record: logging.LogRecord) -> bool:
-        clean = self._secrets.taken_out_of_log
+        clean = self._clean
         record.msg, record.args = clean(record.getMessage()), None
         for name, value in vars(record).items():
             if isinstance(value, str) and name not in _OURS:
                 setattr(record, name, clean(value))
+            elif name not in _STANDARD and not isinstance(value, int | float | None):
+                setattr(record, name, clean(str(value)))  # as a formatter would show it
         if record.exc_info and not record.exc_text:
             record.exc_text = logging.Formatter().formatException(record.exc_info)
         if record.exc_text:
@@ -84,6 +107,7 @@ class SecretsFilter(logging.Filter):
         return True
 
 
+_STANDARD = frozenset(vars(logging.makeLogRecord({})))  # what every record has
 _OURS = frozenset(
     {"msg", "exc_text", "name", "levelname", "pathname", "filename", "module", "funcName", "threadName"}
 )

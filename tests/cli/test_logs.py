@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 from holdfast.cli.logs import JsonLines, Lines
 
@@ -55,4 +56,15 @@ def test_a_key_of_the_environment_is_in_no_line_and_each_level_is_kept_to() -> N
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["action"] for line in lines] == ["told", "broke"]
     assert "ValueError" in lines[1]["trace"]
+    assert "0123456789" not in done.stderr
+
+
+def test_what_an_app_knows_to_be_secret_is_in_no_line_either(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text('[mcp.bank]\ncommand = "x"\nenv = {BANK_KEY = "kelp-0123456789"}\n')
+    program = PROGRAM.replace("log =", "from holdfast.cli.opening import open_app; open_app(); log =")
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": ":".join(sys.path)}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "[BANK_KEY]" in done.stderr
     assert "0123456789" not in done.stderr

@@ -1,13 +1,15 @@
 """No secret that the process knows reaches the journal, a model or a log; what only looks like one stays data."""
 
 import io
+import json
 import logging
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, App, ToolContext, redaction, tool
+from holdfast import Agent, App, Arguments, Hook, McpServer, ToolContext, diagnostics, redaction, tool
 from holdfast.redaction import LOG_CHARS_MAX, Secrets, SecretsFilter
 from holdfast.testing import Call, Fail, ScriptedModel
 
@@ -103,3 +105,60 @@ def test_no_pattern_repeats_inside_a_repetition() -> None:
     for pattern in patterns:
         assert not re.search(r"\)[*+{]", pattern), pattern
         assert not re.search(r"[*+}][*+{]", pattern), pattern
+
+
+def test_a_secret_that_begins_like_another_leaves_nothing_of_the_other() -> None:
+    secrets = Secrets({"A_TOKEN": "hunter2-hunter2", "B_TOKEN": "hunter2-hunter2-and-more"})
+    assert secrets.taken_out("x hunter2-hunter2-and-more y") == "x [B_TOKEN] y"
+
+
+def test_the_password_in_any_url_of_the_environment_is_a_secret_and_a_key_of_lines_is_one_in_json_too() -> None:
+    key = "-----BEGIN\nabcdefgh\n-----END"
+    odd = {"ODD": "http://[@/", "PLAIN": "http://host/at@home"}
+    secrets = Secrets(
+        {"DATABASE_URL": "mysql://ada:s3cret-s3cret@db/x", "SIGNING_KEY": key, "GH_PAT": "a" * 9, **odd}
+    )
+    assert secrets.taken_out("no route: ada s3cret-s3cret") == "no route: ada [password in DATABASE_URL]"
+    assert secrets.taken_out(json.dumps({"key": key})) == '{"key": "[SIGNING_KEY]"}'
+    assert secrets.taken_out("aaaaaaaaa http://host/at@home") == "[GH_PAT] http://host/at@home"
+
+
+def test_a_log_line_holds_no_secret_in_a_field_that_is_no_text() -> None:
+    record = logging.LogRecord("kelp", logging.WARNING, "kelp.py", 1, "it %s", ("broke",), None)
+    vars(record).update(why=ValueError(KEY), count=7, names=[KEY])
+    SecretsFilter(Secrets({"A_KEY": KEY})).filter(record)
+    assert (vars(record)["why"], vars(record)["count"], vars(record)["names"]) == ("[A_KEY]", 7, "['[A_KEY]']")
+
+
+async def test_what_a_hook_puts_into_a_call_is_told_to_readers_without_a_secret_in_it(store_url: str) -> None:
+    @tool
+    async def pay(amount: int, key: str = "") -> str:
+        """Pay."""
+        used.append(key)
+        return "paid"
+
+    used: list[str] = []
+    model = ScriptedModel([Call(name="pay", arguments={"amount": 7})], "Done.")
+    hook = Hook("before_tool", lambda _, call: Arguments(text=json.dumps({"amount": 7, "key": KEY})))
+    app = App(store_url, agents=[Agent("a", model, tools=[pay], hooks=[hook])])
+    async with app.worker():
+        chat = await app.create("a", "go")
+        assert await chat.text() == "Done."
+        told = [item.body.decode() async for item in chat.events()]
+    assert used == [KEY]
+    assert not any(KEY in line for line in told)
+    assert any("[BANK_API_KEY]" in line for line in told)
+
+
+async def test_diagnostics_show_neither_what_a_tool_server_said_of_its_key_nor_what_a_runner_died_of(
+    tmp_path: Path,
+) -> None:
+    code = f"import sys; sys.exit('bad key {KEY}')"
+    server = McpServer("t", command=sys.executable, args=["-I", "-S", "-c", code])
+    app = App(f"sqlite:///{tmp_path}/holdfast.db", agents=[Agent("a", ScriptedModel("Hi."), tools=[server])])
+    async with app.worker() as worker:
+        assert await (await app.create("a", "go")).text() == "Hi."
+        worker.errors.append(RuntimeError(KEY))
+        told = json.dumps(diagnostics(detailed=True))
+    assert "bad key [BANK_API_KEY]" in told
+    assert KEY not in told

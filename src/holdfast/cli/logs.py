@@ -12,10 +12,19 @@ from holdfast.redaction import Secrets, SecretsFilter
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "action"}
 
 
+_secrets = SecretsFilter()  # of this process, which has one log
+
+
+def hide_in_logs(secrets: Secrets) -> None:
+    """What an app knows to be secret beside the environment: of its database, its tool servers, its own door."""
+    _secrets.hide(secrets)
+
+
 def set_up_logging(level: str, format: str) -> None:
     """For this process. Called once, by the command."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(SecretsFilter(Secrets(os.environ)))
+    _secrets.hide(Secrets(os.environ))
+    handler.addFilter(_secrets)
     handler.setFormatter(JsonLines() if format == "json" else Lines())
     root = logging.getLogger()
     root.handlers[:] = [handler]

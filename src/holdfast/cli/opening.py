@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.app import App
+from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.newcomer import agents
 from holdfast.config import Config, changed, load_config
 from holdfast.disk import create_path
@@ -30,6 +31,7 @@ def open_app(name: str | None = None, **settings: Any) -> App:
     name = name or config.app
     app = _with_settings(load_app(name), given) if name else App(agents=agents(os.environ), config=config)
     make_home(app.config)
+    hide_in_logs(app.secrets)
     return app
 
 
@@ -82,6 +84,7 @@ def _with_settings(app: App, given: dict[str, Any]) -> App:
     """What the command line says beats what the program says."""
     app.config = changed(app.config, **given)
     if "database" in given or ("home" in given and not app.config.database):
+        app.secrets.add_url("database password", app.config.database_url)
         app.store = open_store(app.config.database_url, app.store.options)
     return app
 

@@ -984,7 +984,7 @@ def start_calls(draft: Draft, event: ev.StartCalls) -> None:
         call = draft.call(call_id)
         arguments = event.arguments.get(call_id, call.arguments)
         draft.move(call, CallEvent.START, started_at=draft.now, starts=call.starts + 1, arguments=arguments)
-    draft.tell(journal.CallsStarted(call_ids=event.call_ids, arguments=event.arguments))
+    draft.tell(journal.CallsStarted(call_ids=event.call_ids, arguments={**event.arguments, **event.told}))
 
 
 def ask_approval(draft: Draft, event: ev.AskApproval) -> None:

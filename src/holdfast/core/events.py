@@ -232,10 +232,14 @@ class AttemptLost(RunnerEvent):
 
 
 class StartCalls(RunnerEvent):
-    """The intent: bodies begin right after this commit, with the arguments that a hook changed."""
+    """The intent: bodies begin right after this commit, with the arguments that a hook changed.
+
+    `told` is how those are told to readers, where a hook may have put something into them that is not for readers.
+    """
 
     call_ids: tuple[str, ...]
     arguments: Mapping[str, str] = {}
+    told: Mapping[str, str] = {}
 
     name = "start_calls"
 

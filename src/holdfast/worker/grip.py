@@ -314,6 +314,8 @@ def without_secrets(event: ev.Event, secrets: Secrets) -> ev.Event:
             return replace(event, content=clean(event.content))
         case ev.AskApproval() | ev.Delegate() if event.question is not None:
             return replace(event, question=clean(event.question))
+        case ev.StartCalls() if event.arguments:
+            return replace(event, told={call_id: clean(text) for call_id, text in event.arguments.items()})
         case ev.Note():
             return replace(event, text=clean(event.text))
         case ev.AttemptLost() | ev.FinishCompaction():

@@ -68,7 +68,7 @@ class Worker:
         self.config = config
         self.store = store
         self._agents = agents
-        self._secrets = secrets or Secrets()
+        self.secrets = secrets or Secrets()
         self._clock = SystemClock()
         self.started_at = self._clock.wall_ms()
         self.sync = SyncPool()
@@ -145,7 +145,9 @@ class Worker:
 
     @property
     def last_error(self) -> str | None:
-        return f"{type(self.errors[-1]).__name__}: {self.errors[-1]}" if self.errors else None
+        if not self.errors:
+            return None
+        return self.secrets.taken_out(f"{type(self.errors[-1]).__name__}: {self.errors[-1]}")
 
     def running_tools(self) -> list[RunningTool]:
         return [tool for runner in list(self._runners.values()) for tool in runner.running_tools()]
@@ -364,7 +366,7 @@ class Worker:
             traces=self._traces,
             history_limit=self.config.history_limit,
             children=self.guard,
-            secrets=self._secrets,
+            secrets=self.secrets,
             tool_servers=self.tool_servers,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
@@ -398,7 +400,8 @@ class Worker:
             if isinstance(error, UnknownRecord):
                 event = Release(by=by, delay_ms=UNREADABLE_MS)
             elif error is not None and not isinstance(error, StoreError):
-                event = LeaseExpired(worker=self.name, why=f"{type(error).__name__}: {error}")
+                why = self.secrets.taken_out(f"{type(error).__name__}: {error}")
+                event = LeaseExpired(worker=self.name, why=why)
             await self.store.commit(snapshot, (event,), new_id("commit"))
 
     async def _let_strays_go(self) -> None:
