@@ -204,3 +204,15 @@ async def test_what_a_client_asks_of_the_model_cannot_break_the_search_of_all_ch
     with pytest.raises(InvalidInput, match="NUL"):
         await store.create_chat(replace(new_chat(None), message=replace(user("hello"), sampling=sampling)))
     assert [line.id for line in await store.list_chats(ChatFilter(search="findable"))] == ["c1"]
+
+
+async def test_a_message_that_holds_what_no_store_can_read_is_passed_over_by_the_search(store: Store) -> None:
+    """However it came there: one such chat must not take the search from all others."""
+    await store.create_chat(new_chat("findable", id="c1"))
+    hand = Hand(store)
+    await hand.take("c1")
+    await hand.respond(call("k1"))
+    spawn = replace(new_chat(None, id="c2"), message=user("odd \x00 words"))
+    await hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="spawned", spawn=spawn))
+    assert [line.id for line in await store.list_chats(ChatFilter(search="findable"))] == ["c1"]
+    assert [line.id for line in await store.list_chats(ChatFilter(search="odd"))] == ["c2"]

@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError, RefusedError
 from holdfast.models.base import CallArguments, CallEnded, CallStarted, Finished, Request, StreamPart, TextDelta
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.base import ChatFilter, StoreOptions
 from holdfast.tools.agents import agent_tools
 from holdfast.tools.base import tool
 from holdfast.worker.agents import Agent
@@ -341,3 +341,17 @@ async def test_an_approval_of_a_child_shows_on_the_root_chat_and_is_answered_the
 def test_a_name_has_to_be_given() -> None:
     with pytest.raises(ConfigError, match="at least one agent"):
         agent_tools([])
+
+
+async def test_what_no_store_can_read_in_a_models_words_to_an_agent_harms_nobody(store_url: str) -> None:
+    """A NUL, which JSON can say and PostgreSQL cannot look for: in a task, and in the name of whom to wait for."""
+    spawn = Call(name="spawn_agent", arguments={"agent": "child", "task": "look \x00 here"})
+    wait = Call(name="wait_agent", arguments={"agent_id": "chat\x00"})
+    app = app_of(store_url, ScriptedModel([spawn, wait], "Done."), ScriptedModel("Looked."))
+    async with app.worker(poll_s=0.1):
+        parent = await app.create("parent", "findable")
+        assert await rested(parent) is State.IDLE
+        assert (await parent.text(), len(await app.chats())) == ("Done.", 2)
+        assert [line.id for line in await app.chats(ChatFilter(search="findable"))] == [parent.id]
+        (child,) = await app.chats(ChatFilter(search="look"))
+        assert (await app.chat(child.id).messages())[0].text == "look \N{REPLACEMENT CHARACTER} here"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.codec import storable
 from holdfast.core.records import External, Message, NewChat, Role, Text
 from holdfast.errors import ConfigError
 from holdfast.ids import new_id
@@ -30,7 +31,7 @@ def _spawn_tool(agents: tuple[str, ...]) -> Tool:
     spawn_agent.__annotations__["agent"] = Literal[agents]
 
     def delegate(arguments: dict[str, Any], context: ToolContext, now: int) -> Spawned:
-        task = Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=arguments["task"]),), created_at=now)
+        task = Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=storable(arguments["task"])),), created_at=now)
         child = NewChat(id=new_id("chat"), agent=arguments["agent"], owner=context.owner, message=task)
         return Spawned(content=msgspec.json.encode({"agent_id": child.id}).decode(), spawn=child)
 
@@ -46,7 +47,7 @@ def _wait_tool(expires_s: float | None) -> Tool:
 
     def delegate(arguments: dict[str, Any], context: ToolContext, now: int) -> Delegation:
         expires_at = None if expires_s is None else now + int(expires_s * 1000)
-        return Delegation(external=External.CHILD, child_id=arguments["agent_id"], expires_at=expires_at)
+        return Delegation(external=External.CHILD, child_id=storable(arguments["agent_id"]), expires_at=expires_at)
 
     text = "Wait for an agent that you spawned, and return its answer. Several can be waited for at once."
     return outside(wait_agent, text, delegate)

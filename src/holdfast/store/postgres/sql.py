@@ -145,6 +145,8 @@ SELECT (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND state IN ('run
        (SELECT count(*) FROM chats WHERE root_id = %(root)s AND state IN ('running', 'stopping', 'waiting'))
 """
 
+# A NUL that a message holds as an escape cannot be read as JSON here: such a message is looked through as it stands,
+# so that one of them does not take the search from all chats.
 LIST_CHATS = """
 SELECT id, agent, owner, title, state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
@@ -155,7 +157,8 @@ WHERE (%(owner)s::text IS NULL OR owner = %(owner)s) AND (%(agent)s::text IS NUL
       AND (%(before)s::text IS NULL OR id < %(before)s)
       AND (%(pattern)s::text IS NULL OR title ILIKE %(pattern)s
            OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
-                      AND body::json #>> '{message,parts,0,text}' ILIKE %(pattern)s))
+                      AND CASE WHEN strpos(body, '\\u0000') > 0 THEN body
+                               ELSE body::json #>> '{message,parts,0,text}' END ILIKE %(pattern)s))
       AND (%(metadata)s::text IS NULL OR NOT EXISTS (
           SELECT 1 FROM json_each_text(%(metadata)s::json) AS want
           WHERE (chats.metadata::json ->> want.key) IS DISTINCT FROM want.value))
