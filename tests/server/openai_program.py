@@ -14,6 +14,7 @@ from holdfast.models.failures import provider_error
 from holdfast.models.scripted import Call, Fail, Say, ScriptedModel, Stall
 from holdfast.server.serving import serve
 from holdfast.tools.base import tool
+from holdfast.tools.outside import ask_user
 
 STORY = " ".join(f"word{number}" for number in range(120))
 ONCE = RetryPolicy(attempts_max=1)
@@ -58,12 +59,14 @@ async def lookup(word: str) -> str:
 
 def agents() -> list[Agent]:
     calls = [Call(name="weather", arguments={"city": city}) for city in ("Bern", "Basel")]
+    ask = Call(name="ask_user", arguments={"question": "Where?"})
     look_up = Call(name="lookup", arguments={"word": "kelp"})
     return [
         Agent("echo", ScriptedModel(after="echo"), instructions="Be brief."),
         Agent("candid", Candid(), instructions="Be candid.", tools=[lookup]),
         Agent("story", ScriptedModel(Say(text=STORY, pace_s=0.03), per="turn")),
         Agent("caller", ScriptedModel(["Let me see. ", *calls], "It rains in both.", per="turn")),
+        Agent("curious", ScriptedModel([ask, calls[0]], "Thanks.", per="turn"), tools=[ask_user()]),
         Agent("worker", ScriptedModel(["First. ", look_up], "Second.", per="turn"), tools=[lookup]),
         Agent("limited", ScriptedModel([Fail(status=429, message="slow down")]), retry=ONCE),
         Agent("broken", ScriptedModel([Fail(status=500, message="on fire")]), retry=ONCE),

@@ -320,6 +320,21 @@ def test_results_that_are_missing_or_differ_are_refused(client: OpenAI) -> None:
         client.responses.create(model="caller", previous_response_id=first.id, input=outputs)
 
 
+def test_a_message_beside_the_answer_to_a_question_is_not_taken_for_the_answer(client: OpenAI) -> None:
+    first = client.responses.create(model="curious", input="go", tools=TOOLS)
+    asked, called = [item for item in first.output if item.type == "function_call"]
+    given: Any = [
+        {"type": "function_call_output", "call_id": asked.call_id, "output": "In Bern."},
+        {"type": "function_call_output", "call_id": called.call_id, "output": "rain in Bern"},
+        {"role": "user", "content": "And hurry."},
+    ]
+    second = client.responses.create(model="curious", previous_response_id=first.id, input=given)
+    assert second.status == "completed"
+    said = client.responses.input_items.list(second.id, order="asc", limit=100)
+    assert [item.output for item in said.data if item.type == "function_call_output"] == ["In Bern.", "rain in Bern"]
+    assert said.data[-1].to_dict()["content"] == [{"type": "input_text", "text": "And hurry."}]
+
+
 def test_a_message_beside_results_joins_the_turn(client: OpenAI) -> None:
     first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
     given = [*outputs_for(first), {"role": "user", "content": "And hurry."}]

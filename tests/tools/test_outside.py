@@ -157,3 +157,15 @@ def test_a_client_tool_needs_a_name_and_a_schema_that_is_json() -> None:
         client_tool("")
     with pytest.raises(ConfigError, match="its schema is no JSON"):
         client_tool("x", schema={"type": object()})
+
+
+async def test_a_question_that_no_store_can_hold_is_asked_all_the_same(store_url: str) -> None:
+    model = ScriptedModel([Call(name="ask_user", arguments={"question": "Where\x00?"})], "Thanks.")
+    app = App(store_url, agents=[Agent("a", model, tools=[ask_user()])])
+    async with app.worker():
+        chat = await app.create("a", "go")
+        assert await chat.wait(30.0) is State.WAITING
+        (asked,) = await chat.open_calls()
+        assert asked.question == "Where\N{REPLACEMENT CHARACTER}?"
+        await chat.send("In Bern.")
+        assert await chat.text() == "Thanks."

@@ -31,7 +31,9 @@ def _spawn_tool(agents: tuple[str, ...]) -> Tool:
     spawn_agent.__annotations__["agent"] = Literal[agents]
 
     def delegate(arguments: dict[str, Any], context: ToolContext, now: int) -> Spawned:
-        task = Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=storable(arguments["task"])),), created_at=now)
+        task = Message(
+            id=new_id("msg"), role=Role.USER, parts=(Text(text=storable(arguments["task"])),), created_at=now
+        )
         child = NewChat(id=new_id("chat"), agent=arguments["agent"], owner=context.owner, message=task)
         return Spawned(content=msgspec.json.encode({"agent_id": child.id}).decode(), spawn=child)
 

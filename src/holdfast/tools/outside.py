@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.codec import storable
 from holdfast.core.records import ClientTool, External, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.base import Delegation, Tool, signature_of
@@ -26,7 +27,9 @@ def ask_user(*, expires_s: float | None = None) -> Tool:
     def ask_user(question: str) -> None: ...
 
     def delegate(arguments: dict[str, Any], context: ToolContext, now: int) -> Delegation:
-        return Delegation(external=External.QUESTION, question=arguments["question"], expires_at=_in(expires_s, now))
+        return Delegation(
+            external=External.QUESTION, question=storable(arguments["question"]), expires_at=_in(expires_s, now)
+        )
 
     text = "Ask the user a question and wait for the answer. Use it when you cannot go on without them."
     return outside(ask_user, text, delegate)

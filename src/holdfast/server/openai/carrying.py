@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from holdfast.app import App, Chat
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded, TurnResumed
-from holdfast.core.records import CallState, Message, Role, Text, ToolResult
+from holdfast.core.records import CallState, External, Message, Role, Text, ToolResult
 from holdfast.errors import InvalidInput, NotFound, RefusedError
 from holdfast.server.openai.conversations import Conversation
 from holdfast.server.openai.places import Place, parse_call_id
-from holdfast.server.openai.telling import CLIENTS, Telling
+from holdfast.server.openai.telling import Telling
 from holdfast.store.base import HistoryRow, Key
 from holdfast.store.cursor import Cursor
 
@@ -49,22 +49,28 @@ async def carry_on(
         return None
     if snapshot.chat.agent != agent:
         return None
-    waiting = [
-        call.id for call in snapshot.open_calls if call.state is CallState.EXTERNAL and call.external in CLIENTS
-    ]
+    open_calls = [call for call in snapshot.open_calls if call.state is CallState.EXTERNAL]
+    # Questions first: an open one would take the message beside the results for its answer.
+    questions = [call.id for call in open_calls if call.external is External.QUESTION]
+    waiting = questions + [call.id for call in open_calls if call.external is External.CLIENT]
     given = {call_id: result.content for call_id, (_, result) in calls.items()}
     if missing := [call_id for call_id in waiting if call_id not in given]:
         raise InvalidInput("input", f"No tool output found for function call {missing[0]}-{chat_id}.")
     answered = [call_id for call_id in given if call_id not in waiting]
     if await _recorded(app, chat_id, {call_id: given[call_id] for call_id in answered}) is None:
         return None
+    await _submit(chat, questions, given)
     if steering is not None and waiting:
         await chat.send(steering, "steer", key=_part_of(key, "message"))
-    for call_id in waiting:
-        with suppress(RefusedError):  # somebody was faster; whether with the same result is seen below
-            await chat.submit(call_id, given[call_id])
+    await _submit(chat, waiting[len(questions) :], given)
     last = await _recorded(app, chat_id, given)
     return Place(chat_id=chat_id, start=await _resumed(app, chat_id, last)) if last is not None else None
+
+
+async def _submit(chat: Chat, call_ids: Sequence[str], given: dict[str, str]) -> None:
+    for call_id in call_ids:
+        with suppress(RefusedError):  # somebody was faster; whether with the same result is seen by who asked
+            await chat.submit(call_id, given[call_id])
 
 
 async def _recorded(app: App, chat_id: str, given: dict[str, str]) -> int | None:
