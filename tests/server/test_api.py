@@ -77,8 +77,10 @@ async def test_a_message_is_sent_queued_promoted_withdrawn_and_edited(client: ht
         assert answer.json()["state"] == "running"
     queue = (await client.get(f"/api/chats/{chat_id}/queue")).json()["queue"]
     assert [line["message"]["parts"][0]["text"] for line in queue] == ["one", "two", "three"]
-    withdrawn = (await client.delete(f"/api/chats/{chat_id}/queue/{queue[0]['id']}")).json()
+    place, key = f"/api/chats/{chat_id}/queue/{queue[0]['id']}", {"Idempotency-Key": f"withdraw {chat_id}"}
+    withdrawn = (await client.delete(place, headers=key)).json()
     assert withdrawn["dropped"][0]["id"] == queue[0]["id"]
+    assert (await client.delete(place, headers=key)).json() == withdrawn, "asked again, it was taken back"
     await client.post(f"/api/chats/{chat_id}/queue/{queue[2]['id']}/promote")
     stopped = (await client.post(f"/api/chats/{chat_id}/stop", json={"clear_queue": True})).json()
     assert {message["id"] for message in stopped["dropped"]} <= {queue[1]["id"], queue[2]["id"]}

@@ -203,8 +203,9 @@ async def promote_message(chat: ChatOf, message_id: MessageId, key: KeyOf) -> Re
 
 
 @router.delete("/chats/{chat_id}/queue/{message_id}", response_model=views.AnswerShown)
-async def withdraw_message(chat: ChatOf, message_id: MessageId) -> Response:
-    return _answered(await chat.withdraw(message_id))
+async def withdraw_message(chat: ChatOf, message_id: MessageId, key: KeyOf) -> Response:
+    """Take it back: `dropped` holds it. With a key, who asks again learns that it was taken back, not delivered."""
+    return _answered(await chat.withdraw(message_id, key=key))
 
 
 # --- the turn -----------------------------------------------------------------------------------------
