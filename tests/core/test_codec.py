@@ -35,6 +35,7 @@ RAW = st.recursive(
 
 st.register_type_strategy(Raw, RAW)
 st.register_type_strategy(str, TEXT)
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))  # JSON has no others
 
 
 def any_of(kind: Any) -> st.SearchStrategy[Any]:

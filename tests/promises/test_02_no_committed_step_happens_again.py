@@ -16,6 +16,7 @@ from holdfast import Agent
 from holdfast.testing import Call, Fail, Hold, Say, ScriptedModel
 from tests.promises.program import Log, booking_agent
 from tests.promises.surface import QUICK, WAIT_S, app_of, judge, told_of, tool_texts, weather
+from tests.support.freezing import freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
 from tests.support.waiting import until
@@ -67,7 +68,7 @@ async def test_a_worker_that_slept_through_its_lease_does_nothing_that_its_succe
             await until(lambda: "slow" in lines(sleeper_log), WAIT_S)
             while "quick" not in tool_texts(await chat.messages()):
                 await told_of(chat, "message")
-            os.kill(program.pid, signal.SIGSTOP)
+            freeze(program.pid, store_url)
             async with app.worker(poll_s=0.1):
                 while "slow" not in lines(successor_log):
                     await app.store.sweep()

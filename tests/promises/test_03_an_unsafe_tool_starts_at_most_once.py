@@ -19,6 +19,7 @@ from holdfast.testing import Call, ScriptedModel
 from tests.promises.counted import TOOLS, counting_agent
 from tests.promises.program import Log
 from tests.promises.surface import WAIT_S, app_of, journal, judge, told_of, tool_texts
+from tests.support.freezing import freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
 from tests.support.waiting import eventually, until
@@ -146,7 +147,7 @@ async def test_a_worker_that_slept_through_its_lease_and_its_successor_start_it_
             await until(lambda: "enter unsafe " in path.read_text() if path.exists() else False, WAIT_S)
             while len(tool_texts(await chat.messages())) < len(TOOLS) - 1:
                 await told_of(chat, "message")
-            os.kill(sleeper.pid, signal.SIGSTOP)
+            freeze(sleeper.pid, store_url)
             async with app.worker(poll_s=0.1):
                 while await chat.state() != "idle":
                     await app.store.sweep()

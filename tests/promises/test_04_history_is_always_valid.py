@@ -18,6 +18,7 @@ from holdfast import Agent, App, Ask, Budget, Chat, Hook, Veto, tool
 from holdfast.testing import Call, Cut, Fail, Hold, Say, Script, ScriptedModel, Stall, Think, Together
 from tests.promises.program import Log, booking_agent
 from tests.promises.surface import QUICK, WAIT_S, app_of, judge, streamed, told_of, tool_texts, weather
+from tests.support.freezing import freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
 from tests.support.waiting import until
@@ -271,7 +272,7 @@ async def test_a_stop_before_a_crash_leaves_what_was_streamed_as_a_valid_message
         chat = await app.create("talking", "Begin.")
         with Program("tests.promises.program", store_url, str(tmp_path / "log"), "never") as program:
             await streamed(chat)
-            os.kill(program.pid, signal.SIGSTOP)
+            freeze(program.pid, store_url)
             await chat.stop()
         async with app.worker(poll_s=0.1):
             await at_rest(chat)

@@ -15,6 +15,7 @@ import pytest
 from holdfast import Agent, App, Chat
 from holdfast.testing import Call, Fail, Hold, Say, ScriptedModel, Stall
 from tests.promises.surface import PATIENT, WAIT_S, Stubborn, app_of, journal, judge, streamed, told_of, tool_texts
+from tests.support.freezing import freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
 
@@ -250,7 +251,7 @@ async def test_a_stop_before_a_crash_wins_after_it_and_keeps_what_was_streamed(
         chat = await app.create("talking", "go")
         with Program("tests.promises.program", store_url, str(tmp_path / "log"), "never") as program:
             assert await streamed(chat) == "Half an "
-            os.kill(program.pid, signal.SIGSTOP)  # it is not to notice the stop before it dies
+            freeze(program.pid, store_url)  # it is not to notice the stop before it dies
             await chat.stop()
             os.kill(program.pid, signal.SIGKILL)
         async with app.worker(poll_s=0.1):

@@ -16,6 +16,7 @@ from holdfast.store.base import Key
 from holdfast.testing import Call, ScriptedModel
 from tests.promises.program import Log, booking_agent
 from tests.promises.surface import WAIT_S, app_of, journal, tool_texts
+from tests.support.freezing import freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
 from tests.support.waiting import until
@@ -28,7 +29,7 @@ async def test_a_worker_that_slept_past_its_lease_writes_nothing_on_waking(store
         chat = await app.create("booking", "Book it.")
         with Program("tests.promises.program", store_url, str(log), "hold", "1500") as sleeper:
             await until(lambda: log.exists() and "slow" in log.read_text(), WAIT_S)
-            os.kill(sleeper.pid, signal.SIGSTOP)
+            freeze(sleeper.pid, store_url)
             async with app.worker(poll_s=0.1):
                 while await chat.state() != "idle":
                     await app.store.sweep()

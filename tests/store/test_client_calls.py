@@ -11,7 +11,7 @@ from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_message
 from holdfast.core.limits import Limits
-from holdfast.core.records import File, Message, NewChat, Role, State, Text
+from holdfast.core.records import File, Message, NewChat, Role, Sampling, State, Text
 from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Key, Store, StoreOptions
@@ -330,3 +330,12 @@ async def test_an_archived_chat_comes_back_with_the_next_message(store: Store) -
     assert (await store.list_chats())[0].archived
     await store.submit("c1", ev.Send(message=user()))
     assert not (await store.read_chat("c1")).chat.archived
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+async def test_sampling_that_json_cannot_hold_is_refused_and_not_silently_dropped(
+    store: Store, number: float
+) -> None:
+    message = replace(user("hello"), sampling=Sampling(temperature=number))
+    with pytest.raises(InvalidInput, match="sampling"):
+        await store.create_chat(replace(new_chat(None, id="c1"), message=message))

@@ -7,6 +7,7 @@ a key or a commit id may simply be called again: it is answered as done if it wa
 
 import hashlib
 import logging
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -657,6 +658,9 @@ class Store(ABC):
         if message.sampling is not None:
             for text in (*message.sampling.stop, message.sampling.reasoning_effort or ""):
                 check_text("sampling", text, bytes_max=512)
+            for number in (message.sampling.temperature, message.sampling.top_p):
+                if number is not None and not math.isfinite(number):
+                    raise InvalidInput("sampling", f"{number} is no number that a provider takes")
         if not message.id or not message.parts:
             raise InvalidInput("message", "needs an id and at least one part")
         size = sum(map(len, message.sampling.stop)) if message.sampling is not None else 0
