@@ -35,6 +35,9 @@ class Reader:
     def interrupted(self) -> None:
         self._screen.status(STOPPING)
 
+    def trouble(self, text: str) -> None:
+        self._screen.note(safe(text))
+
     def _delta(self, delta: jn.Delta) -> None:
         if delta.part == "text":
             self._screen.text(delta.text)

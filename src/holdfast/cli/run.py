@@ -94,7 +94,7 @@ async def working(app: App) -> AsyncIterator[None]:
         raise
     finally:
         leaving = asyncio.ensure_future(running.__aexit__())
-        while not (await asyncio.wait((leaving,), timeout=SAY_S))[0]:
+        if not (await asyncio.wait((leaving,), timeout=SAY_S))[0]:
             print(f"holdfast: hands over {worker.waiting_for()}; Ctrl-C leaves at once", file=sys.stderr)
         await leaving
 
@@ -176,6 +176,9 @@ class JsonLines:
 
     def interrupted(self) -> None:
         pass
+
+    def trouble(self, text: str) -> None:
+        print(f"holdfast: {text}", file=sys.stderr)
 
 
 def write_line(line: bytes) -> None:

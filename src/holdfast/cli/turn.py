@@ -1,6 +1,7 @@
 """Following a chat until there is nothing more to see: to the end of its turn, or until a person must act."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Protocol
@@ -8,11 +9,13 @@ from typing import Protocol
 from holdfast.app import App, Chat
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, TurnResumed, TurnWaiting
 from holdfast.core.records import Snapshot, State
-from holdfast.errors import RefusedError
+from holdfast.errors import RefusedError, StoreUnavailable
 from holdfast.store.base import Item, OpenCall, Page
 from holdfast.store.cursor import Cursor
 
 LOOK_S = 5.0
+AWAY_S = 300.0  # a store that stays away longer is not waited for
+RETRY_S = 1.0
 
 
 class Exit(IntEnum):
@@ -29,6 +32,9 @@ class Viewer(Protocol):
 
     def interrupted(self) -> None:
         """Ctrl-C was pressed for the first time."""
+
+    def trouble(self, text: str) -> None:
+        """Something holds it up; nothing is lost."""
 
 
 Ask = Callable[[OpenCall], Awaitable[bool]]  # True: it was answered; False: nobody will
@@ -49,14 +55,29 @@ class Turn:
         self._ask = ask
         self._declined: set[str] = set()  # calls that the person here does not answer
         self.cursor: str | None = None
+        self._away_since: float | None = None
 
     async def follow(self) -> Exit:
-        """Until the chat rests, or waits for somebody who is not here."""
+        """Until the chat rests, or waits for somebody who is not here. A store that is away is waited for."""
+        while True:
+            try:
+                return await self._follow()
+            except StoreUnavailable as error:
+                now = time.monotonic()
+                if self._away_since is None:
+                    self._away_since = now
+                    self._viewer.trouble(f"{error}; waiting for it")
+                if now - self._away_since > AWAY_S:
+                    raise
+                await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> Exit:
         look = True  # a chat that waits already will tell us nothing more
         while True:
             page = await self._next(0.0 if look else LOOK_S)
             entries = [self._viewer.take(item) for item in page.items]
             self.cursor = page.cursor
+            self._away_since = None
             if page.at_rest:
                 return outcome(await self.chat.snapshot())
             idle = not page.items
