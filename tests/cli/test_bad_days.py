@@ -1,9 +1,13 @@
-"""What a person meets at the terminal when something else is wrong: the database, the key, the other end of a pipe."""
+"""What a person meets at the terminal when something else is wrong: the database, a key, the end of a pipe."""
 
+import asyncio
+import json
+import signal
 from collections.abc import Iterator
 
 import pytest
 
+from holdfast import Agent, App
 from tests.cli.conftest import APP, Desk
 from tests.support.postgres import PostgresServer
 
@@ -32,3 +36,49 @@ def test_a_database_that_goes_away_in_mid_turn_is_waited_for(desk: Desk, own_ser
         asked.kill()
         asked.wait()
     assert (asked.returncode, out) == (0, "You said: hello\n"), err
+
+
+KEYED = """
+from holdfast import Agent, App
+app = App(agents=[Agent("keyed", "openai:gpt-5"), Agent("echo", "scripted")])
+"""
+
+
+async def left_behind(desk: Desk) -> str:
+    """A chat that is due, of an agent whose key is not set here."""
+    (desk.folder / "keyed.py").write_text(KEYED)
+    (desk.folder / ".holdfast").mkdir()
+    async with App(f"sqlite:///{desk.folder}/.holdfast/holdfast.db", agents=[Agent("keyed", "openai:gpt-5")]) as app:
+        return (await app.create("keyed", "hello")).id
+
+
+@pytest.mark.parametrize(
+    ("model", "says"), [("openai:gpt-5", "set the environment variable OPENAI_API_KEY"), ("opnai:x", "did you mean")]
+)
+def test_a_model_that_cannot_be_used_is_said_before_a_chat_is_made(desk: Desk, model: str, says: str) -> None:
+    done = desk.run("run", "hello", "--model", model)
+    assert (done.code, done.out) == (1, "")
+    assert says in done.err
+    assert len(done.err.splitlines()) == 1
+    assert desk.run("chats", "list", "--json").out == ""
+
+
+def test_a_chat_whose_key_is_not_set_here_is_left_to_workers_that_have_it(desk: Desk) -> None:
+    chat_id = asyncio.run(left_behind(desk))
+    assert desk.run("run", "hello", "--app", "keyed:app", "--agent", "echo").code == 0
+    states = [json.loads(line) for line in desk.run("chats", "list", "--json").out.splitlines()]
+    assert {chat["id"]: chat["state"] for chat in states}[chat_id] == "running"
+
+
+def test_a_worker_without_the_key_says_so_in_one_line(desk: Desk) -> None:
+    asyncio.run(left_behind(desk))
+    worker = desk.start("worker", "keyed:app")
+    assert worker.stderr is not None
+    said = []
+    while not said or "runner_failed" not in said[-1]:
+        said.append(worker.stderr.readline())
+        assert said[-1], said
+    worker.send_signal(signal.SIGTERM)
+    _, rest = worker.communicate(timeout=60)
+    assert "OPENAI_API_KEY" in said[-1]
+    assert "Traceback" not in "".join(said) + rest

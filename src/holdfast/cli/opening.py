@@ -120,14 +120,26 @@ def know_agent(app: App, name: str) -> str:
     """An agent of the app; or `NAME@MODEL`, which is that agent with another model.
 
     It has a name of its own because other workers on this database drive the chats of the agents they know, with the
-    models that these have there.
+    models that these have there. Raises ConfigError if its model cannot be used here.
     """
     if name not in app.agents:
         base, at, model = name.partition("@")
         if not at or base not in app.agents:
             raise UsageError(f"there is no agent {name!r}; this app has: {', '.join(sorted(app.agents)) or 'none'}")
         app.agents[name] = _with_model(app.agents[base], name, model)
+    if isinstance(model := app.agents[name].model, str):
+        app.models.get(model)  # raises what is wrong with it, before anything is asked of it
     return name
+
+
+def leave_to_others(app: App) -> None:
+    """Agents whose models cannot be used here, for want of a key: a worker that had them would fail their chats."""
+    for name, agent in list(app.agents.items()):
+        if isinstance(agent.model, str):
+            try:
+                app.models.get(agent.model)
+            except ConfigError:
+                del app.agents[name]
 
 
 def _with_model(agent: Agent, name: str, model: str) -> Agent:

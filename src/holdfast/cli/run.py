@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.app import App, Chat
 from holdfast.cli.interrupts import interrupts, leave_now
-from holdfast.cli.opening import UsageError, know_agent, open_app, pick_agent
+from holdfast.cli.opening import UsageError, know_agent, leave_to_others, open_app, pick_agent
 from holdfast.cli.reading import Reader, as_json, what_is
 from holdfast.cli.screen import PlainScreen
 from holdfast.cli.turn import Ask, Exit, Turn, Viewer, cursor_now, ticking
@@ -85,6 +85,7 @@ class Stopper:
 @asynccontextmanager
 async def working(app: App) -> AsyncIterator[None]:
     """A worker of our own, which says what it waits for if its end takes long: it may have taken other chats too."""
+    leave_to_others(app)
     running = app.worker()
     worker = await running.__aenter__()
     try:

@@ -88,7 +88,8 @@ class LeaseKeeper:
                 line.retire(self._worker.worker)
         except HoldfastError as error:
             self._error = error
-            log.error("lease", extra={"action": "lease_failed", "worker": self._worker.worker}, exc_info=error)
+            extra = {"action": "lease_failed", "worker": self._worker.worker, "error": str(error)}
+            log.error("the lease could not be taken or kept", extra=extra)
         finally:
             line.close()
             if self._registered.is_set() and not self._stopping.is_set():

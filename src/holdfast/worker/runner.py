@@ -28,7 +28,7 @@ from holdfast.core.decide import (
     next_action,
 )
 from holdfast.core.records import Cause, Failure, Snapshot, State
-from holdfast.errors import HoldfastError, OwnershipLost, StoreError, UnknownRecord
+from holdfast.errors import ConfigError, HoldfastError, OwnershipLost, StoreError, UnknownRecord
 from holdfast.stops import Stop
 from holdfast.store.bell import control_topic
 from holdfast.worker.agents import Agent
@@ -220,7 +220,9 @@ class Runner:
         """Nobody foresaw this. The chat fails and says why; if it stayed ours, nobody would ever drive it again."""
         await self._calling.end()
         code = error.code if isinstance(error, HoldfastError) else "internal"
-        failure = Failure(code=code, message=storable(f"{type(error).__name__}: {error}"))
+        # What is for a person to mend, such as a key that is not set, needs no name of ours before it.
+        message = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        failure = Failure(code=code, message=storable(message))
         with contextlib.suppress(Moved):
             await self._grip.commit(ev.Fail(by=self._grip.by, error=failure))
 

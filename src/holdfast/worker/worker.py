@@ -20,7 +20,15 @@ from holdfast.config import Config
 from holdfast.core.codec import encode
 from holdfast.core.events import Event, LeaseExpired, Release, Writer
 from holdfast.core.records import Cause, Snapshot, State
-from holdfast.errors import CallerError, HoldfastError, LeaseLost, OwnershipLost, StoreError, UnknownRecord
+from holdfast.errors import (
+    CallerError,
+    ConfigError,
+    HoldfastError,
+    LeaseLost,
+    OwnershipLost,
+    StoreError,
+    UnknownRecord,
+)
 from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
@@ -382,7 +390,10 @@ class Worker:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.errors.append(error)
             self.runner_errors += 1
-            log.error("a runner failed", extra={"action": "runner_failed", "chat": chat_id}, exc_info=error)
+            # A key that is not set is for whoever runs this to mend: where in our code it was missed helps nobody.
+            trace = None if isinstance(error, ConfigError) else error
+            extra = {"action": "runner_failed", "chat": chat_id, "error": str(error)}
+            log.error("a runner failed", extra=extra, exc_info=trace)
         if runner.holds:
             error = None if task.cancelled() else task.exception()
             self.strays.append((chat_id, runner.snapshot.chat.fence, error))
