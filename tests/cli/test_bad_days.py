@@ -3,7 +3,9 @@
 import asyncio
 import json
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +84,35 @@ def test_a_worker_without_the_key_says_so_in_one_line(desk: Desk) -> None:
     _, rest = worker.communicate(timeout=60)
     assert "OPENAI_API_KEY" in said[-1]
     assert "Traceback" not in "".join(said) + rest
+
+
+@pytest.mark.parametrize(("closed", "code"), [(0, 2), (1, 0), (2, 0)])
+def test_a_standard_stream_that_was_closed_is_an_empty_one(desk: Desk, closed: int, code: int) -> None:
+    question = ["hello"] if closed else []
+    command = desk.command("run", *question, "--app", APP, "--agent", "echo")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}>&-', "sh", *command],
+        cwd=desk.folder, env=desk.environ, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ("You said: hello\n" if closed == 2 else "")
+    assert done.stderr == ("" if closed else "holdfast: the question is empty\n")
+
+
+def test_what_the_locale_cannot_show_is_escaped(desk: Desk) -> None:
+    desk.environ |= {"PYTHONIOENCODING": "ascii"}
+    done = desk.run("run", "kelp \N{SQUID}", "--app", APP, "--agent", "echo")
+    assert (done.code, done.out) == (0, "You said: kelp \\U0001f991\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", [("run", "hello", "--app", APP, "--agent", "echo"), ("config", "show")])
+def test_an_output_without_room_is_said_in_one_line(desk: Desk, command: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        asked = desk.start(*command, stdout=full)
+        _, err = asked.communicate(timeout=60)
+    assert (asked.returncode, err) == (1, "holdfast: the output cannot be written: No space left on device\n")
+
+
+def test_it_goes_by_its_name_however_it_was_started(desk: Desk) -> None:
+    assert desk.run("--help").out.startswith("Usage: holdfast ")

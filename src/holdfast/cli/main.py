@@ -1,5 +1,8 @@
 """The commands, with their arguments and their help. What they do is elsewhere, and loaded when it is done."""
 
+import errno
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated as A
@@ -198,12 +201,36 @@ def version() -> None:
     _version(True)
 
 
+def have_streams() -> None:
+    """Who starts us may have closed a standard stream: the next file we open would take its number, and its output.
+
+    And what a terminal cannot show is no reason to end: in an ASCII locale it is escaped.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  for good
+        elif number and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    have_streams()
     try:
-        cli(arguments)
+        cli(arguments, prog_name="holdfast")
     except HoldfastError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         sys.exit(2 if error.code == "usage" else 1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"holdfast: the output cannot be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would complain again when it flushes at exit
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
