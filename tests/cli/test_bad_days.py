@@ -4,13 +4,13 @@ import asyncio
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import Agent, App
-from tests.cli.conftest import APP, Desk
+from tests.cli.conftest import APP, Desk, Terminal
 from tests.support.postgres import PostgresServer
 
 
@@ -112,6 +112,16 @@ def test_an_output_without_room_is_said_in_one_line(desk: Desk, command: tuple[s
         asked = desk.start(*command, stdout=full)
         _, err = asked.communicate(timeout=60)
     assert (asked.returncode, err) == (1, "holdfast: the output cannot be written: No space left on device\n")
+
+
+def test_a_followed_chat_cannot_write_to_the_terminal_what_it_likes(
+    desk: Desk, terminal: Callable[..., Terminal]
+) -> None:
+    assert desk.run("run", "hello", "--app", APP, "--agent", "evil").code == 0
+    tail = terminal("chats", "tail", "last", "--app", APP)
+    tail.sees("after")
+    assert "\x1b]0;owned" not in tail.seen.getvalue()
+    assert "\x1b[2J" not in tail.seen.getvalue()
 
 
 def test_it_goes_by_its_name_however_it_was_started(desk: Desk) -> None:

@@ -62,11 +62,12 @@ def end_line(end: ToolEnd) -> str:
 
 
 class PlainScreen:
-    """The answer on standard output as it comes, verbatim; everything else on standard error, line by line."""
+    """The answer on standard output as it comes, to a pipe verbatim; everything else on standard error, by lines."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
+        self._verbatim = not self._out.isatty()
         self._streamed = ""
         self._status = ""
 
@@ -89,7 +90,7 @@ class PlainScreen:
         self._streamed = ""
 
     def _write(self, text: str) -> None:
-        self._out.write(text)
+        self._out.write(text if self._verbatim else safe(text))
         self._out.flush()
 
     def thinking(self) -> None:
