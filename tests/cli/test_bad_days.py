@@ -124,5 +124,13 @@ def test_a_followed_chat_cannot_write_to_the_terminal_what_it_likes(
     assert "\x1b[2J" not in tail.seen.getvalue()
 
 
+def test_a_token_that_is_none_is_found(desk: Desk) -> None:
+    desk.run("login")
+    (desk.folder / ".holdfast" / "token").write_text("")
+    done = desk.run("doctor")
+    assert done.code == 1
+    assert "token_unreadable: .holdfast/token holds no token" in done.out
+
+
 def test_it_goes_by_its_name_however_it_was_started(desk: Desk) -> None:
     assert desk.run("--help").out.startswith("Usage: holdfast ")

@@ -21,6 +21,7 @@ from holdfast.cli.words import ago, line
 from holdfast.core.records import Frozen, State
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.models.resolve import DEFAULTS, default_model
+from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store.base import ChatFilter
 
 PYTHON_MIN = (3, 11)
@@ -98,11 +99,18 @@ def _token(home: str) -> Finding:
         return Finding(what="token", code="ok", detail="none yet; the first start of the server makes it")
     except OSError as error:
         return Finding(what="token", code="token_unreadable", detail=f"{path}: {error.strerror}", wrong=True)
+    if found.st_uid != os.getuid():
+        return Finding(what="token", code="token_foreign", detail=f"{path} belongs to another user", wrong=True)
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        return Finding(what="token", code="token_unreadable", detail=f"{path}: {error.strerror}", wrong=True)
+    if len(token) < TOKEN_CHARS_MIN:
+        detail = f"{path} holds no token; delete it, and a new one is made"
+        return Finding(what="token", code="token_unreadable", detail=detail, wrong=True)
     if found.st_mode & 0o077:
         detail = f"others can read {path}: chmod 600 {path}"
         return Finding(what="token", code="token_exposed", detail=detail, wrong=True)
-    if found.st_uid != os.getuid():
-        return Finding(what="token", code="token_foreign", detail=f"{path} belongs to another user", wrong=True)
     return Finding(what="token", code="ok", detail=f"{path}, for you alone")
 
 

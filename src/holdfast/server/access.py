@@ -24,6 +24,7 @@ COOKIE = "holdfast_session"
 PUBLIC = frozenset({"/health"})
 LOGIN = "/login"
 HEAD_BYTES_MAX = 32 << 10
+TOKEN_CHARS_MIN = 16
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 SECURITY_HEADERS = {
@@ -49,7 +50,7 @@ def load_token(home: str | Path) -> tuple[str, bool]:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the token file {path} cannot be used: {error}") from error
-    if len(token) < 16:
+    if len(token) < TOKEN_CHARS_MIN:
         raise ConfigError(f"the token file {path} holds no token; delete it, and a new one is made")
     return token, made
 
