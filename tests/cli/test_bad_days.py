@@ -76,7 +76,7 @@ def test_a_worker_without_the_key_says_so_in_one_line(desk: Desk) -> None:
     asyncio.run(left_behind(desk))
     worker = desk.start("worker", "keyed:app")
     assert worker.stderr is not None
-    said = []
+    said: list[str] = []
     while not said or "runner_failed" not in said[-1]:
         said.append(worker.stderr.readline())
         assert said[-1], said

@@ -70,6 +70,11 @@ async def begin_to_hang(home: Path) -> None:
         await eventually(started, 30.0)
 
 
+def test_the_login_link_leads_to_the_port_that_the_server_was_given(desk: Desk) -> None:
+    with server(desk, APP) as (_, url):
+        assert desk.run("login").out.startswith(f"{url}/login?token=")
+
+
 def test_ctrl_c_twice_leaves_at_once(desk: Desk) -> None:
     with server(desk, APP) as (process, _):
         asyncio.run(begin_to_hang(desk.folder / ".holdfast"))

@@ -2,6 +2,8 @@
 
 import json as jsonlib
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,10 +14,11 @@ from holdfast.cli.opening import open_app
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
 from holdfast.cli.words import ago, line
-from holdfast.config import NAMES, explain_config, load_config
+from holdfast.config import NAMES, Config, explain_config, load_config
 from holdfast.core.records import Lease
 from holdfast.server.access import load_token
 from holdfast.server.http import http_app
+from holdfast.server.serving import ADDRESS
 from holdfast.store import hostlock
 
 _PASSWORD = re.compile(r"(://[^:/@?#]*:)[^/?#]*(@)")
@@ -91,5 +94,12 @@ def print_openapi(app_name: str | None) -> None:
 def print_login(app_name: str | None, home: str | None) -> None:
     config = open_app(app_name, home=home).config
     token, _ = load_token(config.home)
+    print(f"{_served_at(config)}/login?token={token}")
+
+
+def _served_at(config: Config) -> str:
+    """Where the server of this home listens, or would: its port may have been given to it alone."""
+    with suppress(OSError):
+        return (Path(config.home) / ADDRESS).read_text(encoding="utf-8").strip()
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-    print(f"http://{host}:{config.port}/login?token={token}")
+    return f"http://{host}:{config.port}"

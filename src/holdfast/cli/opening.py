@@ -127,8 +127,9 @@ def know_agent(app: App, name: str) -> str:
         if not at or base not in app.agents:
             raise UsageError(f"there is no agent {name!r}; this app has: {', '.join(sorted(app.agents)) or 'none'}")
         app.agents[name] = _with_model(app.agents[base], name, model)
-    if isinstance(model := app.agents[name].model, str):
-        app.models.get(model)  # raises what is wrong with it, before anything is asked of it
+    agent = app.agents[name]
+    if isinstance(agent.model, str):
+        app.models.get(agent.model)  # raises what is wrong with it, before anything is asked of it
     return name
 
 

@@ -6,12 +6,14 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from holdfast.app import App
+from holdfast.disk import write_path
 from holdfast.errors import ConfigError
 from holdfast.server.access import HEAD_BYTES_MAX, load_token
 from holdfast.server.bodies import BoundedProtocol
@@ -24,6 +26,7 @@ log = logging.getLogger("holdfast.http")
 
 CLOSE_S = 5.0  # for requests that are being answered when the server goes
 CONNECTIONS_MAX = 20_000
+ADDRESS = "address"  # in the home: where the server listens that was started last
 
 
 async def serve(app: App, *, worker: bool = True, say: Say = say_on_stderr) -> None:
@@ -32,6 +35,8 @@ async def serve(app: App, *, worker: bool = True, say: Say = say_on_stderr) -> N
     token, made = load_token(config.home)
     listener = listen(config.host, config.port)
     url = url_of(listener)
+    with contextlib.suppress(OSError):  # a convenience, for `holdfast login`
+        write_path(Path(config.home) / ADDRESS, f"{url}\n".encode())
     warn_of_strangers(config.host, say)
     async with app:
         service = Serving(app, http_app(app, token=token), listener, app.new_worker() if worker else None)
