@@ -134,3 +134,34 @@ def test_a_token_that_is_none_is_found(desk: Desk) -> None:
 
 def test_it_goes_by_its_name_however_it_was_started(desk: Desk) -> None:
     assert desk.run("--help").out.startswith("Usage: holdfast ")
+
+
+def test_a_question_that_no_store_takes_leaves_no_chat_behind(desk: Desk) -> None:
+    done = desk.run("run", "-", "--app", APP, "--agent", "echo", given="bi\0nary")
+    assert (done.code, done.err) == (1, "holdfast: the question: has a NUL character at position 2; remove it\n")
+    assert desk.run("chats", "list", "--json").out == ""
+
+
+def test_what_is_said_to_go_on_leads_to_the_same_app_and_says_what_is_asked(desk: Desk) -> None:
+    waits = desk.run("run", "pay", "--app", APP, "--agent", "pays")
+    assert "pay(amount=5)" in waits.err
+    assert f"approve or deny chat_{waits.err.split('chat_')[1].split()[0]} --app {APP}" in waits.err
+    assert f"holdfast run --app {APP} --chat chat_" in waits.err
+
+
+FAMILY = """
+from holdfast import Agent, App, agent_tools
+from holdfast.testing import Call, ScriptedModel
+spawns = ScriptedModel([Call(name="spawn_agent", arguments={"agent": "child", "task": "help"})], after="echo")
+app = App(agents=[Agent("boss", spawns, tools=agent_tools(["child"])), Agent("child", "scripted")])
+"""
+
+
+def test_the_last_chat_is_the_one_that_a_person_began(desk: Desk) -> None:
+    (desk.folder / "family.py").write_text(FAMILY)
+    desk.run("run", "go", "--app", "family:app", "--agent", "boss")
+    assert {json.loads(row)["agent"] for row in desk.run("chats", "list", "--json").out.splitlines()} == {
+        "boss",
+        "child",
+    }
+    assert desk.run("chats", "show", "last").out.split()[1] == "boss"

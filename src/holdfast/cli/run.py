@@ -1,6 +1,7 @@
 """`holdfast run`: one turn in the terminal, by a worker of its own; the exit code says how it ended."""
 
 import asyncio
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -13,12 +14,15 @@ from holdfast.cli.opening import UsageError, know_agent, leave_to_others, open_a
 from holdfast.cli.reading import Reader, as_json, what_is
 from holdfast.cli.screen import PlainScreen
 from holdfast.cli.turn import Ask, Exit, Turn, Viewer, cursor_now, ticking
+from holdfast.cli.words import arguments_of, line
+from holdfast.core.codec import check_text
 from holdfast.core.records import Message, Role, Text
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
 from holdfast.store.base import Item
 
 SAY_S = 2.0
+STDIN_CHARS_MAX = 64 << 20  # more than any message may have: an endless pipe must not fill the memory
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -29,6 +33,7 @@ class Question(msgspec.Struct, frozen=True):
     model: str | None = None
     chat: str | None = None
     json: bool = False
+    where: str = ""  # the options that lead to the same app and data, for hints
 
 
 def read_question(words: str | None) -> str:
@@ -37,11 +42,13 @@ def read_question(words: str | None) -> str:
         text = words
     elif words == "-" or not sys.stdin.isatty():
         try:
-            text = sys.stdin.read()
+            text = sys.stdin.read(STDIN_CHARS_MAX + 1)
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input is no text: {error}") from error
     else:
         raise UsageError('what is the question? holdfast run "hello", or holdfast run - to read standard input')
+    if len(text) > STDIN_CHARS_MAX:
+        raise UsageError(f"standard input holds more than {STDIN_CHARS_MAX:,} characters")
     if not text.strip():
         raise UsageError("the question is empty")
     return text
@@ -51,6 +58,8 @@ async def run(app_name: str | None, home: str | None, database: str | None, ques
     app = open_app(app_name, home=home, database=database)
     if question.chat is not None and (question.agent is not None or question.model is not None):
         raise UsageError("--chat goes on with a chat and its agent; leave --agent and --model out")
+    question = msgspec.structs.replace(question, where=_options(app_name, home, database))
+    check_text("the question", question.text, bytes_max=app.store.options.limits.message_bytes_max)
     async with app:
         chat = await _chat(app, question)
         message = Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=question.text),))
@@ -60,6 +69,14 @@ async def run(app_name: str | None, home: str | None, database: str | None, ques
                 after = cursor_now(await chat.snapshot())
                 await chat.send(message)
                 return await _show(app, chat, message, after, question, stopper)
+
+
+def _options(app_name: str | None, home: str | None, database: str | None) -> str:
+    """As they were given; a database's password is not repeated."""
+    given = {"--app": app_name, "--home": home, "--database": database and "…"}
+    return "".join(
+        f" {name} {shlex.quote(value) if value != '…' else value}" for name, value in given.items() if value
+    )
 
 
 class Stopper:
@@ -109,11 +126,13 @@ async def _chat(app: App, question: Question) -> Chat:
 
 
 async def find_chat(app: App, chat_id: str) -> Chat:
-    """`last` is the newest chat. Raises NotFound."""
+    """`last` is the newest chat that a person began, not one of its sub-agents. Raises NotFound."""
     if chat_id == "last":
         if not (lines := await app.chats(limit=1)):
             raise UsageError('there is no chat yet: holdfast run "hello" makes one')
         chat_id = lines[0].id
+        while (parent_id := (await app.chat(chat_id).snapshot()).chat.parent_id) is not None:
+            chat_id = parent_id
     chat = app.chat(chat_id)
     await chat.snapshot()
     return chat
@@ -206,10 +225,12 @@ async def _say_how_it_ended(chat: Chat, end: Exit, question: Question) -> None:
         return
     for open_call in asked:
         what = {"approval": "approve or deny", "question": "answer", "client": "answer"}[open_call.kind]
-        asks = f" asks: {open_call.question}" if open_call.question else ""
-        print(f"holdfast: {open_call.name}{asks}; holdfast chats {what} {open_call.chat_id}", file=sys.stderr)
+        call = f"{line(open_call.name, 60)}({arguments_of(open_call.arguments, 300)})"
+        asks = f" asks: {line(open_call.question, 300)}" if open_call.question else ""
+        then = f"holdfast chats {what} {open_call.chat_id}{question.where}"
+        print(f"holdfast: {call}{asks}; {then}", file=sys.stderr)
     if end is not Exit.DONE:
-        print(f'holdfast: to go on: holdfast run --chat {chat.id} "…"', file=sys.stderr)
+        print(f'holdfast: to go on: holdfast run{question.where} --chat {chat.id} "…"', file=sys.stderr)
 
 
 async def last_text(chat: Chat) -> str:
