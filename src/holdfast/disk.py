@@ -89,6 +89,13 @@ def create_path(path: Path, data: bytes, mode: int = 0o600) -> bool:
         os.close(folder)
 
 
+def make_home(home: Path) -> None:
+    """For this user alone, and nothing of it ever gets into somebody's repository. Raises OSError."""
+    if not home.is_dir():
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        create_path(home / ".gitignore", b"*\n", 0o600)
+
+
 def make_folder(folder: int, name: str) -> None:
     """Make the folder `name` in the open `folder`, for good. Raises FileExistsError if there is anything."""
     os.mkdir(name, dir_fd=folder)

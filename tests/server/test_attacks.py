@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import stat
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from holdfast import App
+from holdfast.server import http_app
 from holdfast.server.access import Access
 from holdfast.server.bodies import BodyMiddleware
 from tests.support.servers import ServerProcess, created, ended, server
@@ -250,3 +253,10 @@ async def test_the_token_file_is_its_owners_alone(live: ServerProcess, tmp_path:
     assert live.token in link
     home = Path(next(iter(live.process.args[4:5])))  # type: ignore[arg-type,index]
     assert (home / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_home_that_a_mounted_api_makes_is_its_owners_alone_and_in_no_repository(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    http_app(App(f"sqlite:///{tmp_path}/holdfast.db", home=str(home)))
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert (home / ".gitignore").read_text() == "*\n"

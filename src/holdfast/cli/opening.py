@@ -12,7 +12,7 @@ from holdfast.app import App
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.newcomer import agents
 from holdfast.config import Config, changed, load_config
-from holdfast.disk import create_path
+from holdfast.disk import make_home
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
 from holdfast.worker.agents import Agent
@@ -30,7 +30,7 @@ def open_app(name: str | None = None, **settings: Any) -> App:
     config = load_config(**given)
     name = name or config.app
     app = _with_settings(load_app(name), given) if name else App(agents=agents(os.environ), config=config)
-    make_home(app.config)
+    _make_home(app.config)
     hide_in_logs(app.secrets)
     return app
 
@@ -89,13 +89,11 @@ def _with_settings(app: App, given: dict[str, Any]) -> App:
     return app
 
 
-def make_home(config: Config) -> None:
-    """For this user alone, and nothing of it ever gets into somebody's repository. Raises ConfigError."""
+def _make_home(config: Config) -> None:
+    """Raises ConfigError."""
     home = Path(config.home)
     try:
-        if not home.is_dir():
-            home.mkdir(parents=True, mode=0o700)
-            create_path(home / ".gitignore", b"*\n", 0o600)
+        make_home(home)
     except OSError as error:
         raise ConfigError(
             f"the home {str(home)!r} cannot be made: {error.strerror}. Choose another: --home or HOLDFAST_HOME"

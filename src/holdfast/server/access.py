@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.disk import create_path
+from holdfast.disk import create_path, make_home
 from holdfast.errors import ConfigError
 from holdfast.server.problems import CLOSE, problem
 
@@ -43,7 +43,7 @@ def load_token(home: str | Path) -> tuple[str, bool]:
     """The token of this home, and whether it was made just now. Raises ConfigError."""
     path = Path(home) / "token"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_home(path.parent)
         made = not path.exists() and create_path(path, secrets.token_urlsafe(32).encode() + b"\n", 0o600)
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
