@@ -98,6 +98,13 @@ def test_a_port_that_is_taken_is_said_and_not_waited_for(desk: Desk) -> None:
     assert "Traceback" not in done.err
 
 
+def test_an_address_that_is_not_of_this_machine_is_not_taken_for_a_port_in_use(desk: Desk) -> None:
+    done = desk.run("serve", "--host", "192.0.2.1")
+    assert done.code == 1
+    assert "Name an address of this machine" in done.err
+    assert "another port" not in done.err
+
+
 def test_a_worker_drives_what_others_send(desk: Desk) -> None:
     worker = desk.start("worker", APP)
     try:

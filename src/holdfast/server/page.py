@@ -18,7 +18,8 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem
        background: #fbfcfc; }
 h1 { margin-bottom: 0; } h2 { margin-top: 2rem; font-size: 1.1rem; }
 table { border-collapse: collapse; width: 100%; } caption { text-align: left; color: #566; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #dde4e4; vertical-align: top; }
+th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #dde4e4; vertical-align: top;
+         overflow-wrap: anywhere; }
 th { font-weight: 600; color: #456; } td.none { color: #677; }
 code { background: #eef2f2; padding: .1rem .3rem; border-radius: 3px; }
 .ok, .idle { color: #176b3a; } .running, .stopping, .draining, .degraded, .waiting { color: #8a5a00; }

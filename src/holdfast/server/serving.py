@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import socket
@@ -62,11 +63,16 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop who does, or choose another port "
-            "(--port, HOLDFAST_PORT; 0 is any free one)"
-        ) from error
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}. {_advice(error)}") from error
     return listener
+
+
+def _advice(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "Stop who does, or choose another port (--port, HOLDFAST_PORT; 0 is any free one)"
+    if error.errno == errno.EACCES:
+        return "Choose a port above 1023 (--port, HOLDFAST_PORT; 0 is any free one)"
+    return "Name an address of this machine (--host, HOLDFAST_HOST; 127.0.0.1 is for this machine alone)"
 
 
 def url_of(listener: socket.socket) -> str:
