@@ -3,8 +3,10 @@
 import asyncio
 import json
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -165,3 +167,23 @@ def test_the_last_chat_is_the_one_that_a_person_began(desk: Desk) -> None:
         "child",
     }
     assert desk.run("chats", "show", "last").out.split()[1] == "boss"
+
+
+@pytest.mark.timeout(120)
+def test_a_database_that_takes_nothing_is_no_silence(desk: Desk) -> None:
+    desk.environ |= {"HOLDFAST_STORE_DEADLINE_S": "0.5"}
+    asked = desk.start("run", "hello", "--app", APP, "--agent", "gated")
+    try:
+        assert asked.stdout is not None
+        assert asked.stderr is not None
+        assert asked.stdout.readline() == "One moment.\n"
+        with closing(sqlite3.connect(desk.folder / ".holdfast" / "holdfast.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            while "it stands still: store_unavailable" not in (said := asked.stderr.readline()):
+                assert said, "it ended"
+        desk.open_the_gate()
+        out, err = asked.communicate(timeout=60)
+    finally:
+        asked.kill()
+        asked.communicate()
+    assert (asked.returncode, out) == (0, "You said: hello\n"), err

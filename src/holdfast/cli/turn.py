@@ -10,6 +10,7 @@ from holdfast.app import App, Chat
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, TurnResumed, TurnWaiting
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import RefusedError, StoreUnavailable
+from holdfast.health import judge
 from holdfast.store.base import Item, OpenCall, Page
 from holdfast.store.cursor import Cursor
 
@@ -56,6 +57,7 @@ class Turn:
         self._declined: set[str] = set()  # calls that the person here does not answer
         self.cursor: str | None = None
         self._away_since: float | None = None
+        self._reasons: list[str] = []  # why nothing happens, as was said last
 
     async def follow(self) -> Exit:
         """Until the chat rests, or waits for somebody who is not here. A store that is away is waited for."""
@@ -81,10 +83,19 @@ class Turn:
             if page.at_rest:
                 return outcome(await self.chat.snapshot())
             idle = not page.items
+            if idle and not look:
+                self._say_why_it_stands_still()
             if idle or look or any(map(concerns_people, entries)):
                 look = False
                 if await self._people() and await self._nobody_answers():
                     return Exit.WAITING
+
+    def _say_why_it_stands_still(self) -> None:
+        """A disk that is full, say: the chat can be read, and nothing comes."""
+        status, reasons = judge([self._app])
+        if status == "unhealthy" and reasons != self._reasons:
+            self._viewer.trouble(f"it stands still: {', '.join(reasons)}; `holdfast doctor` says more")
+        self._reasons = reasons
 
     async def _next(self, deadline_s: float) -> Page:
         return await self._app.store.wait_journal(self.chat.id, self.cursor, deadline_s)
