@@ -73,7 +73,7 @@ def same(a: object, b: object) -> bool:
 # --- there and back ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(any_of(Message))
 def test_a_message_comes_back_as_it_was_written(message: Message) -> None:
     assert same(codec.decode_message(codec.encode(message)), message)
@@ -212,7 +212,7 @@ def test_text_that_is_no_unicode_is_said_to_be_corrupt() -> None:
         codec.decode_message('{"id":"\ud800","role":"user","parts":[]}')
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
 def test_no_bytes_at_all_make_decoding_fail_in_another_way(data: bytes) -> None:
     for decode in (codec.decode_message, codec.decode_entry, codec.decode_delta, codec.decode_failure):

@@ -585,6 +585,7 @@ def test_the_model_is_asked_again_only_about_a_response_and_only_by_the_runtime(
     model_next().refuses(ev.AskAgain(by=model_next().by, message=again()), reason="model_is_next")
     story = said()
     story.refuses(ev.AskAgain(by=story.by, message=user("mine")), reason="wrong_message")
+    story.refuses(ev.AskAgain(by=story.by, message=replace(again(), parts=())), reason="wrong_message")
     story.refuses(ev.Send(message=again()), reason="wrong_message")
 
 

@@ -236,7 +236,7 @@ def test_core_sqlite_and_postgresql_live_the_same_lives(postgres_server: Postgre
             run_state_machine_as_test(
                 machine,
                 settings=settings(
-                    max_examples=40,
+                    max_examples=24,
                     stateful_step_count=30,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

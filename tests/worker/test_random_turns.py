@@ -27,7 +27,7 @@ from tests.worker.plans import Act, Plan, plans
 from tests.worker.world import Tamper, World
 
 NewUrl = Callable[[Path], str]
-PLANS = {"sqlite": 26, "postgres": 16}
+PLANS = {"sqlite": 26, "postgres": 10}
 
 
 @pytest.fixture(params=list(PLANS))

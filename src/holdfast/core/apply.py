@@ -808,14 +808,19 @@ def ignore(draft: Draft, event: ev.Event) -> None:
 
 
 def _check_user(message: Message) -> None:
+    _check_spoken(message)
+    if message.synthetic is not None:
+        raise Refusal("wrong_message", "only the runtime marks a message as synthetic")
+
+
+def _check_spoken(message: Message) -> None:
+    """A user message that says something."""
     if message.role is not Role.USER:
         raise Refusal("wrong_message", f"only user messages are sent, this one is of role {message.role}")
     if not all(isinstance(part, Text | File) for part in message.parts):
         raise Refusal("wrong_message", "a user message holds text and files, nothing else")
     if not any(isinstance(part, File) or part.text for part in message.parts if isinstance(part, Text | File)):
         raise Refusal("wrong_message", "the message says nothing; send some text or a file")
-    if message.synthetic is not None:
-        raise Refusal("wrong_message", "only the runtime marks a message as synthetic")
 
 
 def _check_edit(draft: Draft, event: ev.Edit) -> None:
@@ -926,7 +931,8 @@ def respond(draft: Draft, event: ev.Responded) -> None:
 
 def ask_again(draft: Draft, event: ev.AskAgain) -> None:
     message = event.message
-    if message.role is not Role.USER or message.synthetic is None:
+    _check_spoken(message)
+    if message.synthetic is None:
         raise Refusal("wrong_message", "the model is asked again by a synthetic user message")
     _check_nothing_open(draft)
     if draft.chat.phase is not Phase.REST or draft.chat.turn_started_at is None:

@@ -222,7 +222,7 @@ async def _program(
     pipes = os.fdopen(our_out, "rb", buffering=0), os.fdopen(our_in, "wb", buffering=0)
     lines, mouth = _Lines(wire), _Mouth(wire)
     leader = asyncio.ensure_future(child.exited())
-    leader.add_done_callback(lambda done: None if done.cancelled() else wire.end("the program ended"))
+    leader.add_done_callback(lambda done: None if done.cancelled() else wire.end(_BY_ITSELF[0]))
     try:
         await lines.open(pipes[0])
         await mouth.open(pipes[1])
@@ -240,8 +240,12 @@ async def _program(
             errors.close()
             for pipe in pipes:
                 pipe.close()
-        if by_itself and child.returncode is not None:
+        if by_itself and child.returncode is not None and (wire.ended is None or wire.ended.reason in _BY_ITSELF):
             wire.ended = Ended(reason=_how(child.returncode))
+
+
+# Reasons of which its exit code tells more. One that we ended for another reason dies of that.
+_BY_ITSELF = ("the program ended", "the program closed its standard output")
 
 
 def _how(returncode: int) -> str:
@@ -290,7 +294,7 @@ class _Lines(_Stream):
             try:
                 line = await self._reader.readuntil(b"\n")
             except asyncio.IncompleteReadError:
-                self._wire.end("the program closed its standard output")
+                self._wire.end(_BY_ITSELF[1])
                 raise anyio.EndOfStream from None
             except asyncio.LimitOverrunError:
                 self._wire.end(f"it sent a message of more than {MESSAGE_BYTES_MAX:,} bytes")
