@@ -4,6 +4,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -114,14 +115,31 @@ class App:
                 self.secrets.add(f"{header} of {server.name}", os.environ.get(variable))
 
     async def __aenter__(self) -> "App":
-        if self._opened == 0:
-            await self.store.open()
-            self.loop = asyncio.get_running_loop()
-            _open.add(self)
-        self._opened += 1
+        await self._open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    @asynccontextmanager
+    async def open_patiently(self) -> AsyncIterator[None]:
+        """As `async with app:`, for what runs until it is told to go: waits for a database server that restarts at
+        the same time, or comes up later, for as long as `store_wait_s` says.
+        """
+        await self._open(self.config.store_wait_s)
+        try:
+            yield
+        finally:
+            await self._close()
+
+    async def _open(self, wait_s: float = 0.0) -> None:
+        if self._opened == 0:
+            await self.store.open(wait_s)
+            self.loop = asyncio.get_running_loop()
+            _open.add(self)
+        self._opened += 1
+
+    async def _close(self) -> None:
         self._opened -= 1
         if self._opened == 0:
             _open.discard(self)
@@ -140,7 +158,7 @@ class App:
 
     async def run_worker(self, **settings: Any) -> None:
         """A worker until SIGTERM or Ctrl-C, in the main thread: then it drains, and this returns."""
-        async with self:
+        async with self.open_patiently():
             worker = self.new_worker(**settings)
             self.workers.append(worker)
             try:

@@ -68,6 +68,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grace_s: A[NotNegative, Meta(description="how long steps may finish when a worker is told to stop")] = 25.0
     lease_ttl_s: A[Seconds, Meta(description="how long a worker that went silent keeps its chats")] = 30.0
     store_deadline_s: A[Seconds, Meta(description="how long one store operation may take")] = 8.0
+    store_wait_s: A[
+        NotNegative,
+        Meta(description="how long a server or worker that starts waits for a database server that is not there yet"),
+    ] = 60.0
     stall_report_s: A[Seconds, Meta(description="event loop lag that is reported, with the stack behind it")] = 1.0
     stall_limit_s: A[Seconds, Meta(description="event loop lag at which the process dumps its stacks and exits")] = (
         60.0

@@ -77,12 +77,17 @@ class Fleet:
         return member
 
     async def kill(self, member: Member) -> None:
+        if self._fallen(member):
+            return
         member.process.kill()
-        await member.process.wait()
-        self.members.remove(member)
+        code = await member.process.wait()
+        if code == -signal.SIGKILL:  # otherwise it ended before the blow, and whoever told it to knows
+            self.members.remove(member)
 
     async def stop(self, member: Member) -> None:
         """Bounded by the caller's patience; whoever was killed meanwhile has not stopped."""
+        if self._fallen(member):
+            return
         member.busy = True
         began = time.monotonic()
         member.process.terminate()
@@ -93,6 +98,8 @@ class Fleet:
             self.members.remove(member)
 
     async def freeze(self, member: Member, for_s: float) -> None:
+        if self._fallen(member):
+            return
         member.busy = True
         member.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(for_s)
@@ -100,9 +107,15 @@ class Fleet:
             member.process.send_signal(signal.SIGCONT)
         member.busy = False
 
+    def _fallen(self, member: Member) -> bool:
+        """Nobody is there to be struck. If nobody had told it to go, the judge hears of it."""
+        self.count_the_fallen()
+        return not member.alive
+
     def count_the_fallen(self) -> None:
         for member in [member for member in self.members if not member.alive and not member.busy]:
-            self.ends.append(f"{member.life} ended by itself with {member.process.returncode}")
+            last_words = self.words.read_text(errors="replace")[-2000:]
+            self.ends.append(f"{member.life} ended by itself with {member.process.returncode}: {last_words}")
             self.members.remove(member)
 
 

@@ -1,5 +1,6 @@
 """A worker process and its signals: real ones, sent to a real process."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,19 +14,26 @@ import pytest
 from holdfast.app import App, Chat
 from holdfast.core.journal import TurnEnded
 from holdfast.core.records import State
+from holdfast.worker.process import run_until_told
+from tests.support.postgres import PostgresServer
 from tests.support.programs import ROOT
 from tests.support.turns import entries, rested, said
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until
 from tests.worker.serving import AGENTS
 
 STOP_S = 10.0  # what a busy machine may take for what should take none
 
 
 class Process:
-    def __init__(self, url: str, grace_s: float) -> None:
-        arguments = [sys.executable, "-m", "tests.worker.serving", url, str(grace_s)]
+    def __init__(self, url: str, grace_s: float, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, "-m", "tests.worker.serving", url, str(grace_s)],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def hears(self) -> str:
@@ -52,8 +60,8 @@ class Process:
 
 
 @contextmanager
-def process(url: str, grace_s: float) -> Iterator[Process]:
-    made = Process(url, grace_s)
+def process(url: str, grace_s: float, **environment: str) -> Iterator[Process]:
+    made = Process(url, grace_s, environment)
     try:
         yield made
     finally:
@@ -142,3 +150,56 @@ async def test_the_second_signal_leaves_at_once(store_url: str) -> None:
 
         await eventually(found_dead)  # as soon as its guard is done
         assert (await chat.snapshot()).chat.state is State.RUNNING
+
+
+async def test_a_worker_that_starts_while_its_database_restarts_waits_for_it(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    async with asked(postgres_url, "wait 0.5") as (_, chat):
+        postgres_server.stop()
+        with process(postgres_url, 30, HOLDFAST_STORE_DEADLINE_S="1") as worker:
+            assert "cannot be reached" in (told := worker.is_told())
+            assert "waiting for it, at most 5" in told
+            postgres_server.start()
+            assert worker.hears() == "running"
+            worker.gets(signal.SIGTERM)
+            assert worker.ends(30)[0] == 0
+        assert ("tool", "waited") in said(await chat.messages())
+
+
+async def test_a_worker_does_not_wait_forever_for_its_database(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    postgres_server.stop()
+    with process(postgres_url, 30, HOLDFAST_STORE_DEADLINE_S="1", HOLDFAST_STORE_WAIT_S="0.5") as worker:
+        code, told = worker.ends(STOP_S)
+    assert (code, "StoreUnavailable" in told.splitlines()[-1]) == (1, True), told
+
+
+async def test_a_worker_whose_database_goes_before_it_has_registered_waits_for_it(
+    postgres_url: str, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asked(postgres_url, "wait 0.5") as (app, chat):
+        postgres_server.stop()
+        worker = app.new_worker()
+        starting = asyncio.create_task(worker.start())
+        await until(lambda: "registration failed" in caplog.text)
+        assert not starting.done()
+        postgres_server.start()
+        await starting
+        assert await rested(chat) is State.IDLE
+        await worker.stop()
+
+
+async def test_a_signal_ends_a_worker_that_still_waits_for_its_database(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    told: list[str] = []
+    async with App(postgres_url) as app:
+        postgres_server.stop()
+        running = asyncio.create_task(run_until_told(app.new_worker(), 30, told.append))
+        await asyncio.sleep(0)  # it listens from its first step on
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(STOP_S):
+            await running
+    assert told == ["SIGTERM: left before it had started"]

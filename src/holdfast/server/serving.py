@@ -39,7 +39,7 @@ async def serve(app: App, *, worker: bool = True, say: Say = say_on_stderr) -> N
     with contextlib.suppress(OSError):  # a convenience, for `holdfast login`
         write_path(Path(config.home) / ADDRESS, f"{url}\n".encode())
     warn_of_strangers(config.host, say)
-    async with app:
+    async with app.open_patiently():
         service = Serving(app, http_app(app, token=token), listener, app.new_worker() if worker else None)
         service.ready = lambda: _welcome(say, url, token if made else None)
         await run_until_told(service, config.grace_s, say)
@@ -128,13 +128,20 @@ class Serving:
         if self._worker is not None:
             await self._worker.start()
             self._app.workers.append(self._worker)
+        try:
+            await self._listen()
+        except BaseException:
+            await self.stop()
+            raise
+        self.ready()
+
+    async def _listen(self) -> None:
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
             if self._serving.done():
                 await self._serving  # raises what went wrong
                 raise ConfigError("the HTTP server ended while it started")
             await asyncio.sleep(0.005)
-        self.ready()
 
     async def stop(self) -> None:
         """Readers first: they learn that they should come back while there is still somebody to tell them."""

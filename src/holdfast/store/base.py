@@ -317,8 +317,11 @@ class Store(ABC):
     # --- life -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def open(self) -> None:
-        """Connect and migrate. Raises StoreUnavailable, StoreAuth, StoreCorrupt, StoreReadOnly, SchemaError."""
+    async def open(self, wait_s: float = 0.0) -> None:
+        """Connect and migrate. Raises StoreUnavailable, StoreAuth, StoreCorrupt, StoreReadOnly, SchemaError.
+
+        A database server that cannot be reached is asked again for `wait_s`; a file is there, or it is not.
+        """
 
     @abstractmethod
     async def close(self) -> None:

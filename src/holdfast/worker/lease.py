@@ -70,6 +70,7 @@ class LeaseKeeper:
     def abandon(self) -> None:
         """No trust from now on. The thread retires the lease and ends; nobody waits for it."""
         self._stopping.set()
+        self._registered.set()  # whoever waits in `start`
 
     def _serve(self) -> None:
         try:

@@ -28,7 +28,8 @@ def say_on_stderr(text: str) -> None:
 
 
 class Service(Protocol):
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """May be cancelled, and leaves nothing behind then."""
 
     async def stop(self) -> None:
         """Drain: bounded by the grace."""
@@ -44,7 +45,17 @@ async def run_until_told(service: Service, grace_s: float, say: Say = say_on_std
     """
     told: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
     with _listening(told, say):
-        await service.start()  # a signal meanwhile is heard after it: every part of a start has its deadline
+        starting = asyncio.ensure_future(service.start())
+        try:
+            await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not starting.done():  # it waits for its database, say
+                starting.cancel()
+                await asyncio.wait((starting,))
+        if starting.cancelled():
+            say(f"{told.result().name}: left before it had started")
+            return
+        await starting
         await _drain(service, await told, grace_s, say)
 
 

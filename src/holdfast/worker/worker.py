@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import platform
 import random
@@ -27,6 +28,7 @@ from holdfast.errors import (
     LeaseLost,
     OwnershipLost,
     StoreError,
+    StoreUnavailable,
     UnknownRecord,
 )
 from holdfast.ids import new_id
@@ -54,6 +56,7 @@ from holdfast.worker.watchdog import Watchdog, last_words
 log = logging.getLogger("holdfast.worker")
 
 SWEEP_S = 5.0
+REGISTER_AGAIN_S = 1.0
 PRUNE_S = 600.0  # how often each worker looks for receipts that are too old
 KILL_S = 5.0
 UNREADABLE_MS = 5_000  # how long a chat of newer code is left alone
@@ -173,7 +176,7 @@ class Worker:
         self._lock = HostLock(str(folder / f"{self.name}.lock"))
         try:
             await self._protect(self._lock)
-            await self._register()
+            await self._join(self.config.store_wait_s, (StoreUnavailable, LeaseLost))
         except BaseException:
             await self._leave()
             raise
@@ -228,6 +231,19 @@ class Worker:
                 }
             )
         )
+
+    async def _join(self, wait_s: float, passing: tuple[type[HoldfastError], ...]) -> None:
+        """Register as soon as the database lets us: it may be away for a while, also when we start."""
+        give_up_at = time.monotonic() + wait_s
+        while True:
+            try:
+                return await self._register()
+            except passing as error:
+                if time.monotonic() >= give_up_at:
+                    raise
+                log.warning("registration failed", extra={"action": "register_failed", "error": str(error)})
+                await asyncio.sleep(REGISTER_AGAIN_S)
+                self.name = new_id("worker")  # the registration that failed may have been written all the same
 
     async def _register(self) -> None:
         assert self._lock is not None
@@ -438,14 +454,8 @@ class Worker:
             self._services.append(task)
 
     async def _come_back(self) -> None:
-        while True:
-            self.name = new_id("worker")  # a registration that failed may have been written all the same
-            try:
-                await self._register()
-                return
-            except HoldfastError as error:
-                log.warning("registration failed", extra={"action": "register_failed", "error": str(error)})
-                await asyncio.sleep(1.0)
+        self.name = new_id("worker")
+        await self._join(math.inf, (HoldfastError,))
 
     async def _sweep_forever(self) -> None:
         while True:

@@ -20,7 +20,7 @@ from holdfast.core.events import Delete, Event, Repair
 from holdfast.core.fork import fork
 from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot, State
 from holdfast.core.wake import WakeState
-from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed
+from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.ids import new_id
 from holdfast.store.base import (
@@ -76,6 +76,9 @@ from holdfast.store.rows import writes_of
 
 log = logging.getLogger(__name__)
 
+WAIT_FIRST_S = 0.25  # before a server that could not be reached is asked again; doubles
+WAIT_MOST_S = 4.0
+
 
 class PostgresStore(Store):
     def __init__(self, url: str, options: StoreOptions) -> None:
@@ -91,13 +94,13 @@ class PostgresStore(Store):
 
     # --- life -----------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def open(self, wait_s: float = 0.0) -> None:
         async with self._opening_or_closing:
             if self._pool is None:
-                await self._open()
+                await self._open(wait_s)
 
-    async def _open(self) -> None:
-        await self._prepare()
+    async def _open(self, wait_s: float) -> None:
+        await self._prepare_within(wait_s)
         self._pool = Pool(self._connector)
         self._transactor = Transactor(self._pool, self._connector, self._clock, self.options)
         self._claims = Claims(self, self._transactor, self._clock)
@@ -115,6 +118,21 @@ class PostgresStore(Store):
         self._hints = Sender(connector, name)
         if listening is not None:
             await self._listen_to(PostgresWakes(connector, name))
+
+    async def _prepare_within(self, wait_s: float) -> None:
+        """A server that restarts while we start, or that starts after us, is no reason to give up."""
+        loop = asyncio.get_running_loop()
+        give_up_at, pause_s = loop.time() + wait_s, WAIT_FIRST_S
+        while True:
+            try:
+                return await self._prepare()
+            except StoreUnavailable as error:
+                left_s = give_up_at - loop.time()
+                if left_s <= 0:
+                    raise
+                log.warning("%s; waiting for it, at most %.0f s", error, left_s, extra={"action": "store.waiting"})
+                await asyncio.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, WAIT_MOST_S)
 
     async def _prepare(self) -> None:
         deadline = asyncio.get_running_loop().time() + self.options.deadline_s

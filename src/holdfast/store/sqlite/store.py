@@ -110,7 +110,7 @@ class SqliteStore(Store):
 
     # --- life -----------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def open(self, wait_s: float = 0.0) -> None:
         async with self._opening_or_closing:
             if self._writer is None:
                 await self._open()
