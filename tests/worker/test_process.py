@@ -157,7 +157,7 @@ async def test_a_worker_that_starts_while_its_database_restarts_waits_for_it(
 ) -> None:
     async with asked(postgres_url, "wait 0.5") as (_, chat):
         postgres_server.stop()
-        with process(postgres_url, 30, HOLDFAST_STORE_DEADLINE_S="1") as worker:
+        with process(postgres_url, 30) as worker:
             assert "cannot be reached" in (told := worker.is_told())
             assert "waiting for it, at most 5" in told
             postgres_server.start()
@@ -171,7 +171,7 @@ async def test_a_worker_does_not_wait_forever_for_its_database(
     postgres_url: str, postgres_server: PostgresServer
 ) -> None:
     postgres_server.stop()
-    with process(postgres_url, 30, HOLDFAST_STORE_DEADLINE_S="1", HOLDFAST_STORE_WAIT_S="0.5") as worker:
+    with process(postgres_url, 30, HOLDFAST_STORE_WAIT_S="0.5") as worker:
         code, told = worker.ends(STOP_S)
     assert (code, "StoreUnavailable" in told.splitlines()[-1]) == (1, True), told
 

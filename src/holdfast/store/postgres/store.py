@@ -76,8 +76,8 @@ from holdfast.store.rows import writes_of
 
 log = logging.getLogger(__name__)
 
-WAIT_FIRST_S = 0.25  # before a server that could not be reached is asked again; doubles
-WAIT_MOST_S = 4.0
+FIRST_TRY_S = 1.0  # until whoever waits for a server is told so; the next tries are longer
+BETWEEN_TRIES_S = 0.25
 
 
 class PostgresStore(Store):
@@ -122,20 +122,20 @@ class PostgresStore(Store):
     async def _prepare_within(self, wait_s: float) -> None:
         """A server that restarts while we start, or that starts after us, is no reason to give up."""
         loop = asyncio.get_running_loop()
-        give_up_at, pause_s = loop.time() + wait_s, WAIT_FIRST_S
+        give_up_at, try_s = loop.time() + wait_s, FIRST_TRY_S if wait_s else self.options.deadline_s
         while True:
             try:
-                return await self._prepare()
+                return await self._prepare(min(try_s, self.options.deadline_s))
             except StoreUnavailable as error:
                 left_s = give_up_at - loop.time()
                 if left_s <= 0:
                     raise
                 log.warning("%s; waiting for it, at most %.0f s", error, left_s, extra={"action": "store.waiting"})
-                await asyncio.sleep(min(pause_s, left_s))
-                pause_s = min(2 * pause_s, WAIT_MOST_S)
+                await asyncio.sleep(min(BETWEEN_TRIES_S, left_s))
+                try_s *= 2
 
-    async def _prepare(self) -> None:
-        deadline = asyncio.get_running_loop().time() + self.options.deadline_s
+    async def _prepare(self, connect_s: float) -> None:
+        deadline = asyncio.get_running_loop().time() + connect_s
         connection = await self._connector.connect(deadline)
         try:
             facts = self._connector.facts
