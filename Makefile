@@ -30,7 +30,7 @@ run: $(if $(wildcard $(VENV)/.locked),$(VENV)/.ready,$(VENV)/.runnable) ## Serve
 	@exec $(BIN)/holdfast serve $(RUN_ARGS) $(if $(PORT),--port $(PORT))
 
 .PHONY: test
-test: check ## Check, then run the tests (PYTEST_ARGS="-k name -x")
+test: check browser ## Check, then run the tests (PYTEST_ARGS="-k name -x")
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: check
@@ -39,6 +39,10 @@ check: setup ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/mypy $(CODE)
 	@$(BIN)/lint-imports --no-logo
+
+.PHONY: browser
+browser: setup ## See to it that there is a Chromium for the tests in a browser
+	@$(BIN)/python -m tests.support.browser
 
 .PHONY: format
 format: setup ## Format the code and mend what the linter can mend

@@ -18,9 +18,10 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem
        background: #fbfcfc; }
 h1 { margin-bottom: 0; } h2 { margin-top: 2rem; font-size: 1.1rem; }
 table { border-collapse: collapse; width: 100%; } caption { text-align: left; color: #566; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #dde4e4; vertical-align: top;
-         overflow-wrap: anywhere; }
-th { font-weight: 600; color: #456; } td.none { color: #677; }
+th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #dde4e4; vertical-align: top; }
+th { font-weight: 600; color: #456; } td.none { color: #677; } td.long { overflow-wrap: anywhere; }
+@media (max-width: 40rem) { body { margin: 1rem auto; font-size: 13px; } th, td { padding-right: .5rem; } }
+a { color: inherit; }
 code { background: #eef2f2; padding: .1rem .3rem; border-radius: 3px; }
 .ok, .idle { color: #176b3a; } .running, .stopping, .draining, .degraded, .waiting { color: #8a5a00; }
 .failed, .unhealthy { color: #a3201d; }
@@ -32,10 +33,21 @@ code { background: #eef2f2; padding: .1rem .3rem; border-radius: 3px; }
 }
 """
 
+LONG = 16
+
+# Kelp on its rock.
+ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32" fill="none" stroke="#176b3a" stroke-width="3"
+stroke-linecap="round"><path d="M16 24C10 17 22 12 16 3M16 24l-9 5M16 24l-3 6M16 24l3 6M16 24l9 5"/></svg>"""
+
 
 @router.get("/style.css")
 async def style() -> Response:
     return Response(STYLE, media_type="text/css")
+
+
+@router.get("/icon.svg")
+async def icon() -> Response:
+    return Response(ICON, media_type="image/svg+xml")
 
 
 @router.get("/")
@@ -59,7 +71,8 @@ async def status(request: Request, app: AppOf) -> Response:
     return HTMLResponse(
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>holdfast</title>'
         '<meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="5">'
-        f'<link rel="stylesheet" href="style.css"></head><body>{"".join(parts)}</body></html>'
+        '<link rel="icon" href="icon.svg"><link rel="stylesheet" href="style.css"></head>'
+        f"<body>{''.join(parts)}</body></html>"
     )
 
 
@@ -69,8 +82,7 @@ def _table(
     head = "".join(f"<th scope=col>{name}</th>" for name in heads)
     body = "".join(
         "<tr>" + "".join(
-            f"<td class={cell}>{cell}</td>" if at == mark else f"<td>{html.escape(cell)}</td>"
-            for at, cell in enumerate(row)
+            f"<td class={cell}>{cell}</td>" if at == mark else _cell(cell) for at, cell in enumerate(row)
         ) + "</tr>"
         for row in rows
     )  # fmt: skip
@@ -78,6 +90,11 @@ def _table(
         f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>"
         f"{body or f'<tr><td class=none colspan={len(heads)}>{nothing}</td></tr>'}</tbody></table>"
     )
+
+
+def _cell(text: str) -> str:
+    """Ids and titles may break anywhere on a narrow screen, short words nowhere."""
+    return f"<td{' class=long' if len(text) > LONG else ''}>{html.escape(text)}</td>"
 
 
 def _words(reasons: Sequence[str]) -> str:
