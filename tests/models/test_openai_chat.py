@@ -523,6 +523,30 @@ def test_a_server_that_repeats_id_and_name_with_every_piece_sends_one_call() -> 
     ]
 
 
+@pytest.mark.parametrize("id", [None, ""])
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "a")])
+@pytest.mark.parametrize("whole", ['{"x":1}', '{"x":"}"}', "{}"])
+def test_whole_calls_that_all_have_index_zero_and_no_id_are_calls_of_their_own(
+    id: str | None, names: tuple[str, str], whole: str
+) -> None:
+    """Gateways to Gemini number every call 0, and some of them give no ids."""
+    calls = [{"index": 0, "id": id, "function": {"name": name, "arguments": whole}} for name in names]
+    parts = read(*(chunk({"tool_calls": [call]}) for call in calls), chunk({}, "tool_calls"))
+    assert parts[:4] == [
+        CallStarted(index=0, name=names[0]),
+        CallArguments(index=0, text=whole),
+        CallStarted(index=1, name=names[1]),
+        CallArguments(index=1, text=whole),
+    ]
+
+
+def test_a_server_that_repeats_the_name_without_an_id_sends_one_call() -> None:
+    pieces = ("", '{"x"', ":1", "}", "")
+    calls = [{"index": 0, "function": {"name": "a", "arguments": piece}} for piece in pieces]
+    parts = read(*(chunk({"tool_calls": [call]}) for call in calls), chunk({}, "tool_calls"))
+    assert [part for part in parts if isinstance(part, CallStarted)] == [CallStarted(index=0, name="a")]
+
+
 def test_arguments_of_a_call_without_a_name_are_an_error() -> None:
     with pytest.raises(LostResult, match="never named"):
         read(more_of_call(0, "{}"))

@@ -145,10 +145,21 @@ def test_either_name_of_googles_key_will_do_and_the_first_one_counts() -> None:
         assert model._key == key
 
 
-def test_a_key_that_cannot_be_one_is_an_error_that_does_not_show_it() -> None:
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY") as caught:
-        Models({"OPENAI_API_KEY": "sk-ab\ncd"}).get("openai:gpt-5")
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [("OPENAI_API_KEY", "openai:gpt-5"), ("COMPATIBLE_API_KEY", "compatible:m@http://127.0.0.1:9/v1")],
+)
+@pytest.mark.parametrize("key", ["sk-ab\ncd", "sk-ab\x00", "sk-ab\u00e9"])
+def test_a_key_that_cannot_be_one_is_an_error_that_does_not_show_it(variable: str, name: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=variable) as caught:
+        Models({variable: key}).get(name)
     assert "sk-ab" not in str(caught.value)
+
+
+def test_the_line_end_of_a_key_that_was_read_from_a_file_is_no_part_of_it() -> None:
+    model = Models({"COMPATIBLE_API_KEY": f"{KEY}\n"}).get("compatible:m@http://127.0.0.1:9/v1")
+    assert isinstance(model, HttpModel)
+    assert model._key == KEY
 
 
 def test_an_unknown_provider_lists_the_known_ones_and_the_nearest() -> None:

@@ -35,14 +35,14 @@ def schema_of(schema: Raw | Mapping[str, Any]) -> Any:
     return schema if isinstance(schema, Raw) else dict(schema)
 
 
-def arguments_object(text: str) -> bytes:
+def arguments_object(text: str, otherwise: bytes = b"{}") -> bytes:
     """A call's arguments as the JSON object that they are the text of; an empty one if they are not."""
     try:
         if isinstance(msgspec.json.decode(text), dict):
             return text.encode()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         pass
-    return b"{}"
+    return otherwise
 
 
 def arguments_text(value: Any) -> str:

@@ -29,7 +29,7 @@ from holdfast.models.base import (
     Usage,
 )
 from holdfast.models.failures import fields_of, provider_error
-from holdfast.models.mapping import decode_event, schema_of
+from holdfast.models.mapping import arguments_object, decode_event, schema_of
 from holdfast.models.sse import Event
 
 PATH = "/chat/completions"
@@ -230,12 +230,22 @@ _REASONS: Mapping[str, FinishReason] = {
 
 
 class _OpenCall:
-    __slots__ = ("id", "index", "name")
+    __slots__ = ("id", "index", "name", "pieces")
 
     def __init__(self, index: int, id: str | None, name: str) -> None:
         self.index = index
         self.id = id
         self.name = name
+        self.pieces: list[str] = []  # of its arguments
+
+    def ends_before(self, id: Any, name: str, arguments: Any) -> bool:
+        """Whether a piece with the same index and a name begins another call: some servers number all of them 0."""
+        if id and self.id:
+            return bool(id != self.id)
+        if name != self.name:
+            return True
+        begins = isinstance(arguments, dict) or (isinstance(arguments, str) and arguments.lstrip()[:1] == "{")
+        return begins and arguments_object("".join(self.pieces), b"") != b""
 
 
 class Decoder:
@@ -323,14 +333,15 @@ class Decoder:
         if isinstance(arguments, dict):
             arguments = _encode(arguments).decode()
         if arguments and (text := self._text(known.index, arguments)):
+            known.pieces.append(text)
             parts.append(CallArguments(index=known.index, text=text))
 
     def _known_call(self, call: _Call, name: str | None) -> _OpenCall | None:
         """The open call that a piece belongs to; None if it begins one."""
         if call.index is not None:
             known = self._by_index.get(call.index)
-            # Some servers give every call the index 0: another id with another name is another call.
-            if known is not None and name is not None and call.id and known.id and call.id != known.id:
+            arguments = call.function.arguments if call.function is not None else None
+            if known is not None and name is not None and known.ends_before(call.id, name, arguments):
                 return None
             return known
         if call.id:

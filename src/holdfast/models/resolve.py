@@ -195,7 +195,7 @@ class Models:
         endpoint = import_module("holdfast.models.transport").Endpoint(f"http{url}")
         provider = f"compatible:{endpoint.authority}"
         make, version = _COMPATIBLE[kind]
-        key = self._environ.get("COMPATIBLE_API_KEY") or None  # many need none
+        key = self._key_in("COMPATIBLE_API_KEY") or None  # many need none
         return self._http_model(
             name, model, make(self, model, provider), versioned(f"http{url}", version), provider=provider, key=key
         )
@@ -228,9 +228,14 @@ class Models:
     def _key(self, name: str, *variables: str) -> str:
         """From the first of the variables that is set."""
         variable = next((each for each in variables if self._environ.get(each, "").strip()), variables[0])
-        key = self._environ.get(variable, "").strip()
+        key = self._key_in(variable)
         if not key:
             raise ConfigError(f"model {name!r} needs a key: set the environment variable {' or '.join(variables)}")
+        return key
+
+    def _key_in(self, variable: str) -> str:
+        """Empty: it is not set. What no header can hold is refused here: the error of whoever sends it would quote it."""
+        key = self._environ.get(variable, "").strip()
         if not key.isascii() or not key.isprintable():
             raise ConfigError(
                 f"the environment variable {variable} does not hold a key: it has characters no key has"
