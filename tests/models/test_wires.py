@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.records import Cause, Reasoning, Text, ToolCall
+from holdfast.core.records import Cause, Reasoning, Text, ToolCall, ToolResult, result_message
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import (
     ConnectionFailed,
@@ -18,7 +18,7 @@ from holdfast.errors import (
     ProviderError,
     SilenceTimeout,
 )
-from holdfast.models.base import Finished, Model, Opened, Request, StreamPart, TextDelta, Usage
+from holdfast.models.base import Finished, Model, Opened, Request, Settings, StreamPart, TextDelta, Usage
 from holdfast.models.calls import Caller, Completed, Observer, Stopped
 from holdfast.models.providers import Providers, Timing
 from holdfast.models.resolve import Models
@@ -298,6 +298,56 @@ async def test_the_providers_own_words_for_an_error_are_understood(
 ) -> None:
     server = await serve(speaker.refusing(*table[speaker.kind]))
     assert (await error_of(model_on(server))).code == code
+
+
+NOT_TAKEN_BACK = {
+    "compatible-responses": (
+        "The encrypted content for item rs_1 could not be verified. Reason: Encrypted content could not be decrypted.",
+        "Reasoning input items can only be provided to a reasoning or computer use model. Remove reasoning items "
+        "from your input and try again.",
+    ),
+    "compatible-anthropic": (
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+        "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` "
+        "is enabled, a final `assistant` message must start with a thinking block.",
+        "messages.1.content.1: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
+        "modified. These blocks must remain as they were in the original response.",
+    ),
+    "compatible-google": (
+        "Corrupted thought signature.",
+        "Unable to submit request because Thought signature is not valid.. Learn more:",
+    ),
+}
+
+
+async def test_reasoning_that_a_provider_does_not_take_back_is_left_out_of_that_request(
+    serve: Serve, model_on: ModelOn, speaker: Speaker
+) -> None:
+    """Another model made it, or another account: a chat with it in its history must not end there."""
+    thinking = (*speaker.thought("hm"), *speaker.calls(BERN, at=1), *speaker.end("tool_calls"))
+    for words in NOT_TAKEN_BACK.get(speaker.kind, ()):
+        refusal = speaker.refusing(400, "invalid_request_error", words)
+        server = await serve(Reply(steps=(*speaker.begin(), *thinking)), refusal, *3 * [saying(speaker, "Rain")])
+        caller, model = Waits().caller(), model_on(server)
+        thought = await caller.call([model], asking())
+        assert isinstance(thought, Completed)
+        (call,) = thought.message.calls
+        answered = result_message(ToolResult(call_id=call.call_id, name=call.name, content="rain"), 0)
+        request = replace(
+            asking(),
+            messages=[*asking().messages, thought.message, answered],
+            settings=Settings(reasoning_effort="low", max_tokens=9_000),
+        )
+        done = await caller.call([model], request)
+        assert isinstance(done, Completed)
+        assert [failed.code for failed in done.failed] == ["unsupported_parameter"]
+        assert done.message.text == "Rain"
+        signed = [SIGNED.encode() in asked.raw for asked in server.asked]
+        assert signed == [False, True, False]
+        assert call.call_id.encode() in server.asked[-1].raw
+        # Other histories are another matter.
+        await caller.call([model], request)
+        assert SIGNED.encode() in server.asked[-1].raw
 
 
 async def test_a_stop_in_mid_stream_keeps_the_text_and_closes_the_socket(

@@ -110,6 +110,7 @@ _BY_IDENTIFIER = MappingProxyType(
         "unsupported_parameter": Kind.UNSUPPORTED_PARAMETER,
         "unsupported_value": Kind.UNSUPPORTED_PARAMETER,
         "unknown_parameter": Kind.UNSUPPORTED_PARAMETER,
+        "invalid_encrypted_content": Kind.UNSUPPORTED_PARAMETER,  # see SIGNATURES
         "content_filter": Kind.REFUSED,
         "content_policy_violation": Kind.REFUSED,
         "responsibleaipolicyviolation": Kind.REFUSED,
@@ -161,6 +162,20 @@ _BY_WORDS = (
     (Kind.OVERLOADED, ("overloaded",)),
 )
 
+# Reasoning that a provider gave and no longer takes back: another model made it, or another account. Named like a
+# parameter, because leaving it out is the remedy; unlike one, it says something of a history and not of the model.
+SIGNATURES = "signatures"
+_NOT_TAKEN_BACK = (
+    "`signature` in `thinking` block",  # Anthropic, with the next two
+    "expected `thinking` or `redacted_thinking`",
+    "in the latest assistant message cannot be modified",
+    "corrupted thought signature",  # Gemini, with the next two
+    "invalid thought signature",
+    "thought signature is not valid",
+    "reasoning input items can only be provided to",  # OpenAI, with the next
+    "encrypted content for item",
+)
+
 _TEXT_MAX = 4_000  # what is searched of a message: patterns stay linear, and errors are short
 _NAME = r"[\"'`]?(?P<name>[A-Za-z_][A-Za-z0-9_.]{0,63})[\"'`]?"
 _UNSUPPORTED = (
@@ -195,6 +210,9 @@ def classify(status: int | None, fields: ErrorFields = ErrorFields()) -> Kind:  
 def unsupported_parameter(fields: ErrorFields) -> str | None:
     """The parameter that an error names as unsupported."""
     text = fields.message[:_TEXT_MAX]
+    told = text.lower()
+    if fields.code.lower() == "invalid_encrypted_content" or any(phrase in told for phrase in _NOT_TAKEN_BACK):
+        return SIGNATURES
     for pattern in _UNSUPPORTED:
         if found := pattern.search(text):
             return found["name"]

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.core.records import File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.retry import SIGNATURES
 from holdfast.models.base import (
     CallArguments,
     CallEnded,
@@ -30,6 +31,7 @@ from holdfast.models.base import (
 from holdfast.models.failures import fields_of, provider_error
 from holdfast.models.fragments import Fragments
 from holdfast.models.mapping import (
+    NOBODY,
     arguments_object,
     arguments_text,
     decode_event,
@@ -49,7 +51,7 @@ PATH = "/messages"
 VERSION = "2023-06-01"
 
 MAX_TOKENS = 16_000  # this wire wants to know; no more than the model can, where that is known
-AMENDABLE = frozenset({"temperature", "top_p", "stop_sequences", "thinking", "output_config.effort"})
+AMENDABLE = frozenset({"temperature", "top_p", "stop_sequences", "thinking", "output_config.effort", SIGNATURES})
 
 # How much models think that do not decide it themselves. The wire takes no fewer than 1,024 tokens.
 BUDGETS: Mapping[str, int] = {"minimal": 1_024, "low": 2_048, "medium": 10_000, "high": 16_384, "xhigh": 32_768}
@@ -74,6 +76,9 @@ def encode_request(model: str, request: Request, *, known: Fragments, output_lim
     else:
         body.pop("tool_choice", None)
     leave_out(body, sorted(request.unsupported & AMENDABLE))
+    if SIGNATURES in request.unsupported:
+        body.pop("thinking", None)  # it would want the thoughts before a call back
+        known = new_fragments(NOBODY)
     body.update(request.settings.extra)
     for name in ("system", "messages"):
         body.pop(name, None)

@@ -17,7 +17,19 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.core.codec import storable
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Frozen, Message, Part, Role
-from holdfast.core.retry import RETRY, TABLE, Again, Amend, Decision, GiveUp, Kind, Onward, RetryPolicy, decide
+from holdfast.core.retry import (
+    RETRY,
+    SIGNATURES,
+    TABLE,
+    Again,
+    Amend,
+    Decision,
+    GiveUp,
+    Kind,
+    Onward,
+    RetryPolicy,
+    decide,
+)
 from holdfast.errors import (
     AdmissionTimeout,
     ConfigError,
@@ -198,7 +210,8 @@ class _Call:
                     with self._stop.scope():
                         await self._timing.sleep(delay_s)
                 case Amend(parameter=parameter):
-                    self._caller.providers.learn_unsupported(model.name, parameter)
+                    if parameter != SIGNATURES:  # that is a matter of this history
+                        self._caller.providers.learn_unsupported(model.name, parameter)
                     request = replace(request, unsupported=request.unsupported | {parameter})
                 case Onward():
                     return None

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.core.records import File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.retry import SIGNATURES
 from holdfast.errors import LostResult
 from holdfast.models.base import (
     CallArguments,
@@ -32,6 +33,7 @@ from holdfast.models.base import (
 from holdfast.models.failures import fields_of, provider_error
 from holdfast.models.fragments import Fragments
 from holdfast.models.mapping import (
+    NOBODY,
     arguments_object,
     arguments_text,
     decode_event,
@@ -44,7 +46,9 @@ from holdfast.models.mapping import (
 from holdfast.models.sides import Turns, split_system
 from holdfast.models.sse import Event
 
-AMENDABLE = frozenset({f"generationConfig.{name}" for name in ("temperature", "topP", "seed", "thinkingConfig")})
+AMENDABLE = frozenset(
+    {SIGNATURES, *(f"generationConfig.{name}" for name in ("temperature", "topP", "seed", "thinkingConfig"))}
+)
 
 # Models up to 2.5 are told how long to think, newer ones how hard.
 BUDGETS: Mapping[str, int] = {"none": 0, "minimal": 128, "low": 2_048, "medium": 8_192, "high": 24_576}
@@ -64,6 +68,8 @@ def encode_request(model: str, request: Request, *, known: Fragments) -> bytes:
     config = _settings(model, request.settings)
     body: dict[str, Any] = {"generationConfig": config} if config else {}
     leave_out(body, sorted(request.unsupported & AMENDABLE))
+    if SIGNATURES in request.unsupported:
+        known = new_fragments(NOBODY)
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_tool(tool) for tool in request.tools]}]
         if request.settings.tool_choice is not None:

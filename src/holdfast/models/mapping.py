@@ -15,6 +15,8 @@ from holdfast.errors import LostResult, ProviderError
 
 T = TypeVar("T")
 
+NOBODY = ""  # no provider: what was signed goes back to none
+
 encode = msgspec.json.Encoder().encode
 
 

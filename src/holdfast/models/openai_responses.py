@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.core.records import File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.retry import SIGNATURES
 from holdfast.errors import ProviderError
 from holdfast.models.base import (
     CallArguments,
@@ -30,6 +31,7 @@ from holdfast.models.base import (
 from holdfast.models.failures import fields_of, provider_error
 from holdfast.models.fragments import Fragments
 from holdfast.models.mapping import (
+    NOBODY,
     arguments_text,
     decode_event,
     encode,
@@ -52,6 +54,7 @@ AMENDABLE = frozenset(
         "store",
         "temperature",
         "top_p",
+        SIGNATURES,
     }
 )
 
@@ -74,6 +77,8 @@ def encode_request(model: str, request: Request, *, known: Fragments) -> bytes:
         body.pop("parallel_tool_calls", None)
         body.pop("tool_choice", None)
     leave_out(body, sorted(request.unsupported & AMENDABLE))
+    if SIGNATURES in request.unsupported:
+        known = new_fragments(NOBODY)
     body.update(request.settings.extra)
     body.pop("input", None)
     return known.encode(request.messages, before=encode(body)[:-1] + b',"input":[', after=b"]}")
