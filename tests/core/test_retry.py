@@ -71,6 +71,19 @@ def test_the_table_has_a_row_for_every_kind_and_says_what_the_docs_say() -> None
         (400, {"message": "This model's maximum context length is 8192 tokens."}, "context_too_long"),
         (400, {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens"}, "context_too_long"),
         (400, {"type": "exceed_context_size_error"}, "context_too_long"),  # llama.cpp
+        (
+            400,
+            {"message": "This model's maximum prompt length is 131072 but the request contains 136973 tokens."},
+            "context_too_long",
+        ),  # xAI
+        (400, {"message": "Invalid request: Your request exceeded model token limit: 262144"}, "context_too_long"),
+        (
+            400,
+            {"message": "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]"},
+            "context_too_long",
+        ),  # DashScope
+        (400, {"code": "1261", "message": "Prompt exceeds max length"}, "context_too_long"),  # Z.ai
+        (400, {"code": "invalid_encrypted_content"}, "unsupported_parameter"),
         (413, {"type": "request_too_large"}, "context_too_long"),
         (400, {"code": "content_filter"}, "refused"),
         (400, {"code": "content_policy_violation"}, "refused"),
@@ -118,6 +131,9 @@ def test_anything_at_all_is_classified(status: int | None, fields: ErrorFields) 
         ("Unrecognized request argument supplied: stream_options", "stream_options"),
         ("Unknown parameter: 'seed'.", "seed"),
         ("property 'reasoning_effort' is unsupported", "reasoning_effort"),
+        ("`temperature` and `top_p` cannot both be specified for this model. Please use only one.", "top_p"),
+        ("`temperature` is deprecated for this model.", "temperature"),
+        ("messages.3.content.0: Invalid `signature` in `thinking` block", "signatures"),
         ("You are not allowed to use max_tokens", None),
     ],
 )

@@ -283,10 +283,34 @@ def test_anthropic_is_told_how_hard_or_how_long_to_think(model: str, effort: str
 
 
 def test_newer_claude_models_are_not_told_a_temperature_which_they_refuse() -> None:
-    given = Settings(temperature=0.2, top_p=0.9)
     for model, told in (("claude-opus-5", False), ("claude-sonnet-4-5", True), ("qwen3", True)):
-        assert ("temperature" in ANTHROPIC(user("hi"), model=model, settings=given)) is told
-        assert ("top_p" in ANTHROPIC(user("hi"), model=model, settings=given)) is told
+        assert ("temperature" in ANTHROPIC(user("hi"), model=model, settings=Settings(temperature=0.2))) is told
+        assert ("top_p" in ANTHROPIC(user("hi"), model=model, settings=Settings(top_p=0.9))) is told
+
+
+def test_claude_is_told_a_temperature_or_top_p_and_never_both_which_it_refuses() -> None:
+    given = Settings(temperature=0.2, top_p=0.9)
+    for model, told in (("claude-sonnet-4-5", {"temperature"}), ("qwen3", {"temperature", "top_p"})):
+        assert {"temperature", "top_p"} & ANTHROPIC(user("hi"), model=model, settings=given).keys() == told
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-sonnet-4-6", "qwen3"])
+def test_what_does_not_go_with_thinking_is_left_out_of_a_request_to_anthropic(model: str) -> None:
+    """Clients of the OpenAI-compatible API send a temperature with everything."""
+    thinks = Settings(reasoning_effort="high", temperature=0.2, tool_choice="auto")
+    asked: dict[str, Any] = {"model": model, "tools": (ToolSpec(name="t"),)}
+    body = ANTHROPIC(user("hi"), settings=thinks, **asked)
+    assert "thinking" in body
+    assert "temperature" not in body
+    assert "top_p" not in ANTHROPIC(user("hi"), settings=Settings(reasoning_effort="high", top_p=0.9), **asked)
+    assert ANTHROPIC(user("hi"), settings=Settings(reasoning_effort="high", top_p=0.97), **asked)["top_p"] == 0.97
+    for choice in ("required", "t"):
+        forced = Settings(reasoning_effort="high", temperature=0.2, tool_choice=choice)
+        body = ANTHROPIC(user("hi"), settings=forced, **asked)
+        assert "thinking" not in body
+        assert body["temperature"] == 0.2
+    body = ANTHROPIC(user("hi"), settings=Settings(reasoning_effort="none", temperature=0.2), **asked)
+    assert body["temperature"] == 0.2
 
 
 def test_anthropic_never_thinks_longer_than_it_may_answer() -> None:

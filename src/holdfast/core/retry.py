@@ -154,6 +154,10 @@ _BY_WORDS = (
             "input is too long",
             "too many tokens",
             "reduce the length of the messages",
+            "maximum prompt length",  # xAI
+            "exceeded model token limit",  # Moonshot
+            "range of input length",  # DashScope
+            "prompt exceeds max length",  # Z.ai
         ),
     ),
     (Kind.AUTHENTICATION, ("api key not valid",)),  # Gemini says 400
@@ -182,7 +186,8 @@ _UNSUPPORTED = (
     re.compile(rf"unsupported (?:parameter|value|argument)[s]?: {_NAME}", re.I),
     re.compile(rf"un(?:known|recognized|expected) (?:parameter|request argument|field)[^:]{{0,40}}: {_NAME}", re.I),
     re.compile(rf"(?:parameter|property|argument) {_NAME} is (?:unsupported|not supported|not allowed)", re.I),
-    re.compile(rf"{_NAME} is not supported (?:with|by|for) this model", re.I),
+    re.compile(rf"{_NAME} is (?:not supported|deprecated) (?:with|by|for|on) this model", re.I),
+    re.compile(rf"{_NAME} cannot both be specified", re.I),
 )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ AMENDABLE = frozenset({"temperature", "top_p", "stop_sequences", "thinking", "ou
 
 # How much models think that do not decide it themselves. The wire takes no fewer than 1,024 tokens.
 BUDGETS: Mapping[str, int] = {"minimal": 1_024, "low": 2_048, "medium": 10_000, "high": 16_384, "xhigh": 32_768}
+TOP_P_MIN = 0.95  # of a model that thinks
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _BUDGETED = ("claude-3", "claude-sonnet-4-0", "claude-sonnet-4-2", "claude-sonnet-4-5", "claude-haiku-4",
              "claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2", "claude-opus-4-5")  # fmt: skip
@@ -75,6 +76,7 @@ def encode_request(model: str, request: Request, *, known: Fragments, output_lim
         body["tools"] = [_tool(tool) for tool in request.tools]
     else:
         body.pop("tool_choice", None)
+    _reconcile(body)
     leave_out(body, sorted(request.unsupported & AMENDABLE))
     if SIGNATURES in request.unsupported:
         body.pop("thinking", None)  # it would want the thoughts before a call back
@@ -98,8 +100,11 @@ def _settings(model: str, settings: Settings, output_limit: int | None) -> dict[
         "stop_sequences": settings.stop or None,
         "tool_choice": _tool_choice(settings),
     }
-    if model.startswith("claude-") and not model.startswith(_SAMPLED):
-        values["temperature"] = values["top_p"] = None
+    if model.startswith("claude-"):
+        if not model.startswith(_SAMPLED):
+            values["temperature"] = values["top_p"] = None
+        elif settings.temperature is not None:
+            values["top_p"] = None  # one of the two is all that they take
     config: dict[str, Any] = {}
     if settings.reasoning_effort is not None:
         _think(model, settings, output_limit, values, config)
@@ -128,6 +133,18 @@ def _think(
     budget = min(budget, values["max_tokens"] // 2)
     if budget >= BUDGETS["minimal"]:
         values["thinking"] = {"type": "enabled", "budget_tokens": budget}
+
+
+def _reconcile(body: dict[str, Any]) -> None:
+    """Thinking goes neither with a call that is forced, which comes first, nor with sampling, which comes last."""
+    if body.get("thinking", {}).get("type") not in ("enabled", "adaptive"):
+        return
+    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
+        del body["thinking"]
+        return
+    body.pop("temperature", None)
+    if body.get("top_p", 1) < TOP_P_MIN:
+        del body["top_p"]
 
 
 def _tool_choice(settings: Settings) -> dict[str, Any] | None:
