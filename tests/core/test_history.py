@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core.history import make_valid, problems
 from holdfast.core.records import (
@@ -44,6 +45,14 @@ def answer(id: str, content: str = "ok", synthetic: Synthetic | None = None) -> 
     return say(
         Role.TOOL, ToolResult(call_id=id, name="tool", content=content, synthetic=synthetic), id=f"{id}.result"
     )
+
+
+def named(name: str) -> ToolCall:
+    return ToolCall(call_id="a", name=name, arguments="{}")
+
+
+def named_answer(name: str) -> Message:
+    return say(Role.TOOL, ToolResult(call_id="a", name=name, content="ok"), id="a.result")
 
 
 def repaired(id: str) -> ToolResult:
@@ -181,6 +190,26 @@ BROKEN: dict[str, tuple[list[Message], str, list[Message]]] = {
         "message 1 (assistant) is empty",
         [user()],
     ),
+    "7: a name that no tool has": (
+        [user(), model(named("functions.weather: Bern")), named_answer("functions.weather: Bern")],
+        "the name of call a is none that a tool can have",
+        [user(), model(named("functions_weather__Bern")), named_answer("functions_weather__Bern")],
+    ),
+    "7: no name": (
+        [user(), model(named("")), named_answer("")],
+        "the name of call a is none that a tool can have",
+        [user(), model(named("unnamed")), named_answer("unnamed")],
+    ),
+    "7: a name without end": (
+        [user(), model(named("x" * 1_000)), named_answer("x" * 1_000)],
+        "the name of call a is none that a tool can have",
+        [user(), model(named("x" * 64)), named_answer("x" * 64)],
+    ),
+    "7: a result with another name": (
+        [user(), model(call("a")), named_answer("")],
+        "message 2 has not the name of its call",
+        [user(), model(call("a")), answer("a")],
+    ),
 }
 
 
@@ -225,14 +254,19 @@ IDS = st.sampled_from("abcd")
 RESULTS = st.builds(
     ToolResult,
     call_id=IDS,
-    name=st.just("tool"),
+    name=st.sampled_from(("tool", "tool", "")),
     content=st.sampled_from(("", "1", "2")),
     synthetic=st.sampled_from((None, *Synthetic)),
 )
 NO_RESULTS: st.SearchStrategy[Part] = st.one_of(
     st.sampled_from((Text(text=""), Text(text="x"), Reasoning(text="Hm"), Reasoning(signature=SIGNATURE))),
     st.just(File(media_type="image/png", uri="blob:1")),
-    st.builds(ToolCall, call_id=IDS, name=st.just("tool"), arguments=st.sampled_from(("{}", "", "[1]", '{"a":1}'))),
+    st.builds(
+        ToolCall,
+        call_id=IDS,
+        name=st.sampled_from(("tool", "tool", "a.b")),
+        arguments=st.sampled_from(("{}", "", "[1]", '{"a":1}')),
+    ),
 )
 PARTS: st.SearchStrategy[Part] = st.one_of(NO_RESULTS, RESULTS)
 
@@ -290,7 +324,8 @@ def test_nothing_is_invented_but_missing_results(source: list[Message]) -> None:
         if message.role is Role.TOOL:
             (result,) = message.parts
             assert isinstance(result, ToolResult)
-            assert result in results or result == repaired(result.call_id)
+            as_called = [replace(each, name=result.name) for each in results]
+            assert result in as_called or result == replace(repaired(result.call_id), name=result.name)
             continue
         assert message.id in {other.id for other in source}
         for part in message.parts:
@@ -301,8 +336,8 @@ def test_nothing_is_invented_but_missing_results(source: list[Message]) -> None:
 def test_results_are_missing_only_if_they_are(source: list[Message]) -> None:
     answered = _results(source)
     for result in _results(make_valid(source)):
-        if result.synthetic is Synthetic.REPAIRED and result == repaired(result.call_id):
-            assert all(r.call_id != result.call_id or r == result for r in answered)
+        if result == replace(repaired(result.call_id), name=result.name):
+            assert all(r.call_id != result.call_id or replace(r, name=result.name) == result for r in answered)
 
 
 @every_history

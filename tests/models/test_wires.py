@@ -302,14 +302,14 @@ async def test_the_providers_own_words_for_an_error_are_understood(
 
 NOT_TAKEN_BACK = {
     "compatible-responses": (
-        "The encrypted content for item rs_1 could not be verified. Reason: Encrypted content could not be decrypted.",
+        "The encrypted content for item rs_1 could not be verified. Reason: Encrypted content could not be parsed.",
         "Reasoning input items can only be provided to a reasoning or computer use model. Remove reasoning items "
         "from your input and try again.",
     ),
     "compatible-anthropic": (
         "messages.1.content.0: Invalid `signature` in `thinking` block",
-        "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` "
-        "is enabled, a final `assistant` message must start with a thinking block.",
+        "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When "
+        "`thinking` is enabled, a final `assistant` message must start with a thinking block.",
         "messages.1.content.1: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
         "modified. These blocks must remain as they were in the original response.",
     ),

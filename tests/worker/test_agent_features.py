@@ -35,6 +35,12 @@ def clock() -> str:
     return "noon"
 
 
+@pytest.mark.parametrize("name", ["file.read", "größe", "x" * 65])
+def test_a_tool_with_a_name_that_providers_refuse_is_a_configuration_error(name: str) -> None:
+    with pytest.raises(ConfigError, match="a name has 1 to 64 letters"):
+        Agent("a", "scripted", tools=[tool(name=name)(clock.function)])
+
+
 # --- active tools ------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """The loop through the public surface, on both stores: model, tools, commit, stop, shutdown, queue, failure."""
 
 import asyncio
+import re
 import threading
 from typing import Any
 
@@ -257,6 +258,22 @@ async def test_a_call_to_a_tool_that_is_not_active_names_the_active_ones(store_u
             "nonsense is not a tool of this agent. Active tools: weather.",
         ]
     assert [spec.name for spec in model.requests[0].tools] == ["weather"]
+
+
+@pytest.mark.parametrize("name", ["functions.weather", "", "wetter in bern", "x" * 200])
+async def test_a_call_to_what_is_no_name_of_a_tool_is_answered_and_the_turn_goes_on(
+    store_url: str, name: str
+) -> None:
+    """Models make them up, and every provider refuses a history that holds one."""
+    model = ScriptedModel([Call(name=name, arguments={"city": "Bern"})], "So be it.")
+    async with running(store_url, Agent("a", model, tools=[weather])) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        assert (await chat.messages())[1].calls[0].name == name
+    *_, asked, answered = model.requests[1].messages
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", asked.calls[0].name)
+    assert isinstance(answered.parts[0], ToolResult)
+    assert answered.parts[0].name == asked.calls[0].name
 
 
 async def test_an_empty_list_of_active_tools_means_none(store_url: str) -> None:

@@ -7,8 +7,10 @@ The rules, for every request whatever the provider:
 4. Calls and reasoning stand in assistant messages only, results in tool messages only, one each.
 5. A call's arguments are the text of a JSON object.
 6. No message is empty; unsigned reasoning is nothing (no provider takes it back).
+7. A call's name is one that every provider takes, whatever the model called, and its result has the same one.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -25,6 +27,9 @@ from holdfast.core.records import (
     result_message,
 )
 
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what every provider takes
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+
 _NO_RESULT = "No result was recorded for this call."
 
 
@@ -33,9 +38,10 @@ def problems(messages: Sequence[Message]) -> list[str]:
     found: list[str] = []
     seen: set[str] = set()
     expected: list[str] = []
+    names: dict[str, str] = {}
     for at, message in enumerate(messages):
         if message.role is Role.TOOL:
-            found += _result_problems(at, message, expected)
+            found += _result_problems(at, message, expected, names)
             continue
         if expected:
             found.append(f"message {at} ({message.role}) comes before the results of {', '.join(expected)}")
@@ -52,6 +58,9 @@ def problems(messages: Sequence[Message]) -> list[str]:
                     found.append(f"call id {part.call_id} is used twice")
                 if not _is_json_object(part.arguments):
                     found.append(f"the arguments of call {part.call_id} are not a JSON object")
+                if not TOOL_NAME.fullmatch(part.name):
+                    found.append(f"the name of call {part.call_id} is none that a tool can have")
+                names[part.call_id] = part.name
                 seen.add(part.call_id)
                 expected.append(part.call_id)
     if expected:
@@ -59,14 +68,14 @@ def problems(messages: Sequence[Message]) -> list[str]:
     return found
 
 
-def _result_problems(at: int, message: Message, expected: list[str]) -> list[str]:
+def _result_problems(at: int, message: Message, expected: list[str], names: dict[str, str]) -> list[str]:
     if len(message.parts) != 1 or not isinstance(message.parts[0], ToolResult):
         return [f"message {at} (tool) holds something other than one result"]
-    call_id = message.parts[0].call_id
-    if not expected or expected[0] != call_id:
-        return [f"message {at} answers {call_id}, expected is {expected[0] if expected else 'no result'}"]
+    result = message.parts[0]
+    if not expected or expected[0] != result.call_id:
+        return [f"message {at} answers {result.call_id}, expected is {expected[0] if expected else 'no result'}"]
     expected.pop(0)
-    return []
+    return [] if result.name == names[result.call_id] else [f"message {at} has not the name of its call"]
 
 
 def make_valid(messages: Iterable[Message]) -> list[Message]:
@@ -89,8 +98,15 @@ def make_valid(messages: Iterable[Message]) -> list[Message]:
         for part in parts:
             if isinstance(part, ToolCall):
                 seen.add(part.call_id)
-                valid.append(results.get(part.call_id) or _missing_result(message, part))
+                valid.append(_named(results.get(part.call_id) or _missing_result(message, part), part.name))
     return valid
+
+
+def _named(message: Message, name: str) -> Message:
+    result = message.parts[0]
+    if not isinstance(result, ToolResult) or result.name == name:
+        return message
+    return msgspec.structs.replace(message, parts=(msgspec.structs.replace(result, name=name),))
 
 
 def _best_results(messages: list[Message]) -> dict[str, Message]:
@@ -119,6 +135,8 @@ def _valid_parts(message: Message, seen: set[str]) -> tuple[Part, ...]:
             here.add(part.call_id)
             if not _is_json_object(part.arguments):
                 part = msgspec.structs.replace(part, arguments="{}", cut=True)
+            if not TOOL_NAME.fullmatch(part.name):
+                part = msgspec.structs.replace(part, name=_ODD.sub("_", part.name)[:64] or "unnamed")
         parts.append(part)
     return tuple(parts)
 

@@ -234,7 +234,7 @@ class Models:
         return key
 
     def _key_in(self, variable: str) -> str:
-        """Empty: it is not set. What no header can hold is refused here: the error of whoever sends it would quote it."""
+        """Empty: it is not set. What no header can hold is refused here: whoever sends it would quote it."""
         key = self._environ.get(variable, "").strip()
         if not key.isascii() or not key.isprintable():
             raise ConfigError(

@@ -8,7 +8,6 @@ a key or a commit id may simply be called again: it is answered as done if it wa
 import hashlib
 import logging
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from holdfast.core.apply import Change, Refused, apply, told_arguments
 from holdfast.core.codec import check_text, encode
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.events import Claim, Edit, Event, LeaseExpired, Repair, Send
+from holdfast.core.history import TOOL_NAME
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     NOTHING,
@@ -68,7 +68,6 @@ RECEIPT_DAYS = 7
 PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLite
 PAGE_ROWS = 500
 LISTED_MAX = 10_000
-TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what every provider takes
 QUIET = (State.IDLE, State.FAILED, State.WAITING)  # nothing happens in it until somebody does something
 
 

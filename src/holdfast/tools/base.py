@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core.codec import storable
+from holdfast.core.history import TOOL_NAME
 from holdfast.core.records import ClientTool, External, Frozen, NewChat, OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.context import ToolContext
@@ -276,6 +277,11 @@ def tools_by_name(tools: Sequence[Tool | Callable[..., Any]]) -> dict[str, Tool]
     found: dict[str, Tool] = {}
     for item in tools:
         made = item if isinstance(item, Tool) else tool(item)
+        if not TOOL_NAME.fullmatch(made.name):
+            raise ConfigError(
+                f"tool {made.name!r}: a name has 1 to 64 letters, digits, - and _, or providers refuse every "
+                "request; give it another one with @tool(name=…)"
+            )
         if made.name in found:
             raise ConfigError(f"two tools are named {made.name!r}: give one of them another name")
         found[made.name] = made
