@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.deadlines import ModelDeadlines
 from holdfast.core.journal import Delta
-from holdfast.core.records import Cause, Role, Text, ToolCall
+from holdfast.core.records import Cause, Message, Role, Text, ToolCall
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import (
     AdmissionTimeout,
@@ -311,6 +311,26 @@ async def test_an_unsupported_parameter_is_sent_once_more_in_its_accepted_form(
     # and the next call knows
     await completed(caller, model_on(server), request=request)
     assert server.asked[2].raw == server.asked[1].raw
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Missing `reasoning_content` field in the assistant message at message index 1.",
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index 1",
+    ],
+)
+async def test_a_server_that_misses_reasoning_gets_a_place_for_it_everywhere_and_from_then_on(
+    caller: Caller, serve: Serve, model_on: ModelOn, words: str
+) -> None:
+    server = await serve(refusing(400, {"error": {"message": words, "type": "invalid_request_error"}}), saying("Hi"))
+    said = Message(id="a", role=Role.ASSISTANT, parts=(Text(text="x"),))
+    request = replace(asking(), messages=[*asking().messages, said, *asking().messages])
+    done = await completed(caller, model_on(server), request=request)
+    assert [attempt.code for attempt in done.failed] == ["unsupported_parameter"]
+    await completed(caller, model_on(server), request=request)
+    assert [asked.body["messages"][1].get("reasoning_content") for asked in server.asked] == [None, "", ""]
 
 
 async def test_the_first_error_is_kept_when_the_accepted_form_fails_too(

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from holdfast.core.history import make_valid
 from holdfast.core.records import (
@@ -37,7 +38,7 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.openai_chat import Decoder, Fragments, encode_request
+from holdfast.models.openai_chat import Decoder, Fragments, OpenAIChat, encode_request
 from holdfast.models.sse import Event
 from tests.models.judge import as_the_sdk_reads_it, ours, sdk_on_recording, theirs
 from tests.support.chat_server import (
@@ -451,6 +452,7 @@ def test_parts_come_in_order_and_finish_comes_last() -> None:
         usage(7, 3, 2, 1),
     ) == [
         ReasoningDelta(text="hm"),
+        ReasoningDelta(signature=Raw(b'{"type":"reasoning_content"}')),
         TextDelta(text="I look"),
         CallStarted(index=0, name="weather", provider_id="id_a"),
         CallArguments(index=0, text='{"a"'),
@@ -561,6 +563,51 @@ def test_content_in_parts_is_text() -> None:
 @pytest.mark.parametrize("reasoning", ["reasoning_content", "reasoning"])
 def test_reasoning_is_read_under_both_names(reasoning: str) -> None:
     assert read(chunk({reasoning: "hm"})) == [ReasoningDelta(text="hm")]
+
+
+def of_deepseek(text: str, provider: str = "deepseek", type: str = "reasoning_content") -> Reasoning:
+    return Reasoning(text=text, provider=provider, signature=Raw(json.dumps({"type": type}).encode()))
+
+
+HISTORY = [
+    user("go"),
+    assistant(of_deepseek("hm"), Text(text="I look."), ToolCall(call_id="a", name="t", arguments="{}")),
+    result("a", "rain"),
+    assistant(Text(text="Rain.")),
+    user("on"),
+]
+
+
+def reasoning_in(wire: OpenAIChat, *unsupported: str, history: list[Message] = HISTORY) -> list[Any]:
+    body = json.loads(wire.encode(Request(messages=history, unsupported=frozenset(unsupported))))
+    return [message.get("reasoning_content") for message in body["messages"] if message["role"] == "assistant"]
+
+
+def test_reasoning_goes_back_to_the_server_that_sent_it_under_the_name_that_it_had() -> None:
+    """DeepSeek and Moonshot refuse a history without it."""
+    assert reasoning_in(OpenAIChat("m", provider="deepseek")) == ["hm", None]
+    assert reasoning_in(OpenAIChat("m", provider="another")) == [None, None]
+    assert reasoning_in(OpenAIChat("m")) == [None, None]
+    other_wire = [user("go"), assistant(of_deepseek("hm", type="thinking"), Text(text="x")), user("on")]
+    assert reasoning_in(OpenAIChat("m", provider="deepseek"), history=other_wire) == [None]
+
+
+def test_where_reasoning_is_refused_or_missed_everywhere_it_is_left_out_or_filled_in() -> None:
+    wire = OpenAIChat("m", provider="deepseek")
+    assert reasoning_in(wire, "reasoning_content") == [None, None]
+    assert reasoning_in(wire, "missing reasoning_content") == ["hm", ""]
+    assert reasoning_in(wire) == ["hm", None]
+
+
+@pytest.mark.parametrize("then", [{"content": "x"}, {"tool_calls": [{"index": 0, "function": {"name": "t"}}]}, {}])
+def test_reasoning_to_be_given_back_is_closed_by_whatever_follows_it(then: dict[str, Any]) -> None:
+    kept = ReasoningDelta(signature=Raw(b'{"type":"reasoning_content"}'))
+    parts = read(
+        chunk({"reasoning_content": "h"}), chunk({"reasoning_content": "m", "content": None}), chunk(then, "stop")
+    )
+    assert parts[:3] == [ReasoningDelta(text="h"), ReasoningDelta(text="m"), kept]
+    assert parts.count(kept) == 1
+    assert kept not in read(chunk({"reasoning": "hm"}), chunk(then, "stop"))
 
 
 def test_other_choices_and_empty_ones_are_not_ours() -> None:

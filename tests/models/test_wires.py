@@ -144,7 +144,7 @@ async def test_calls_made_in_parallel_are_told_apart_and_reasoning_comes_before_
     assert isinstance(done, Completed)
     reasoning, *calls = done.message.parts
     assert isinstance(reasoning, Reasoning)
-    assert (reasoning.text, reasoning.signed) == ("hm", speaker.signs)
+    assert (reasoning.text, reasoning.signed) == ("hm", True)
     assert not speaker.signs or SIGNED in bytes(reasoning.signature).decode()
     assert [(call.name, call.arguments) for call in calls if isinstance(call, ToolCall)] == [
         ("weather", BERN.arguments),

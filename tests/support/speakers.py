@@ -32,7 +32,7 @@ class Speaker(Protocol):
 
     kind: ClassVar[str]  # what stands before the colon in a model's name
     reasons: ClassVar[dict[str, str]]  # our reason: the provider's
-    signs: ClassVar[bool]  # reasoning comes with a signature
+    signs: ClassVar[bool]  # reasoning comes with a signature of the provider's
 
     def begin(self) -> tuple[Step, ...]: ...
     def text(self, *words: str, at: int = 0) -> tuple[Step, ...]: ...

@@ -180,6 +180,10 @@ _NOT_TAKEN_BACK = (
     "encrypted content for item",
 )
 
+# The other way round: DeepSeek and Moonshot want a place for reasoning in everything that a model said.
+REASONING_MISSING = "missing reasoning_content"
+_WANTED = ("must be passed back", "missing")
+
 _TEXT_MAX = 4_000  # what is searched of a message: patterns stay linear, and errors are short
 _NAME = r"[\"'`]?(?P<name>[A-Za-z_][A-Za-z0-9_.]{0,63})[\"'`]?"
 _UNSUPPORTED = (
@@ -218,6 +222,8 @@ def unsupported_parameter(fields: ErrorFields) -> str | None:
     told = text.lower()
     if fields.code.lower() == "invalid_encrypted_content" or any(phrase in told for phrase in _NOT_TAKEN_BACK):
         return SIGNATURES
+    if "reasoning_content" in told and any(phrase in told for phrase in _WANTED):
+        return REASONING_MISSING
     for pattern in _UNSUPPORTED:
         if found := pattern.search(text):
             return found["name"]

@@ -1,17 +1,20 @@
 """The wire of OpenAI Chat Completions, and of the many servers that speak it. Pure mapping, both ways.
 
 A request holds the history's messages, in their order, and nothing else. What this wire has no place for is left out:
-reasoning, files outside of users' messages. Reading is lenient where servers are known to differ: whole calls in one
-chunk, calls without an index or an id, arguments as an object, content as a list of parts.
+files outside of users' messages, and reasoning. Only what came as `reasoning_content` goes back, to the server that
+sent it: DeepSeek and Moonshot refuse a history without it. Reading is lenient where servers are known to differ:
+whole calls in one chunk, calls without an index or an id, arguments as an object, content as a list of parts.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from holdfast.core.records import File, Message, Role, Text, ToolCall, ToolResult
+from holdfast.core.records import File, Message, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.retry import REASONING_MISSING
 from holdfast.errors import LostResult, ProviderError
 from holdfast.models import fragments
 from holdfast.models.base import (
@@ -29,10 +32,11 @@ from holdfast.models.base import (
     Usage,
 )
 from holdfast.models.failures import fields_of, provider_error
-from holdfast.models.mapping import arguments_object, decode_event, schema_of
+from holdfast.models.mapping import NOBODY, arguments_object, decode_event, schema_of
 from holdfast.models.sse import Event
 
 PATH = "/chat/completions"
+REASONING = "reasoning_content"
 
 # Parameters with another form. None: left out. Servers differ on the first two, in both directions.
 AMENDMENTS: Mapping[str, str | None] = {
@@ -45,8 +49,9 @@ AMENDMENTS: Mapping[str, str | None] = {
     "parallel_tool_calls": None,
     "reasoning_effort": None,
     "stream_options": None,
+    REASONING: None,
 }
-AMENDABLE = frozenset(AMENDMENTS)
+AMENDABLE = frozenset({*AMENDMENTS, REASONING_MISSING})
 
 _encode = msgspec.json.Encoder().encode
 
@@ -112,18 +117,20 @@ _PLAIN = {role: b'{"role":"' + role.encode() + b'","content":' for role in (Role
 
 
 class Fragments(fragments.Fragments):
-    """The messages of this wire. Share one between its models: none of them says anything that others would not."""
+    """The messages of this wire, as `provider` gets them. `filled`: with a place for reasoning, empty or not."""
 
-    def __init__(self, bytes_max: int = fragments.FRAGMENT_BYTES_MAX) -> None:
-        super().__init__(_encode_message, bytes_max)
+    def __init__(
+        self, provider: str = NOBODY, bytes_max: int = fragments.FRAGMENT_BYTES_MAX, *, filled: bool = False
+    ) -> None:
+        super().__init__(partial(_encode_message, provider=provider, filled=filled), bytes_max)
 
 
-def _encode_message(message: Message) -> bytes:
-    parts = message.parts
-    if len(parts) == 1 and type(parts[0]) is Text:  # most of them
+def _encode_message(message: Message, provider: str, filled: bool) -> bytes:
+    parts, by_model = message.parts, message.role is Role.ASSISTANT
+    if len(parts) == 1 and type(parts[0]) is Text and not (filled and by_model):  # most of them
         return _PLAIN[message.role] + _encode(parts[0].text) + b"}"
-    if message.role is Role.ASSISTANT:
-        return _encode_assistant(message)
+    if by_model:
+        return _encode_assistant(message, provider, filled)
     if message.role is Role.TOOL:
         result = parts[0]
         assert isinstance(result, ToolResult)
@@ -136,7 +143,7 @@ def _encode_message(message: Message) -> bytes:
     return _PLAIN[message.role] + _encode([_content_part(part) for part in parts]) + b"}"
 
 
-def _encode_assistant(message: Message) -> bytes:
+def _encode_assistant(message: Message, provider: str, filled: bool) -> bytes:
     text = [part.text for part in message.parts if isinstance(part, Text)]
     calls = [_encode_call(part) for part in message.parts if isinstance(part, ToolCall)]
     if not text and not calls:
@@ -146,7 +153,17 @@ def _encode_assistant(message: Message) -> bytes:
         fields.append(b'"content":' + _encode("".join(text)))
     if calls:
         fields.append(b'"tool_calls":[' + b",".join(calls) + b"]")
+    thought = [part.text for part in message.parts if isinstance(part, Reasoning) and _is_for(provider, part)]
+    if thought or filled:
+        fields.append(b'"reasoning_content":' + _encode("".join(thought)))
     return b"{" + b",".join(fields) + b"}"
+
+
+def _is_for(provider: str, part: Reasoning) -> bool:
+    try:
+        return part.provider == provider and _signature.decode(part.signature).type == REASONING
+    except msgspec.DecodeError:
+        return False  # of another wire
 
 
 def _encode_call(call: ToolCall) -> bytes:
@@ -171,6 +188,16 @@ def _content_part(part: object) -> dict[str, Any]:
 
 
 # --- the response ----------------------------------------------------------------------------------
+
+
+class _Signature(Struct, gc=False):
+    """What is kept of a piece of reasoning that is to be given back: under which name it came."""
+
+    type: str
+
+
+_signature = msgspec.json.Decoder(_Signature)
+_KEPT = ReasoningDelta(signature=Raw(_encode(_Signature(type=REASONING))))
 
 
 class _Function(Struct, gc=False):
@@ -257,6 +284,7 @@ class Decoder:
         self._by_index: dict[Any, _OpenCall] = {}
         self._reason: str | None = None
         self._refused = False
+        self._thinking = False  # in what has to be given back
         self._pairs = _SurrogatePairs()
         self.done = False
 
@@ -285,6 +313,8 @@ class Decoder:
         if self._reason is None:
             return []
         parts: list[StreamPart] = [CallEnded(index=call.index) for call in self._calls]
+        if self._thinking:
+            parts.insert(0, _KEPT)
         reason = _REASONS.get(self._reason, "other")
         if self._refused and reason == "stop":
             reason = "refused"
@@ -301,6 +331,10 @@ class Decoder:
             thought = delta.reasoning_content if delta.reasoning_content is not None else delta.reasoning
             if thought and (text := self._text("reasoning", thought)):
                 parts.append(ReasoningDelta(text=text))
+                self._thinking = delta.reasoning_content is not None
+            if self._thinking and (delta.content or delta.refusal or delta.tool_calls):
+                self._thinking = False
+                parts.append(_KEPT)
             if delta.content and (text := self._text("text", delta.content)):
                 parts.append(TextDelta(text=text))
             if delta.refusal and (text := self._text("text", delta.refusal)):
@@ -381,16 +415,35 @@ class OpenAIChat:
     path = PATH
     amendable = AMENDABLE
 
-    def __init__(self, model: str, *, max_tokens_as: str = "max_tokens", fragments: Fragments | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        provider: str = NOBODY,
+        max_tokens_as: str = "max_tokens",
+        fragments: Fragments | None = None,
+    ) -> None:
         self._model = model
+        self._provider = provider
         self._max_tokens_as = max_tokens_as
-        self._fragments = Fragments() if fragments is None else fragments
+        self._fragments = Fragments(provider) if fragments is None else fragments
+        self._filled: Fragments | None = None
 
     def headers(self, key: str | None) -> dict[str, str]:
         return {} if key is None else {"authorization": f"Bearer {key}"}
 
     def encode(self, request: Request) -> bytes:
-        return encode_request(self._model, request, max_tokens_as=self._max_tokens_as, known=self._fragments)
+        known = self._known(request.unsupported)
+        return encode_request(self._model, request, max_tokens_as=self._max_tokens_as, known=known)
+
+    def _known(self, unsupported: frozenset[str]) -> Fragments:
+        if REASONING in unsupported:
+            return Fragments()
+        if REASONING_MISSING not in unsupported:
+            return self._fragments
+        if self._filled is None:
+            self._filled = Fragments(self._provider, filled=True)
+        return self._filled
 
     def decoder(self, who: str) -> Decoder:
         return Decoder(who)

@@ -122,8 +122,8 @@ class Models:
 
     def _chat(self, model: str, provider: str, max_tokens_as: str = "max_tokens") -> "Wire":
         chat = import_module("holdfast.models.openai_chat")
-        kept = self._kept("openai_chat", "", chat.Fragments)  # nothing signed goes back, whoever is asked
-        wire: Wire = chat.OpenAIChat(model, max_tokens_as=max_tokens_as, fragments=kept)
+        kept = self._kept("openai_chat", provider, lambda: chat.Fragments(provider))
+        wire: Wire = chat.OpenAIChat(model, provider=provider, max_tokens_as=max_tokens_as, fragments=kept)
         return wire
 
     def _responses(self, model: str, provider: str) -> "Wire":
