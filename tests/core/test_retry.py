@@ -133,6 +133,8 @@ def test_anything_at_all_is_classified(status: int | None, fields: ErrorFields) 
         ("property 'reasoning_effort' is unsupported", "reasoning_effort"),
         ("`temperature` and `top_p` cannot both be specified for this model. Please use only one.", "top_p"),
         ("`temperature` is deprecated for this model.", "temperature"),
+        ("tools.0.custom.eager_input_streaming: Extra inputs are not permitted", "eager_input_streaming"),
+        ("top_p: Extra inputs are not permitted", "top_p"),
         ("messages.3.content.0: Invalid `signature` in `thinking` block", "signatures"),
         ("You are not allowed to use max_tokens", None),
     ],

@@ -18,15 +18,26 @@ from holdfast.errors import (
     ProviderError,
     SilenceTimeout,
 )
-from holdfast.models.base import Finished, Model, Opened, Request, Settings, StreamPart, TextDelta, Usage
+from holdfast.models.base import Finished, Model, Opened, Request, Settings, StreamPart, TextDelta, ToolSpec, Usage
 from holdfast.models.calls import Caller, Completed, Observer, Stopped
 from holdfast.models.providers import Providers, Timing
 from holdfast.models.resolve import Models
 from holdfast.stops import Stop
 from tests.models.conftest import CALM, ENOUGH_S, KEY, Serve, asking
-from tests.models.judges import THEIRS, ours
+from tests.models.judges import THEIRS, as_anthropic_reads_it, ours
 from tests.support.chat_server import ChatServer, Cut, Data, Ping, Reply, Reset, Stall, Step, Wait
-from tests.support.speakers import CACHED, INPUT, OUTPUT, SIGNED, THOUGHT, Call, Speaker, all_speakers, saying
+from tests.support.speakers import (
+    CACHED,
+    INPUT,
+    OUTPUT,
+    SIGNED,
+    THOUGHT,
+    Anthropic,
+    Call,
+    Speaker,
+    all_speakers,
+    saying,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -320,34 +331,53 @@ NOT_TAKEN_BACK = {
 }
 
 
+@pytest.mark.parametrize(
+    ("speaker", "words"),
+    [(speaker, words) for speaker in all_speakers() for words in NOT_TAKEN_BACK.get(speaker.kind, ())],
+    indirect=["speaker"],
+)
 async def test_reasoning_that_a_provider_does_not_take_back_is_left_out_of_that_request(
-    serve: Serve, model_on: ModelOn, speaker: Speaker
+    serve: Serve, model_on: ModelOn, speaker: Speaker, words: str
 ) -> None:
     """Another model made it, or another account: a chat with it in its history must not end there."""
     thinking = (*speaker.thought("hm"), *speaker.calls(BERN, at=1), *speaker.end("tool_calls"))
-    for words in NOT_TAKEN_BACK.get(speaker.kind, ()):
-        refusal = speaker.refusing(400, "invalid_request_error", words)
-        server = await serve(Reply(steps=(*speaker.begin(), *thinking)), refusal, *3 * [saying(speaker, "Rain")])
-        caller, model = Waits().caller(), model_on(server)
-        thought = await caller.call([model], asking())
-        assert isinstance(thought, Completed)
-        (call,) = thought.message.calls
-        answered = result_message(ToolResult(call_id=call.call_id, name=call.name, content="rain"), 0)
-        request = replace(
-            asking(),
-            messages=[*asking().messages, thought.message, answered],
-            settings=Settings(reasoning_effort="low", max_tokens=9_000),
-        )
-        done = await caller.call([model], request)
-        assert isinstance(done, Completed)
-        assert [failed.code for failed in done.failed] == ["unsupported_parameter"]
-        assert done.message.text == "Rain"
-        signed = [SIGNED.encode() in asked.raw for asked in server.asked]
-        assert signed == [False, True, False]
-        assert call.call_id.encode() in server.asked[-1].raw
-        # Other histories are another matter.
-        await caller.call([model], request)
-        assert SIGNED.encode() in server.asked[-1].raw
+    refusal = speaker.refusing(400, "invalid_request_error", words)
+    server = await serve(Reply(steps=(*speaker.begin(), *thinking)), refusal, *2 * [saying(speaker, "Rain")])
+    caller, model = Waits().caller(), model_on(server)
+    thought = await caller.call([model], asking())
+    assert isinstance(thought, Completed)
+    (call,) = thought.message.calls
+    answered = result_message(ToolResult(call_id=call.call_id, name=call.name, content="rain"), 0)
+    request = replace(
+        asking(),
+        messages=[*asking().messages, thought.message, answered],
+        settings=Settings(reasoning_effort="low", max_tokens=9_000),
+    )
+    done = await caller.call([model], request)
+    assert isinstance(done, Completed)
+    assert [failed.code for failed in done.failed] == ["unsupported_parameter"]
+    assert done.message.text == "Rain"
+    assert call.call_id.encode() in server.asked[-1].raw
+    await caller.call([model], request)  # other histories are another matter
+    assert [SIGNED.encode() in asked.raw for asked in server.asked] == [False, True, False, True]
+
+
+async def test_anthropic_is_asked_for_arguments_as_they_are_written_and_nobody_else(serve: Serve) -> None:
+    """It says nothing while it writes a long one: longer than any deadline for silence, if that one is a file."""
+    speaker = Anthropic()
+    refusal = speaker.refusing(
+        400, "invalid_request_error", "tools.0.custom.eager_input_streaming: Extra inputs are not permitted"
+    )
+    server = await serve(saying(speaker, "Hi"), refusal, *3 * [saying(speaker, "Hi")])
+    models = Models({"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": server.root})
+    own, other = models.get("anthropic:claude-sonnet-4-5"), models.get(f"compatible-anthropic:m@{server.url}")
+    caller, request = Waits().caller(), replace(asking(), tools=(ToolSpec(name="write_file"),))
+    for model in (own, own, own, other):
+        assert isinstance(await caller.call([model], request), Completed)
+    asked = [asked.body["tools"][0].get("eager_input_streaming") for asked in server.asked]
+    assert asked == [True, True, None, None, None], "a gateway that refuses it is asked without, from then on"
+    assert as_anthropic_reads_it(server.asked[0].body) == server.asked[0].body
+    await models.aclose()
 
 
 async def test_a_stop_in_mid_stream_keeps_the_text_and_closes_the_socket(

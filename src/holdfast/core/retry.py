@@ -192,6 +192,7 @@ _UNSUPPORTED = (
     re.compile(rf"(?:parameter|property|argument) {_NAME} is (?:unsupported|not supported|not allowed)", re.I),
     re.compile(rf"{_NAME} is (?:not supported|deprecated) (?:with|by|for|on) this model", re.I),
     re.compile(rf"{_NAME} cannot both be specified", re.I),
+    re.compile(r"(?:[\w.]{0,64}\.)?(?P<name>[A-Za-z_]\w{0,63}): extra inputs are not permitted", re.I),  # pydantic
 )  # fmt: skip
 
 

@@ -50,8 +50,11 @@ from holdfast.models.sse import Event
 PATH = "/messages"
 VERSION = "2023-06-01"
 
+EAGER = "eager_input_streaming"
 MAX_TOKENS = 16_000  # this wire wants to know; no more than the model can, where that is known
-AMENDABLE = frozenset({"temperature", "top_p", "stop_sequences", "thinking", "output_config.effort", SIGNATURES})
+AMENDABLE = frozenset(
+    {"temperature", "top_p", "stop_sequences", "thinking", "output_config.effort", EAGER, SIGNATURES}
+)
 
 # How much models think that do not decide it themselves. The wire takes no fewer than 1,024 tokens.
 BUDGETS: Mapping[str, int] = {"minimal": 1_024, "low": 2_048, "medium": 10_000, "high": 16_384, "xhigh": 32_768}
@@ -68,12 +71,19 @@ _MARK = b',"cache_control":{"type":"ephemeral"}'
 # --- the request -----------------------------------------------------------------------------------
 
 
-def encode_request(model: str, request: Request, *, known: Fragments, output_limit: int | None = None) -> bytes:
-    """The body. What changes from step to step comes last. Raises `ProviderError` for what this wire cannot carry."""
+def encode_request(
+    model: str, request: Request, *, known: Fragments, output_limit: int | None = None, eager: bool = False
+) -> bytes:
+    """The body. What changes from step to step comes last. Raises `ProviderError` for what this wire cannot carry.
+
+    `eager`: arguments are to come as they are written. Anthropic's own servers keep each of them back until it is
+    whole otherwise, and say nothing meanwhile: minutes, for a file.
+    """
     system, messages = split_system(request.messages)
     body: dict[str, Any] = {"model": model, "stream": True, **_settings(model, request.settings, output_limit)}
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        early = {EAGER: True} if eager and EAGER not in request.unsupported else {}
+        body["tools"] = [{**_tool(tool), **early} for tool in request.tools]
     else:
         body.pop("tool_choice", None)
     _reconcile(body)
@@ -479,13 +489,16 @@ class Anthropic:
     ) -> None:
         self._model = model
         self._output_limit = output_limit
+        self._eager = provider == "anthropic"  # others refuse what they do not know
         self._fragments = new_fragments(provider) if fragments is None else fragments
 
     def headers(self, key: str | None) -> dict[str, str]:
         return {"anthropic-version": VERSION, **({} if key is None else {"x-api-key": key})}
 
     def encode(self, request: Request) -> bytes:
-        return encode_request(self._model, request, known=self._fragments, output_limit=self._output_limit)
+        return encode_request(
+            self._model, request, known=self._fragments, output_limit=self._output_limit, eager=self._eager
+        )
 
     def decoder(self, who: str) -> Decoder:
         return Decoder(who)
