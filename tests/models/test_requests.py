@@ -16,6 +16,7 @@ from holdfast.core.records import Cause, File, Message, Reasoning, Role, Synthet
 from holdfast.errors import ProviderError
 from holdfast.models import anthropic, gemini, openai_responses
 from holdfast.models.base import OutputSpec, Request, Settings, ToolSpec
+from holdfast.models.failures import provider_error, read_fields
 from holdfast.models.fragments import Fragments
 from tests.models.judges import as_anthropic_reads_it, as_google_reads_it, as_openai_reads_it
 
@@ -264,11 +265,15 @@ def test_without_tools_nothing_about_tools_is_sent(sends: Sends) -> None:
     assert not {"tools", "tool_choice", "parallel_tool_calls", "toolConfig"} & body.keys()
 
 
+SHOWN = {"type": "adaptive", "display": "summarized"}  # or they are silent for as long as they think
+
+
 @pytest.mark.parametrize(
     ("model", "effort", "expected"),
     [
-        ("claude-opus-5", "high", {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
-        ("claude-opus-5", "minimal", {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
+        ("claude-opus-5", "high", {"thinking": SHOWN, "output_config": {"effort": "high"}}),
+        ("claude-opus-5", "minimal", {"thinking": SHOWN, "output_config": {"effort": "low"}}),
+        ("glm-5", "low", {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
         ("claude-opus-5", "none", {"thinking": {"type": "disabled"}}),
         (
             "claude-sonnet-4-5-20250929",
@@ -340,6 +345,24 @@ def test_anthropic_never_thinks_longer_than_it_may_answer() -> None:
 def test_gemini_is_told_how_hard_or_how_long_to_think(model: str, effort: str, expected: dict[str, Any]) -> None:
     body = GEMINI(user("hi"), model=model, settings=Settings(reasoning_effort=effort))
     assert body["generationConfig"]["thinkingConfig"] == expected
+
+
+def test_a_model_of_openai_that_is_to_think_is_to_show_it_unless_it_may_not() -> None:
+    thinks = Settings(reasoning_effort="high")
+    assert RESPONSES(user("hi"), settings=thinks)["reasoning"] == {"effort": "high", "summary": "auto"}
+    assert RESPONSES(user("hi"), settings=Settings(reasoning_effort="none"))["reasoning"] == {"effort": "none"}
+    assert "reasoning" not in RESPONSES(user("hi"))
+    body = {
+        "message": "Your organization must be verified to generate reasoning summaries.",
+        "type": "invalid_request_error",
+        "param": "reasoning.summary",
+        "code": "unsupported_value",
+    }
+    fields = read_fields(json.dumps({"error": body}).encode())
+    error = provider_error("m", 400, fields, amendable=openai_responses.AMENDABLE)
+    assert error.parameter == "reasoning.summary"
+    refused = frozenset({error.parameter})
+    assert RESPONSES(user("hi"), settings=thinks, unsupported=refused)["reasoning"] == {"effort": "high"}
 
 
 def test_responses_says_that_it_has_no_stop_sequences() -> None:

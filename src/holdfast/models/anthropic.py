@@ -133,7 +133,9 @@ def _think(
         values["thinking"] = {"type": "disabled"}
         return
     if not model.startswith(_BUDGETED):
-        values["thinking"] = {"type": "adaptive"}
+        # Left out, newer Claude models would show nothing of it, and be silent for as long as they think.
+        shown = {"display": "summarized"} if model.startswith("claude-") else {}
+        values["thinking"] = {"type": "adaptive", **shown}
         config["effort"] = effort if effort in EFFORTS else "low"
         return
     budget = BUDGETS.get(effort, BUDGETS["high"])

@@ -51,6 +51,7 @@ AMENDABLE = frozenset(
         "parallel_tool_calls",
         "reasoning",
         "reasoning.effort",
+        "reasoning.summary",
         "store",
         "temperature",
         "top_p",
@@ -97,8 +98,9 @@ def _settings(settings: Settings) -> dict[str, Any]:
         "parallel_tool_calls": settings.parallel_calls,
         "tool_choice": _tool_choice(settings.tool_choice),
     }
-    if settings.reasoning_effort is not None:
-        values["reasoning"] = {"effort": settings.reasoning_effort}
+    if (effort := settings.reasoning_effort) is not None:
+        # Without a summary nothing comes while it thinks, which can take longer than any deadline for the first byte.
+        values["reasoning"] = {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}
     if (output := settings.output) is not None:
         named = {"name": output.name, "schema": schema_of(output.schema), "strict": output.strict}
         values["text"] = {"format": {"type": "json_schema", **named}}
