@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast import Agent, App, ToolContext, tool
-from holdfast.testing import Call, Fail, Say, ScriptedModel
+from holdfast.testing import Call, Fail, Finish, Say, ScriptedModel
 from holdfast.tools.outside import ask_user, client_tool
 
 GATE = "gate"  # a file in the current folder
@@ -57,6 +57,7 @@ AGENTS = [
     Agent("client", ScriptedModel([Call(name="open_page")], "Opened."), tools=[client_tool("open_page")]),
     Agent("fails", ScriptedModel([Fail(status=400, message="no such thing")])),
     Agent("evil", ScriptedModel(EVIL)),
+    Agent("runs-out", ScriptedModel([Say(text="It is"), Finish(reason="length")])),
 ]  # fmt: skip
 
 app = App(agents=AGENTS)

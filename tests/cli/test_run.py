@@ -42,6 +42,13 @@ def test_a_turn_that_fails_exits_with_1_and_its_story_but_no_traceback(desk: Des
     assert "Traceback" not in done.err
 
 
+def test_an_answer_that_is_not_whole_is_followed_by_why(desk: Desk) -> None:
+    done = desk.run("run", "hello", "--app", APP, "--agent", "runs-out")
+    assert (done.code, done.out) == (0, "It is\n")
+    assert "the answer is not whole: the model reached its limit of tokens (max_tokens)" in done.err
+    assert "(not whole: length)" in desk.run("chats", "show", "last", "--app", APP).out
+
+
 def test_a_chat_that_waits_for_a_person_exits_with_4_and_goes_on_once_answered(desk: Desk) -> None:
     waits = desk.run("run", "pay", "--app", APP, "--agent", "pays")
     assert waits.code == 4

@@ -168,7 +168,11 @@ async def test_calls_made_in_parallel_are_told_apart_and_reasoning_comes_before_
 async def test_finish_reasons_have_one_name_each(
     serve: Serve, model_on: ModelOn, speaker: Speaker, reason: str
 ) -> None:
-    parts = await parts_of(model_on(await serve(saying(speaker, "x", reason=reason))))
+    model = model_on(await serve(saying(speaker, "x", reason=reason)))
+    done = await Caller().call([model], asking())
+    assert isinstance(done, Completed)
+    assert done.message.finish == (None if reason == "stop" else reason), "whoever reads it is told"
+    parts = await parts_of(model)
     assert parts[-1] == Finished(reason=reason, provider_reason=speaker.reasons[reason])  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core.codec import encode
 from holdfast.core.journal import (
@@ -23,6 +24,7 @@ from holdfast.core.journal import (
 )
 from holdfast.core.records import CallState, Cause, External, Failure, Message, State, ToolResult, result_message
 from holdfast.server.feeds import Frame, encoded
+from holdfast.server.openai.completions import finish_reason
 from holdfast.server.openai.places import Place, parse_call_id, parse_response_id
 from holdfast.server.openai.responses import Events
 from holdfast.server.openai.telling import Telling
@@ -188,6 +190,29 @@ def test_how_a_turn_ended_is_the_responses_status(cause: Cause | None, status: s
     journal.add(message(user()), TurnEnded(turn=1, state=State.IDLE, cause=cause))
     last = events_of(journal.late)[-1]
     assert (last["type"], last["response"]["status"]) == (event, status)
+
+
+@pytest.mark.parametrize(
+    ("finish", "status", "why", "reason"),
+    [
+        (None, "completed", None, "stop"),
+        ("length", "incomplete", "max_output_tokens", "length"),
+        ("refused", "incomplete", "content_filter", "content_filter"),
+    ],
+)
+def test_an_answer_that_is_not_whole_says_so_in_both_protocols(
+    finish: str | None, status: str, why: str | None, reason: str
+) -> None:
+    journal = Journal()
+    journal.add(message(user()), message(replace(assistant("So"), finish=finish), attempt=1))
+    journal.add(TurnEnded(turn=1, state=State.IDLE))
+    last = events_of(journal.late)[-1]
+    assert (last["type"], last["response"]["status"]) == (f"response.{status}", status)
+    assert last["response"]["incomplete_details"] == (None if why is None else {"reason": why})
+    telling = Telling(PLACE)
+    for frame in journal.late:
+        telling.take(frame)
+    assert finish_reason(telling) == reason
 
 
 def test_a_failed_turn_is_told_with_its_reason_and_nothing_after_it() -> None:

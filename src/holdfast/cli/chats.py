@@ -102,7 +102,8 @@ async def show(where: Where, chat_id: str, *, json: bool) -> None:
 
 def _print_message(message: Message) -> None:
     if message.role is not Role.TOOL:
-        mark = f"  (stopped: {message.stopped})" if message.stopped is not None else ""
+        ended = message.stopped or message.finish
+        mark = f"  ({'stopped' if message.stopped else 'not whole'}: {ended})" if ended is not None else ""
         print(f"\n{message.role}{mark}  {message.id}")
         if message.text:
             print(safe(message.text.rstrip()))

@@ -90,6 +90,8 @@ class Reader:
     def _message(self, entry: jn.MessageAdded, message: Message, at: int) -> None:
         if message.role is Role.ASSISTANT:
             self._screen.answer(message.text)
+            if message.finish is not None:
+                self._screen.note(f"the answer is not whole: {_UNFINISHED.get(message.finish, message.finish)}")
             for call in message.calls:
                 self._calls[call.call_id] = call
             for call_id in entry.started:
@@ -134,6 +136,13 @@ class Reader:
         elif entry.cause is not None and entry.cause is not Cause.SUPERSEDED:
             detail = f": {line(entry.detail)}" if entry.detail else ""
             self._screen.note(f"the turn was cut short ({entry.cause}){detail}")
+
+
+_UNFINISHED = {
+    "length": "the model reached its limit of tokens (max_tokens)",
+    "refused": "the model, or a filter of its provider, refused",
+    "other": "the model broke off, for a reason of its own",
+}
 
 
 def _attempt_failed(entry: jn.AttemptFailed) -> str:

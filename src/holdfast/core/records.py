@@ -153,6 +153,7 @@ class Message(Record):
     context_limit: int | None = None  # tokens the model that wrote it could hold, where known
     covered: int = 0  # history positions that its request held only as a summary
     stopped: Cause | None = None  # an assistant message that was cut off, and why
+    finish: str | None = None  # of one that its model did not end as it wished: length, refused, other
     active_tools: tuple[str, ...] | None = None  # of a user message: the tools of the turn it begins; None: all
     client_tools: tuple[ClientTool, ...] = ()  # of a user message: tools that its client runs in that turn
     instructions: str | None = None  # of a user message: for the turn it begins, after the agent's

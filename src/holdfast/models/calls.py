@@ -316,6 +316,7 @@ class _Call:
         self, parts: tuple[Part, ...], assembler: Assembler, model: Model, stopped: Cause | None = None
     ) -> Message:
         usage = assembler.usage
+        reason = assembler.finished.reason if assembler.finished is not None and stopped is None else "stop"
         return Message(
             id=self._caller.new_id("msg"),
             role=Role.ASSISTANT,
@@ -325,6 +326,7 @@ class _Call:
             input_tokens=None if usage is None else usage.input_tokens,
             output_tokens=None if usage is None else usage.output_tokens,
             stopped=stopped,
+            finish=None if reason in ("stop", "tool_calls") else reason,
         )
 
     def _stopped(self, assembler: Assembler | None, model: Model | None = None) -> Stopped:

@@ -32,7 +32,9 @@ def completion_of(telling: Telling, model: str) -> dict[str, Any]:
 def finish_reason(telling: Telling) -> str:
     if telling.pending:
         return "tool_calls"
-    return "length" if telling.incomplete in (Cause.BUDGET, Cause.DEADLINE) else "stop"
+    if telling.incomplete in (Cause.BUDGET, Cause.DEADLINE) or telling.finish == "length":
+        return "length"
+    return "content_filter" if telling.finish == "refused" else "stop"
 
 
 def usage_of(telling: Telling) -> dict[str, int]:

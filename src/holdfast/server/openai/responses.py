@@ -39,13 +39,17 @@ def response_of(telling: Telling, model: str, *, queued: bool = False) -> dict[s
         "completed_at": telling.ended_at // 1000 if telling.ended_at and telling.status == "completed" else None,
         "status": "queued" if queued and not telling.outputs and not over else telling.status,
         "error": failure,
-        "incomplete_details": {"reason": "max_output_tokens"} if telling.incomplete is not None else None,
+        "incomplete_details": {"reason": _why(telling)} if telling.status == "incomplete" else None,
         "model": model,
         "output": [item_of(place, output) for output in telling.outputs],
         "store": True,
         "text": {"format": {"type": "text"}},
         "usage": _usage(telling) if over else None,
     }
+
+
+def _why(telling: Telling) -> str:
+    return "content_filter" if telling.incomplete is None and telling.finish == "refused" else "max_output_tokens"
 
 
 def _usage(telling: Telling) -> dict[str, Any]:

@@ -119,6 +119,7 @@ class Telling:
         self.status: Status = "in_progress"
         self.error: Failure | None = None
         self.incomplete: Cause | None = None
+        self.finish: str | None = None  # why the last answer is not whole, if it is not
         self.input_tokens = 0
         self.output_tokens = 0
         self.began_at = 0
@@ -195,6 +196,7 @@ class Telling:
     def _answer(self, seq: int, message: Message) -> list[Happening]:
         self.input_tokens += message.input_tokens or 0
         self.output_tokens += message.output_tokens or 0
+        self.finish = message.finish
         self._asked = {call.call_id: call for call in message.calls}
         told: list[Happening] = []
         if text := message.text:
@@ -233,7 +235,7 @@ class Telling:
         if entry.state is State.FAILED:
             return []  # the next entry says why
         if entry.cause is None:
-            self.status = "completed"
+            self.status = "incomplete" if self.finish in ("length", "refused") else "completed"
         elif entry.cause in (Cause.USER, Cause.SUPERSEDED):
             self.status = "cancelled"
         else:
