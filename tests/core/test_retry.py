@@ -44,6 +44,9 @@ def test_the_table_has_a_row_for_every_kind_and_says_what_the_docs_say() -> None
     assert {kind for kind, row in TABLE.items() if row.amended} == {Kind.UNSUPPORTED_PARAMETER}
 
 
+TOO_LARGE = "Request too large for m on tokens per min (TPM): Limit 30000, Requested 342389."
+
+
 @pytest.mark.parametrize(
     ("status", "fields", "kind"),
     [
@@ -84,6 +87,10 @@ def test_the_table_has_a_row_for_every_kind_and_says_what_the_docs_say() -> None
         ),  # DashScope
         (400, {"code": "1261", "message": "Prompt exceeds max length"}, "context_too_long"),  # Z.ai
         (400, {"code": "invalid_encrypted_content"}, "unsupported_parameter"),
+        (429, {"code": "rate_limit_exceeded", "type": "tokens", "message": TOO_LARGE}, "context_too_long"),  # OpenAI
+        (413, {"code": "rate_limit_exceeded", "type": "tokens", "message": TOO_LARGE}, "context_too_long"),  # Groq
+        (429, {"code": "rate_limit_exceeded", "type": "tokens", "message": "Rate limit reached for m"}, "rate_limit"),
+        (400, {"message": "You have reached your specified API usage limits."}, "payment"),  # Anthropic
         (413, {"type": "request_too_large"}, "context_too_long"),
         (400, {"code": "content_filter"}, "refused"),
         (400, {"code": "content_policy_violation"}, "refused"),
@@ -135,6 +142,7 @@ def test_anything_at_all_is_classified(status: int | None, fields: ErrorFields) 
         ("`temperature` is deprecated for this model.", "temperature"),
         ("tools.0.custom.eager_input_streaming: Extra inputs are not permitted", "eager_input_streaming"),
         ("top_p: Extra inputs are not permitted", "top_p"),
+        ("Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9.", "tool_call_id"),
         ("messages.3.content.0: Invalid `signature` in `thinking` block", "signatures"),
         ("You are not allowed to use max_tokens", None),
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core.deadlines import ModelDeadlines
 from holdfast.core.journal import Delta
-from holdfast.core.records import Cause, Message, Role, Text, ToolCall
+from holdfast.core.records import Cause, Message, Role, Text, ToolCall, ToolResult, result_message
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import (
     AdmissionTimeout,
@@ -331,6 +332,29 @@ async def test_a_server_that_misses_reasoning_gets_a_place_for_it_everywhere_and
     assert [attempt.code for attempt in done.failed] == ["unsupported_parameter"]
     await completed(caller, model_on(server), request=request)
     assert [asked.body["messages"][1].get("reasoning_content") for asked in server.asked] == [None, "", ""]
+
+
+async def test_a_server_that_wants_ids_in_a_form_of_its_own_gets_them_so_from_then_on(
+    caller: Caller, serve: Serve, model_on: ModelOn
+) -> None:
+    words = "Tool call id was call_a but must be a-z, A-Z, 0-9, with a length of 9."
+    refusal = {"object": "error", "message": words, "type": "invalid_function_call", "param": None, "code": "3280"}
+    server = await serve(refusing(400, refusal), saying("Hi"))
+    ids = ("call_a", "call_b")
+    asked = Message(
+        id="a", role=Role.ASSISTANT, parts=tuple(ToolCall(call_id=id, name="t", arguments="{}") for id in ids)
+    )
+    results = [result_message(ToolResult(call_id=id, name="t", content="x"), 0) for id in ids]
+    request = replace(asking(), messages=[*asking().messages, asked, *results])
+    await completed(caller, model_on(server), request=request)
+    await completed(caller, model_on(server), request=request)
+    first, second, third = (asked.body["messages"] for asked in server.asked)
+    assert [call["id"] for call in first[1]["tool_calls"]] == ["call_a", "call_b"]
+    short = [call["id"] for call in second[1]["tool_calls"]]
+    assert all(re.fullmatch("[a-z0-9]{9}", id) for id in short)
+    assert len(set(short)) == 2
+    assert [message["tool_call_id"] for message in second[2:]] == short
+    assert third == second, "the same from one request to the next, so that caches stay warm"
 
 
 async def test_the_first_error_is_kept_when_the_accepted_form_fails_too(

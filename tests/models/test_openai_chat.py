@@ -38,7 +38,7 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.openai_chat import Decoder, Fragments, OpenAIChat, encode_request
+from holdfast.models.openai_chat import FORMS, Decoder, Fragments, OpenAIChat, encode_request
 from holdfast.models.sse import Event
 from tests.models.judge import as_the_sdk_reads_it, ours, sdk_on_recording, theirs
 from tests.support.chat_server import (
@@ -597,6 +597,10 @@ def test_where_reasoning_is_refused_or_missed_everywhere_it_is_left_out_or_fille
     assert reasoning_in(wire, "reasoning_content") == [None, None]
     assert reasoning_in(wire, "missing reasoning_content") == ["hm", ""]
     assert reasoning_in(wire) == ["hm", None]
+    for form in FORMS:
+        body = json.loads(wire.encode(Request(messages=HISTORY, unsupported=frozenset({form}))))
+        said = [message["content"] for message in body["messages"]]
+        assert said == ["go", "I look.", "rain", "Rain.", "on"], "all else stays as it was"
 
 
 @pytest.mark.parametrize("then", [{"content": "x"}, {"tool_calls": [{"index": 0, "function": {"name": "t"}}]}, {}])

@@ -161,7 +161,7 @@ _BY_WORDS = (
         ),
     ),
     (Kind.AUTHENTICATION, ("api key not valid",)),  # Gemini says 400
-    (Kind.PAYMENT, ("credit balance is too low", "insufficient credits", "insufficient balance")),
+    (Kind.PAYMENT, ("credit balance is too low", "insufficient credits", "insufficient balance", "api usage limits")),
     (Kind.REFUSED, ("content management policy", "content policy")),
     (Kind.OVERLOADED, ("overloaded",)),
 )
@@ -183,6 +183,11 @@ _NOT_TAKEN_BACK = (
 # The other way round: DeepSeek and Moonshot want a place for reasoning in everything that a model said.
 REASONING_MISSING = "missing reasoning_content"
 _WANTED = ("must be passed back", "missing")
+# And Mistral wants the ids of calls in a form of its own.
+SHORT_IDS = "tool_call_id"
+_SHORT = "must be a-z, a-z, 0-9, with a length of 9"
+# OpenAI and Groq say it with the code of a rate limit: more than is allowed in a minute. No wait helps.
+_TOO_LARGE = "request too large for"
 
 _TEXT_MAX = 4_000  # what is searched of a message: patterns stay linear, and errors are short
 _NAME = r"[\"'`]?(?P<name>[A-Za-z_][A-Za-z0-9_.]{0,63})[\"'`]?"
@@ -198,13 +203,15 @@ _UNSUPPORTED = (
 
 def classify(status: int | None, fields: ErrorFields = ErrorFields()) -> Kind:  # noqa: B008  it is frozen
     """The row for an error a provider sent; `status` None: in the middle of a stream."""
+    text = fields.message[:_TEXT_MAX].lower()
+    if _TOO_LARGE in text:
+        return Kind.CONTEXT_TOO_LONG
     for identifier in (fields.code, fields.type):
         if (kind := _BY_IDENTIFIER.get(identifier.lower())) is not None:
             return kind
     if status is None and fields.code.isdecimal():
         status = int(fields.code[:3])  # gateways put the upstream's status there
     if status is None or status in (400, 422):
-        text = fields.message[:_TEXT_MAX].lower()
         for kind, phrases in _BY_WORDS:
             if any(phrase in text for phrase in phrases):
                 return kind
@@ -225,6 +232,8 @@ def unsupported_parameter(fields: ErrorFields) -> str | None:
         return SIGNATURES
     if "reasoning_content" in told and any(phrase in told for phrase in _WANTED):
         return REASONING_MISSING
+    if _SHORT in told:
+        return SHORT_IDS
     for pattern in _UNSUPPORTED:
         if found := pattern.search(text):
             return found["name"]

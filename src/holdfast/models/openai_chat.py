@@ -6,6 +6,8 @@ sent it: DeepSeek and Moonshot refuse a history without it. Reading is lenient w
 whole calls in one chunk, calls without an index or an id, arguments as an object, content as a list of parts.
 """
 
+import hashlib
+import string
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.core.records import File, Message, Reasoning, Role, Text, ToolCall, ToolResult
-from holdfast.core.retry import REASONING_MISSING
+from holdfast.core.retry import REASONING_MISSING, SHORT_IDS
 from holdfast.errors import LostResult, ProviderError
 from holdfast.models import fragments
 from holdfast.models.base import (
@@ -51,7 +53,8 @@ AMENDMENTS: Mapping[str, str | None] = {
     "stream_options": None,
     REASONING: None,
 }
-AMENDABLE = frozenset({*AMENDMENTS, REASONING_MISSING})
+FORMS = frozenset({REASONING, REASONING_MISSING, SHORT_IDS})  # what a server may want otherwise in messages
+AMENDABLE = frozenset(AMENDMENTS) | FORMS
 
 _encode = msgspec.json.Encoder().encode
 
@@ -117,24 +120,28 @@ _PLAIN = {role: b'{"role":"' + role.encode() + b'","content":' for role in (Role
 
 
 class Fragments(fragments.Fragments):
-    """The messages of this wire, as `provider` gets them. `filled`: with a place for reasoning, empty or not."""
+    """The messages of this wire, as `provider` gets them. `form`: of `FORMS`, what was refused there."""
 
     def __init__(
-        self, provider: str = NOBODY, bytes_max: int = fragments.FRAGMENT_BYTES_MAX, *, filled: bool = False
+        self,
+        provider: str = NOBODY,
+        bytes_max: int = fragments.FRAGMENT_BYTES_MAX,
+        *,
+        form: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(partial(_encode_message, provider=provider, filled=filled), bytes_max)
+        super().__init__(partial(_encode_message, provider=provider, form=form), bytes_max)
 
 
-def _encode_message(message: Message, provider: str, filled: bool) -> bytes:
+def _encode_message(message: Message, provider: str, form: frozenset[str]) -> bytes:
     parts, by_model = message.parts, message.role is Role.ASSISTANT
-    if len(parts) == 1 and type(parts[0]) is Text and not (filled and by_model):  # most of them
+    if len(parts) == 1 and type(parts[0]) is Text and not (by_model and REASONING_MISSING in form):  # most of them
         return _PLAIN[message.role] + _encode(parts[0].text) + b"}"
     if by_model:
-        return _encode_assistant(message, provider, filled)
+        return _encode_assistant(message, provider, form)
     if message.role is Role.TOOL:
         result = parts[0]
         assert isinstance(result, ToolResult)
-        call_id, content = _encode(result.call_id), _encode(result.content)
+        call_id, content = _encode_id(result.call_id, form), _encode(result.content)
         return b'{"role":"tool","tool_call_id":' + call_id + b',"content":' + content + b"}"
     if message.role is Role.SYSTEM:
         parts = tuple(part for part in parts if isinstance(part, Text))
@@ -143,9 +150,9 @@ def _encode_message(message: Message, provider: str, filled: bool) -> bytes:
     return _PLAIN[message.role] + _encode([_content_part(part) for part in parts]) + b"}"
 
 
-def _encode_assistant(message: Message, provider: str, filled: bool) -> bytes:
+def _encode_assistant(message: Message, provider: str, form: frozenset[str]) -> bytes:
     text = [part.text for part in message.parts if isinstance(part, Text)]
-    calls = [_encode_call(part) for part in message.parts if isinstance(part, ToolCall)]
+    calls = [_encode_call(part, form) for part in message.parts if isinstance(part, ToolCall)]
     if not text and not calls:
         return b""  # only reasoning or files
     fields = [b'"role":"assistant"']
@@ -154,7 +161,7 @@ def _encode_assistant(message: Message, provider: str, filled: bool) -> bytes:
     if calls:
         fields.append(b'"tool_calls":[' + b",".join(calls) + b"]")
     thought = [part.text for part in message.parts if isinstance(part, Reasoning) and _is_for(provider, part)]
-    if thought or filled:
+    if (thought and REASONING not in form) or REASONING_MISSING in form:
         fields.append(b'"reasoning_content":' + _encode("".join(thought)))
     return b"{" + b",".join(fields) + b"}"
 
@@ -166,8 +173,23 @@ def _is_for(provider: str, part: Reasoning) -> bool:
         return False  # of another wire
 
 
-def _encode_call(call: ToolCall) -> bytes:
-    call_id, name, arguments = _encode(call.call_id), _encode(call.name), _encode(call.arguments)
+def _encode_id(call_id: str, form: frozenset[str]) -> bytes:
+    """Ours, or the nine letters and digits that Mistral takes: the same for the same call, always."""
+    if SHORT_IDS not in form:
+        return _encode(call_id)
+    number, short = int.from_bytes(hashlib.blake2b(call_id.encode(), digest_size=8).digest()), ""
+    for _ in range(_SHORT_ID_CHARS):
+        number, at = divmod(number, len(_DIGITS))
+        short += _DIGITS[at]
+    return _encode(short)
+
+
+_SHORT_ID_CHARS = 9
+_DIGITS = string.digits + string.ascii_lowercase
+
+
+def _encode_call(call: ToolCall, form: frozenset[str]) -> bytes:
+    call_id, name, arguments = _encode_id(call.call_id, form), _encode(call.name), _encode(call.arguments)
     function = b'{"name":' + name + b',"arguments":' + arguments + b"}"
     return b'{"id":' + call_id + b',"type":"function","function":' + function + b"}"
 
@@ -427,7 +449,7 @@ class OpenAIChat:
         self._provider = provider
         self._max_tokens_as = max_tokens_as
         self._fragments = Fragments(provider) if fragments is None else fragments
-        self._filled: Fragments | None = None
+        self._other: dict[frozenset[str], Fragments] = {}  # by their form
 
     def headers(self, key: str | None) -> dict[str, str]:
         return {} if key is None else {"authorization": f"Bearer {key}"}
@@ -437,13 +459,12 @@ class OpenAIChat:
         return encode_request(self._model, request, max_tokens_as=self._max_tokens_as, known=known)
 
     def _known(self, unsupported: frozenset[str]) -> Fragments:
-        if REASONING in unsupported:
-            return Fragments()
-        if REASONING_MISSING not in unsupported:
+        form = unsupported & FORMS
+        if not form:
             return self._fragments
-        if self._filled is None:
-            self._filled = Fragments(self._provider, filled=True)
-        return self._filled
+        if form not in self._other:
+            self._other[form] = Fragments(self._provider, form=form)
+        return self._other[form]
 
     def decoder(self, who: str) -> Decoder:
         return Decoder(who)
