@@ -35,6 +35,7 @@ from holdfast.core.records import Frozen
 from holdfast.mcp_servers import McpServer
 from holdfast.processes import Children
 from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, text_of
+from holdfast.tools.schemas import object_schema
 
 # A server may say everything twice, as text and as structure. The SDK reads it on the event loop: 20 MB take it a
 # tenth to a third of a second.
@@ -169,12 +170,10 @@ def _told(error: MCPError) -> Exception:
 
 def _listed(tool: mcp_types.Tool) -> Listed:
     hints = tool.annotations
-    schema = {**tool.input_schema, "type": "object"}
-    schema.setdefault("properties", {})
     return Listed(
         name=tool.name,
         description=tool.description or tool.title or "",
-        schema=Raw(msgspec.json.encode(schema, order="sorted")),
+        schema=Raw(msgspec.json.encode(object_schema(tool.input_schema), order="sorted")),
         read_only=bool(hints is not None and hints.read_only_hint),
         idempotent=bool(hints is not None and hints.idempotent_hint),
     )

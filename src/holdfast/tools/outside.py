@@ -16,6 +16,7 @@ from holdfast.core.records import ClientTool, External, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.base import Delegation, Tool, signature_of
 from holdfast.tools.context import ToolContext
+from holdfast.tools.schemas import accepted
 
 CLIENT_EXPIRES_S = 300.0
 SLEEP_DAYS_MAX = 366
@@ -93,7 +94,7 @@ def declared_tool(client: ClientTool) -> Tool:
     return Tool(
         name=client.name,
         description=client.description,
-        schema=client.schema,
+        schema=accepted(bytes(client.schema)),
         function=_never,
         validate=_any_object,
         replay=Replay.PURE,  # nothing of it runs here
