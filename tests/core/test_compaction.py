@@ -224,6 +224,17 @@ def test_a_text_is_estimated_by_its_bytes() -> None:
     assert estimated("\ud800") == 1
 
 
+def test_a_text_that_came_inline_counts_by_its_length_and_any_other_file_as_an_image() -> None:
+    long = "data:text/plain;base64," + "QUJD" * 30_000
+    for media_type, uri, least in (
+        ("text/csv", long, 30_000),
+        ("image/png", long, 1_500),
+        ("text/csv", "https://x", 1_500),
+    ):
+        file = File(media_type=media_type, uri=uri)
+        assert least <= estimated_message(Message(id="m", role=Role.USER, parts=(file,))) < least + 100
+
+
 def test_every_part_of_a_message_counts_but_unsigned_reasoning() -> None:
     def size(*parts: object) -> int:
         return estimated_message(Message(id="m", role=Role.ASSISTANT, parts=parts))  # type: ignore[arg-type]

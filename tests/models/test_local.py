@@ -191,6 +191,13 @@ async def test_a_chat_that_outgrows_its_slot_is_told_so(app: App) -> None:
         await chat.text()
 
 
+async def test_a_text_that_is_attached_is_read(app: App, wire: str) -> None:
+    notes = File(media_type="text/plain", uri="data:text/plain;base64,SGVsbG8gd29ybGQ=", name="notes.txt")
+    question = Message(id="m", role=Role.USER, parts=(notes, Text(text="What is in the file?")))
+    chat = await app.create(f"{wire}-brief", question)
+    assert await chat.text()
+
+
 async def test_a_picture_for_a_model_that_does_not_see_is_refused_at_once(app: App, wire: str) -> None:
     picture = File(media_type="image/png", uri=PIXEL)
     chat = await app.create(

@@ -160,6 +160,7 @@ def test_images_and_inline_files_are_sent_as_parts() -> None:
             Text(text="What is this?"),
             File(media_type="image/png", uri="https://example.org/x.png"),
             File(media_type="application/pdf", uri="data:application/pdf;base64,AAAA", name="a.pdf"),
+            File(media_type="application/json", uri="data:application/json;base64,e30=", name="a.json"),
         ),
     )
     assert sent(Request(messages=[message]))["messages"] == [
@@ -169,6 +170,7 @@ def test_images_and_inline_files_are_sent_as_parts() -> None:
                 {"type": "text", "text": "What is this?"},
                 {"type": "image_url", "image_url": {"url": "https://example.org/x.png"}},
                 {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
+                {"type": "text", "text": "[file a.json]\n{}"},  # as a file, all that is no PDF is refused
             ],
         }
     ]

@@ -487,12 +487,13 @@ def test_images_and_files_are_sent_as_each_provider_takes_them() -> None:
             "title": "notes.md",
         },
     ]
-    content = RESPONSES(user("Look:", IMAGE, IMAGE_URL, PDF, PDF_URL))["input"][0]["content"]
+    content = RESPONSES(user("Look:", IMAGE, IMAGE_URL, PDF, PDF_URL, NOTES))["input"][0]["content"]
     assert content[1:] == [
         {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"},
         {"type": "input_image", "image_url": "https://example.org/x.png", "detail": "auto"},
         {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"},
         {"type": "input_file", "file_url": "https://example.org/a.pdf"},
+        {"type": "input_text", "text": "[file notes.md]\n# Hi"},
     ]
     parts = GEMINI(user("Look:", IMAGE, IMAGE_URL, NOTES))["contents"][0]["parts"]
     assert parts[1:] == [

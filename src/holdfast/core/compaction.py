@@ -20,7 +20,7 @@ from holdfast.core.records import File, Frozen, Message, Role, Text, ToolCall, T
 
 BYTES_PER_TOKEN = 3  # English has four and more, Chinese about three: better early than refused
 MESSAGE_TOKENS = 6  # what a provider puts around each message
-FILE_TOKENS = 1_500  # an image, roughly; what a file holds is not known here
+FILE_TOKENS = 1_500  # an image, roughly; what a file holds is not known here, unless it is text and came inline
 SCALE_MAX = 8.0  # how far a provider's count may exceed our estimate before we stop believing it
 
 
@@ -74,7 +74,8 @@ def estimated_message(message: Message) -> int:
         elif isinstance(part, ToolResult):
             tokens += MESSAGE_TOKENS + estimated(part.name) + estimated(part.content)
         elif isinstance(part, File):
-            tokens += FILE_TOKENS
+            inline = part.is_text and part.uri.startswith("data:")
+            tokens += max(FILE_TOKENS, len(part.uri) * 3 // 4 // BYTES_PER_TOKEN) if inline else FILE_TOKENS
         elif part.signed:
             tokens += estimated(part.text) + len(part.signature) // BYTES_PER_TOKEN
     return tokens

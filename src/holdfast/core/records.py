@@ -96,6 +96,10 @@ class File(Record, tag="file", tag_field="kind"):
     name: str | None = None
     size_bytes: int | None = None
 
+    @property
+    def is_text(self) -> bool:
+        return self.media_type.startswith("text/") or self.media_type.partition(";")[0].endswith("json")
+
 
 class ToolCall(Record, tag="tool_call", tag_field="kind"):
     """A model's request to run a tool. `arguments` is its text, verbatim; `cut` says that the stream broke in it."""

@@ -240,12 +240,11 @@ def _file(file: File) -> dict[str, Any]:
     image, pdf = file.media_type.startswith("image/"), file.media_type == "application/pdf"
     kind = "image" if image else "document"
     title = {} if image or file.name is None else {"title": file.name}
-    readable = file.media_type.startswith("text/") or file.media_type.endswith("json")
     if (image or pdf) and is_url(file):
         return {"type": kind, "source": {"type": "url", "url": file.uri}, **title}
     if (image or pdf) and (data := inline_data(file)) is not None:
         return {"type": kind, "source": {"type": "base64", "media_type": file.media_type, "data": data}, **title}
-    if readable and (text := inline_text(file)) is not None:
+    if file.is_text and (text := inline_text(file)) is not None:
         return {"type": kind, "source": {"type": "text", "media_type": "text/plain", "data": text}, **title}
     raise not_carried(file, "Anthropic Messages", "images and PDFs go as data: URIs or URLs, text as data: URIs")
 

@@ -94,6 +94,13 @@ def inline_text(file: File) -> str | None:
         ) from (error)
 
 
+def said_text(file: File) -> str | None:
+    """An inline text as something that is said, for wires on which files are for PDFs; None if it is none."""
+    if not file.is_text or (text := inline_text(file)) is None:
+        return None
+    return f"[file {file.name or 'without a name'}]\n{text}"
+
+
 def is_url(file: File) -> bool:
     return file.uri.startswith(("https://", "http://"))
 

@@ -34,7 +34,7 @@ from holdfast.models.base import (
     Usage,
 )
 from holdfast.models.failures import fields_of, provider_error
-from holdfast.models.mapping import NOBODY, arguments_object, decode_event, schema_of
+from holdfast.models.mapping import NOBODY, arguments_object, decode_event, said_text, schema_of
 from holdfast.models.sse import Event
 
 PATH = "/chat/completions"
@@ -200,6 +200,8 @@ def _content_part(part: object) -> dict[str, Any]:
     if isinstance(part, File):
         if part.media_type.startswith("image/"):
             return {"type": "image_url", "image_url": {"url": part.uri}}
+        if (text := said_text(part)) is not None:
+            return {"type": "text", "text": text}
         if part.uri.startswith("data:"):
             return {"type": "file", "file": {"filename": part.name or "file", "file_data": part.uri}}
         raise ProviderError(

@@ -39,6 +39,7 @@ from holdfast.models.mapping import (
     leave_out,
     not_carried,
     not_in_a_message,
+    said_text,
     schema_of,
 )
 from holdfast.models.sse import Event
@@ -191,6 +192,8 @@ def _content_part(part: Part) -> dict[str, Any]:
         raise not_carried(part, "OpenAI Responses", "give it as a data: URI or as a URL")
     if part.media_type.startswith("image/"):
         return {"type": "input_image", "image_url": part.uri, "detail": "auto"}
+    if (text := said_text(part)) is not None:
+        return {"type": "input_text", "text": text}
     if inline:
         return {"type": "input_file", "filename": part.name or "file", "file_data": part.uri}
     return {"type": "input_file", "file_url": part.uri}
