@@ -547,7 +547,10 @@ async def test_a_name_is_looked_up_in_a_thread_of_ours(serve: Serve, models: Mod
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://host/v1", "host/v1", "http://", "http://user:pass@host/v1", "http://host:x/v1", "http://hö.example/v1"],
+    [
+        *("ftp://host/v1", "host/v1", "http://", "http://user:pass@host/v1", "http://host:x/v1"),
+        *("http://hö.example/v1", "https://host/v1?v=1&api_key=pass", "https://host/v1?access_token=pass"),
+    ],
 )
 def test_a_url_no_model_can_have_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigError) as caught:

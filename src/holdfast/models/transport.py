@@ -7,12 +7,13 @@ only as bytes to leave out: they appear in no error, no repr and no event.
 
 import asyncio
 import ipaddress
+import re
 import ssl
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import httpcore2
 
@@ -31,6 +32,7 @@ WHOLE_BODY_BYTES_MAX = 8 << 20
 DRAIN_S = 0.1  # after the last event: the end of the body, without which the connection cannot serve again
 
 REDACTED = b"[key]"
+_SECRET = re.compile(r"key|token|secret|passw|^sig", re.IGNORECASE)  # a parameter in a query
 REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid", "cf-ray")
 
 
@@ -49,6 +51,10 @@ class Endpoint:
             raise ConfigError("a model's URL looks like https://host/v1, with http or https")
         if parts.username is not None or parts.password is not None:
             raise ConfigError("a model's URL must not hold a user name or password: keys come from the environment")
+        if any(_SECRET.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+            raise ConfigError(
+                "a model's URL must not hold a key: it is shown with the model's name; use the environment"
+            )
         if not (host + parts.path + parts.query).isascii() or " " in parts.path + parts.query:
             raise ConfigError("a model's URL is ASCII: write the host in its xn-- form, and the rest percent-encoded")
         self.scheme = parts.scheme
