@@ -1,7 +1,8 @@
 """What is going on in this process, as data: cheap, without secrets, and never in the way.
 
-Collecting reads figures that others keep. It does no I/O but a look at /proc, waits for nothing, works without a
-running event loop and from any thread, and never raises: what cannot be told is null, with the reason beside it.
+Collecting reads figures that others keep. It does no I/O but a look at /proc and at whether the database file is
+there, waits for nothing, works without a running event loop and from any thread, and never raises: what cannot be
+told is null, with the reason beside it.
 """
 
 import asyncio
@@ -89,8 +90,9 @@ def diagnose(views: Sequence[View], version: str, *, detailed: bool = False) -> 
 def judge(views: Sequence[View]) -> tuple[Status, list[str]]:
     """The status, and a code for everything that is not as it should be, worst first."""
     workers = [worker for view in views for worker in view.workers]
-    unhealthy = _codes(UNHEALTHY, workers)
-    degraded = sorted({*_codes(DEGRADED, workers), *_codes(STORE_DEGRADED, (view.store for view in views))})
+    stores = [view.store for view in views]
+    unhealthy = sorted({*_codes(UNHEALTHY, workers), *_codes(STORE_UNHEALTHY, stores)})
+    degraded = sorted({*_codes(DEGRADED, workers), *_codes(STORE_DEGRADED, stores)})
     if unhealthy:
         return "unhealthy", unhealthy + degraded
     if any(worker.draining for worker in workers):
@@ -123,6 +125,9 @@ DEGRADED: Mapping[str, Callable[[Worker], bool]] = {
     "store_failing": lambda worker: worker.running and 0 < worker.store_failing_s < STORE_FAILING_S,
     "mcp_server_away": lambda worker: any(link.away for link in worker.tool_servers.links),
     "chats_unreadable": lambda worker: worker.store.unreadable > 0,
+}
+STORE_UNHEALTHY: Mapping[str, Callable[[Store], bool]] = {
+    "store_gone": lambda store: store.gone,
 }
 STORE_DEGRADED: Mapping[str, Callable[[Store], bool]] = {
     "wake_stream_down": lambda store: store.wakes is not None and store.wakes.state is WakeState.RECONNECTING,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.core.wake import WakeState
-from holdfast.errors import StoreError
+from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
 from holdfast.store.base import Item, Page, Store
 
 log = logging.getLogger("holdfast.feeds")
@@ -23,6 +23,7 @@ RING_FRAMES = 1_000
 RING_BYTES = 1 << 20
 POLL_S = 10.0  # where others tell us what happens; polling is then only the truth behind the hints
 RETRY_S = 1.0  # after a store that failed
+FINAL = (StoreGone, StoreCorrupt, StoreClosed)  # what does not come back by waiting: readers are told
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -80,7 +81,7 @@ class Feed:
         self._bytes = 0
         self._places = {after: 0}  # cursor -> number of the frame that comes after it
         self._changed = asyncio.get_running_loop().create_future()
-        self.error: Exception | None = None  # why it ended: the chat is gone
+        self.error: Exception | None = None  # why it ended: the chat, or the whole store, is gone
         self.readers = 0
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -100,7 +101,7 @@ class Feed:
         return [self.frames[at] for at in range(number - self.first, len(self.frames))]
 
     async def wait(self) -> None:
-        """Until there are more frames, or the chat is gone. The caller has a deadline."""
+        """Until there are more frames, or none will come. The caller has a deadline."""
         await asyncio.shield(self._changed)
 
     def close(self) -> None:
@@ -120,6 +121,8 @@ class Feed:
         while True:
             try:
                 return await self._store.wait_journal(self._chat_id, self._cursor, 60.0, self._poll_s())
+            except FINAL:
+                raise
             except StoreError as error:
                 log.warning("feed of %s waits: %s", self._chat_id, error, extra={"action": "feed.waits"})
                 await _bide()
@@ -206,8 +209,8 @@ class Reader:
         self._number: int | None = None  # of the next frame, where its place is in the feed's ring
 
     async def next(self) -> Sequence[Frame]:
-        """Raises NotFound once the chat is gone. Waits as long as nothing happens, or the store is away: give it a
-        deadline.
+        """Raises NotFound once the chat is gone, and StoreError once the store is, for good. Waits as long as nothing
+        happens, or the store is away: give it a deadline.
         """
         while True:
             frames = await self._catch_up() if self._number is None else await self._hear(self._number)
@@ -219,6 +222,8 @@ class Reader:
     async def _catch_up(self) -> Sequence[Frame]:
         try:
             return await self._read()
+        except FINAL:
+            raise
         except StoreError:  # a feed's log tells of it, once for all
             await _bide()
             return ()

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.core.records import State
-from holdfast.errors import HoldfastError, NotFound, TooManyStreams
+from holdfast.errors import HoldfastError, NotFound, StoreError, TooManyStreams
+from holdfast.server import problems
 from holdfast.server.feeds import Feeds, Frame, Reader
 from holdfast.store.base import Store
 
@@ -169,6 +170,9 @@ class EventStream(Stream):
                 continue
             except NotFound:
                 yield b"event: gone\ndata: {}\n\n"
+                return
+            except StoreError as error:
+                yield b"event: problem\ndata: %s\n\n" % problems.of_error(error).body
                 return
             for data in _joined(frames):
                 yield data

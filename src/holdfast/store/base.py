@@ -329,6 +329,11 @@ class Store(ABC):
         Raises DrainFailed, once everything is closed, if something of the wake stream did not let go.
         """
 
+    @property
+    def gone(self) -> bool:
+        """What was opened is not there any more, and does not come back by waiting. Quick, from any thread."""
+        return False
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self

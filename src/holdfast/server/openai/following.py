@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import ChatCreated, MessageAdded, TurnResumed
-from holdfast.errors import InvalidInput, NotFound
+from holdfast.errors import InvalidInput, NotFound, StoreError
 from holdfast.server.feeds import Reader, frames_of
 from holdfast.server.openai.carrying import cursor_before
 from holdfast.server.openai.errors import error_body
@@ -81,6 +81,9 @@ class Told(Stream):
                 continue
             except NotFound:
                 yield sse(GONE)
+                return
+            except StoreError as error:
+                yield sse(error_body(str(error), "server_error", error.code))
                 return
             if data := self._encode(telling, told):
                 yield data

@@ -213,7 +213,8 @@ def _unescaped(field: str) -> str:
 
 
 class FileIdentity:
-    """Notices that the database file or its WAL was deleted or replaced: what is written then goes nowhere.
+    """Notices that the database file or its WAL was deleted or replaced: what is written then goes nowhere,
+    and what is read is of the past.
 
     SQLite keeps its WAL as long as anybody has the database open, so a missing one was removed by somebody else.
     """
@@ -225,17 +226,24 @@ class FileIdentity:
     def _look(self) -> list[tuple[int, int] | None]:
         return [_inode(file) for file in self._files]
 
+    @property
+    def holds(self) -> bool:
+        return self._same(self._look())
+
+    def _same(self, now: list[tuple[int, int] | None]) -> bool:
+        return now == self._identity and None not in now
+
     def check(self) -> None:
         now = self._look()
-        if now != self._identity or None in now:
+        if not self._same(now):
             file = next(
                 file
                 for file, had, has in zip(self._files, self._identity, now, strict=True)
                 if has != had or has is None
             )
             raise StoreGone(
-                f"{file} was deleted or replaced while it was open: this write is not safe and was not acknowledged; "
-                "restore the file and restart"
+                f"{file} was deleted or replaced while it was open: nothing is read from it and no write is "
+                "acknowledged; restore the file and restart"
             )
 
 

@@ -26,6 +26,7 @@ from holdfast.errors import (
     RefusedError,
     StoreClosed,
     StoreCorrupt,
+    StoreGone,
     StoreTimeout,
 )
 from holdfast.faults import reach
@@ -103,6 +104,7 @@ class SqliteStore(Store):
         self._writer: Writer | None = None
         self._readers: threads.Pool | None = None
         self._identity: FileIdentity | None = None  # of the file that was opened
+        self._told_gone = False
         self._waiting: dict[threads.Job[Any], float] = {}  # until when, the soonest first
         self._alarm: asyncio.TimerHandle | None = None  # while anybody waits
         self._opening_or_closing = asyncio.Lock()
@@ -123,6 +125,7 @@ class SqliteStore(Store):
             opener.stop()
         self._writer.start()
         self._identity = self._writer.identity
+        self._told_gone = False
         self._readers = threads.Pool(
             "sqlite-reader", READER_THREADS, self._open_reader, lambda connection: connection.close()
         )
@@ -166,6 +169,11 @@ class SqliteStore(Store):
         async with self._opening_or_closing:
             await self._close()
 
+    @property
+    def gone(self) -> bool:
+        identity = self._identity
+        return self._writer is not None and identity is not None and not identity.holds
+
     async def _close(self) -> None:
         try:
             if self.wakes is not None:
@@ -204,6 +212,8 @@ class SqliteStore(Store):
             raise StoreClosed("the store is not open")
 
         def in_one_transaction(connection: apsw.Connection) -> T:
+            assert self._identity is not None
+            self._identity.check()  # an open connection goes on reading a file that was deleted, as if nothing were
             with translated(self.path), reading(connection):
                 return work(connection)
 
@@ -229,9 +239,18 @@ class SqliteStore(Store):
         except asyncio.CancelledError:
             job.withdraw()
             raise
+        except StoreGone:
+            self._tell_gone()
+            raise
         finally:
             # At once, not when its deadline is looked at: memory that is used again while it is warm is cheaper.
             del self._waiting[job]
+
+    def _tell_gone(self) -> None:
+        """Whoever waits for news looks, and learns of it. Once: who is told looks, and would tell everybody again."""
+        if not self._told_gone:
+            self._told_gone = True
+            self.bell.ring_all()
 
     def _end_overdue(self) -> None:
         """One timer for all: jobs wait in the order of their deadlines, because all have the same. It is set for the
