@@ -3,6 +3,7 @@
     HoldfastError
     ├── CallerError              the caller: the request was wrong; change it
     │   ├── InvalidInput         a value no store or provider accepts (too large, NUL, broken Unicode, …)
+    │   │   └── WrongCursor      a reader's place that is none, or another chat's; read from the beginning
     │   ├── NotFound             no such chat, message, call or worker
     │   ├── RefusedError         the chat's state does not allow this now (`refusal` says state and event)
     │   ├── KeyReused            an idempotency key came back with another body
@@ -76,6 +77,13 @@ class InvalidInput(CallerError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class WrongCursor(InvalidInput):
+    code = "wrong_cursor"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("cursor", problem)
 
 
 class NotFound(CallerError):

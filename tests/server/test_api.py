@@ -246,7 +246,22 @@ async def test_a_reader_of_a_finished_chat_gets_everything_and_a_clean_end(clien
     assert [event.data["seq"] for event in seen[:-1]] == [1, 2, 3, 4, 5]
     rest = await all_seen(client, chat_id, after=seen[2].id)
     assert rest == seen[3:]
-    bad = await client.get(f"/api/chats/{chat_id}/events", params={"after": "nonsense"})
-    assert (bad.status_code, bad.json()["code"]) == (400, "invalid_input")
     missing = await client.get("/api/chats/nope/events")
     assert missing.status_code == 404
+
+
+@pytest.mark.parametrize("how", ["after", "Last-Event-ID"])
+async def test_a_cursor_of_another_chat_is_refused_by_a_code_of_its_own(client: httpx.AsyncClient, how: str) -> None:
+    one, other = [await created(client, "echo", "hello") for _ in range(2)]
+    await ended(client, other)
+    cursors = [event.id for event in await all_seen(client, one) if event.id]
+    assert cursors
+    for cursor in [*cursors, "nonsense", "MS4xLjAuLTE"]:
+        options: dict[str, Any] = {"params": {"after": cursor}} if how == "after" else {"headers": {how: cursor}}
+        refused = await client.get(f"/api/chats/{other}/events", **options)
+        assert (refused.status_code, refused.json()["code"], refused.json()["field"]) == (
+            400,
+            "wrong_cursor",
+            "cursor",
+        )
+    assert [event.event for event in await all_seen(client, one, cursors[-1])] == ["end"]

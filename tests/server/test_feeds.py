@@ -6,12 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.core import events as ev
-from holdfast.errors import NotFound
+from holdfast.errors import NotFound, WrongCursor
 from holdfast.server import feeds as feeds_module
 from holdfast.server.feeds import Feeds, Frame, Reader
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
-from holdfast.store.cursor import START
 from tests.support.chats import new_chat, user
 from tests.support.proxy import TcpProxy
 
@@ -74,7 +73,7 @@ async def test_a_reader_ahead_of_the_feed_does_not_join_it(store: Store) -> None
     """A feed that stands still at the beginning: whoever took its end for the reader's place would wait for ever."""
     await store.create_chat(new_chat(None, id="c1"))
     feeds = Feeds(store)
-    feeds.enter("c1", str(START)).close()
+    feeds.enter("c1", (await store.read_journal("c1", limit=0)).cursor).close()
     await rename(store, "one")
     reader = reader_of(store, feeds)
     await take(reader, 2)
@@ -111,6 +110,18 @@ async def test_readers_of_a_deleted_chat_are_told(store: Store) -> None:
     await store.delete_chat("c1")
     store.bell.ring(["c1"])
     with pytest.raises(NotFound):
+        await take(reader, 1)
+    reader.close()
+
+
+async def test_a_reader_of_a_chat_whose_id_is_used_again_hears_nothing_of_the_new_one(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c1"))
+    feeds = Feeds(store)
+    (reader,) = await joined(store, feeds, 1)
+    await store.delete_chat("c1")
+    await store.create_chat(new_chat("hello", id="c1"))
+    store.bell.ring(["c1"])
+    with pytest.raises((NotFound, WrongCursor)):
         await take(reader, 1)
     reader.close()
 

@@ -1,19 +1,22 @@
 """The journal as readers see it: every event once, in order, from any cursor, while it is being written."""
 
 import asyncio
+import base64
 import random
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_delta, decode_entry, encode
 from holdfast.core.journal import Delta, MessageAdded, PreviewReset
 from holdfast.core.records import attempt_id
-from holdfast.errors import InvalidInput
+from holdfast.errors import WrongCursor
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, Item, Store
-from holdfast.store.cursor import Cursor
-from tests.support.chats import Hand, call, new_chat, user
+from holdfast.store.base import DeltaBatch, Item, Store, StoreOptions
+from holdfast.store.cursor import _MAX, parse
+from tests.support.chats import Hand, assistant, call, new_chat, user
 
 
 def batch(hand: Hand, attempt: int, first_k: int, *pieces: str) -> DeltaBatch:
@@ -178,7 +181,7 @@ async def test_what_another_process_writes_is_seen_by_those_who_wait(store: Stor
 @pytest.mark.parametrize("bad", ["x", "MQ", "!!!", "é", "MS4xLjIuMy40", "a" * 10_000, "LTEuMS4xLjE"])
 async def test_a_cursor_that_is_none_is_refused_by_name(store: Store, bad: str) -> None:
     await store.create_chat(new_chat(None, id="c1"))
-    with pytest.raises(InvalidInput, match="cursor"):
+    with pytest.raises(WrongCursor, match="cursor"):
         await store.read_journal("c1", bad)
 
 
@@ -215,22 +218,81 @@ async def test_many_readers_follow_a_chat_while_it_is_written(store: Store) -> N
     assert all(seen == expected for seen in readers)
 
 
-@pytest.mark.parametrize(
-    "ahead", [Cursor(seq=3), Cursor(seq=1, attempt=attempt_id(1, 1), k=0)], ids=["entry", "delta"]
-)
-async def test_a_cursor_that_is_ahead_of_its_chat_is_another_chats_and_refused(store: Store, ahead: Cursor) -> None:
+@pytest.mark.parametrize("ahead", [{"seq": 3}, {"attempt": attempt_id(1, 1), "k": 0}], ids=["entry", "delta"])
+async def test_a_cursor_that_is_ahead_of_its_chat_is_refused(store: Store, ahead: dict[str, int]) -> None:
     """Whoever waited behind it would miss what comes before, and who shares its feed would find nothing there."""
     await store.create_chat(new_chat(None, id="c1"))
     await store.submit("c1", ev.Rename(title="one"))
-    with pytest.raises(InvalidInput, match="another chat's"):
-        await store.read_journal("c1", str(ahead))
-    with pytest.raises(InvalidInput, match="another chat's"):
-        await store.wait_journal("c1", str(ahead), 5.0)
-    assert (await store.read_journal("c1", str(Cursor(seq=2)))).items == ()
+    end = (await store.read_journal("c1")).cursor
+    cursor = str(replace(parse(end), **ahead))
+    with pytest.raises(WrongCursor, match="ahead of this chat"):
+        await store.read_journal("c1", cursor)
+    with pytest.raises(WrongCursor, match="ahead of this chat"):
+        await store.wait_journal("c1", cursor, 5.0)
+    assert (await store.read_journal("c1", end)).items == ()
+
+
+async def told_of(store: Store, chat_id: str) -> list[str]:
+    """Every place that a reader of the chat is ever given."""
+    page = await store.read_journal(chat_id)
+    return [*(item.cursor for item in page.items), page.cursor]
+
+
+async def test_a_cursor_of_another_chat_is_refused_also_where_it_would_fit(store: Store) -> None:
+    """Both chats have come equally far: read by its numbers alone, it would silently mean another place."""
+    for chat_id in ("c1", "c2"):
+        await store.create_chat(new_chat("hello", id=chat_id))
+    for cursor in await told_of(store, "c1"):
+        with pytest.raises(WrongCursor, match="another chat's"):
+            await store.read_journal("c2", cursor)
+        with pytest.raises(WrongCursor, match="another chat's"):
+            await store.wait_journal("c2", cursor, 5.0)
+
+
+async def test_a_fork_does_not_take_its_parents_cursors(store: Store) -> None:
+    """It holds the same history under other numbers."""
+    await store.create_chat(replace(new_chat(None, id="c1"), past=(user("hello"), assistant("hi"))))
+    await store.fork_chat("c1", "c2")
+    for one, other in (("c1", "c2"), ("c2", "c1")):
+        for cursor in await told_of(store, one):
+            with pytest.raises(WrongCursor, match="another chat's"):
+                await store.read_journal(other, cursor)
+
+
+async def test_an_id_that_is_used_again_does_not_bring_old_cursors_back(store_url: str) -> None:
+    clock = FakeClock()
+    async with open_store(store_url, StoreOptions(clock=clock)) as store:
+        await store.create_chat(new_chat(None, id="c1"))
+        before = await told_of(store, "c1")
+        await store.delete_chat("c1")
+        clock.advance(1)
+        await store.create_chat(new_chat(None, id="c1"))
+        for cursor in before:
+            with pytest.raises(WrongCursor, match="another chat's"):
+                await store.read_journal("c1", cursor)
+        assert (await store.read_journal("c1", (await told_of(store, "c1"))[-1])).items == ()
+
+
+async def test_a_cursor_of_the_form_that_named_no_chat_is_refused(store: Store) -> None:
+    await store.create_chat(new_chat("hello", id="c1"))
+    old = base64.urlsafe_b64encode(b"1.1.0.-1").decode().rstrip("=")
+    with pytest.raises(WrongCursor, match="read from the beginning"):
+        await store.read_journal("c1", old)
+
+
+async def test_a_cursor_is_short(store: Store) -> None:
+    await store.create_chat(new_chat(None, id="c" * 200))
+    cursor = parse((await store.read_journal("c" * 200)).cursor)
+    long = replace(cursor, seq=100_000, attempt=attempt_id(4_000, 50), k=10_000)
+    assert len(str(long)) <= 32
+    assert parse(str(long)) == long
+    assert parse(str(replace(cursor, seq=_MAX, attempt=_MAX, k=_MAX))).k == _MAX
 
 
 @pytest.mark.parametrize("field", ["seq", "attempt", "k"])
-async def test_a_cursor_with_a_number_that_no_store_can_hold_is_refused(store: Store, field: str) -> None:
+@pytest.mark.parametrize("value", [1 << 63, -2])
+async def test_a_cursor_with_a_number_that_no_store_can_hold_is_refused(store: Store, field: str, value: int) -> None:
     await store.create_chat(new_chat("hello", id="c1"))
-    with pytest.raises(InvalidInput, match="cursor"):
-        await store.read_journal("c1", str(Cursor(**{field: 10**30})))
+    cursor = parse((await store.read_journal("c1")).cursor)
+    with pytest.raises(WrongCursor, match="cursor"):
+        await store.read_journal("c1", str(replace(cursor, **{field: value})))

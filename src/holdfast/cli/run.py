@@ -20,6 +20,7 @@ from holdfast.core.records import Message, Role, Text
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
 from holdfast.store.base import Item
+from holdfast.store.cursor import Cursor
 
 SAY_S = 2.0
 STDIN_CHARS_MAX = 64 << 20  # more than any message may have: an endless pipe must not fill the memory
@@ -138,7 +139,7 @@ async def find_chat(app: App, chat_id: str) -> Chat:
     return chat
 
 
-async def _show(app: App, chat: Chat, message: Message, after: str, question: Question, stopper: Stopper) -> Exit:
+async def _show(app: App, chat: Chat, message: Message, after: Cursor, question: Question, stopper: Stopper) -> Exit:
     with ExitStack() as leaving:
         viewer, ask = _viewer(app, message, question, stopper, leaving)
         turn = Turn(app, chat, viewer, ask)

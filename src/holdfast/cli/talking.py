@@ -35,7 +35,7 @@ from holdfast.core.records import Text as TextPart
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
 from holdfast.store.base import OpenCall
-from holdfast.store.cursor import Cursor
+from holdfast.store.cursor import After, Cursor
 
 SHOWN_MAX = 100  # journal entries of an older chat that are shown at the start
 
@@ -222,9 +222,9 @@ class Talk:
     async def show(self, chat: Chat) -> None:
         """An older chat, with the end of what it holds."""
         seq = (await chat.snapshot()).chat.seq
-        await self._follow(chat, str(Cursor(seq=max(seq - SHOWN_MAX, 0))))
+        await self._follow(chat, Cursor(seq=max(seq - SHOWN_MAX, 0)))
 
-    async def _follow(self, chat: Chat, cursor: str) -> None:
+    async def _follow(self, chat: Chat, cursor: Cursor) -> None:
         await self.unfollow()
         self._chat = chat
         self._follower = asyncio.create_task(self._read(chat, cursor))
@@ -238,7 +238,7 @@ class Talk:
         self._asked.clear()
         self._screen.busy = False
 
-    async def _read(self, chat: Chat, cursor: str | None) -> None:
+    async def _read(self, chat: Chat, cursor: After) -> None:
         store = self._app.store
         look = True
         while True:

@@ -12,7 +12,7 @@ from holdfast.core.records import Snapshot, State
 from holdfast.errors import RefusedError, StoreUnavailable
 from holdfast.health import judge
 from holdfast.store.base import Item, OpenCall, Page
-from holdfast.store.cursor import Cursor
+from holdfast.store.cursor import After, Cursor
 
 LOOK_S = 5.0
 AWAY_S = 300.0  # a store that stays away longer is not waited for
@@ -41,9 +41,9 @@ class Viewer(Protocol):
 Ask = Callable[[OpenCall], Awaitable[bool]]  # True: it was answered; False: nobody will
 
 
-def cursor_now(snapshot: Snapshot) -> str:
+def cursor_now(snapshot: Snapshot) -> Cursor:
     """Just after everything that is in the journal."""
-    return str(Cursor(seq=snapshot.chat.seq))
+    return Cursor(seq=snapshot.chat.seq)
 
 
 class Turn:
@@ -55,7 +55,7 @@ class Turn:
         self._viewer = viewer
         self._ask = ask
         self._declined: set[str] = set()  # calls that the person here does not answer
-        self.cursor: str | None = None
+        self.cursor: After = None
         self._away_since: float | None = None
         self._reasons: list[str] = []  # why nothing happens, as was said last
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from holdfast.core.wake import WakeState
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
 from holdfast.store.base import Item, Page, Store
+from holdfast.store.cursor import After
 
 log = logging.getLogger("holdfast.feeds")
 
@@ -199,7 +200,7 @@ class Feeds:
 class Reader:
     """One reader's way through a chat. `next` gives what comes after its place, in order, each once."""
 
-    def __init__(self, store: Store, feeds: Feeds, chat_id: str, after: str | None) -> None:
+    def __init__(self, store: Store, feeds: Feeds, chat_id: str, after: After) -> None:
         self._store = store
         self._feeds = feeds
         self._chat_id = chat_id

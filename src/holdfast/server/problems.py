@@ -37,6 +37,7 @@ TITLES: Mapping[str, str] = {
     "key_reused": "Idempotency key used for another request",
     "limit_reached": "Over a limit",
     "invalid_input": "Invalid input",
+    "wrong_cursor": "Not a place in this chat",
     "config": "Invalid input",
     "unauthorized": "No valid token",
     "forbidden_host": "Host not allowed",

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.core.records import State
-from holdfast.errors import HoldfastError, NotFound, StoreError, TooManyStreams
+from holdfast.errors import HoldfastError, NotFound, StoreError, TooManyStreams, WrongCursor
 from holdfast.server import problems
 from holdfast.server.feeds import Feeds, Frame, Reader
 from holdfast.store.base import Store
@@ -168,7 +168,7 @@ class EventStream(Stream):
             except TimeoutError:
                 yield HEARTBEAT
                 continue
-            except NotFound:
+            except (NotFound, WrongCursor):  # deleted, and perhaps its id is another chat's by now
                 yield b"event: gone\ndata: {}\n\n"
                 return
             except StoreError as error:

@@ -54,7 +54,7 @@ from holdfast.errors import (
 from holdfast.ids import new_id
 from holdfast.store import hostlock
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
-from holdfast.store.cursor import Cursor
+from holdfast.store.cursor import After, Cursor
 from holdfast.store.liveness import UNDER_DEAD_LEASE
 from holdfast.store.rows import ChatWrite, call_of, writes_of
 from holdfast.store.wakestream import Source, Wake, WakeStream
@@ -411,17 +411,15 @@ class Store(ABC):
         """Where a message stands in history now. Raises NotFound."""
 
     @abstractmethod
-    async def read_journal(self, chat_id: str, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
-        """What a reader at cursor `after` has not seen. Raises NotFound, InvalidInput for a cursor that no reader of
+    async def read_journal(self, chat_id: str, after: After = None, limit: int = PAGE_ROWS) -> Page:
+        """What a reader at cursor `after` has not seen. Raises NotFound, WrongCursor for a cursor that no reader of
         this chat can have.
 
         Deltas come only for an attempt that is still open; once its message is committed, a reader gets that, with
         the attempt's number on it, in place of the deltas it did not see.
         """
 
-    async def wait_journal(
-        self, chat_id: str, after: str | None, deadline_s: float, poll_s: float | None = None
-    ) -> Page:
+    async def wait_journal(self, chat_id: str, after: After, deadline_s: float, poll_s: float | None = None) -> Page:
         """As `read_journal`, but waits until there is something, or the deadline: then an empty page.
 
         `poll_s`: how often it looks without being told to, for who waits long and in great numbers.
@@ -435,7 +433,7 @@ class Store(ABC):
                     return page
                 await listener.wait(min(left_s, poll_s or self.options.poll_interval_s))
 
-    async def follow_journal(self, chat_id: str, after: str | None = None) -> AsyncIterator[Item]:
+    async def follow_journal(self, chat_id: str, after: After = None) -> AsyncIterator[Item]:
         """Everything from a cursor on, forever; the caller decides when to leave."""
         while True:
             page = await self.wait_journal(chat_id, after, deadline_s=60.0)
@@ -860,9 +858,9 @@ def page_of(after: Cursor, journal: Sequence[tuple[int, int, str]], deltas: Sequ
     items: list[Item] = []
     cursor = after
     for seq, at, body in journal:
-        cursor = Cursor(seq, cursor.attempt, cursor.k)
+        cursor = Cursor(seq, cursor.attempt, cursor.k, cursor.chat)
         items.append(Item(cursor=str(cursor), at=at, body=body.encode(), seq=seq))
     for attempt, k, at, body in deltas:
-        cursor = Cursor(cursor.seq, attempt, k)
+        cursor = Cursor(cursor.seq, attempt, k, cursor.chat)
         items.append(Item(cursor=str(cursor), at=at, body=body.encode(), attempt=attempt, k=k))
     return Page(items=tuple(items), cursor=str(cursor), at_rest=at_rest, more=more)

@@ -212,7 +212,7 @@ class Asking:
             # The attempt is named even if nothing came of it: its preview ends with the stop.
             return message, attempt_id(chat.fence, self._attempts) if self._partial.n else None
         self._partial_length = chat.length
-        page = await self._grip.shared.store.read_journal(chat.id, str(Cursor(chat.seq, 0, -1)), limit=100_000)
+        page = await self._grip.shared.store.read_journal(chat.id, Cursor(seq=chat.seq), limit=100_000)
         deltas = [item for item in page.items if item.attempt is not None]
         if not deltas:
             return None, None

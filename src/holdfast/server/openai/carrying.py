@@ -179,5 +179,5 @@ def entry_of(row: HistoryRow) -> MessageAdded:
     return entry
 
 
-def cursor_before(seq: int) -> str:
-    return str(Cursor(seq - 1, 0, -1))
+def cursor_before(seq: int) -> Cursor:
+    return Cursor(seq=seq - 1)

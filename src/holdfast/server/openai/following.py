@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import ChatCreated, MessageAdded, TurnResumed
-from holdfast.errors import InvalidInput, NotFound, StoreError
+from holdfast.errors import InvalidInput, NotFound, StoreError, WrongCursor
 from holdfast.server.feeds import Reader, frames_of
 from holdfast.server.openai.carrying import cursor_before
 from holdfast.server.openai.errors import error_body
@@ -17,6 +17,7 @@ from holdfast.server.openai.places import Place
 from holdfast.server.openai.telling import Happening, Telling
 from holdfast.server.streams import HEARTBEAT, HEARTBEAT_S, Stream, Streams, disconnected
 from holdfast.store.base import Item
+from holdfast.store.cursor import Cursor
 
 WAIT_S = 600.0  # what the official client waits for an answer
 Encode = Callable[[Telling, Sequence[Happening]], bytes]
@@ -79,7 +80,7 @@ class Told(Stream):
             except TimeoutError:
                 yield HEARTBEAT
                 continue
-            except NotFound:
+            except (NotFound, WrongCursor):
                 yield sse(GONE)
                 return
             except StoreError as error:
@@ -94,7 +95,7 @@ class Told(Stream):
 async def read(streams: Streams, place: Place) -> Telling:
     """As far as it is told now. Raises NotFound, also where no response begins."""
     telling = Telling(place)
-    cursor: str | None = cursor_before(place.start)
+    cursor: Cursor | str = cursor_before(place.start)
     while not telling.over:
         try:
             page = await streams.store.read_journal(place.chat_id, cursor)

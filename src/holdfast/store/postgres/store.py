@@ -58,7 +58,7 @@ from holdfast.store.base import (
     topics_of,
 )
 from holdfast.store.bell import WORK
-from holdfast.store.cursor import check_reached, parse
+from holdfast.store.cursor import After, parse, placed
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.claims import Claims
@@ -439,15 +439,15 @@ class PostgresStore(Store):
         pos, role, epoch = found[0]
         return Located(pos=pos, role=Role(role), epoch=epoch)
 
-    async def read_journal(self, chat_id: str, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
+    async def read_journal(self, chat_id: str, after: After = None, limit: int = PAGE_ROWS) -> Page:
         cursor = parse(after)
         found = await self._named_rows(
             sql.READ_JOURNAL, id=chat_id, seq=cursor.seq, attempt=cursor.attempt, k=cursor.k, limit=limit
         )
         if not found:
             raise NotFound("chat", chat_id)
-        _, last_seq, fence, _, state = found[0]
-        check_reached(cursor, last_seq, fence)
+        _, last_seq, fence, created_at, state = found[0]
+        cursor = placed(cursor, chat_id, created_at, last_seq, fence)
         journal = [(seq, at, body) for part, seq, _, at, body in found if part == 1]
         deltas = [(attempt, k, at, body) for part, attempt, k, at, body in found if part == 2]
         at_end = not journal or journal[-1][0] == last_seq

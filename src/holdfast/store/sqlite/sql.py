@@ -141,7 +141,7 @@ WHERE journal.chat_id = ? AND journal.pos IS NOT NULL AND journal.ref = ? ORDER 
 
 READ_JOURNAL = "SELECT seq, at, body FROM journal WHERE chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 
-READ_PLACE = "SELECT state, seq, fence, attempt_ended FROM chats WHERE id = ?"
+READ_PLACE = "SELECT state, seq, fence, attempt_ended, created_at FROM chats WHERE id = ?"
 
 # -- deltas
 

@@ -64,7 +64,7 @@ from holdfast.store.base import (
     raise_refused,
     request_of,
 )
-from holdfast.store.cursor import check_reached, parse
+from holdfast.store.cursor import After, parse, placed
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import writes_of
 from holdfast.store.sqlite import sql
@@ -453,15 +453,15 @@ class SqliteStore(Store):
         pos, role, epoch = found[0]
         return Located(pos=pos, role=Role(role), epoch=epoch)
 
-    async def read_journal(self, chat_id: str, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
-        cursor = parse(after)
+    async def read_journal(self, chat_id: str, after: After = None, limit: int = PAGE_ROWS) -> Page:
+        given = parse(after)
 
         def work(connection: apsw.Connection) -> Page:
             place = row(connection, sql.READ_PLACE, (chat_id,))
             if place is None:
                 raise NotFound("chat", chat_id)
-            state, last_seq, fence, attempt_ended = place
-            check_reached(cursor, last_seq, fence)
+            state, last_seq, fence, attempt_ended, created_at = place
+            cursor = placed(given, chat_id, created_at, last_seq, fence)
             journal = rows(connection, sql.READ_JOURNAL, (chat_id, cursor.seq, limit))
             at_end = not journal or journal[-1][0] == last_seq
             room = limit - len(journal)
