@@ -47,6 +47,9 @@ def test_an_answer_that_is_not_whole_is_followed_by_why(desk: Desk) -> None:
     assert (done.code, done.out) == (0, "It is\n")
     assert "the answer is not whole: the model reached its limit of tokens (max_tokens)" in done.err
     assert "(not whole: length)" in desk.run("chats", "show", "last", "--app", APP).out
+    told = desk.run("run", "hello", "--app", APP, "--agent", "runs-out", "--json")
+    messages = [line["message"] for line in map(json.loads, told.out.splitlines()) if line["kind"] == "message"]
+    assert [message.get("finish") for message in messages] == [None, "length"]
 
 
 def test_a_chat_that_waits_for_a_person_exits_with_4_and_goes_on_once_answered(desk: Desk) -> None:

@@ -6,12 +6,13 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
+from pydantic import BaseModel
 
 from holdfast import Agent, App
 from holdfast.core.retry import ErrorFields, RetryPolicy
 from holdfast.models.base import Finished, Opened, Request, StreamPart, TextDelta
 from holdfast.models.failures import provider_error
-from holdfast.models.scripted import Call, Fail, Say, ScriptedModel, Stall
+from holdfast.models.scripted import Call, Fail, Finish, Say, ScriptedModel, Stall
 from holdfast.server.serving import serve
 from holdfast.tools.base import tool
 from holdfast.tools.outside import ask_user
@@ -33,6 +34,8 @@ class Candid(ScriptedModel):
                 name: getattr(request.settings, name)
                 for name in ("temperature", "top_p", "max_tokens", "stop", "seed", "parallel_calls")
             },
+            "reasoning_effort": request.settings.reasoning_effort,
+            "output": request.settings.output,
         }
         yield TextDelta(text=msgspec.json.encode(told).decode())
         yield Finished()
@@ -49,6 +52,10 @@ class Fickle(ScriptedModel):
         if request.attempt == 1:
             raise provider_error("fickle", 500, ErrorFields(message="broke off"), headers={})
         yield Finished()
+
+
+class Weather(BaseModel):
+    celsius: int
 
 
 @tool(replay="pure")
@@ -72,6 +79,10 @@ def agents() -> list[Agent]:
         Agent("broken", ScriptedModel([Fail(status=500, message="on fire")]), retry=ONCE),
         Agent("stuck", ScriptedModel(["Thinking… ", Stall()], per="turn")),
         Agent("fickle", Fickle(), retry=SOON),
+        Agent("wordy", ScriptedModel(["And then", Finish(reason="length")], per="turn")),
+        Agent("judge", ScriptedModel('{"kind": "alga"}', per="turn")),
+        Agent("jsonic", ScriptedModel('{"celsius": 7}', per="turn")),
+        Agent("typed", ScriptedModel('{"celsius": 7}', per="turn"), output=Weather),
     ]
 
 

@@ -9,9 +9,16 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel
 
 from tests.server.openai_client import LiveServer, chats, fresh_database, live_server, weather
 
+
+class Answer(BaseModel):
+    celsius: int
+
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOLS: Any = [
     {
         "type": "function",
@@ -244,3 +251,45 @@ def test_an_answer_that_is_begun_anew_with_other_words_ends_the_stream_with_an_e
     assert (
         client.chat.completions.create(model="fickle", messages=messages).choices[0].message.content == "twice told"
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_the_limit_on_tokens_cut_off_says_so(client: OpenAI, stream: bool) -> None:
+    asked: Any = {"model": "wordy", "messages": [{"role": "user", "content": "go on"}], "max_completion_tokens": 2}
+    if stream:
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        assert [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason] == [
+            "length"
+        ]
+    else:
+        choice = client.chat.completions.create(**asked).choices[0]
+        assert (choice.finish_reason, choice.message.content) == ("length", "And then")
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(**asked, response_format=Answer)
+
+
+def test_the_schema_that_an_answer_has_to_fit_reaches_the_model_and_stays_with_the_turn(client: OpenAI) -> None:
+    schema = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+    wanted: Any = {"name": "verdict", "schema": schema, "strict": True}
+    completion = client.chat.completions.create(
+        model="candid", messages=HELLO, response_format={"type": "json_schema", "json_schema": wanted}
+    )
+    format: Any = {"type": "json_schema", "description": "Yours.", **wanted}
+    response = client.responses.create(model="candid", input="hi", text={"format": format})
+    asked = [json.loads(text) for text in (completion.choices[0].message.content or "", response.output_text)]
+    assert asked[0]["output"] == wanted
+    assert asked[1]["output"] == {**wanted, "schema": {"description": "Yours.", **schema}}
+    assert response.text is not None
+    assert response.text.format is not None
+    assert response.text.format.type == "json_schema"
+    newest = chats(client)[0]["id"]
+    messages = client.get(f"../api/chats/{newest}/messages", cast_to=dict[str, Any])["messages"]
+    assert messages[0]["sampling"]["output"]["name"] == "verdict"
+
+
+def test_the_clients_own_parsers_get_what_they_asked_for(client: OpenAI) -> None:
+    completion = client.chat.completions.parse(model="jsonic", messages=HELLO, response_format=Answer)
+    assert completion.choices[0].message.parsed == Answer(celsius=7)
+    response = client.responses.parse(model="jsonic", input="hi", text_format=Answer)
+    assert response.output_parsed == Answer(celsius=7)
+    assert client.responses.create(model="typed", input="hi", text={"format": {"type": "text"}}).status == "completed"

@@ -5,16 +5,21 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.error import HTTPError
 
 import openai
 import pytest
 from openai import OpenAI
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
+from holdfast.server.openai.given import Asked, CompletionAsked, ResponseAsked
 from tests.server.openai_client import LiveServer, chats, live_server
+from tests.support.programs import ROOT
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
+SCHEMA = {"name": "answer", "schema": {"type": "object"}}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +52,19 @@ def test_a_foreign_origin_is_a_permission_error(client: OpenAI) -> None:
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}},
+            "response_format",
+        ),
+        ({"model": "typed", "response_format": {"type": "json_schema", "json_schema": SCHEMA}}, "response_format"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"logit_bias": {"50256": -100}}, "logit_bias"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"web_search_options": {}}, "web_search_options"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"temperature": 9}, "temperature"),
         ({"extra_body": {"top_k": 4}}, "top_k"),
@@ -64,6 +82,80 @@ def test_what_cannot_be_honoured_is_refused_by_name(client: OpenAI, options: dic
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**{"model": "echo", "messages": HELLO, **options})
     assert (caught.value.param, caught.value.type) == (param, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
+        ({"text": {"shape": "round"}}, "text.shape"),
+        ({"model": "typed", "text": {"format": {"type": "json_schema", **SCHEMA}}}, "text.format"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"reasoning": {"effort": 3}}, "reasoning.effort"),
+        ({"max_tool_calls": 3}, "max_tool_calls"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"truncation": "sometimes"}, "truncation"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ],
+)
+def test_what_a_response_cannot_honour_is_refused_by_name(
+    client: OpenAI, options: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(**{"model": "echo", "input": "hi", **options})
+    assert (caught.value.param, caught.value.type) == (param, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"store": False}, {"user": "u"}, {"safety_identifier": "s"}, {"service_tier": "auto"},
+        {"prompt_cache_key": "k"}, {"prompt_cache_retention": "24h"}, {"verbosity": "low"},
+        {"prediction": {"type": "content", "content": "x"}},
+        {"n": 1}, {"logprobs": False}, {"logit_bias": {}}, {"modalities": ["text"]}, {"frequency_penalty": 0.0},
+        {"presence_penalty": 0}, {"response_format": {"type": "text"}}, {"tool_choice": "auto"}, {"tools": []},
+        {"parallel_tool_calls": True}, {"reasoning_effort": "low"}, {"max_tokens": 50}, {"stream_options": None},
+        {"stop": None}, {"messages": [{"role": "user", "content": "hello", "name": "ann"}]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_change_the_answer_is_taken(client: OpenAI, options: dict[str, Any]) -> None:
+    found = client.chat.completions.create(**{"model": "echo", "messages": HELLO, **options})
+    assert found.choices[0].message.content == "You said: hello"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"store": False}, {"user": "u"}, {"include": ["reasoning.encrypted_content"]}, {"truncation": "auto"},
+        {"text": {}}, {"text": {"format": {"type": "text"}, "verbosity": "low"}}, {"tool_choice": "auto"},
+        {"reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning": {}}, {"top_logprobs": 0},
+        {"service_tier": "default"}, {"stream_options": {"include_obfuscation": False}}, {"prompt_cache_key": "k"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_change_a_response_is_taken(client: OpenAI, options: dict[str, Any]) -> None:
+    assert client.responses.create(**{"model": "echo", "input": "hi", **options}).output_text == "You said: hi"
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        (CompletionAsked, CompletionCreateParamsNonStreaming),
+        (ResponseAsked, ResponseCreateParamsNonStreaming),
+    ],
+)
+def test_the_page_says_of_every_parameter_of_the_sdk_what_becomes_of_it(asked: type[Asked], sent: type) -> None:
+    page = (ROOT / "docs" / "how-to" / "openai-sdk.md").read_text().partition("## What is different")[2]
+    known = set(asked.model_fields)
+    assert set(get_type_hints(sent)) == known, (
+        "a parameter that the SDK sends, and nobody thought about, or the reverse"
+    )
+    assert {name for name in known if f"`{name}`" not in page} == set()
 
 
 def test_a_name_that_the_agents_own_tool_has_is_refused(client: OpenAI) -> None:

@@ -382,3 +382,19 @@ def test_a_response_waits_for_whoever_waits_not_longer_than_it_takes(client: Ope
         text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
         assert text == STORY
         assert events[-1] == told[0][-1]
+
+
+def test_a_response_that_the_limit_on_tokens_cut_off_is_incomplete(client: OpenAI) -> None:
+    found = client.responses.create(model="wordy", input="go on", max_output_tokens=16)
+    assert (found.status, found.output_text) == ("incomplete", "And then")
+    assert found.incomplete_details is not None
+    assert found.incomplete_details.reason == "max_output_tokens"
+    (item,) = found.output
+    assert item.type == "message"
+    assert item.status == "incomplete"
+    assert client.responses.retrieve(found.id) == found
+    last = list(client.responses.create(model="wordy", input="go on", stream=True))[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.status == "incomplete"
+    after = client.responses.create(model="echo", input="hello", stream=True)
+    assert list(after)[-1].type == "response.completed"

@@ -215,6 +215,17 @@ def test_an_answer_that_is_not_whole_says_so_in_both_protocols(
     assert finish_reason(telling) == reason
 
 
+def test_only_the_last_message_of_a_turn_says_whether_the_answer_is_whole() -> None:
+    journal = Journal()
+    cut = replace(assistant("I will lo", call("a", "lookup")), finish="length")
+    journal.add(message(user()), message(cut, attempt=1))
+    journal.add(message(result_message(ToolResult(call_id="a", name="lookup", content="x"), 0)))
+    journal.add(message(assistant("Found."), attempt=2), TurnEnded(turn=1, state=State.IDLE))
+    final = events_of(journal.late)[-1]["response"]
+    assert (final["status"], final["incomplete_details"]) == ("completed", None)
+    assert [item["status"] for item in final["output"]] == ["incomplete", "completed"]
+
+
 def test_a_failed_turn_is_told_with_its_reason_and_nothing_after_it() -> None:
     journal = Journal()
     journal.add(message(user()), TurnEnded(turn=1, state=State.FAILED, detail="rate_limit"))

@@ -131,6 +131,14 @@ class ClientTool(Record):
     needs_approval: bool = False
 
 
+class OutputFormat(Record):
+    """JSON of a schema, as a client wants the answer to one turn."""
+
+    name: str
+    schema: Raw
+    strict: bool = False
+
+
 class Sampling(Record):
     """What a client asks of the model for one turn, over what the agent says; None leaves it to the agent."""
 
@@ -141,6 +149,7 @@ class Sampling(Record):
     seed: int | None = None
     parallel_calls: bool | None = None
     reasoning_effort: str | None = None
+    output: OutputFormat | None = None
 
 
 class Message(Record):

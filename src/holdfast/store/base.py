@@ -37,6 +37,7 @@ from holdfast.core.records import (
     NewChat,
     Record,
     Role,
+    Sampling,
     Snapshot,
     State,
     Text,
@@ -660,15 +661,9 @@ class Store(ABC):
         self._check_names(message.active_tools)
         self._check_client_tools(message.client_tools)
         check_text("instructions", message.instructions or "", bytes_max=self.options.limits.message_bytes_max)
-        if message.sampling is not None:
-            for text in (*message.sampling.stop, message.sampling.reasoning_effort or ""):
-                check_text("sampling", text, bytes_max=512)
-            for number in (message.sampling.temperature, message.sampling.top_p):
-                if number is not None and not math.isfinite(number):
-                    raise InvalidInput("sampling", f"{number} is no number that a provider takes")
+        size = _check_sampling(message.sampling) if message.sampling is not None else 0
         if not message.id or not message.parts:
             raise InvalidInput("message", "needs an id and at least one part")
-        size = sum(map(len, message.sampling.stop)) if message.sampling is not None else 0
         limit = self.options.limits.message_bytes_max
         for part in message.parts:
             for name in part.__struct_fields__:
@@ -804,6 +799,20 @@ def check_key(key: Key | None) -> None:
         check_text("key", key.key, bytes_max=512)
         if not key.key:
             raise InvalidInput("key", "is empty")
+
+
+def _check_sampling(sampling: Sampling) -> int:
+    """Returns how long it is."""
+    output = sampling.output
+    for text in (*sampling.stop, sampling.reasoning_effort or "", output.name if output is not None else ""):
+        check_text("sampling", text, bytes_max=512)
+    for number in (sampling.temperature, sampling.top_p):
+        if number is not None and not math.isfinite(number):
+            raise InvalidInput("sampling", f"{number} is no number that a provider takes")
+    schema = bytes(output.schema) if output is not None else b""
+    if schema:
+        check_json_object("sampling output schema", schema)
+    return sum(map(len, sampling.stop)) + len(schema)
 
 
 def raise_refused(refused: Refused) -> NoReturn:

@@ -17,7 +17,7 @@ from holdfast.core.retry import Kind
 from holdfast.errors import ModelCallFailed, OutputInvalid
 from holdfast.ids import new_id
 from holdfast.models.assemble import parts_of_deltas
-from holdfast.models.base import Model, Request, Settings, Usage
+from holdfast.models.base import Model, OutputSpec, Request, Settings, Usage
 from holdfast.models.calls import Completed, FailedAttempt, Observer, Stopped, failure_of
 from holdfast.store.cursor import Cursor
 from holdfast.telemetry import Span
@@ -90,9 +90,10 @@ class Asking:
         opener = await grip.past.turn_opener(grip.snapshot)
         if text := await grip.instructions():
             messages = [Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=text),)), *messages]
-        settings = _sampled(agent.settings, opener.sampling if opener is not None else None)
-        if agent.output is not None and settings.output is None:
-            settings = replace(settings, output=agent.output.spec)
+        asked = opener.sampling if opener is not None else None
+        settings = _sampled(agent.settings, asked)
+        if agent.output is not None and (settings.output is None or (asked is not None and asked.output is not None)):
+            settings = replace(settings, output=agent.output.spec)  # what its answers are checked by
         request = Request(
             messages=messages,
             tools=tool_specs(await grip.tools()),
@@ -245,6 +246,8 @@ def _sampled(settings: Settings, sampling: Sampling | None) -> Settings:
     if sampling is None:
         return settings
     asked = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+    if (wanted := sampling.output) is not None:
+        asked["output"] = OutputSpec(name=wanted.name, schema=wanted.schema, strict=wanted.strict)
     return replace(settings, **{name: value for name, value in asked.items() if value not in (None, ())})
 
 

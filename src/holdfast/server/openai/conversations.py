@@ -92,6 +92,11 @@ def _of_message(where: str, given: dict[str, Any]) -> Message:
     if role == "user":
         return _message(Role.USER, parts_of(f"{where}.content", given.get("content")))
     if role == "assistant":
+        for name in ("function_call", "audio"):
+            if given.get(name) is not None:
+                raise InvalidInput(
+                    f"{where}.{name}", "is not something that this server knows; use `tool_calls`, or text"
+                )
         calls = [_call(f"{where}.tool_calls", call) for call in given.get("tool_calls") or ()]
         return _message(Role.ASSISTANT, (*_texts(where, given.get("content")), *calls))
     if role == "tool":

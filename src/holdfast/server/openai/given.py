@@ -8,14 +8,21 @@ import msgspec
 from msgspec import Raw
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from holdfast.core.records import ClientTool, Sampling
+from holdfast.core.records import ClientTool, OutputFormat, Sampling
 from holdfast.errors import InvalidInput
+from holdfast.store.base import TOOL_NAME
 
 NAMES_MAX = 16
+LOGPROBS = "message.output_text.logprobs"
 
 
 class Given(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class TextAsked(Given):
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None  # a hint
 
 
 class StreamOptions(BaseModel):
@@ -92,7 +99,9 @@ class CompletionAsked(Asked):
             logit_bias=(None, {}),
             modalities=(None, ["text"]),
             audio=(None,),
-            response_format=(None, {"type": "text"}),
+            frequency_penalty=(None, 0),
+            presence_penalty=(None, 0),
+            top_logprobs=(None, 0),
             functions=(None,),
             function_call=(None,),
             web_search_options=(None,),
@@ -110,7 +119,13 @@ class CompletionAsked(Asked):
             seed=self.seed,
             parallel_calls=self.parallel_tool_calls,
             reasoning_effort=self.reasoning_effort,
+            output=self.output,
         )
+
+    @property
+    def output(self) -> OutputFormat | None:
+        given = self.response_format
+        return _format("response_format", given, given.get("json_schema") if given is not None else None)
 
     def client_tools(self) -> tuple[ClientTool, ...]:
         if self.no_tools:
@@ -127,7 +142,7 @@ class ResponseAsked(Asked):
     reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
     truncation: str | None = None
-    text: dict[str, Any] | None = None
+    text: TextAsked | None = None
     max_tool_calls: int | None = None
     conversation: Any = None
     prompt: Any = None
@@ -146,19 +161,27 @@ class ResponseAsked(Asked):
             image=(None,),
             access_programs=(None,),
             moderation=(None,),
+            top_logprobs=(None, 0),
         )
-        if (self.text or {}).get("format") not in (None, {"type": "text"}):
-            raise InvalidInput("text.format", "can be `text`; what an answer looks like is declared by the agent")
+        if LOGPROBS in (self.include or ()):
+            raise InvalidInput("include", f"{LOGPROBS} is not something that this server can tell; leave it out")
+        if not isinstance((self.reasoning or {}).get("effort"), str | None):
+            raise InvalidInput("reasoning.effort", "is a word, such as `low`")
+
+    @property
+    def output(self) -> OutputFormat | None:
+        given = self.text.format if self.text is not None else None
+        return _format("text.format", given, given)
 
     @property
     def sampling(self) -> Sampling:
-        effort = (self.reasoning or {}).get("effort")
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
             max_tokens=self.max_output_tokens,
             parallel_calls=self.parallel_tool_calls,
-            reasoning_effort=effort if isinstance(effort, str) else None,
+            reasoning_effort=(self.reasoning or {}).get("effort"),
+            output=self.output,
         )
 
     def client_tools(self) -> tuple[ClientTool, ...]:
@@ -169,6 +192,8 @@ class ResponseAsked(Asked):
         names = ("previous_response_id", "instructions", "metadata", "background", "temperature", "top_p")
         more = ("max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "truncation")
         found = {name: getattr(self, name) for name in (*names, *more)}
+        if self.output is not None and self.text is not None:
+            found["text"] = {"format": self.text.format}
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -184,6 +209,21 @@ def read(kind: type[AskedT], body: bytes) -> AskedT:
         where = ".".join(str(part) for part in first["loc"]) or "body"
         words = "is not a parameter that this server knows" if first["type"] == "extra_forbidden" else first["msg"]
         raise InvalidInput(where, words) from error
+
+
+def _format(where: str, given: dict[str, Any] | None, spec: Any) -> OutputFormat | None:
+    """None: a text. It goes to the agent's model for this turn; whose provider cannot do it fails the turn."""
+    if given is None or given.get("type") == "text":
+        return None
+    if given.get("type") != "json_schema":
+        raise InvalidInput(where, "can be `text`, or `json_schema` with a schema that the answer has to fit")
+    spec = spec if isinstance(spec, dict) else {}
+    name, schema, described = spec.get("name"), spec.get("schema"), spec.get("description")
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name) or not isinstance(schema, dict):
+        raise InvalidInput(where, "needs a name of 1 to 64 letters, digits, _ or -, and a schema")
+    if isinstance(described, str):
+        schema = {"description": described, **schema}
+    return OutputFormat(name=name, schema=Raw(msgspec.json.encode(schema)), strict=spec.get("strict") is True)
 
 
 def _function(at: int, tool: dict[str, Any], spec: Any) -> ClientTool:

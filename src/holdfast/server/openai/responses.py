@@ -22,6 +22,7 @@ _DEFAULTS: dict[str, Any] = {
     "tool_choice": "auto",
     "parallel_tool_calls": True,
     "truncation": "disabled",
+    "text": {"format": {"type": "text"}},
 }
 
 
@@ -43,7 +44,6 @@ def response_of(telling: Telling, model: str, *, queued: bool = False) -> dict[s
         "model": model,
         "output": [item_of(place, output) for output in telling.outputs],
         "store": True,
-        "text": {"format": {"type": "text"}},
         "usage": _usage(telling) if over else None,
     }
 
@@ -133,7 +133,7 @@ class Events:
             case Withdrawn(item_id=item_id):
                 yield "response.output_item.done", number, {**at, "item": _message(item_id, [], "incomplete")}
             case Spoken(item_id=item_id, text=text):
-                whole = _message(item_id, [_text(text)], "completed")
+                whole = _message(item_id, [_text(text)], "incomplete" if happening.cut_off else "completed")
                 yield "response.output_text.done", number, {**part, "text": text, "logprobs": []}
                 yield "response.content_part.done", number + 1, {**part, "part": _text(text)}
                 yield "response.output_item.done", number + 2, {**at, "item": whole}

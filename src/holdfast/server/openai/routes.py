@@ -54,6 +54,14 @@ def _agent(app: App, name: str) -> str:
     return name
 
 
+def _agent_for(app: App, asked: CompletionAsked | ResponseAsked, format: str) -> str:
+    """Raises NotFound, and InvalidInput where the client wants another type of answer than the agent gives."""
+    name = _agent(app, asked.model)
+    if asked.output is not None and app.agents[name].output is not None:
+        raise InvalidInput(format, "can be `text`: this agent declares the type of its answers itself")
+    return name
+
+
 # --- chat completions ---------------------------------------------------------------------------------
 
 
@@ -62,7 +70,7 @@ async def create_completion(app: AppOf, streams: StreamsOf, key: KeyOf, request:
     """A new chat for every request, unless it brings the results of calls that a chat waits for."""
     asked = read(CompletionAsked, await request.body())
     asked.check()
-    agent = _agent(app, asked.model)
+    agent = _agent_for(app, asked, "response_format")
     streams.check(following.client_of(request))
     said = conversation(of_messages(asked.messages), "messages")
     place = await carrying.carry_on(app, agent, said.results) if said.results else None
@@ -96,7 +104,7 @@ def _not_yet(place: Place, headers: dict[str, str], *, keyed: bool) -> Response:
 async def create_response(app: AppOf, streams: StreamsOf, key: KeyOf, request: Request) -> Response:
     asked = read(ResponseAsked, await request.body())
     asked.check()
-    agent = _agent(app, asked.model)
+    agent = _agent_for(app, asked, "text.format")
     if asked.stream or not asked.background:
         streams.check(following.client_of(request))
     place = await _begin(app, streams, agent, asked, key)

@@ -63,12 +63,13 @@ class Withdrawn(Struct, frozen=True):
 
 
 class Spoken(Struct, frozen=True):
-    """The message is whole, and durable; three numbers."""
+    """The message is all that there will be of it, and durable; three numbers."""
 
     number: int
     index: int
     item_id: str
     text: str
+    cut_off: bool = False
 
 
 class Called(Struct, frozen=True):
@@ -198,13 +199,14 @@ class Telling:
         self.output_tokens += message.output_tokens or 0
         self.finish = message.finish
         self._asked = {call.call_id: call for call in message.calls}
+        cut_off = message.finish == "length" or message.stopped is not None
         told: list[Happening] = []
         if text := message.text:
             if rest := text[len(self._text) :]:
                 told += self._stream(rest)
             done = self.place.text_number(self._seq, 2 + len(text))
-            told.append(Spoken(done, self._index, self._item, text))
-            self.outputs.append(Spoke(self._item, text, message.stopped is not None))
+            told.append(Spoken(done, self._index, self._item, text, cut_off))
+            self.outputs.append(Spoke(self._item, text, cut_off))
         self._next(seq)
         return told
 
