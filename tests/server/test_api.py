@@ -265,3 +265,15 @@ async def test_a_cursor_of_another_chat_is_refused_by_a_code_of_its_own(client: 
             "cursor",
         )
     assert [event.event for event in await all_seen(client, one, cursors[-1])] == ["end"]
+
+
+async def test_who_uses_a_wrong_method_learns_the_right_ones(client: httpx.AsyncClient) -> None:
+    for path, allowed in (
+        ("/api/chats", "GET, POST"),
+        ("/api/chats/x", "DELETE, GET, PATCH"),
+        ("/health", "GET, HEAD"),
+    ):
+        answer = await client.request("OPTIONS", path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    health = await client.head("/health")
+    assert (health.status_code, health.content) == (200, b"")

@@ -1,19 +1,24 @@
 """Who must not get in, does not; who wants to tie the server up, does not. Raw bytes over a socket."""
 
 import asyncio
+import gzip
 import json
 import stat
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from holdfast import App
 from holdfast.server import http_app
 from holdfast.server.access import Access
-from holdfast.server.bodies import BodyMiddleware
+from holdfast.server.bodies import BodyMiddleware, BoundedProtocol
 from tests.support.servers import ServerProcess, created, ended, server
 from tests.support.waiting import until
 
@@ -134,6 +139,13 @@ ATTACKS: dict[str, tuple[tuple[str, str, list[str], str | None, bytes], int, str
     ),
     "not a number": (("/api/chats", "POST", [TOKEN], HERE, b'{"agent":"echo","metadata":{"n":NaN}}'), 400, ""),
     "lone surrogates": (("/api/chats", "POST", [TOKEN], HERE, b'{"agent":"echo","message":"\\ud800"}'), 400, ""),
+    "a body that is packed": (
+        ("/api/chats", "POST", [TOKEN, "Content-Encoding: gzip"], HERE, gzip.compress(CREATE)), 415, "as it is",
+    ),
+    "two keys": (
+        ("/api/chats", "POST", [TOKEN, "Idempotency-Key: a", "Idempotency-Key: b"], HERE, CREATE), 400, "one key",
+    ),
+    "a method that nobody has": (("/api/chats", "TRACE", [TOKEN], HERE, b""), 405, "here one can only GET, POST"),
     "two lengths": (
         ("/api/chats", "POST", [TOKEN, "Content-Length: 1"], HERE, CREATE), 400, "",
     ),
@@ -246,6 +258,57 @@ async def test_a_body_that_never_ends_is_answered_and_closed(live: ServerProcess
     middleware = BodyMiddleware(app, deadline_s=0.01)
     await middleware({"type": "http", "method": "POST", "headers": []}, receive, send)
     assert started[0]["status"] == 408
+
+
+BIG = b"x" * (32 << 20)  # more than the kernel takes off our hands
+
+
+async def big(_scope: object, _receive: object, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": BIG})
+
+
+@asynccontextmanager
+async def asked_for_much(take_s: float) -> AsyncIterator[tuple[BoundedProtocol, asyncio.StreamReader]]:
+    """A connection on which an answer waits for its reader."""
+    made: list[BoundedProtocol] = []
+    config = uvicorn.Config(big, lifespan="off", log_config=None)
+    config.load()
+
+    def protocol() -> BoundedProtocol:
+        made.append(BoundedProtocol(config=config, server_state=ServerState(), app_state={}))
+        made[-1].take_s = take_s
+        return made[-1]
+
+    listener = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname()[:2], limit=1)
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: bool(made) and made[0].flow.write_paused, PATIENCE_S)
+        yield made[0], reader
+    finally:
+        writer.close()
+        listener.close()
+        await listener.wait_closed()
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_with_what_is_kept_for_it() -> None:
+    async with asked_for_much(take_s=0.05) as (connection, _):
+        await until(connection.transport.is_closing, PATIENCE_S)
+        assert connection.transport.get_write_buffer_size() == 0
+
+
+async def test_a_client_that_takes_its_answer_slowly_gets_all_of_it() -> None:
+    async with asked_for_much(take_s=3600.0) as (connection, reader):
+        for _ in range(3):
+            left = connection.transport.get_write_buffer_size()
+            while connection.transport.get_write_buffer_size() == left:
+                assert await reader.read(1 << 20)
+            connection._look()
+            assert not connection.transport.is_closing()
+        while connection.flow.write_paused:
+            assert await reader.read(1 << 20)
+        assert connection._take_deadline is None
 
 
 async def test_the_token_file_is_its_owners_alone(live: ServerProcess, tmp_path: Path) -> None:

@@ -76,6 +76,9 @@ def test_a_foreign_origin_is_a_permission_error(client: OpenAI) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": ""}]}, "message"),
         ({"messages": []}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(client: OpenAI, options: dict[str, Any], param: str) -> None:

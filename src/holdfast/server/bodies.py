@@ -1,7 +1,7 @@
-"""Bounds on what a client sends: how much, and how slowly.
+"""Bounds on what a client sends: how much, and how slowly; and on how slowly it takes what it asked for.
 
-A body is read whole before a route sees it. uvicorn puts no limit on the time that a request's head may take, so
-`BoundedProtocol` does.
+A body is read whole before a route sees it. uvicorn puts no limit on the time that a request's head may take, nor on
+how long an answer waits for a client that reads nothing of it, so `BoundedProtocol` does.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from holdfast.server.problems import CLOSE, problem
 BODY_BYTES_MAX = 16 << 20
 BODY_S = 30.0
 HEAD_S = 10.0
+TAKE_S = 30.0  # more than a stream waits, which ends by itself, and counts it
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -33,6 +34,12 @@ class BodyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in _WITH_BODY:
             await self._app(scope, receive, send)
+            return
+        if (encoding := Headers(scope=scope).get("content-encoding", "identity")) != "identity":
+            words = f"the body is encoded as {encoding[:40]!r}; send it as it is"
+            await problem(415, "unsupported_encoding", words, {**CLOSE, "Accept-Encoding": "identity"})(
+                scope, receive, send
+            )
             return
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -89,13 +96,18 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 whose requests must have told their head within a deadline, on new and on kept connections."""
+    """HTTP/1.1 whose requests must have told their head within a deadline, on new and on kept connections, and whose
+    answers must be taken: while some of one waits, the client has to take a piece of it every so often.
+    """
 
     head_s = HEAD_S
+    take_s = TAKE_S
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head_deadline: asyncio.TimerHandle | None = None
+        self._take_deadline: asyncio.TimerHandle | None = None
+        self._untaken = 0  # bytes, at the last look
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -107,7 +119,32 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self._stop_looking()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._look_later()
+
+    def resume_writing(self) -> None:
+        self._stop_looking()
+        super().resume_writing()
+
+    def _look_later(self) -> None:
+        self._untaken = self.transport.get_write_buffer_size()
+        self._take_deadline = self.loop.call_later(self.take_s, self._look)
+
+    def _look(self) -> None:
+        """Closing it would wait for the client, too, with all that is left for it in memory."""
+        if self.transport.get_write_buffer_size() >= self._untaken:
+            self.transport.abort()
+        else:
+            self._look_later()
+
+    def _stop_looking(self) -> None:
+        if self._take_deadline is not None:
+            self._take_deadline.cancel()
+            self._take_deadline = None
 
     def _watch(self) -> None:
         """While a head is incomplete its deadline runs; more bytes do not extend it."""

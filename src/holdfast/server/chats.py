@@ -51,6 +51,8 @@ async def key_of(
 ) -> Key | None:
     if key is None:
         return None
+    if len(request.headers.getlist("idempotency-key")) > 1:
+        raise InvalidInput("Idempotency-Key", "was given more than once; a request has one key")
     digest = hashlib.blake2b(digest_size=16)
     for piece in (request.method.encode(), request.url.path.encode(), await request.body()):
         digest.update(len(piece).to_bytes(8, "big") + piece)

@@ -15,6 +15,7 @@ from holdfast.server.openai import routes as openai
 from holdfast.server.openai.errors import ErrorsMiddleware
 from holdfast.server.streams import Streams
 
+ROUTERS = (chats.router, operations.router, openai.router, page.router)
 DESCRIPTION = "Durable chats with agents. Times are milliseconds since 1970; errors are RFC 9457 problem details."
 
 
@@ -44,9 +45,9 @@ def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -
     api.state.streams = Streams(
         app.store, streams_max=config.streams_max, per_client_max=config.streams_per_client_max
     )
-    problems.install(api)
+    problems.install(api, [route for router in ROUTERS for route in router.routes])
     api.openapi = lambda: _described(api)  # type: ignore[method-assign]
-    for router in (chats.router, operations.router, openai.router, page.router):
+    for router in ROUTERS:
         api.include_router(router)
     api.add_middleware(BodyMiddleware)
     api.add_middleware(AccessMiddleware, access=access)  # judges first

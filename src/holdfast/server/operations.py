@@ -14,6 +14,7 @@ from holdfast.server.chats import PROBLEMS, AppOf, as_json, streams_of
 router = APIRouter(tags=["operations"], responses=PROBLEMS)
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", response_model=views.Health, responses={503: {"model": views.Health}})
 async def health(request: Request) -> Response:
     """Public and short. 503 says that this process should get no work: it drains, or cannot do any."""

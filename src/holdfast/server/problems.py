@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem details: a status, a stable code, and words that say what to do."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from holdfast import errors
 
@@ -44,6 +44,7 @@ TITLES: Mapping[str, str] = {
     "forbidden_origin": "Origin not allowed",
     "body_too_large": "Body too large",
     "body_too_slow": "Body too slow",
+    "unsupported_encoding": "Encoding of the body not supported",
     "too_many_streams": "Too many streams",
     "internal": "Internal error",
 }
@@ -78,7 +79,9 @@ def of_fault(error: BaseException) -> Response:
     return problem(500, "internal", "the server failed to answer; its log says why")
 
 
-def install(api: FastAPI) -> None:
+def install(api: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """`routes` are those of the API's routers, from which somebody who used a wrong method learns the right ones."""
+
     @api.exception_handler(errors.HoldfastError)
     async def ours(_: Request, error: errors.HoldfastError) -> Response:
         return of_error(error)
@@ -94,7 +97,7 @@ def install(api: FastAPI) -> None:
     @api.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
-            allowed = ", ".join(sorted(_methods(api, request)))
+            allowed = ", ".join(sorted(_methods(routes, request)))
             return problem(405, "method_not_allowed", f"here one can only {allowed}", {"Allow": allowed})
         code = {400: "invalid_input", 404: "not_found"}.get(error.status_code, "http_error")
         return problem(error.status_code, code, str(error.detail), error.headers)
@@ -104,11 +107,11 @@ def install(api: FastAPI) -> None:
         return of_fault(error)
 
 
-def _methods(api: FastAPI, request: Request) -> set[str]:
+def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
     """Of all routes of this path, not of the first one only."""
     return {
         method
-        for route in api.routes
+        for route in routes
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
         for method in route.methods or ()
     }

@@ -97,11 +97,21 @@ def _of_message(where: str, given: dict[str, Any]) -> Message:
                 raise InvalidInput(
                     f"{where}.{name}", "is not something that this server knows; use `tool_calls`, or text"
                 )
-        calls = [_call(f"{where}.tool_calls", call) for call in given.get("tool_calls") or ()]
+        calls = _calls(f"{where}.tool_calls", given.get("tool_calls") or [])
         return _message(Role.ASSISTANT, (*_texts(where, given.get("content")), *calls))
     if role == "tool":
         return result_of(where, given.get("tool_call_id"), given.get("content"))
     raise InvalidInput(f"{where}.role", "can be system, developer, user, assistant or tool")
+
+
+def _calls(where: str, given: Any) -> list[ToolCall]:
+    if not isinstance(given, list):
+        raise _no_calls(where)
+    return [_call(where, call) for call in given]
+
+
+def _no_calls(where: str) -> InvalidInput:
+    return InvalidInput(where, "is a list of function calls, each with an id, a name and arguments")
 
 
 def _call(where: str, given: Any) -> ToolCall:
@@ -109,7 +119,7 @@ def _call(where: str, given: Any) -> ToolCall:
     if not isinstance(function, dict) or not all(
         isinstance(text, str) for text in (given.get("id"), function.get("name"), function.get("arguments", ""))
     ):
-        raise InvalidInput(where, "is a list of function calls, each with an id, a name and arguments")
+        raise _no_calls(where)
     return ToolCall(call_id=given["id"], name=function["name"], arguments=function.get("arguments") or "{}")
 
 
