@@ -385,6 +385,22 @@ async def test_a_write_while_the_wal_is_deleted_is_not_acknowledged(url: str, pa
             await store.create_chat(new_chat("lost", id="c2"))
 
 
+async def test_nothing_is_read_from_a_deleted_file_and_those_who_wait_for_news_are_told(url: str, path: Path) -> None:
+    """An open connection would go on showing the past, and nothing would ever be added to it."""
+    async with opened(url) as store:
+        await store.create_chat(new_chat(None, id="c1"))
+        end = (await store.read_journal("c1")).cursor
+        waiting = asyncio.ensure_future(store.wait_journal("c1", end, deadline_s=600, poll_s=600))
+        await until(lambda: store.bell.waiter_count == 1)
+        assert not store.gone
+        path.unlink()
+        assert store.gone
+        with pytest.raises(StoreGone, match="deleted or replaced"):
+            await store.read_chat("c1")
+        with pytest.raises(StoreGone, match="deleted or replaced"):
+            await asyncio.wait_for(waiting, 20.0)
+
+
 async def test_a_lease_in_a_deleted_file_is_not_renewed(url: str, path: Path) -> None:
     async with opened(url) as store:
         hand = Hand(store)
