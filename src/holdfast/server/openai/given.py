@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Raw
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from holdfast.core.history import TOOL_NAME
 from holdfast.core.records import ClientTool, OutputFormat, Sampling
 from holdfast.errors import InvalidInput
-from holdfast.store.base import TOOL_NAME
 
 NAMES_MAX = 16
 LOGPROBS = "message.output_text.logprobs"
