@@ -13,13 +13,14 @@ from holdfast.core.records import Cause, State
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
-from holdfast.tools.base import tool
+from holdfast.tools.base import Tool, tool
+from holdfast.tools.context import tool_context
 from holdfast.worker.agents import Agent
 from holdfast.worker.hooks import Hook, RunContext
 from holdfast.worker.runner import Runner
 from holdfast.worker.worker import Worker
 from tests.support.turns import QUICK, WAIT_S, Gate, rested, said
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 
 class Door:
@@ -234,3 +235,50 @@ async def test_a_validator_that_breaks_is_a_tool_error(store_url: str) -> None:
         chat = await app.create("a", "go")
         assert await rested(chat) is State.IDLE
         assert ("tool", "LookupError: no such account") in said(await chat.messages())
+
+
+class Chatty:
+    """A tool body that says something when the test tells it to, and goes on until it is ended."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.speak = asyncio.Event()
+
+    def tool(self) -> Tool:
+        @tool
+        async def chatty() -> str:
+            """Talks while it works."""
+            self.entered.set()
+            await self.speak.wait()
+            tool_context().progress("still at it")
+            await asyncio.Event().wait()
+            return ""
+
+        return chatty
+
+
+async def test_a_stop_reaches_a_tool_that_talks_before_its_runner_has_looked(store_url: str) -> None:
+    """Its words are committed behind the stop, which another process made: the runner has it from that commit."""
+    chatty = Chatty()
+    agent = Agent("a", ScriptedModel([Call(name="chatty")]), tools=[chatty.tool()])
+    async with working(store_url, agent) as (app, _), App(store_url, agents=[agent]) as elsewhere:
+        chat = await app.create("a", "go")
+        await chatty.entered.wait()
+        await elsewhere.chat(chat.id).stop()
+        chatty.speak.set()
+        assert await rested(chat) is State.IDLE
+        assert said(await chat.messages())[-1][1].startswith("Cancelled while it ran: stopped by the user")
+
+
+async def test_an_approval_is_heeded_while_a_sibling_talks(store_url: str) -> None:
+    chatty, gate = Chatty(), Gate()
+    model = ScriptedModel([Call(name="chatty"), Call(name="gate")])
+    agent = Agent("a", model, tools=[chatty.tool(), gate.tool(needs_approval=True)])
+    async with working(store_url, agent) as (app, _), App(store_url, agents=[agent]) as elsewhere:
+        chat = await app.create("a", "go")
+        await chatty.entered.wait()
+        await eventually(chat.open_calls)
+        (asked,) = await chat.open_calls()
+        await elsewhere.chat(chat.id).approve(asked.call_id)
+        chatty.speak.set()
+        await until(gate.entered.is_set)

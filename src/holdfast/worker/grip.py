@@ -209,10 +209,13 @@ class Grip:
         give_up_at = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
         async with self._commits:
             while True:
+                mine = self.snapshot.chat.version
                 try:
                     with self.shared.commits.timed():
                         after = await self.shared.store.commit(self.snapshot, events, commit_id)
                     self._take(after)
+                    if after.chat.version > mine + len(events):
+                        self._heed_others(after)
                     return after
                 except StaleWriter as error:
                     raise Moved(str(error)) from error
@@ -230,6 +233,12 @@ class Grip:
                         raise
                     await asyncio.sleep(delay_s)
                     delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
+
+    def _heed_others(self, seen: Snapshot) -> None:
+        """Somebody else wrote before our commit, which brought it here: `notice` would take it for known."""
+        self.changed.set()
+        if seen.chat.state is State.STOPPING:
+            self.interrupt(seen.chat.cause or Cause.USER)
 
     def _take(self, snapshot: Snapshot) -> None:
         """A body's commit and a look may overtake one another; what is newer stays."""
