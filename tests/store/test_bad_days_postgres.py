@@ -624,6 +624,22 @@ async def test_a_row_that_is_locked_beyond_the_deadline_is_a_timeout_and_nothing
         hand.close()
 
 
+async def test_a_row_that_somebody_locks_keeps_no_other_chat_under_a_dead_worker(postgres_url: str) -> None:
+    async with opened(postgres_url, DEADLINE_S) as store:
+        hand = Hand(store)
+        for chat_id in ("c1", "c2", "c3"):
+            await store.create_chat(new_chat(id=chat_id))
+        assert len(await hand.claim()) == 3
+        hand.line.retire(hand.name)
+        with psycopg.connect(postgres_url) as foreign:
+            foreign.execute("SELECT 1 FROM chats WHERE id = 'c1' FOR UPDATE")
+            await store.sweep()
+            assert [(await store.read_chat(id)).chat.worker for id in ("c1", "c2", "c3")] == [hand.name, None, None]
+        await store.sweep()
+        assert (await store.read_chat("c1")).chat.worker is None
+        assert await store.list_workers() == []
+
+
 async def test_a_claim_passes_over_a_chat_that_somebody_locks(postgres_url: str) -> None:
     async with opened(postgres_url, deadline_s=3.0) as store:
         for n in range(5):

@@ -11,6 +11,7 @@ from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import Cause, External, State
 from holdfast.errors import LeaseLost
+from holdfast.faults import arm
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from holdfast.store.bell import WORK
@@ -123,6 +124,25 @@ async def test_a_worker_that_died_on_this_host_is_noticed_at_once(store: Store, 
     assert is_dead(lock.path)
     assert await store.expire_workers() == {hand.name: 1}
     assert not Path(lock.path).exists()
+
+
+async def test_a_chat_that_cannot_be_taken_back_keeps_no_other_from_it(store: Store, clock: FakeClock) -> None:
+    """Whatever it is that breaks: a fault of ours that one chat meets must not stop the sweep of all."""
+    hand = Hand(store)
+    for chat_id in ("c1", "c2", "c3"):
+        await store.create_chat(new_chat(id=chat_id))
+    await hand.claim(limit=3)
+    clock.advance(40_000)
+    arm("write.chat.before", fail)
+    await store.sweep()
+    owners = {chat_id: (await store.read_chat(chat_id)).chat.worker for chat_id in ("c1", "c2", "c3")}
+    assert owners == {"c1": hand.name, "c2": None, "c3": None}
+    await store.sweep()
+    assert (await store.read_chat("c1")).chat.worker is None
+
+
+def fail() -> None:
+    raise RuntimeError("nobody foresaw this")
 
 
 async def test_a_missing_lock_file_says_nothing(store: Store, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.worker.agents import Agent
 from holdfast.worker.worker import Worker
+from tests.support.behind import sql
 from tests.support.fixtures import FailingStore
 from tests.support.turns import QUICK, Gate, entries, rested, said
 from tests.support.waiting import until
@@ -30,10 +31,8 @@ def app_on(url: str, agent: Agent, **options: Any) -> App:
 
 async def runner_error(worker: Worker, kind: type[BaseException]) -> BaseException:
     """The first error of this kind that a runner ended with."""
-    while not (found := [error for error in worker.errors if isinstance(error, kind)]):
-        worker._finished.clear()
-        await worker._finished.wait()
-    return found[0]
+    await until(lambda: any(isinstance(error, kind) for error in worker.errors))
+    return next(error for error in worker.errors if isinstance(error, kind))
 
 
 async def test_a_commit_that_fails_for_a_while_is_tried_again_and_never_becomes_a_stop(
@@ -105,6 +104,25 @@ async def test_a_history_of_newer_code_is_left_to_a_worker_that_knows_it(store_u
             rewrite(store_url, '"kind":"hologram"', '"kind":"text"')
             assert await rested(chat) is State.IDLE
     assert len(model.requests) == 1
+
+
+async def test_a_chat_that_newer_code_made_unreadable_keeps_its_worker_from_no_other(store_url: str) -> None:
+    """It stays this worker's, whose lease hands it over when it ends: in a deploy that is soon."""
+    gate = Gate()
+    agent = Agent("a", ScriptedModel([Call(name="gate")], after="echo"), tools=[gate.tool()])
+    app = app_on(store_url, agent)
+    async with app, app.worker(poll_s=0.05) as worker:
+        newer = await app.create("a", "go")
+        await gate.entered.wait()
+        sql(store_url, "UPDATE chats SET phase = 'dreaming', version = version + 1 WHERE id = ?", (newer.id,))
+        gate.opened.set()
+        assert isinstance(await runner_error(worker, UnknownRecord), UnknownRecord)
+        known = await app.create("a", "hello")
+        assert await rested(known) is State.IDLE
+        assert await known.text() == "You said: hello"
+        sql(store_url, "UPDATE chats SET phase = 'calls' WHERE id = ?", (newer.id,))
+        assert await rested(newer) is State.IDLE, "it was handed over as soon as it could be read"
+    assert gate.starts == 2, "once in each chat"
 
 
 async def test_a_chat_that_breaks_its_runner_fails_and_says_why_and_the_worker_lives(store_url: str) -> None:

@@ -51,6 +51,8 @@ from holdfast.errors import (
     RecordError,
     RefusedError,
     StaleWriter,
+    StoreError,
+    StoreTimeout,
 )
 from holdfast.ids import new_id
 from holdfast.store import hostlock
@@ -538,13 +540,21 @@ class Store(ABC):
     async def _submit(self, chat_id: str, event: Event, key: Key, hash: str) -> Answer: ...
 
     async def _apply_alone(self, chat_id: str, event: Event) -> bool:
-        """One chat, one transaction: a chat that refuses, is gone or cannot be read stops nobody else's repair."""
+        """One chat, one transaction: a chat that refuses, is gone, cannot be read, is locked by somebody who does not
+        let go or meets a fault of ours stops nobody else's repair. The next sweep finds it again.
+        """
         try:
             await self._apply_upkeep(chat_id, event)
         except RecordError:
             self.unreadable += 1
             return False
         except (RefusedError, StaleWriter, NotFound):
+            return False
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, StoreTimeout):
+                raise  # of the store, not of this chat
+            extra = {"action": "upkeep_failed", "chat": chat_id, "event": event.name, "error": str(error)}
+            log.warning("a chat could not be swept", extra=extra, exc_info=error)
             return False
         return True
 

@@ -27,6 +27,7 @@ from holdfast.errors import (
     HoldfastError,
     LeaseLost,
     OwnershipLost,
+    RecordError,
     StoreError,
     StoreUnavailable,
     UnknownRecord,
@@ -101,7 +102,6 @@ class Worker:
         self._caller = caller
         self._models = models
         self._stopping: asyncio.Future[None] | None = None
-        self._finished = asyncio.Event()
         # Chats whose runner ended while it held them, under which fence, and why.
         self.strays: deque[tuple[str, int, BaseException | None]] = deque()
         self.errors: deque[BaseException] = deque(maxlen=100)  # what runners ended with, newest last
@@ -345,7 +345,6 @@ class Worker:
         room = self.config.chats_max - len(self._runners)
         keeper = self._keeper
         if room <= 0 or keeper is None or not keeper.trusted():
-            self._finished.clear()
             self.claims_skipped += 1
             return 0
         await self._let_strays_go()
@@ -401,7 +400,6 @@ class Worker:
     def _runner_done(self, task: "asyncio.Task[None]") -> None:
         runner = self._runners.pop(task)
         chat_id = runner.chat_id
-        self._finished.set()
         self._bodies_abandoned += runner.abandoned
         if not task.cancelled() and (error := task.exception()) is not None:
             self.errors.append(error)
@@ -432,10 +430,18 @@ class Worker:
             await self.store.commit(snapshot, (event,), new_id("commit"))
 
     async def _let_strays_go(self) -> None:
-        while self.strays:
+        """Each once. One that newer code made unreadable stays ours until it can be read, or our lease ends: then a
+        worker that can read it takes it back. It keeps no other chat from us.
+        """
+        for _ in range(len(self.strays)):
             chat_id, fence, error = self.strays[0]
-            with suppress(CallerError, OwnershipLost):  # it is gone, or not ours any more
+            try:
                 await self._let_go(chat_id, fence, error)
+            except (CallerError, OwnershipLost):
+                pass  # it is gone, or not ours any more
+            except RecordError:
+                self.strays.rotate(-1)
+                continue
             self.strays.popleft()
 
     def _lease_lost(self, keeper: LeaseKeeper | None) -> None:
