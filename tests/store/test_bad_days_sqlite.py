@@ -36,6 +36,7 @@ from holdfast.store.sqlite.connection import filesystem_of
 from holdfast.store.sqlite.store import SqliteStore
 from tests.support.behind import sql
 from tests.support.chats import Hand, history, new_chat, texts, user
+from tests.support.deaths import Mortal
 from tests.support.programs import Program
 from tests.support.waiting import until
 
@@ -455,6 +456,22 @@ async def test_a_stopped_process_that_holds_the_write_lock_costs_a_timeout_and_t
         assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m9"]
 
 
+async def test_a_child_that_was_forked_during_a_write_does_not_keep_the_lock_of_a_killed_process(
+    url: str, path: Path
+) -> None:
+    """As `multiprocessing` makes them: it has a copy of every descriptor, and a flock lives as long as any copy."""
+    async with opened(url, deadline_s=2.0) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        with Program("tests.store.holder", str(path), "fork") as holder, Mortal(int(holder.hear())) as child:
+            try:
+                holder.process.kill()
+                holder.process.wait()
+                await store.submit("c1", ev.Send(message=user("on we go", id="m1")))
+                assert not child.dead
+            finally:
+                os.kill(child.pid, signal.SIGKILL)
+
+
 async def test_a_renewal_behind_a_stopped_process_ends_at_its_deadline(url: str, path: Path) -> None:
     async with opened(url, deadline_s=0.5) as store:
         hand = Hand(store)
@@ -485,7 +502,14 @@ async def test_opening_behind_a_stopped_process_ends_at_its_deadline(url: str, p
         os.kill(holder.pid, signal.SIGCONT)
         holder.say("go")
         holder.finish()
+    await until(lambda: open_files(path) == [])  # what was opened after all, for nobody, is closed
     await filled_again(url)
+
+
+def open_files(path: Path) -> list[str]:
+    """Those of the database that this process has open."""
+    found = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [name for name in found if name.startswith(str(path))]
 
 
 async def filled_again(url: str) -> None:

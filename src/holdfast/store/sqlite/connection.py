@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -266,22 +267,21 @@ class WriteLock:
     """
 
     def __init__(self, path: str) -> None:
-        self._gate = _open_side_file(f"{path}.gate")
+        self._gate = self._lock = -1
         try:
+            self._gate = _open_side_file(f"{path}.gate")
             self._lock = _open_side_file(f"{path}.lock")
         except BaseException:
-            os.close(self._gate)
+            self.close()
             raise
-        self.waited_s_max = 0.0
+        _locks.add(self)
 
     def __enter__(self) -> None:
-        began = time.monotonic()
         fcntl.flock(self._gate, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         finally:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
-        self.waited_s_max = max(self.waited_s_max, time.monotonic() - began)
 
     def __exit__(self, *_: object) -> None:
         fcntl.flock(self._lock, fcntl.LOCK_UN)
@@ -301,8 +301,28 @@ class WriteLock:
         return True
 
     def close(self) -> None:
-        os.close(self._gate)
-        os.close(self._lock)
+        """Does nothing the second time."""
+        for fd in (self._gate, self._lock):
+            if fd >= 0:
+                os.close(fd)
+        self._gate = self._lock = -1
+
+    def __del__(self) -> None:
+        self.close()  # one that was opened for a caller who had given up by then
+
+
+_locks: "weakref.WeakSet[WriteLock]" = weakref.WeakSet()
+
+
+def _let_go_in_a_fork() -> None:
+    """A flock lives as long as any copy of its descriptor. If we are killed in the middle of a write, a forked child
+    that does not exec (multiprocessing) would keep everybody from writing for as long as it lives.
+    """
+    for lock in _locks:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go_in_a_fork)
 
 
 def _open_side_file(path: str) -> int:
