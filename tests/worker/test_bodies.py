@@ -37,6 +37,19 @@ async def test_a_body_that_was_cancelled_before_it_began_is_not_begun() -> None:
     assert entered == set()
 
 
+async def test_what_a_body_returned_before_it_was_cancelled_is_its_result() -> None:
+    """Even if nobody had the time to look: it has happened, and is not to be told as cut off."""
+
+    @tool
+    async def pay() -> str:
+        """Returns; before anybody sees that, a stop comes."""
+        asyncio.get_running_loop().call_soon(body.cancel, Cause.USER)
+        return "paid"
+
+    body = body_of(pay, set())
+    assert await run(body) == Returned(content="paid")
+
+
 async def test_a_body_leaves_no_task_and_no_timer_behind() -> None:
     made: list[Any] = []
     loop = asyncio.get_running_loop()

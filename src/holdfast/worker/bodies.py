@@ -88,14 +88,16 @@ class Body:
         self.call_id = call_id
         self.context = context
         self._entered = entered
+        self._work: asyncio.Task[str] | None = None
         self._woken: asyncio.Future[None] | None = None
         self.since = time.monotonic()
         self.abandoned = False
 
     def cancel(self, cause: Cause) -> None:
-        """It is no longer wanted."""
-        self.context.cancel(cause)
-        self._wake()
+        """It is no longer wanted. One that has just returned is not cut off: what it did, it did."""
+        if self._work is None or not self._work.done():
+            self.context.cancel(cause)
+            self._wake()
 
     async def run(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Returned | None:
         """The outcome; None if it was cancelled from outside: then there is none."""
@@ -103,7 +105,7 @@ class Body:
             return None  # before it began
         loop = asyncio.get_running_loop()
         woken = self._woken = loop.create_future()
-        work = loop.create_task(self._call(arguments, run_sync))
+        work = self._work = loop.create_task(self._call(arguments, run_sync))
         work.add_done_callback(self._wake)
         deadline = loop.call_later(self.tool.deadline_s, self._wake)
         try:
