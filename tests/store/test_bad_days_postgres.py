@@ -6,6 +6,7 @@ Each gets a typed error within its deadline, no message names a password, and wo
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TypeVar
 from urllib.parse import quote
@@ -462,6 +463,27 @@ async def test_a_renewal_over_a_dead_connection_ends_at_its_deadline_and_the_nex
         assert time.monotonic() - began < 5.0 + SLACK_S
         postgres_proxy.forward()
         hand.line.renew(hand.name)
+        hand.close()
+
+
+async def test_a_commit_ends_at_its_deadline_though_the_system_has_no_thread_to_look_up_the_server(
+    postgres_url: str,
+) -> None:
+    """What keeps a connection from being made need not be an error of the driver's."""
+    async with opened(postgres_url.replace("127.0.0.1", "localhost"), DEADLINE_S) as store:
+        await store.create_chat(new_chat(id="c1"))
+        hand = Hand(store)
+        await hand.take("c1")
+        await hand.respond("one", call("k1"))
+        loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor()
+        threads.shutdown()
+        loop.set_default_executor(threads)
+        assert _end_sessions(postgres_url)
+        async with asyncio.timeout(DEADLINE_S + SLACK_S):
+            with pytest.raises(StoreUnavailable):
+                await hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="done"))
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        await hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="done"))
         hand.close()
 
 

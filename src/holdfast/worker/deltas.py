@@ -105,7 +105,7 @@ class DeltaFlusher:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """One flush. A failing store costs previews, never a turn."""
+        """One flush. Whatever fails costs previews, never a turn, and not the next flush."""
         batches = [batch for stream in self._streams.values() if (batch := stream.take()) is not None]
         self._buffered_bytes = 0
         if not batches:
@@ -117,9 +117,11 @@ class DeltaFlusher:
                 if (stream := self._streams.get(chat_id)) is not None:
                     stream.refused = True
             self.flushes += 1
-        except StoreError as error:
+        except Exception as error:  # one task does it for all chats, and must live
             self.dropped_flushes += 1
-            log.warning("deltas not flushed", extra={"action": "deltas_dropped", "error": str(error)})
+            known = isinstance(error, StoreError)
+            extra = {"action": "deltas_dropped", "error": str(error)}
+            log.warning("deltas not flushed", extra=extra, exc_info=None if known else error)
         finally:
             done.set_result(None)
             self._in_flight = None

@@ -17,7 +17,7 @@ from psycopg.adapt import AdaptersMap
 from psycopg.types.numeric import Int8Dumper
 from psycopg.waiting import Ready, Wait
 
-from holdfast.errors import ConfigError, HoldfastError, StoreAuth, StoreTimeout
+from holdfast.errors import ConfigError, HoldfastError, StoreAuth, StoreTimeout, StoreUnavailable
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.clock import DatabaseClock
@@ -180,6 +180,7 @@ class Connector:
 
     async def connect(self, deadline: float, *, unless: Callable[[], bool] = lambda: False) -> Connection:
         """Tries until the deadline while the server is starting, full or away; a wrong password is told at once.
+        What it raises is one of ours, whatever went wrong: those who wait for it are many, and must hear of it.
 
         `unless` ends the trying when the caller has no need of it any more.
         """
@@ -195,6 +196,9 @@ class Connector:
                 reason = StoreTimeout(
                     f"{self.address} did not answer a connection attempt: is it there, and reachable?"
                 )
+                cause = error
+            except Exception as error:  # noqa: BLE001  the system's: no thread for the name server, no memory
+                reason = StoreUnavailable(f"{self.address} cannot be reached: {type(error).__name__}: {error}")
                 cause = error
             if isinstance(reason, StoreAuth | ConfigError) or loop.time() + pause >= deadline:
                 raise reason from cause
