@@ -94,7 +94,8 @@ class App:
         self.workers: list[Worker] = []  # those that run in this process
         self.loop: asyncio.AbstractEventLoop | None = None  # while it is open
         self._plugins = () if config.no_plugins else load_plugins(config.plugins)
-        self._opened = 0
+        self._users = 0  # blocks that have it open
+        self._opening_or_closing = asyncio.Lock()
 
     def _serve(self, servers: Sequence[McpServer]) -> None:
         """Give each agent the tool servers that the configuration has for it."""
@@ -133,15 +134,22 @@ class App:
             await self._close()
 
     async def _open(self, wait_s: float = 0.0) -> None:
-        if self._opened == 0:
-            await self.store.open(wait_s)
-            self.loop = asyncio.get_running_loop()
-            _open.add(self)
-        self._opened += 1
+        self._users += 1  # at once: who is about to close it for want of users sees us
+        try:
+            async with self._opening_or_closing:
+                if self.loop is None:
+                    await self.store.open(wait_s)
+                    self.loop = asyncio.get_running_loop()
+                    _open.add(self)
+        except BaseException:
+            self._users -= 1
+            raise
 
     async def _close(self) -> None:
-        self._opened -= 1
-        if self._opened == 0:
+        self._users -= 1
+        async with self._opening_or_closing:
+            if self._users > 0 or self.loop is None:
+                return
             _open.discard(self)
             self.loop = None
             try:
