@@ -33,5 +33,3 @@ async def test_an_app_that_is_entered_while_its_last_user_leaves_is_open(store_u
     chat = await app.create("a")
     assert await chat.state() is State.IDLE
     await app.__aexit__()
-
-

@@ -5,6 +5,7 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
 from msgspec import Raw
 
 from holdfast.app import App
@@ -37,6 +38,29 @@ async def test_a_lease_that_was_lost_is_lost_once_and_the_worker_goes_on_with_an
         chat = await app.create("a", "hi")
         assert await chat.wait(20.0) is State.IDLE
         assert {lease.worker for lease in await app.store.list_workers() if lease.expires_in_ms > 0} == {second}
+
+
+async def test_a_worker_comes_back_though_the_system_has_no_thread_for_its_lease_at_first(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever keeps it from a new lease: a worker that gave that up would live on and do nothing."""
+    start, refused = threading.Thread.start, []
+
+    def refuse_twice(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-lease" and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    app = App(store_url, [Agent("a", ScriptedModel("Hello."))], options=StoreOptions(lease_ttl_ms=2_000))
+    async with app, app.worker(poll_s=0.2) as worker:
+        services, name = list(worker._services), worker.name
+        monkeypatch.setattr(threading.Thread, "start", refuse_twice)
+        await app.store._end_lease(name)
+        chat = await app.create("a", "hi")
+        assert await chat.wait(20.0) is State.IDLE
+        assert len(refused) == 2
+        assert worker._services == services, "what is done is not kept"
 
 
 async def test_trust_that_runs_out_while_the_store_does_not_answer_is_noticed_in_time(tmp_path: Path) -> None:

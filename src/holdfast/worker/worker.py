@@ -232,7 +232,7 @@ class Worker:
             )
         )
 
-    async def _join(self, wait_s: float, passing: tuple[type[HoldfastError], ...]) -> None:
+    async def _join(self, wait_s: float, passing: tuple[type[Exception], ...]) -> None:
         """Register as soon as the database lets us: it may be away for a while, also when we start."""
         give_up_at = time.monotonic() + wait_s
         while True:
@@ -458,10 +458,11 @@ class Worker:
         if self._stopping is None:
             task = asyncio.get_running_loop().create_task(self._come_back())
             self._services.append(task)
+            task.add_done_callback(self._services.remove)
 
     async def _come_back(self) -> None:
         self.name = new_id("worker")
-        await self._join(math.inf, (HoldfastError,))
+        await self._join(math.inf, (Exception,))
 
     async def _sweep_forever(self) -> None:
         while True:
