@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import Cause, External, State
-from holdfast.errors import LeaseLost
+from holdfast.errors import ConfigError, LeaseLost
 from holdfast.faults import arm
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
@@ -143,6 +143,22 @@ async def test_a_chat_that_cannot_be_taken_back_keeps_no_other_from_it(store: St
 
 def fail() -> None:
     raise RuntimeError("nobody foresaw this")
+
+
+@pytest.mark.parametrize("whose", ["another user's", "open to everybody"])
+def test_a_lock_is_not_taken_where_others_could_replace_it(tmp_path: Path, whose: str) -> None:
+    """Who can put another file in its place can have a living worker taken for dead."""
+    folder = tmp_path / "locks"
+    folder.mkdir(mode=0o700)
+    if whose == "open to everybody":
+        folder.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(folder, 65_534, -1)
+    else:
+        pytest.skip("only root can give a folder to somebody else")
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        HostLock(str(folder / "w1.lock"))
+    assert list(folder.iterdir()) == []
 
 
 async def test_a_missing_lock_file_says_nothing(store: Store, tmp_path: Path) -> None:

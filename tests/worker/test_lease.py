@@ -44,7 +44,8 @@ async def test_a_worker_comes_back_though_the_system_has_no_thread_for_its_lease
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever keeps it from a new lease: a worker that gave that up would live on and do nothing."""
-    start, refused = threading.Thread.start, []
+    start = threading.Thread.start
+    refused: list[str] = []
 
     def refuse_twice(thread: threading.Thread) -> None:
         if thread.name == "holdfast-lease" and len(refused) < 2:

@@ -11,12 +11,22 @@ import fcntl
 import os
 import weakref
 
+from holdfast.errors import ConfigError
+
 
 class HostLock:
     """Held from construction until `release`, or until this process is gone."""
 
     def __init__(self, path: str) -> None:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        """Raises ConfigError where somebody else could put another file in its place, and OSError."""
+        folder = os.path.dirname(path)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.stat(folder)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise ConfigError(
+                f"{folder}, where workers keep their locks, belongs to another user or can be written to by others, "
+                "who could have a living worker taken for dead: remove it, or name another place in TMPDIR"
+            )
         self.path = path
         self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
