@@ -11,9 +11,10 @@ import pytest
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.journal import ChatRepaired
-from holdfast.core.records import External, Failure, State
+from holdfast.core.records import External, Failure, NewChat, State
 from holdfast.store.base import Store, Violation
-from holdfast.store.liveness import REASONS, UNDER_DEAD_LEASE
+from holdfast.store.liveness import REASONS, UNDER_DEAD_LEASE, liveness_query
+from holdfast.store.rows import CHAT_COLUMNS
 from tests.support import invariants
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, user
@@ -334,3 +335,22 @@ async def test_a_repair_leaves_a_chat_that_was_mended_meanwhile_as_it_is(store: 
     await hand.take("c1")
     assert External.CLIENT not in {open_call.external for open_call in hand.held.open_calls}
     hand.close()
+
+
+async def test_looking_for_the_stranded_reads_no_chat_that_rests(store: Store, store_url: str) -> None:
+    """Every worker looks every few seconds, and of a service's chats nearly all rest."""
+    await store.create_chat(NewChat(id="c1", agent="agent"))
+    columns = ", ".join(CHAT_COLUMNS[1:])
+    numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5000) "
+    sql(store_url, f"{numbers}INSERT INTO chats (id, {columns}) SELECT 'r' || n, {columns} FROM chats, n")
+    query = liveness_query("workers.expires_at > 0")
+    if store_url.startswith("sqlite"):
+        steps = [str(row[3]) for row in sql(store_url, f"EXPLAIN QUERY PLAN {query}")]
+        whole = [step for step in steps if step.startswith("SCAN chats") and "INDEX chats_" not in step]
+    else:
+        sql(store_url, "ANALYZE")
+        steps = [str(row[0]) for row in sql(store_url, f"EXPLAIN {query}")]
+        whole = [step for step in steps if "Seq Scan on chats" in step]
+    assert "chats_unwatched" in "\n".join(steps)
+    assert whole == []
+    assert await store.find_violations() == []

@@ -1,6 +1,9 @@
 """Promise 7 as one query, the same on both stores: what no chat may be, with a reason code for each way.
 
 `{live}` is the store's own condition that a row of `workers` is a live lease, by the store's own clock.
+
+Every worker asks it every few seconds, so what it costs must not grow with the chats that rest: it looks at those
+that are held, due, unwatched or have a queue, each by an index of theirs. All that it could find are among them.
 """
 
 _OPEN_OUTSIDE = (
@@ -36,10 +39,20 @@ REASONS: dict[str, str] = {
 }
 
 
+# Every chat that could be one. Those that nobody holds or wakes have an index of their own, `chats_unwatched`.
+_LOOKED_AT = """
+    SELECT id FROM chats
+    WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping', 'waiting')
+    UNION ALL SELECT id FROM chats WHERE worker IS NOT NULL
+    UNION ALL SELECT id FROM chats WHERE wake_at IS NOT NULL
+    UNION ALL SELECT chat_id FROM queue
+"""
+
+
 def liveness_query(live: str) -> str:
     cases = "\n".join(f"        WHEN {condition} THEN '{reason}'" for reason, condition in REASONS.items())
     return (
         "SELECT id, state, reason FROM (\n    SELECT chats.id AS id, chats.state AS state, CASE\n"
-        f"{cases.format(live=live)}\n    END AS reason\n    FROM chats\n) AS checked "
-        "WHERE reason IS NOT NULL ORDER BY id"
+        f"{cases.format(live=live)}\n    END AS reason\n    FROM chats WHERE chats.id IN ({_LOOKED_AT})\n) "
+        "AS checked WHERE reason IS NOT NULL ORDER BY id"
     )

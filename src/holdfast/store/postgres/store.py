@@ -563,13 +563,8 @@ class PostgresStore(Store):
     # --- upkeep ---------------------------------------------------------------------------------------------------
 
     async def find_violations(self) -> list[Violation]:
-        async def work(transaction: Transaction) -> list[Row]:
-            # It has to look at every chat, so here reading the whole table is right.
-            await transaction.begin()
-            await transaction.command("SET LOCAL enable_seqscan = on")
-            return await transaction.planned_rows(sql.FIND_VIOLATIONS, **self._clock.values())
-
-        found = await self._run(work)
+        values = self._clock.values()
+        found = await self._run(lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS, **values))
         return [Violation(chat_id=id, state=State(state), reason=reason) for id, state, reason in found]
 
     async def prune_receipts(self) -> int:

@@ -94,12 +94,9 @@ class Transaction:
         return await cursor.fetchall() if cursor.description else []
 
     async def planned_rows(self, statement: str, **values: Any) -> list[Row]:
-        """As `named_rows`, planned anew for these values and settings."""
+        """As `named_rows`, planned anew each time: for a plan that has to change as the tables grow."""
         cursor = await self._connection.execute(statement, values, prepare=False)
         return await cursor.fetchall()
-
-    async def command(self, text: str) -> None:
-        await self._connection.command(text)
 
     async def commit(self) -> None:
         reach("commit.before")

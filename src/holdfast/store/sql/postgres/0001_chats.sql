@@ -48,6 +48,8 @@ CREATE TABLE chats (
 ) WITH (fillfactor = 60);
 CREATE INDEX chats_due ON chats (agent, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX chats_held ON chats (worker) WHERE worker IS NOT NULL;
+CREATE INDEX chats_unwatched ON chats (id)
+    WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping', 'waiting');
 CREATE INDEX chats_children ON chats (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX chats_family ON chats (root_id) WHERE root_id IS NOT NULL;
 
