@@ -48,6 +48,21 @@ def test_an_approved_call_has_no_question_and_no_expiry_left() -> None:
     assert (story.call("a").question, story.call("a").expires_at) == (None, None)
 
 
+def test_an_answer_that_comes_too_late_answers_nothing() -> None:
+    """Silence until the expiry is an answer, also where nobody has yet had the time to say so."""
+    approval = ev.Approve(call_id="a")
+    result = ev.Submit(call_id="a", content="ok")
+    for answer, story in (
+        (approval, calls_planned().asks("a", 1_000).starts("b")),
+        (approval, waiting(expires_in_ms=1_000)),
+        (result, calls_planned().delegates("a", "client", 1_000).starts("b")),
+        (result, waiting_for_one("client", expires_in_ms=1_000)),
+    ):
+        story.later(1_000).refuses(answer, reason="call_state")
+        story.does(ev.Due())
+        assert story.is_synthetic("a", Synthetic.EXPIRED)
+
+
 def test_an_approved_call_runs_and_its_result_completes_the_batch() -> None:
     story = waiting_for_approval()
     story.does(ev.Approve(call_id="a"))

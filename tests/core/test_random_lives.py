@@ -234,9 +234,10 @@ class RandomLives(RuleBasedStateMachine):
 
     def _somebody_answers(self, snapshot: Snapshot) -> None:
         chat_id, call = snapshot.chat.id, snapshot.open_calls[0]
-        if call.state is CallState.ASKING:
+        too_late = call.expires_at is not None and call.expires_at <= self.now
+        if call.state is CallState.ASKING and not too_late:
             self._happens(chat_id, ev.Approve(call_id=call.id))
-        elif call.external is External.TIMER:
+        elif call.external is External.TIMER or too_late:
             assert snapshot.chat.wake_at is not None
             self.now = max(self.now, snapshot.chat.wake_at)
             self._happens(chat_id, ev.Claim(worker=self.workers[0]))

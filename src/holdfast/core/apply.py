@@ -721,9 +721,9 @@ def withdraw(draft: Draft, event: ev.Withdraw) -> None:
 
 
 def approve(draft: Draft, event: ev.Approve) -> None:
-    call = draft.move(
-        draft.call(event.call_id), CallEvent.APPROVE, answered_by=event.by, question=None, expires_at=None
-    )
+    asked = draft.call(event.call_id)
+    call = draft.move(asked, CallEvent.APPROVE, answered_by=event.by, question=None, expires_at=None)
+    _check_in_time(draft, asked)
     draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=call.state, by=event.by))
     draft.settle()
 
@@ -749,7 +749,14 @@ def submit(draft: Draft, event: ev.Submit) -> None:
     if call.external not in (External.CLIENT, External.QUESTION):
         raise Refusal("call_state", f"call {call.id!r} is not one that a client answers")
     _finish_external(draft, call, event.content, error=event.error, by=event.by)
+    _check_in_time(draft, call)
     draft.settle()
+
+
+def _check_in_time(draft: Draft, call: Call) -> None:
+    """Silence until the expiry was an answer, though a sibling still runs, or the claim that says so is on its way."""
+    if call.expires_at is not None and call.expires_at <= draft.now:
+        raise Refusal("call_state", f"the time to answer call {call.id!r} was over at {iso(call.expires_at)}")
 
 
 def begin_compaction(draft: Draft, event: ev.Compact) -> None:
