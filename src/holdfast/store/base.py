@@ -9,7 +9,7 @@ import hashlib
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
@@ -435,14 +435,6 @@ class Store(ABC):
                 if page.items or left_s <= 0:
                     return page
                 await listener.wait(min(left_s, poll_s or self.options.poll_interval_s))
-
-    async def follow_journal(self, chat_id: str, after: After = None) -> AsyncIterator[Item]:
-        """Everything from a cursor on, forever; the caller decides when to leave."""
-        while True:
-            page = await self.wait_journal(chat_id, after, deadline_s=60.0)
-            for item in page.items:
-                yield item
-            after = page.cursor
 
     @abstractmethod
     async def add_deltas(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
