@@ -754,7 +754,7 @@ def submit(draft: Draft, event: ev.Submit) -> None:
 
 
 def _check_in_time(draft: Draft, call: Call) -> None:
-    """Silence until the expiry was an answer, though a sibling still runs, or the claim that says so is on its way."""
+    """Silence until the expiry was an answer, though a sibling still runs, or nobody has yet said so."""
     if call.expires_at is not None and call.expires_at <= draft.now:
         raise Refusal("call_state", f"the time to answer call {call.id!r} was over at {iso(call.expires_at)}")
 
