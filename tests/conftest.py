@@ -1,17 +1,40 @@
 """Every test that asks for `store` runs on SQLite and on PostgreSQL: real ones, empty, for that test alone."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 from holdfast import faults
 from holdfast.clock import FakeClock
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from tests.support.chats import close_all_hands
+from tests.support.scratch import scratch_folder
 
 pytest_plugins = ("tests.support.fixtures", "tests.support.tallies")
+
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_folder()))  # where `tmp_path` is made
+
+# A failing example is shown as it was found, with the line that reproduces it. Making it small first takes Hypothesis
+# up to five minutes for each test that fails: `--hypothesis-profile=shrink` does that, for who sits in front of it.
+FOUND_AT_ONCE = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
+settings.register_profile("found", phases=FOUND_AT_ONCE, print_blob=True)
+settings.register_profile("shrink", print_blob=True)
+settings.load_profile("found")
+
+# What takes longest goes first. At the end of a run the workers take work from each other, test by test; a test of
+# half a minute that is left for the end would keep one of them busy and the others idle.
+LONG = (
+    "tests/chaos/", "tests/fleet/", "tests/worker/test_random_", "tests/worker/test_long_chat",
+    "tests/store/test_side_by_side", "tests/core/test_random_lives",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture

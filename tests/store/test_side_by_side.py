@@ -33,6 +33,7 @@ from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from tests.support.model import ModelStore
 from tests.support.postgres import PostgresServer
+from tests.support.scratch import scratch_folder
 from tests.support.strategies import World, events, user_messages
 
 T = TypeVar("T")
@@ -224,7 +225,7 @@ def test_core_sqlite_and_postgresql_live_the_same_lives(postgres_server: Postgre
     clock = FakeClock(wall_ms=START_MS)
     options = StoreOptions(clock=clock, limits=LIMITS)
     url = postgres_server.create_database()
-    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder, asyncio.Runner() as runner:
         stores: dict[str, Any] = {
             "sqlite": open_store(f"sqlite:///{folder}/side.db", options),
             "postgres": open_store(url, options),

@@ -37,6 +37,8 @@ import psutil  # type: ignore[import-untyped]
 import psycopg
 from psycopg import sql
 
+from tests.support.scratch import MEMORY, scratch_folder
+
 SUPERUSER = "postgres"
 """May do everything; no password."""
 OWNER = "holdfast"
@@ -79,12 +81,13 @@ class PostgresServer:
     def __init__(self, *, version: int | None = None, settings: str = "") -> None:
         """`version`: 16 or 18; `settings`: further lines for `postgresql.conf`."""
         self._user = _unprivileged_user()
-        self._directory = Path(tempfile.mkdtemp(prefix="hfpg-", dir="/tmp"))  # socket paths must be short
+        self._directory = _new_directory()
         self._data = self._directory / "data"
         self._log = self._directory / "log"
         self._port = 0
         self._guard: subprocess.Popen[bytes] | None = None
         self._postmaster: psutil.Process | None = None
+        self._administration: psycopg.Connection | None = None
         self._database_numbers = itertools.count(1)
         try:
             self._hand_over(self._directory)
@@ -243,10 +246,26 @@ class PostgresServer:
     # Inside
 
     def _execute(self, *statements: sql.Composed) -> None:
-        url = self.url("postgres", user=SUPERUSER, unix_socket=True)
-        with psycopg.connect(url, autocommit=True, connect_timeout=30) as connection:
-            for statement in statements:
-                connection.execute(statement)
+        """On one connection for the life of the server's process: a new one costs more than what it is made for."""
+        connection = self._administrator()
+        for statement in statements:
+            connection.execute(statement)
+
+    def _administrator(self) -> psycopg.Connection:
+        if self._administration is not None:
+            try:
+                self._administration.execute("SELECT")
+            except psycopg.OperationalError:  # a test has cut off everybody
+                self._forget_administrator()
+        if self._administration is None:
+            url = self.url("postgres", user=SUPERUSER, unix_socket=True)
+            self._administration = psycopg.connect(url, autocommit=True, connect_timeout=30)
+        return self._administration
+
+    def _forget_administrator(self) -> None:
+        administration, self._administration = self._administration, None
+        if administration is not None:
+            administration.close()
 
     def _hand_over(self, path: Path) -> None:
         if self._user is not None:
@@ -362,6 +381,7 @@ class PostgresServer:
         return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
     def _forget_processes(self) -> None:
+        self._forget_administrator()
         guard, self._guard, self._postmaster = self._guard, None, None
         if guard is not None:
             for stream in (guard.stdin, guard.stdout):
@@ -379,6 +399,12 @@ class PostgresError(Exception):
 
 class PortTakenError(PostgresError):
     """Another process listens on the port."""
+
+
+def _new_directory() -> Path:
+    """In memory if tests have their files there. Not where TMPDIR says: the path of a socket must be short."""
+    folder = MEMORY if scratch_folder() == MEMORY else Path("/tmp")
+    return Path(tempfile.mkdtemp(prefix="hfpg-", dir=folder))
 
 
 def free_port() -> int:

@@ -8,6 +8,7 @@ import socket
 import socketserver
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +23,12 @@ import pytest
 from tests.support.postgres import (
     SCRAM_OWNER,
     SCRAM_PASSWORD,
+    SUPERUSER,
     PostgresError,
     PostgresServer,
 )
 from tests.support.proxy import TcpProxy
+from tests.support.scratch import scratch_folder
 
 SOON_S = 20.0
 """How long to wait for what must happen."""
@@ -112,6 +115,14 @@ def test_a_database_in_use_can_be_dropped(postgres_server: PostgresServer) -> No
         postgres_server.drop_database(url)
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
+
+
+def test_a_test_that_cuts_everybody_off_cuts_nobody_after_it(postgres_server: PostgresServer) -> None:
+    superuser = postgres_server.url("postgres", user=SUPERUSER)
+    postgres_server.drop_database(postgres_server.create_database())
+    with connect(superuser) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    postgres_server.drop_database(postgres_server.create_database())
 
 
 def test_the_unix_socket_serves_as_well(postgres_server: PostgresServer) -> None:
@@ -215,6 +226,21 @@ def killed(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+# Where files are
+
+
+def test_files_of_tests_are_in_memory_unless_it_is_small_or_missing_or_another_place_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert scratch_folder(tmp_path, needed_bytes=1) == tmp_path
+    usual = Path(tempfile.gettempdir())
+    assert scratch_folder(tmp_path, needed_bytes=2**60) == usual, "as in a container"
+    assert scratch_folder(tmp_path / "missing", needed_bytes=1) == usual, "as on macOS"
+    monkeypatch.setenv("TMPDIR", str(usual))
+    assert scratch_folder(tmp_path, needed_bytes=1) == usual
 
 
 # The network, byte by byte

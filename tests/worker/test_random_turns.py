@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from holdfast.models.scripted import Call, Hold, Say
 from holdfast.store.base import Item
+from tests.support.scratch import scratch_folder
 from tests.worker.clients import Clients, Sent
 from tests.worker.evidence import Line
 from tests.worker.plans import Act, Plan, plans
@@ -46,7 +47,7 @@ def new_url(store_kind: str, request: pytest.FixtureRequest) -> NewUrl:
 
 
 def play(new_url: NewUrl, plan: Plan, compactions: Counter[str]) -> list[str]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
         world = World(new_url(Path(folder)), Path(folder), plan)
         wrong = asyncio.run(world.play())
         compactions += world.compactions
