@@ -1,6 +1,7 @@
 """Every test that asks for `store` runs on SQLite and on PostgreSQL: real ones, empty, for that test alone."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from tests.support.scratch import scratch_folder
 pytest_plugins = ("tests.support.fixtures", "tests.support.tallies")
 
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_folder()))  # where `tmp_path` is made
+
+# A run in the background of a shell is told to ignore Ctrl-C, and so would be all that it starts and sends Ctrl-C to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A failing example is shown as it was found, with the line that reproduces it. Making it small first takes Hypothesis
 # up to five minutes for each test that fails: `--hypothesis-profile=shrink` does that, for who sits in front of it.
