@@ -185,18 +185,22 @@ class Connector:
         `unless` ends the trying when the caller has no need of it any more.
         """
         loop = asyncio.get_running_loop()
+        reason: HoldfastError | None = None
+        cause: BaseException | None = None
         for pause in pauses():
+            give_up_at = loop.time() + CONNECT_TIMEOUT_S
             try:
-                async with asyncio.timeout_at(min(deadline, loop.time() + CONNECT_TIMEOUT_S)):
+                async with asyncio.timeout_at(min(deadline, give_up_at)):
                     return await self._connect(deadline)
             except psycopg.Error as error:
-                reason = explain_connecting(error, self.address)
-                cause: BaseException = error
+                reason, cause = explain_connecting(error, self.address), error
             except TimeoutError as error:
-                reason = StoreTimeout(
-                    f"{self.address} did not answer a connection attempt: is it there, and reachable?"
-                )
-                cause = error
+                # An attempt that our deadline cut short knows less than the one before it.
+                if reason is None or give_up_at <= deadline:
+                    reason = StoreTimeout(
+                        f"{self.address} did not answer a connection attempt: is it there, and reachable?"
+                    )
+                    cause = error
             except Exception as error:  # noqa: BLE001  the system's: no thread for the name server, no memory
                 reason = StoreUnavailable(f"{self.address} cannot be reached: {type(error).__name__}: {error}")
                 cause = error
