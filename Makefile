@@ -31,9 +31,10 @@ setup: $(VENV)/.ready ## Make .venv with the locked dependencies and holdfast it
 run: $(if $(wildcard $(VENV)/.locked),$(VENV)/.ready,$(VENV)/.runnable) ## Serve on 127.0.0.1:7433 (PORT=8000, RUN_ARGS="support:app")
 	@exec $(BIN)/holdfast serve $(RUN_ARGS) $(if $(PORT),--port $(PORT))
 
+# Three at once for two cores: tests of processes, deadlines and streams wait for a third of their time.
 .PHONY: test
 test: check browser ## Check, then run the tests (PYTEST_ARGS="-k name -x")
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: check
 check: setup ## Check format, lint, types and the direction of imports
