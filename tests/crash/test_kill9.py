@@ -56,6 +56,7 @@ SQLITE_ONLY = {
 }
 
 STEPS_PER_POINT = 5
+STEPS_PER_POINT_IN_A_TRANSACTION = 3  # wherever it is left, there is nothing of it
 
 
 def where_to_kill() -> list[tuple[str, str]]:
@@ -65,7 +66,9 @@ def where_to_kill() -> list[tuple[str, str]]:
     for point in faults.POINTS:
         steps = [step.name for step in STEPS if point in POINTS_OF[step.kind]]
         if os.environ.get("HOLDFAST_CRASH_MATRIX") != "full":
-            steps = sorted(steps, key=killed.__getitem__)[:STEPS_PER_POINT]
+            within = point.startswith("write.")
+            count = STEPS_PER_POINT_IN_A_TRANSACTION if within else STEPS_PER_POINT
+            steps = sorted(steps, key=killed.__getitem__)[:count]
         killed.update(steps)
         cases += [(point, step) for step in steps]
     return cases
