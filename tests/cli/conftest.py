@@ -52,8 +52,8 @@ class Desk:
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def terminal(self, *arguments: str) -> "Terminal":
-        return Terminal(self.command(*arguments), self.folder, self.environ)
+    def terminal(self, *arguments: str, columns: int = 100) -> "Terminal":
+        return Terminal(self.command(*arguments), self.folder, self.environ, columns)
 
     def open_the_gate(self) -> None:
         (self.folder / "gate").touch()
@@ -62,10 +62,10 @@ class Desk:
 class Terminal:
     """A person at a pseudo-terminal. Killed at the end, if it still lives."""
 
-    def __init__(self, command: list[str], folder: Path, environ: dict[str, str]) -> None:
+    def __init__(self, command: list[str], folder: Path, environ: dict[str, str], columns: int) -> None:
         self.seen = io.StringIO()
         self._child = pexpect.spawn(
-            command[0], command[1:], cwd=str(folder), env=environ, encoding="utf-8", dimensions=(30, 100),
+            command[0], command[1:], cwd=str(folder), env=environ, encoding="utf-8", dimensions=(30, columns),
             timeout=WAIT_S, echo=False,
         )  # fmt: skip
         self._child.logfile_read = self.seen
@@ -105,8 +105,8 @@ def desk(tmp_path: Path) -> Desk:
 def terminal(desk: Desk) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def open_one(*arguments: str) -> Terminal:
-        opened.append(desk.terminal(*arguments))
+    def open_one(*arguments: str, columns: int = 100) -> Terminal:
+        opened.append(desk.terminal(*arguments, columns=columns))
         return opened[-1]
 
     yield open_one

@@ -59,7 +59,7 @@ def test_chats_are_listed_shown_and_followed(quick: Quick, tmp_path: Path) -> No
     echo, fails = worked(tmp_path, ("echo", "hello kelp"), ("fails", "oh no"))
     listed = quick("chats", "list")
     assert listed.code == 0
-    assert [line.split()[:3] for line in listed.out.splitlines()[1:]] == [
+    assert [line.split("\t")[:3] for line in listed.out.splitlines()] == [
         [fails, "fails", "failed"],
         [echo, "echo", "idle"],
     ]
@@ -125,9 +125,9 @@ def test_each_setting_is_shown_with_its_source_and_no_password(
     secret = "postgresql://me:s3cret@db/x?listen_dsn=postgresql%3A%2F%2Fme%3As3cret%40db%2Fx"
     monkeypatch.setenv("HOLDFAST_DATABASE", secret)
     shown = quick("config", "show")
-    assert re.search(r"^grace_s +7.5 +holdfast.toml", shown.out, re.MULTILINE)
-    assert re.search(r"^port +7433 +default", shown.out, re.MULTILINE)
-    assert re.search(r"^mcp +clock +holdfast.toml", shown.out, re.MULTILINE)
+    assert re.search(r"^grace_s\t7.5\tholdfast.toml$", shown.out, re.MULTILINE)
+    assert re.search(r"^port\t7433\tdefault$", shown.out, re.MULTILINE)
+    assert re.search(r"^mcp\tclock\tholdfast.toml$", shown.out, re.MULTILINE)
     assert "HOLDFAST_DATABASE" in shown.out
     assert "s3cret" not in shown.out
     assert "me:***@db" in shown.out

@@ -6,11 +6,9 @@ from contextlib import asynccontextmanager
 from typing import get_args
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from holdfast.app import App, Chat
+from holdfast.cli.listing import Cell, Row, print_listing
 from holdfast.cli.opening import UsageError, open_app
 from holdfast.cli.options import Where
 from holdfast.cli.reading import Reader
@@ -19,8 +17,9 @@ from holdfast.cli.screen import PlainScreen
 from holdfast.cli.turn import Exit, Turn
 from holdfast.cli.words import ago, arguments_of, line, safe
 from holdfast.core.codec import decode_message
+from holdfast.core.instants import iso
 from holdfast.core.records import Message, Role, SendMode, State, ToolResult
-from holdfast.store.base import Answer, ChatFilter, OpenCall
+from holdfast.store.base import Answer, ChatFilter, ChatLine, OpenCall
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -55,23 +54,21 @@ async def list_chats(where: Where, wanted: Wanted, *, json: bool) -> None:
     if not lines:
         print('no chats; holdfast run "hello" makes one', file=sys.stderr)
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("chat", "agent", "state", "queued", "changed", "title"):
-        table.add_column(head, no_wrap=head != "title")
-    for found in lines:
-        state = Text(found.state, style=_COLOURS.get(found.state, ""))
-        queued = str(found.queued or "")
-        title = line(found.title or "", 60)
-        table.add_row(found.id, line(found.agent, 40), state, queued, ago(found.updated_at), title)
-    console().print(table)
+    print_listing(("chat", "agent", "state", "queued", "changed", "title"), [_row(found) for found in lines])
+
+
+def _row(found: ChatLine) -> Row:
+    return (
+        Cell(shown=found.id),
+        Cell(shown=line(found.agent, 40), plain=found.agent),
+        Cell(shown=found.state, style=_COLOURS.get(found.state, "")),
+        Cell(shown=str(found.queued or ""), plain=str(found.queued)),
+        Cell(shown=ago(found.updated_at), plain=iso(found.updated_at)),
+        Cell(shown=line(found.title or "", 60), plain=found.title or ""),
+    )
 
 
 _COLOURS = {State.FAILED: "red", State.WAITING: "yellow", State.RUNNING: "cyan", State.STOPPING: "cyan"}
-
-
-def console() -> Console:
-    """In a pipe nothing is cut to the width of a window that nobody has."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 async def show(where: Where, chat_id: str, *, json: bool) -> None:

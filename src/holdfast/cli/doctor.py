@@ -12,8 +12,8 @@ import apsw
 import msgspec
 
 from holdfast.app import App
-from holdfast.cli.chats import console
 from holdfast.cli.inspecting import is_live, masked
+from holdfast.cli.listing import console
 from holdfast.cli.opening import open_app
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.table import Table
 
-from holdfast.cli.chats import console
+from holdfast.cli.listing import PLAIN_CHARS_MAX, Cell, Row, print_listing
 from holdfast.cli.opening import open_app
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
 from holdfast.cli.words import ago, line
 from holdfast.config import NAMES, Config, explain_config, load_config
+from holdfast.core.instants import iso
 from holdfast.core.records import Lease
 from holdfast.server.access import load_token
 from holdfast.server.http import http_app
@@ -46,19 +46,23 @@ async def list_workers(where: Where, *, json: bool) -> None:
     if not (live := [lease for lease in leases if is_live(lease)]):
         print("no workers: chats wait until one comes (holdfast serve, holdfast worker)")
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("worker", "host", "pid", "started", "lease", "chats", "agents"):
-        table.add_column(head, no_wrap=head != "agents")
-    for lease in live:
-        info = msgspec.json.decode(lease.info)
-        left = f"{lease.expires_in_ms / 1000:.0f} s"
-        chats = f"{info.get('chats', '?')} of {info.get('chats_max', '?')}"
-        host = line(str(info.get("hostname", "?")), 30)
-        table.add_row(
-            lease.worker, host, str(lease.pid), ago(lease.started_at), left, chats,
-            line(", ".join(info.get("agents", [])), 200),
-        )  # fmt: skip
-    console().print(table)
+    heads = ("worker", "host", "pid", "started", "lease", "chats", "agents")
+    print_listing(heads, [_row(lease) for lease in live])
+
+
+def _row(lease: Lease) -> Row:
+    info = msgspec.json.decode(lease.info)
+    held, held_max = info.get("chats", "?"), info.get("chats_max", "?")
+    host, agents = str(info.get("hostname", "?")), ", ".join(info.get("agents", []))
+    return (
+        Cell(shown=lease.worker),
+        Cell(shown=line(host, 30), plain=host),
+        Cell(shown=str(lease.pid)),
+        Cell(shown=ago(lease.started_at), plain=iso(lease.started_at)),
+        Cell(shown=f"{lease.expires_in_ms / 1000:.0f} s", plain=f"{lease.expires_in_ms / 1000:.0f}"),
+        Cell(shown=f"{held} of {held_max}", plain=f"{held}/{held_max}"),
+        Cell(shown=line(agents, 200), plain=agents),
+    )
 
 
 def show_config(home: str | None, database: str | None, *, json: bool) -> None:
@@ -68,13 +72,13 @@ def show_config(home: str | None, database: str | None, *, json: bool) -> None:
     if json:
         write_line(msgspec.json.encode([dict(zip(("name", "value", "source"), row, strict=True)) for row in rows]))
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("setting", "value", "from"):
-        table.add_column(head, overflow="fold")
-    for name, value, source in rows:
-        shown = ", ".join(value) if isinstance(value, tuple) else str(value)
-        table.add_row(name, shown, source, style="dim" if source == "default" else "")
-    console().print(table)
+    print_listing(("setting", "value", "from"), [_setting(*row) for row in rows])
+
+
+def _setting(name: str, value: Any, source: str) -> Row:
+    style = "dim" if source == "default" else ""
+    shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+    return tuple(Cell(shown=line(text, PLAIN_CHARS_MAX), style=style) for text in (name, shown, source))
 
 
 def _shown(name: str, value: Any) -> Any:
