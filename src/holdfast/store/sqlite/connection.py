@@ -78,7 +78,7 @@ def _configure(connection: apsw.Connection, path: str, *, read_only: bool, synch
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
     if connection.readonly("main"):
         raise StoreReadOnly(f"{path} cannot be written to: check the permissions of the file and of its folder")
-    _check_whose(connection, path)
+    check_whose(connection, path)
     connection.wal_autocheckpoint(0)  # checkpoints are ours: counted, and never inside somebody's commit
     _use_wal(connection)
     expected = {
@@ -113,7 +113,7 @@ def _use_wal(connection: apsw.Connection) -> None:
             return
 
 
-def _check_whose(connection: apsw.Connection, path: str) -> None:
+def check_whose(connection: apsw.Connection, path: str) -> None:
     """Before anything is changed in it. In one transaction: another process may be making it ours this instant."""
     with reading(connection):
         application_id = connection.pragma("application_id")

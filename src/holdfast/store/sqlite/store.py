@@ -26,8 +26,12 @@ from holdfast.errors import (
     RefusedError,
     StoreClosed,
     StoreCorrupt,
+    StoreError,
+    StoreFull,
     StoreGone,
+    StoreReadOnly,
     StoreTimeout,
+    StoreUnavailable,
 )
 from holdfast.faults import reach
 from holdfast.store.base import (
@@ -70,6 +74,7 @@ from holdfast.store.rows import writes_of
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.connection import FileIdentity, check_place, connect, reading, translated
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
+from holdfast.store.sqlite.lookout import check_schema, look
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
@@ -110,12 +115,21 @@ class SqliteStore(Store):
         self._opening_or_closing = asyncio.Lock()
         self._unheard = Unheard()
 
+    def __str__(self) -> str:
+        return self.path
+
     # --- life -----------------------------------------------------------------------------------------------
 
     async def open(self, wait_s: float = 0.0) -> None:
         async with self._opening_or_closing:
-            if self._writer is None:
+            if self._readers is not None:
+                return
+            try:
                 await self._open()
+            except (StoreReadOnly, StoreFull, StoreUnavailable) as error:
+                if not self.options.only_reads:
+                    raise
+                await self._open_to_look(error)
 
     async def _open(self) -> None:
         opener = threads.Pool("sqlite-open", 1, lambda: None, lambda _: None)
@@ -137,6 +151,16 @@ class SqliteStore(Store):
                 needed=lambda: self.bell.awaited,
             )
         )
+
+    async def _open_to_look(self, why: StoreError) -> None:
+        """Without a writer, and without anybody who tells us of changes."""
+        self._readers = threads.Pool("sqlite-reader", READER_THREADS, lambda: None, lambda _: None)
+        self.why_read_only = why
+        try:
+            self.schema_version = await self._read(lambda connection: check_schema(connection, self.path))
+        except BaseException:
+            await self._close_threads()
+            raise
 
     def _prepare(self) -> Writer:
         check_place(self.path)
@@ -183,7 +207,7 @@ class SqliteStore(Store):
 
     async def _close_threads(self) -> None:
         writer, readers = self._writer, self._readers
-        self._writer = self._readers = None
+        self._writer = self._readers = self.why_read_only = None
         if readers is not None:
             readers.stop()
         if writer is not None:
@@ -217,14 +241,18 @@ class SqliteStore(Store):
             with translated(self.path), reading(connection):
                 return work(connection)
 
-        return await self._on(self._readers, in_one_transaction)
+        def at_a_look(_: None) -> T:
+            with translated(self.path), look(self.path, self._vfs) as connection:
+                return work(connection)
+
+        return await self._on(self._readers, in_one_transaction if self.why_read_only is None else at_a_look)
 
     async def _rows(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         return await self._read(lambda connection: rows(connection, statement, values))
 
     async def _write(self, work: Callable[[apsw.Connection], T]) -> T:
         if self._writer is None:
-            raise StoreClosed("the store is not open")
+            raise self.why_read_only or StoreClosed("the store is not open")
         job = threads.Job(work, asyncio.get_running_loop())
         self._writer.submit(job)
         return await self._wait(job)
@@ -512,7 +540,7 @@ class SqliteStore(Store):
 
     def lease_line(self) -> LeaseLine:
         if self._writer is None:
-            raise StoreClosed("the store is not open")
+            raise self.why_read_only or StoreClosed("the store is not open")
         return SqliteLeaseLine(self.path, self._host, self.options, vfs=self._vfs, synchronous=self._synchronous)
 
     async def claim_chats(
