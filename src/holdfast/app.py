@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text
+from holdfast.disk import make_home
 from holdfast.errors import ConfigError, NotFound, TurnFailed
 from holdfast.health import diagnose
 from holdfast.ids import new_id
@@ -83,6 +85,7 @@ class App:
             agent.check_prices(config.models)
             self.agents[agent.name] = agent
         self._serve(config.mcp)
+        self._named_no_database = not url
         url = url or config.database_url
         self.secrets = Secrets(os.environ)
         self.secrets.add_url("database password", url)
@@ -138,6 +141,8 @@ class App:
         try:
             async with self._opening_or_closing:
                 if self.loop is None:
+                    if self._named_no_database and not self.config.database:
+                        have_home(self.config)
                     await self.store.open(wait_s)
                     self.loop = asyncio.get_running_loop()
                     _open.add(self)
@@ -483,6 +488,19 @@ class Chat:
         if agent.output is None:
             raise ConfigError(f"agent {agent.name!r} declares no output type; give it output=…, or ask for text()")
         return agent.output.read(await self.text())
+
+
+def have_home(config: Config) -> None:
+    """Make the folder of the data, if it is not there. Raises ConfigError."""
+    home = Path(config.home)
+    try:
+        make_home(home)
+    except OSError as error:
+        why = "it is not a folder" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise ConfigError(
+            f"the home {str(home)!r} cannot be made: {why}. Choose another: --home, HOLDFAST_HOME, or `home` in the "
+            "settings"
+        ) from error
 
 
 def _store_options(config: Config) -> StoreOptions:

@@ -122,13 +122,22 @@ def test_its_server_and_its_worker_meet_on_postgresql(desk: Desk, postgres_url: 
         worker.communicate()
 
 
-def test_its_program_runs(tmp_path: Path) -> None:
+def test_its_agent_is_seen_to_use_its_tool(desk: Desk) -> None:
+    (command,) = [command for command in ENDS if "--app" in command]
+    done = desk.run(*arguments_of(command))
+    assert done.out == "Take an umbrella.\n"
+    assert re.search(r"^✓ weather\(city='Bern'\)  \S+ s  Rain in Bern\.$", done.err, re.M)
+
+
+def test_its_program_runs(desk: Desk) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program("asyncio.run(main())")],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=desk.folder, env=desk.environ, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "Take an umbrella."
+    *events, text = done.stdout.splitlines()
+    assert text == "Take an umbrella."
+    assert any("Rain in Bern." in event for event in events)
 
 
 def test_its_lines_for_the_openai_sdk_run(desk: Desk) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.app import App
+from holdfast.app import App, have_home
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.newcomer import agents
 from holdfast.cli.options import Where
-from holdfast.config import Config, changed, load_config
-from holdfast.disk import make_home
+from holdfast.config import changed, load_config
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
 from holdfast.worker.agents import Agent
@@ -30,7 +29,7 @@ class UsageError(ConfigError):
 def open_app(name: str | None = None, **settings: Any) -> App:
     """The app for this command; settings that are None are not given. Raises ConfigError."""
     app = make_app(name, **settings)
-    _make_home(app.config)
+    have_home(app.config)
     return app
 
 
@@ -49,8 +48,6 @@ def look_at_app(where: Where) -> App:
     given = {"home": where.home, "database": where.database}
     app = make_app(where.app, **given)
     app.store.options = replace(app.store.options, only_reads=True)
-    if not app.config.database:
-        _make_home(app.config)
     return app
 
 
@@ -106,17 +103,6 @@ def _with_settings(app: App, given: dict[str, Any]) -> App:
         app.secrets.add_url("database password", app.config.database_url)
         app.store = open_store(app.config.database_url, app.store.options)
     return app
-
-
-def _make_home(config: Config) -> None:
-    """Raises ConfigError."""
-    home = Path(config.home)
-    try:
-        make_home(home)
-    except OSError as error:
-        raise ConfigError(
-            f"the home {str(home)!r} cannot be made: {error.strerror}. Choose another: --home or HOLDFAST_HOME"
-        ) from error
 
 
 def pick_agent(app: App, name: str | None, model: str | None = None) -> str:
