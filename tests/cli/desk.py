@@ -41,7 +41,7 @@ async def pay(amount: int) -> str:
 
 
 ADDED = "# The sum\n\nIt is **five**, and `2 + 3` says so.\n"
-EVIL = "before \x1b]0;owned\x07\x1b[2Jafter\n"
+EVIL = "before \x1b]0;owned\x07\x1b[2Jafter [my bank](https://evil.example/)\n"
 
 AGENTS = [
     Agent("echo", ScriptedModel(after="echo")),

@@ -107,6 +107,13 @@ def test_what_the_locale_cannot_show_is_escaped(desk: Desk) -> None:
     assert (done.code, done.out) == (0, "You said: kelp \\U0001f991\n")
 
 
+def test_what_a_c_locale_cannot_show_is_escaped(desk: Desk) -> None:
+    desk.environ |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = desk.run("doctor")
+    assert done.code == 0, done.err
+    assert done.out.startswith("\\u2713 python")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("command", [("run", "hello", "--app", APP, "--agent", "echo"), ("config", "show")])
 def test_an_output_without_room_is_said_in_one_line(desk: Desk, command: tuple[str, ...]) -> None:
@@ -126,12 +133,52 @@ def test_a_followed_chat_cannot_write_to_the_terminal_what_it_likes(
     assert "\x1b[2J" not in tail.seen.getvalue()
 
 
+def test_who_follows_a_chat_that_nobody_drives_is_told_so_and_ends_when_nobody_reads(desk: Desk) -> None:
+    (desk.folder / ".holdfast").mkdir()
+
+    async def leave_behind() -> None:
+        async with App(agents=[Agent("echo", "scripted")], home=str(desk.folder / ".holdfast")) as app:
+            await app.create("echo", "nobody hears me")
+
+    asyncio.run(leave_behind())
+    tail = desk.start("chats", "tail", "last")
+    try:
+        assert tail.stdout is not None
+        assert tail.stdout.readline() == "> nobody hears me\n"
+        assert tail.stdout.readline().startswith("no worker drives this chat now; `holdfast serve`")
+        tail.stdout.close()
+        assert tail.wait(30) == 0
+        assert tail.stderr is not None
+        assert tail.stderr.read() == ""
+    finally:
+        tail.kill()
+        tail.wait()
+        assert tail.stderr is not None
+        tail.stderr.close()
+
+
 def test_a_token_that_is_none_is_found(desk: Desk) -> None:
     desk.run("login")
     (desk.folder / ".holdfast" / "token").write_text("")
     done = desk.run("doctor")
     assert done.code == 1
     assert "token_unreadable: .holdfast/token holds no token" in done.out
+
+
+NAMED = """
+from holdfast import Agent, App
+app = App(agents=[Agent("ke\\x1b[2Jlp", "scripted")])
+"""
+
+
+def test_no_name_of_an_agent_reaches_the_terminal_as_a_command(desk: Desk, terminal: Callable[..., Terminal]) -> None:
+    (desk.folder / "named.py").write_text(NAMED)
+    assert desk.run("run", "hello", "--app", "named:app").code == 0
+    for command in (("chats", "show", "last"), ("chats", "list"), ("run", "x", "--app", "named:app", "--agent", "y")):
+        at = terminal(*command)
+        at.sees("ke[2Jlp")
+        at.ends()
+        assert "\x1b[2J" not in at.seen.getvalue()
 
 
 def test_it_goes_by_its_name_however_it_was_started(desk: Desk) -> None:

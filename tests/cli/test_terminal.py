@@ -122,5 +122,6 @@ def test_nothing_that_a_model_says_reaches_the_terminal_as_a_command(terminal: O
     at = terminal("run", "hello", "--app", APP, "--agent", "evil")
     at.sees("before ")
     assert at.ends() == 0
-    assert "\x1b]0;" not in at.seen.getvalue()
+    assert "\x1b]" not in at.seen.getvalue(), "no title of the window, and no link that hides where it leads"
     assert "\x1b[2J" not in at.seen.getvalue()
+    assert "https://evil.example/" in at.seen.getvalue()

@@ -91,7 +91,7 @@ async def show(where: Where, chat_id: str, *, json: bool) -> None:
         queue = [queued.body for queued in snapshot.queue]
         write_line(msgspec.json.encode({**head, "messages": messages, "queue": queue, "asked": asked}))
         return
-    print(f"{found.id}  {found.agent}  {found.state}  {ago(found.updated_at)}")
+    print(f"{found.id}  {line(found.agent)}  {found.state}  {ago(found.updated_at)}")
     if found.title:
         print(safe(found.title))
     for message in messages:

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from holdfast.cli.logs import set_up_logging
+from holdfast.cli.words import safe
 from holdfast.config import sound_config
 
 LEAVE_S = 1.0
@@ -40,7 +41,7 @@ async def _bounded(command: Coroutine[Any, Any, int | None]) -> int | None:
             task.cancel()
         if left and (await asyncio.wait(left, timeout=LEAVE_S))[1]:
             if (error := sys.exception()) is not None:
-                print(f"holdfast: {error}", file=sys.stderr)
+                print(f"holdfast: {safe(str(error))}", file=sys.stderr)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code or 0)

@@ -214,7 +214,7 @@ def have_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  for good
-        elif number and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        elif number and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -223,7 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         cli(arguments, prog_name="holdfast")
     except HoldfastError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        from holdfast.cli.words import safe
+
+        print(f"holdfast: {safe(str(error))}", file=sys.stderr)
         sys.exit(2 if error.code == "usage" else 1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -74,7 +74,7 @@ class TerminalScreen:
 
     def _block(self, text: str) -> None:
         if text.strip():
-            self._put(Markdown(text), "block")
+            self._put(_markdown(text), "block")
 
     def _put(self, what: RenderableType, kind: str) -> None:
         if self._last and (kind == "block" or self._last != kind):
@@ -150,9 +150,14 @@ class TerminalScreen:
         begun = text[-room * console.width :]
         if begun != text and (fence := _FENCE.match(text)):
             begun = f"{fence.group(1)}\n{begun}"
-        lines = console.render_lines(Markdown(begun), pad=False)
+        lines = console.render_lines(_markdown(begun), pad=False)
         gap = [Text("")] if self._last else []
         return [*gap, *(Text.assemble(*((s.text, s.style or "") for s in row)) for row in lines[-room:])]
+
+
+def _markdown(text: str) -> Markdown:
+    """A link is shown with its address: a model's words could stand before any."""
+    return Markdown(text, hyperlinks=False)
 
 
 def whole_blocks(text: str, start: int) -> int:

@@ -1,6 +1,9 @@
 """Following a chat until there is nothing more to see: to the end of its turn, or until a person must act."""
 
 import asyncio
+import errno
+import select
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
@@ -57,7 +60,7 @@ class Turn:
         self._declined: set[str] = set()  # calls that the person here does not answer
         self.cursor: After = None
         self._away_since: float | None = None
-        self._reasons: list[str] = []  # why nothing happens, as was said last
+        self._why = ""  # nothing happens, as was said last
 
     async def follow(self) -> Exit:
         """Until the chat rests, or waits for somebody who is not here. A store that is away is waited for."""
@@ -84,18 +87,31 @@ class Turn:
                 return outcome(await self.chat.snapshot())
             idle = not page.items
             if idle and not look:
-                self._say_why_it_stands_still()
+                check_somebody_reads()
+                await self._say_why_it_stands_still()
             if idle or look or any(map(concerns_people, entries)):
                 look = False
                 if await self._people() and await self._nobody_answers():
                     return Exit.WAITING
 
-    def _say_why_it_stands_still(self) -> None:
+    async def _say_why_it_stands_still(self) -> None:
+        """Once for each reason."""
+        why = self._trouble_here() if self._app.workers else await self._lack_of_a_worker()
+        if why and why != self._why:
+            self._viewer.trouble(why)
+        self._why = why
+
+    def _trouble_here(self) -> str:
         """A disk that is full, say: the chat can be read, and nothing comes."""
         status, reasons = judge([self._app])
-        if status == "unhealthy" and reasons != self._reasons:
-            self._viewer.trouble(f"it stands still: {', '.join(reasons)}; `holdfast doctor` says more")
-        self._reasons = reasons
+        stuck = f"it stands still: {', '.join(reasons)}; `holdfast doctor` says more"
+        return stuck if status == "unhealthy" else ""
+
+    async def _lack_of_a_worker(self) -> str:
+        """For who only looks: one of our own would take it."""
+        chat = (await self.chat.snapshot()).chat
+        due = chat.worker is None and chat.state in (State.RUNNING, State.STOPPING)
+        return "no worker drives this chat now; `holdfast serve` or `holdfast worker` takes it" if due else ""
 
     async def _next(self, deadline_s: float) -> Page:
         return await self._app.store.wait_journal(self.chat.id, self.cursor, deadline_s)
@@ -120,6 +136,18 @@ class Turn:
 
     async def _nobody_answers(self) -> bool:
         return (await self.chat.snapshot()).chat.state is State.WAITING
+
+
+def check_somebody_reads() -> None:
+    """Who reads our output may have left while there was nothing to write. Raises BrokenPipeError."""
+    look = select.poll()
+    try:
+        look.register(sys.stdout.fileno(), 0)
+        found = look.poll(0)
+    except (OSError, ValueError):  # no file at all
+        return
+    if any(what & select.POLLERR for _, what in found):
+        raise BrokenPipeError(errno.EPIPE, "nobody reads the output")
 
 
 def concerns_people(entry: object) -> bool:
