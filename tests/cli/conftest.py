@@ -93,7 +93,7 @@ class Terminal:
         self._child.close()
 
 
-CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
+CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
 
 
 @pytest.fixture

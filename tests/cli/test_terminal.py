@@ -1,10 +1,18 @@
 """`holdfast run` at a terminal: a real pseudo-terminal, real keys."""
 
+import io
 import json
-from collections.abc import Callable
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
-from tests.cli.conftest import APP, CTRL_C, CTRL_D, Desk, Terminal
+import pytest
+from rich.console import Console
+
+from holdfast.cli.terminal import LiveTerminal
+from tests.cli.conftest import APP, CTRL_C, CTRL_D, CTRL_Z, Desk, Terminal
 
 Opened = Callable[..., Terminal]
 
@@ -125,3 +133,71 @@ def test_nothing_that_a_model_says_reaches_the_terminal_as_a_command(terminal: O
     assert "\x1b]" not in at.seen.getvalue(), "no title of the window, and no link that hides where it leads"
     assert "\x1b[2J" not in at.seen.getvalue()
     assert "https://evil.example/" in at.seen.getvalue()
+
+
+@pytest.fixture
+def shell(desk: Desk) -> Iterator[Terminal]:
+    """A shell with job control, which a session's first process does not have without one."""
+    if shutil.which("bash") is None:
+        pytest.skip("no bash here")
+    desk.environ |= {"PS1": "ready$ ", "HISTFILE": ""}
+    at = Terminal(["bash", "--norc", "-i"], desk.folder, desk.environ, 100)
+    with closing(at):
+        at.sees("ready$ ")
+        yield at
+
+
+def cursor_is_shown(at: Terminal) -> bool:
+    seen = at.seen.getvalue()
+    return seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
+
+
+def test_ctrl_z_gives_the_shell_its_cursor_and_fg_goes_on(desk: Desk, shell: Terminal) -> None:
+    shell.types(shlex.join(desk.command("run", "talk", "--app", APP, "--agent", "talks")))
+    shell.sees("and on and on")
+    shell.presses(CTRL_Z)
+    shell.sees("Stopped")
+    shell.sees("ready$ ")
+    assert cursor_is_shown(shell)
+    shell.types("fg")
+    shell.sees("\x1b[?25l")
+    shell.sees("and on and on")
+    shell.presses(CTRL_C)
+    shell.sees("stopped")
+    shell.sees("ready$ ")
+    assert cursor_is_shown(shell)
+    assert last(desk)["cause"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("command", "sees", "then"), [(("chat",), "/help", CTRL_D), (("run", "pay"), "Allow it?", CTRL_D)]
+)
+def test_ctrl_z_works_where_something_is_typed(
+    desk: Desk, shell: Terminal, command: tuple[str, ...], sees: str, then: str
+) -> None:
+    shell.types(shlex.join(desk.command(*command, "--app", APP, "--agent", "pays")))
+    shell.sees(sees)
+    shell.presses(CTRL_Z)
+    shell.sees("Stopped")
+    shell.sees("ready$ ")
+    shell.types("fg")
+    shell.sees("> " if command == ("chat",) else "Allow it?")
+    shell.presses(then)
+    shell.sees("ready$ ")
+
+
+async def test_what_is_printed_for_good_is_not_drawn_below_itself() -> None:
+    out = io.StringIO()
+    with LiveTerminal(Console(file=out, force_terminal=True, width=40, height=20)) as live:
+        live.screen.text("kelp")
+        live.redraw()
+        live.screen.answer("kelp")
+    assert out.getvalue().count("kelp") == 2, "once while it was written, and once for good"
+
+
+async def test_no_line_that_is_drawn_is_padded_to_the_edge_of_the_window() -> None:
+    out = io.StringIO()
+    with LiveTerminal(Console(file=out, force_terminal=True, width=40, height=20)) as live:
+        live.screen.text("kelp")
+        live.redraw()
+        assert out.getvalue().endswith("kelp")

@@ -84,7 +84,7 @@ class Person:
 
     async def _read(self, asked: OpenCall) -> str:
         if self._session is None:
-            self._session = PromptSession()
+            self._session = PromptSession(enable_suspend=True)
         print(f"\n{describe(asked)}")
         prompt = "Allow it? [y/n, or say why not] " if asked.kind == "approval" else "> "
         while True:

@@ -91,7 +91,12 @@ class Talk:
         self._default, self._editing = "", ""  # what the next line begins with, and the message that it replaces
         history = FileHistory(str(Path(app.config.home) / "history"))
         self._session: PromptSession[str] = PromptSession(
-            self._prompt, history=history, multiline=True, key_bindings=self._keys(), prompt_continuation="  "
+            self._prompt,
+            history=history,
+            multiline=True,
+            key_bindings=self._keys(),
+            prompt_continuation="  ",
+            enable_suspend=True,
         )
         self._commands: dict[str, Callable[[str], asyncio.Future[None] | object]] = {
             "/help": self._help, "/stop": self._stop, "/queue": self._queue, "/steer": self._steer,

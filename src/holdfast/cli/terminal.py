@@ -5,13 +5,16 @@ of a redraw does not grow with the answer; only the last, unfinished block and t
 bounded number of times a second and never higher than the window.
 """
 
+import asyncio
 import re
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.segment import Segment
 from rich.text import Text
 
 from holdfast.cli.screen import MARKS, RESULT_CHARS, ToolEnd, end_line
@@ -152,7 +155,14 @@ class TerminalScreen:
             begun = f"{fence.group(1)}\n{begun}"
         lines = console.render_lines(_markdown(begun), pad=False)
         gap = [Text("")] if self._last else []
-        return [*gap, *(Text.assemble(*((s.text, s.style or "") for s in row)) for row in lines[-room:])]
+        return [*gap, *map(_unpadded, lines[-room:])]
+
+
+def _unpadded(row: Iterable[Segment]) -> Text:
+    """Behind a line that fills the window, the ^C that a terminal shows would begin another, which nobody counts."""
+    shown = Text.assemble(*((segment.text, segment.style or "") for segment in row))
+    shown.rstrip()
+    return shown
 
 
 def _markdown(text: str) -> Markdown:
@@ -187,24 +197,44 @@ def _now_ms() -> float:
 
 
 class LiveTerminal:
-    """A terminal screen that draws itself, below what it has printed."""
+    """A terminal screen that draws itself, below what it has printed. For the main thread, in an event loop."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         self.screen = TerminalScreen(self._print)
         self._live: Live | None = None
+        self._hears_suspension = False
 
     def _print(self, what: RenderableType) -> None:
         if self._live is not None:
-            self._live.update(Group())  # what is drawn there may be what is printed now: it is not shown twice
+            # What is drawn there may be what is printed now: shown twice, it would push out what stands above.
+            self._live.update(Group(), refresh=True)
         self.console.print(what)
 
     def __enter__(self) -> "LiveTerminal":
+        self._hears_suspension = signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
+        self._hear_suspension()
         self.resume()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._hears_suspension:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGTSTP)
         self.pause()
+
+    def _hear_suspension(self) -> None:
+        if self._hears_suspension:  # whoever started us may have chosen to ignore it
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._suspend)
+
+    def _suspend(self) -> None:
+        """Ctrl-Z: the shell gets its cursor back, and what it writes meanwhile is not drawn over."""
+        drawing = self._live is not None
+        self.pause()
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTSTP)
+        signal.raise_signal(signal.SIGTSTP)  # to this thread: with kill, it would run on until another one takes it
+        self._hear_suspension()
+        if drawing:
+            self.resume()
 
     def resume(self) -> None:
         if self._live is None:
