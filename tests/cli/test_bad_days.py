@@ -98,7 +98,7 @@ def test_a_standard_stream_that_was_closed_is_an_empty_one(desk: Desk, closed: i
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     assert done.stdout == ("You said: hello\n" if closed == 2 else "")
-    assert done.stderr == ("" if closed else "holdfast: the question is empty\n")
+    assert done.stderr == ("" if closed else "holdfast: there is nothing to say: the text is empty\n")
 
 
 def test_what_the_locale_cannot_show_is_escaped(desk: Desk) -> None:

@@ -94,6 +94,14 @@ def test_an_approval_is_answered_on_the_line_that_one_types_on(desk: Desk, termi
     assert again.ends() == 0
 
 
+def test_a_chat_without_anything_to_compact_says_so(terminal: Opened) -> None:
+    at = terminal("chat", "--app", APP, "--agent", "echo")
+    at.types("hello")
+    at.sees("You said: hello")
+    at.types("/compact")
+    at.sees("There was nothing to compact.")
+
+
 def test_a_pipe_is_no_terminal(desk: Desk) -> None:
     done = desk.run("chat", "--app", APP, "--agent", "echo", given="hello")
     assert done.code == 2

@@ -73,7 +73,7 @@ def test_a_chat_goes_on_with_its_agent_and_with_the_model_that_it_was_begun_with
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("",), "the question is empty"),
+        (("",), "the text is empty"),
         (("hello", "--agent", "nobody"), "there is no agent 'nobody'; this app has: adds, asks"),
         (("hello",), "this app has several agents: choose one with --agent"),
         (("hello", "--no-such"), "No such option"),

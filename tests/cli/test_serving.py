@@ -72,7 +72,15 @@ async def begin_to_hang(home: Path) -> None:
 
 def test_the_login_link_leads_to_the_port_that_the_server_was_given(desk: Desk) -> None:
     with server(desk, APP) as (_, url):
-        assert desk.run("login").out.startswith(f"{url}/login?token=")
+        there = desk.run("login")
+        assert there.out.startswith(f"{url}/login?token=")
+        assert there.err == ""
+    with socket.socket() as mine:  # a port that nobody listens on, and nobody takes
+        mine.bind(("127.0.0.1", 0))
+        desk.environ["HOLDFAST_PORT"] = str(mine.getsockname()[1])
+        gone = desk.run("login")
+    assert gone.out.startswith(f"http://127.0.0.1:{desk.environ['HOLDFAST_PORT']}/login?token=")
+    assert "nobody listens there now; `holdfast serve`" in gone.err
 
 
 def test_ctrl_c_twice_leaves_at_once(desk: Desk) -> None:

@@ -135,6 +135,18 @@ def test_nothing_that_a_model_says_reaches_the_terminal_as_a_command(terminal: O
     assert "https://evil.example/" in at.seen.getvalue()
 
 
+def test_a_chat_is_deleted_only_if_this_very_one_is_meant(desk: Desk, terminal: Opened) -> None:
+    assert desk.run("run", "hello", "--app", APP, "--agent", "echo").code == 0
+    chat_id = last(desk)["id"]
+    for keys, code in (("\x03", 1), ("n\r", 1), ("y\r", 0)):
+        assert last(desk)["id"] == chat_id
+        at = terminal("chats", "delete", "last")
+        at.sees(f"Delete {chat_id} (echo) for good?")
+        at.presses(keys)
+        assert at.ends() == code
+    assert desk.run("chats", "list").out == ""
+
+
 @pytest.fixture
 def shell(desk: Desk) -> Iterator[Terminal]:
     """A shell with job control, which a session's first process does not have without one."""

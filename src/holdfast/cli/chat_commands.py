@@ -231,6 +231,4 @@ def delete(
     """
     from holdfast.cli import chats
 
-    if not yes:
-        typer.confirm(f"Delete {chat} for good?", abort=True)
-    carry_out(chats.delete(Where(app, home, database), chat, children=children), quiet=True)
+    carry_out(chats.delete(Where(app, home, database), chat, children=children, ask=not yes), quiet=True)

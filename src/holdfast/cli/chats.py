@@ -1,11 +1,13 @@
 """`holdfast chats …`: each one a call or two of `app`, on the store directly; no server is needed."""
 
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import get_args
 
 import msgspec
+import typer
 
 from holdfast.app import App, Chat
 from holdfast.cli.listing import Cell, Row, print_listing
@@ -18,6 +20,7 @@ from holdfast.cli.turn import Exit, Turn
 from holdfast.cli.words import ago, arguments_of, line, safe
 from holdfast.core.codec import decode_message
 from holdfast.core.instants import iso
+from holdfast.core.records import Chat as ChatRecord
 from holdfast.core.records import Message, Role, SendMode, State, ToolResult
 from holdfast.store.base import Answer, ChatFilter, ChatLine, OpenCall
 
@@ -214,10 +217,22 @@ async def archive(where: Where, chat_id: str, *, undo: bool) -> None:
         _say(await chat.archive(not undo))
 
 
-async def delete(where: Where, chat_id: str, *, children: bool) -> None:
+async def delete(where: Where, chat_id: str, *, children: bool, ask: bool) -> None:
     async with _open(where, chat_id) as (_, chat):
+        if ask:
+            _confirm_deletion((await chat.snapshot()).chat)
         for gone in await chat.delete(children=children):
             print(f"{gone}  deleted")
+
+
+def _confirm_deletion(chat: ChatRecord) -> None:
+    """About this very one: `last` may be another by the time of the answer. Raises typer.Abort."""
+    title = f", {line(chat.title, 60)}" if chat.title else ""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the event loop's would wait for the answer
+    try:
+        typer.confirm(f"Delete {chat.id} ({line(chat.agent, 40)}{title}) for good?", abort=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _say(answer: Answer) -> None:

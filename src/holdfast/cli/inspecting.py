@@ -2,9 +2,12 @@
 
 import json as jsonlib
 import re
+import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +24,7 @@ from holdfast.server.http import http_app
 from holdfast.server.serving import ADDRESS
 from holdfast.store import hostlock
 
+CONNECT_S = 1.0
 _PASSWORD = re.compile(r"(://[^:/@?#]*:)[^/?#]*(@)")
 _PASSWORD_OPTION = re.compile(r"([?&]\w*(?:password|dsn|passfile|sslkey)\w*=)[^&#]*")
 
@@ -98,12 +102,27 @@ def print_openapi(app_name: str | None) -> None:
 def print_login(app_name: str | None, home: str | None) -> None:
     config = open_app(app_name, home=home).config
     token, _ = load_token(config.home)
-    print(f"{_served_at(config)}/login?token={token}")
+    url, listens = _served_at(config)
+    print(f"{url}/login?token={token}")
+    if not listens:
+        print("holdfast: nobody listens there now; `holdfast serve` does", file=sys.stderr)
 
 
-def _served_at(config: Config) -> str:
-    """Where the server of this home listens, or would: its port may have been given to it alone."""
-    with suppress(OSError):
-        return (Path(config.home) / ADDRESS).read_text(encoding="utf-8").strip()
+def _served_at(config: Config) -> tuple[str, bool]:
+    """Where the server of this home listens, or would; its port may have been given to it alone."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-    return f"http://{host}:{config.port}"
+    configured = f"http://{host}:{config.port}"
+    with suppress(OSError):
+        noted = (Path(config.home) / ADDRESS).read_text(encoding="utf-8").strip()
+        if _listens(noted):
+            return noted, True
+    return configured, _listens(configured)
+
+
+def _listens(url: str) -> bool:
+    address = urlsplit(url)
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 0), timeout=CONNECT_S):
+            return True
+    except (OSError, ValueError):
+        return False

@@ -58,7 +58,9 @@ def options(
 def serve(
     app: AppArgument = None,
     host: A[str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")] = None,
-    port: A[int | None, typer.Option(help="Port to listen on (default: 7433; 0: any free one).")] = None,
+    port: A[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on (default: 7433; 0: any free one).")
+    ] = None,
     home: Home = None,
     database: Database = None,
     no_worker: A[bool, typer.Option("--no-worker", help="Only HTTP; workers are other processes.")] = False,

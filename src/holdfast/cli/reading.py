@@ -60,6 +60,8 @@ class Reader:
             case jn.Noted(topic="progress"):
                 assert entry.call_id is not None
                 self._screen.tool_says(entry.call_id, entry.text)
+            case jn.Noted(topic="compaction" | "error"):
+                self._screen.note(line(entry.text, 300))
             case jn.AttemptFailed():
                 self._screen.note(_attempt_failed(entry))
             case jn.PreviewReset():

@@ -51,7 +51,7 @@ def read_question(words: str | None) -> str:
     if len(text) > STDIN_CHARS_MAX:
         raise UsageError(f"standard input holds more than {STDIN_CHARS_MAX:,} characters")
     if not text.strip():
-        raise UsageError("the question is empty")
+        raise UsageError("there is nothing to say: the text is empty")
     return text
 
 

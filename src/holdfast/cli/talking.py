@@ -107,7 +107,9 @@ class Talk:
     # --- the loop -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        self._console.print(Text(f"holdfast {__version__} · {self._agent} · /help, Ctrl-D leaves", style="dim"))
+        self._console.print(
+            Text(f"holdfast {__version__} · {line(self._agent, 60)} · /help, Ctrl-D leaves", style="dim")
+        )
         drawing = asyncio.create_task(ticking(self._redraw, REDRAW_S))
         try:
             while True:
@@ -157,7 +159,7 @@ class Talk:
 
     async def _send(self, text: str, mode: SendMode = "queue") -> None:
         message = Message(id=new_id("msg"), role=Role.USER, parts=(TextPart(text=text),))
-        if not self._screen.busy:
+        if not self._screen.busy and not self._asked:
             self._reader.own.add(message.id)  # it stands just above; one that waits is shown when its turn comes
         if self._chat is None:
             chat = await self._app.create(self._agent)
@@ -259,6 +261,8 @@ class Talk:
                 self._screen.error(str(error))
                 await asyncio.sleep(1.0)
             await self._flush()
+            if self._session.app.is_running:
+                self._session.app.invalidate()  # also when nothing was printed and nothing goes on any more
 
     def _note_state(self, entries: list[jn.AnyEntry | jn.Delta | None], *, at_rest: bool) -> None:
         for entry in entries:
