@@ -8,7 +8,6 @@ import pytest
 from holdfast.errors import SchemaError, StoreReadOnly, StoreUnavailable
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
-from holdfast.store.sqlite.connection import APPLICATION_ID
 from holdfast.store.sqlite.lookout import check_schema, look
 from tests.support.chats import new_chat
 
@@ -60,10 +59,19 @@ async def test_it_cannot_write(tmp_path: Path) -> None:
 
 async def test_a_schema_that_is_older_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.db"
+    await write(path)
     with apsw.Connection(str(path)) as older:
-        older.pragma("application_id", APPLICATION_ID)
+        older.execute("UPDATE meta SET value = 0 WHERE key = 'schema_version'")
     with pytest.raises(SchemaError, match="schema 0, which is older"), look(str(path)) as connection:
         check_schema(connection, str(path))
+
+
+async def test_a_file_in_which_nothing_was_ever_written_has_no_schema(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.db"
+    apsw.Connection(str(path)).close()
+    path.touch()
+    with look(str(path)) as connection:
+        assert check_schema(connection, str(path)) is None
 
 
 async def test_a_store_that_is_to_be_read_alone_is_opened_as_ever_where_it_can_be_written(tmp_path: Path) -> None:

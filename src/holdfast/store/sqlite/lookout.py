@@ -58,10 +58,11 @@ def look(path: str, vfs: str | None = None) -> Iterator[apsw.Connection]:
         _check_unchanged(path, facts)
 
 
-def check_schema(connection: apsw.Connection, path: str) -> int:
-    """Returns the schema's version. Raises SchemaError."""
-    tables = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchall()
-    found: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall() if tables else []
+def check_schema(connection: apsw.Connection, path: str) -> int | None:
+    """Returns the schema's version; None: nothing was ever written. Raises SchemaError."""
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchall():
+        return None
+    found: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
     meta: dict[str, int] = dict(found)
     version = meta.get("schema_version", 0)
     if pending(migrations("sqlite"), version, meta.get("oldest_code", 0)):

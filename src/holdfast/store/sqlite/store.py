@@ -158,6 +158,8 @@ class SqliteStore(Store):
         self.why_read_only = why
         try:
             self.schema_version = await self._read(lambda connection: check_schema(connection, self.path))
+            if self.schema_version is None:
+                raise why  # there is nothing to look at
         except BaseException:
             await self._close_threads()
             raise
