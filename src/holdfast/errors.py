@@ -30,9 +30,10 @@
     │   ├── ModelCallFailed      no attempt on any model succeeded; `attempts` lists all, `__cause__` holds all errors
     │   └── OutputInvalid        an answer that does not fit the agent's output type
     ├── ToolFailed               a tool: its message goes to the model, the chat goes on
+    │   ├── OutcomeUnknown       it began, and whether it had an effect is not known; tools of your own raise it, too
     │   └── McpError             a tool server; `server` says which
     │       ├── McpUnavailable   it is not there: it does not start, cannot be reached, or was lost
-    │       ├── McpOutcomeUnknown a call was sent and no answer came: whether it had an effect is not known
+    │       ├── McpOutcomeUnknown a call was sent and no answer came; an OutcomeUnknown, too
     │       └── McpTimeout       a deadline passed; `deadline` and `value_s` say which
     │           ├── McpConnectTimeout  no session in time
     │           ├── McpListTimeout     no list of its tools in time
@@ -249,6 +250,17 @@ class ToolFailed(HoldfastError):
     code = "tool_failed"
 
 
+class OutcomeUnknown(ToolFailed):
+    """Raised by the body of a tool that began to do something and cannot tell what came of it.
+
+    The call then ends as after a crash: an `unsafe` one is told to the model as unknown, or put before a person; an
+    `idempotent` one runs again with the same key, a few times at most. For a `pure` one it is an error like any
+    other.
+    """
+
+    code = "outcome_unknown"
+
+
 class McpError(ToolFailed):
     code = "mcp"
 
@@ -261,7 +273,7 @@ class McpUnavailable(McpError):
     code = "mcp_unavailable"
 
 
-class McpOutcomeUnknown(McpError):
+class McpOutcomeUnknown(McpError, OutcomeUnknown):
     code = "mcp_outcome_unknown"
 
 
@@ -269,8 +281,8 @@ class McpTimeout(McpError):
     code = "mcp_timeout"
     deadline = "timeout_s"
 
-    def __init__(self, server: str, what: str, value_s: float, hint: str = "") -> None:
-        super().__init__(server, f"{what} within {value_s:g} s ({self.deadline}){hint}")
+    def __init__(self, server: str, what: str, value_s: float) -> None:
+        super().__init__(server, f"{what} within {value_s:g} s ({self.deadline})")
         self.value_s = value_s
 
 

@@ -28,7 +28,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from holdfast.capture import Kept, Reader
-from holdfast.errors import ToolFailed
+from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
 from holdfast.ids import new_id
 
@@ -233,8 +233,8 @@ def start(
     stderr: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> Child:
-    """`env` is all of its environment but the marks; by default the minimal one. Raises OSError if it cannot be, and
-    ToolFailed if there are too many already.
+    """`env` is all of its environment but the marks; by default the minimal one. Raises OSError if it cannot be,
+    ToolFailed if there are too many already, and OutcomeUnknown if it was started and nobody would guard it.
     """
     if (running := running_children()) >= CHILDREN_MAX:
         raise ToolFailed(f"{running} processes of tools are running, which is the limit: try again later.")
@@ -256,10 +256,12 @@ def start(
         child = Child(process, mark, children)
         _children.add(child)
         return child
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if isinstance(error, Exception):  # it ran for a moment, and nobody saw what it did
+            raise OutcomeUnknown(f"The process was ended as soon as it was started: {error}.") from error
         raise
 
 

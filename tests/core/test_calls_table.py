@@ -141,6 +141,11 @@ def lose(story: Story) -> None:
     story.lost().claimed()
 
 
+def lose_here(story: Story) -> None:
+    """Its worker lives, and does not know either."""
+    try_(story, ev.Outcome(by=story.by, call_id="a", content="gone", error=True, unknown=True, again=True))
+
+
 def stop(story: Story) -> None:
     story.stops()
     story.finishes_stop()
@@ -156,19 +161,23 @@ def test_a_call_moves_when_asked_to_if_the_table_says_so(event: CallEvent, state
     assert (story.snapshot == before) is (PINNED[event, state] is None)
 
 
+@pytest.mark.parametrize("how", [lose, lose_here])
 @pytest.mark.parametrize("state", list(CallState))
-def test_a_call_whose_outcome_is_lost_is_unknown_if_it_had_started(state: CallState) -> None:
+def test_a_call_whose_outcome_is_lost_is_unknown_if_it_had_started(
+    state: CallState, how: Callable[[Story], None]
+) -> None:
     story = CHATS[state]()
-    lose(story)
+    how(story)
     assert story.call("a").state is (PINNED[CallEvent.LOSE, state] or state)
 
 
+@pytest.mark.parametrize("how", [lose, lose_here])
 @pytest.mark.parametrize("state", list(CallState))
 def test_a_call_whose_outcome_is_lost_is_doubted_if_it_had_started_and_a_person_is_to_be_asked(
-    state: CallState,
+    state: CallState, how: Callable[[Story], None]
 ) -> None:
     story = started(on_unknown="ask") if state is CallState.STARTED else CHATS[state]()
-    lose(story)
+    how(story)
     assert story.call("a").state is (PINNED[CallEvent.DOUBT, state] or state)
 
 

@@ -5,8 +5,8 @@ import pytest
 from holdfast.core import events as ev
 from holdfast.core.apply import Change, apply
 from holdfast.core.journal import CallChanged, ChatRepaired, PreviewReset
-from holdfast.core.limits import UNCLEAN_BACKOFF_MS, Limits, unclean_backoff_ms
-from holdfast.core.records import Cause, External, Replay, Snapshot, State, Synthetic, ToolCall, last_attempt_of
+from holdfast.core.limits import LIMITS, UNCLEAN_BACKOFF_MS, Limits, unclean_backoff_ms
+from holdfast.core.records import Cause, External, Replay, Role, Snapshot, State, Synthetic, ToolCall, last_attempt_of
 from tests.support import invariants
 from tests.support.situations import (
     SITUATIONS,
@@ -20,7 +20,7 @@ from tests.support.situations import (
     stopped,
     waiting,
 )
-from tests.support.story import START, Story, asks_for, assistant
+from tests.support.story import START, Story, asks_for, assistant, user
 
 UNKNOWN = (
     "Outcome unknown: tool was started at 2023-11-14T22:13:20.000Z with the arguments {}, and its worker was lost "
@@ -71,6 +71,85 @@ def test_an_unsafe_call_that_was_lost_can_be_put_before_a_person() -> None:
     story.parks()
     story.does(ev.Submit(call_id="a", content="It went through.", by="ann"))
     assert (story.state, story.phase, story.result("a").content) == ("running", "model", "It went through.")
+
+
+# --- and lost although its worker lives ---------------------------------------------------------------
+
+
+def lost_outcome(story: Story, call_id: str = "a", *, again: bool = True) -> ev.Outcome:
+    why = "The connection was lost."
+    return ev.Outcome(by=story.by, call_id=call_id, content=why, error=True, unknown=True, again=again)
+
+
+HERE = (
+    "Outcome unknown: tool was started at 2023-11-14T22:13:20.000Z with the arguments {}. The connection was lost. "
+    "It may or may not have taken effect. Verify before you try again."
+)
+
+
+def test_an_unsafe_call_whose_outcome_is_lost_in_a_living_worker_ends_like_one_whose_worker_was_lost() -> None:
+    story = model_next().calls("a", start=True)
+    story.does(lost_outcome(story))
+    assert (story.call("a").state, story.phase) == ("unknown", "model")
+    assert story.is_synthetic("a", Synthetic.UNKNOWN)
+    assert story.result("a").content == HERE
+
+
+def test_it_is_put_before_a_person_as_well() -> None:
+    story = model_next().calls("a", start=True, on_unknown="ask")
+    story.does(lost_outcome(story))
+    call = story.call("a")
+    assert (call.state, call.external, call.question) == ("external", External.QUESTION, HERE)
+    story.parks()
+    story.does(ev.Submit(call_id="a", content="It went through.", by="ann"))
+    assert (story.state, story.phase, story.result("a").content) == ("running", "model", "It went through.")
+
+
+def test_a_stop_while_a_person_is_asked_keeps_what_was_known() -> None:
+    story = model_next().calls("a", start=True, on_unknown="ask")
+    story.does(lost_outcome(story))
+    story.parks()
+    story.stops()
+    assert story.is_synthetic("a", Synthetic.UNKNOWN)
+    assert story.result("a").content == f"{HERE} Nothing more was done about it: stopped by the user."
+
+
+def test_a_stop_that_came_first_asks_nobody_and_runs_nothing_again() -> None:
+    story = model_next().calls("a", start=True, on_unknown="ask", replay=Replay.IDEMPOTENT)
+    story.stops()
+    story.does(lost_outcome(story))
+    assert story.is_synthetic("a", Synthetic.UNKNOWN)
+
+
+def test_an_idempotent_call_whose_outcome_is_lost_runs_again_a_few_times_and_is_then_told() -> None:
+    story = model_next().calls("a", start=True, replay=Replay.IDEMPOTENT)
+    for starts in range(1, LIMITS.call_starts_max):
+        story.does(lost_outcome(story))
+        assert (story.call("a").state, story.call("a").starts) == ("planned", starts)
+        assert story.journal[-1] == CallChanged(
+            call_id="a", name="tool", state=story.call("a").state, detail="runs again: The connection was lost."
+        )
+        story.starts("a")
+    story.does(lost_outcome(story))
+    assert (story.call("a").state, story.result("a").content) == ("unknown", HERE)
+
+
+def test_one_that_may_still_be_running_does_not_run_again_beside_itself() -> None:
+    story = model_next().calls("a", start=True, replay=Replay.IDEMPOTENT)
+    story.does(lost_outcome(story, again=False))
+    assert (story.call("a").state, story.result("a").content) == ("unknown", HERE)
+
+
+def test_an_outcome_that_is_lost_after_an_edit_goes_to_the_journal_alone() -> None:
+    story = model_next().calls("a", start=True, on_unknown="ask")
+    event = lost_outcome(story)
+    story.does(ev.Edit(pos=0, role=Role.USER, epoch=story.chat.epoch, message=user("edited", "other")))
+    change = story.does(event)
+    assert [line.pos for line in change.lines] == [None]
+    assert story.call("a").state == "unknown"
+
+
+# --- what may run again -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replay", [Replay.PURE, Replay.IDEMPOTENT])

@@ -169,9 +169,16 @@ def events_for(row: str, snapshot: Snapshot, by: ev.Writer) -> list[ev.Event]:
             ]
         case "outcome":
             return [
-                ev.Outcome(by=by, call_id=call_id, content="ok", spawn=spawn)
-                for call_id in calls
-                for spawn in (None, child)
+                *(
+                    ev.Outcome(by=by, call_id=call_id, content="ok", spawn=spawn)
+                    for call_id in calls
+                    for spawn in (None, child)
+                ),
+                *(
+                    ev.Outcome(by=by, call_id=call_id, content="lost", error=True, unknown=True, again=again)
+                    for call_id in calls
+                    for again in (False, True)
+                ),
             ]
         case "note":
             return [ev.Note(by=by, topic="news", text="...")]

@@ -2,7 +2,7 @@
 
 After a crash between start and result the model is told "outcome unknown, verify", or a person is asked. A `pure`
 tool is simply rerun; an `idempotent` one is rerun with the same key. And whoever finished is not asked again because
-a sibling was slow.
+a sibling was slow. If the worker lives and does not know either, it is the same.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from holdfast.testing import Call, ScriptedModel
 from tests.promises.counted import TOOLS, counting_agent
 from tests.promises.program import Log
 from tests.promises.surface import WAIT_S, app_of, journal, judge, told_of, tool_texts
+from tests.promises.vanishing import WAYS, vanishing
 from tests.support.freezing import freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
@@ -173,3 +174,67 @@ async def test_an_edit_over_a_lost_unsafe_call_does_not_start_it_again(store_url
         assert [message.text for message in await chat.messages() if message.role == "user"] == ["Go, but otherwise."]
     entered = [line.split()[2] for line in lines(path) if line.startswith("enter unsafe ")]
     assert len(entered) == len(set(entered)) == 2, "once by the call that was cut away, once by the new turn's own"
+
+
+# --- and although the worker lives ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_outcome_that_a_living_worker_does_not_know_is_told_or_asked_like_after_a_crash(
+    store_url: str, tmp_path: Path, way: str
+) -> None:
+    paths = {name: tmp_path / name for name in ("told", "asked")}
+    tools = [vanishing(way, name="told"), vanishing(way, name="asked", on_unknown="ask")]
+    calls = [Call(name=name, arguments={"path": str(path)}) for name, path in paths.items()]
+    model = ScriptedModel(calls, "Done.")
+    app = app_of(store_url, Agent("a", model, tools=tools))
+    try:
+        async with app, app.worker(grace_s=0.0):
+            chat = await app.create("a", "go")
+            assert await chat.wait(WAIT_S) == "waiting", "for a person, and no worker holds it"
+            snapshot = await chat.snapshot()
+            assert [(call.name, call.state) for call in snapshot.calls] == [
+                ("told", "unknown"),
+                ("asked", "external"),
+            ]
+            (asked,) = await chat.open_calls()
+            await chat.submit(asked.call_id, "a person looked")
+            assert await chat.wait(WAIT_S) == "idle"
+            text, answer = tool_texts(await chat.messages())
+    finally:
+        entered = [lines(path) for path in paths.values()]
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+    assert list(map(len, entered)) == [1, 1]
+    assert answer == "a person looked"
+    assert re.match(r"Outcome unknown: told was started at 20\d\d-\S+Z with the arguments \{.*\}\. ", text), text
+    assert WAYS[way][2] in text
+    assert text.endswith("It may or may not have taken effect. Verify before you try again.")
+    assert asked.kind == "question"
+    assert _without(asked.question, "asked") == _without(text, "told"), "a person sees what the model is told"
+    judge(model)
+
+
+def _without(text: str | None, name: str) -> str:
+    return re.sub(r"20\d\d-\S+Z", "then", (text or "").replace(name, "tool"))
+
+
+async def test_an_idempotent_call_whose_process_is_killed_runs_again_with_the_same_key_and_a_pure_one_is_an_error(
+    store_url: str, tmp_path: Path
+) -> None:
+    paths = {name: tmp_path / name for name in ("idempotent", "pure")}
+    tools = [vanishing("its process is killed", name=name, replay=name) for name in paths]
+    calls = [Call(name=name, arguments={"path": str(path)}) for name, path in paths.items()]
+    app = app_of(store_url, Agent("a", ScriptedModel(calls, "Done."), tools=tools))
+    async with app, app.worker():
+        chat = await app.create("a", "go")
+        assert await chat.wait(WAIT_S) == "idle"
+        again, error = tool_texts(await chat.messages())
+        told = await journal(chat)
+    assert [len(lines(path)) for path in paths.values()] == [3, 1]
+    assert len(set(lines(paths["idempotent"]))) == 1, "under the same key"
+    assert again.startswith("Outcome unknown: idempotent was started at ")
+    assert error.startswith("The tool's process was ended by a signal: killed (SIGKILL)")
+    reruns = [entry["detail"] for entry in told if entry["kind"] == "call.changed" and entry["state"] == "planned"]
+    assert len(reruns) == 2
+    assert all(detail.startswith("runs again: The tool's process was ended") for detail in reruns)

@@ -350,6 +350,8 @@ _EVENTS: dict[str, Maker] = {
         call_id=call_ids(snapshot, world, CallState.STARTED),
         content=SHORT,
         error=st.booleans(),
+        unknown=st.booleans(),
+        again=st.booleans(),
         spawn=st.one_of(st.none(), st.none(), new_chats(world)),
     ),
     "note": _by_writer(ev.Note, topic=st.just("news")),

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pydantic
 
-from holdfast.errors import ToolFailed
+from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext, tool_context
 
@@ -76,6 +78,14 @@ def fail(how: str) -> object:
             raise ValueError("second") from error
     if how == "tool_failed":
         raise ToolFailed("in its own words")
+    if how == "unknown":
+        raise OutcomeUnknown("hung up")
+    if how == "babble":  # into every pipe that it was given
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                if str(link.readlink()).startswith("pipe:"):
+                    os.write(int(link.name), b"babble\n")
+        time.sleep(1000)
     if how == "exit":
         sys.exit(3)
     if how == "leave":

@@ -90,16 +90,19 @@ async def test_the_facts_of_the_call_are_known_and_progress_is_passed_on(call: C
     [
         ("raise", "ValueError: second\nbecause of KeyError: 'first'"),
         ("tool_failed", "in its own words"),
+        ("unknown", "hung up"),
         ("exit", "SystemExit: 3"),
         ("leave", "The tool's process ended with exit code 7 without an answer.\nlast words"),
         ("segv", "The tool's process was ended by a signal: segmentation fault (SIGSEGV) without an answer."),
         ("object", "The result of type object cannot be turned into JSON"),
+        ("babble", "The tool's process said what cannot be read."),
     ],
 )
 async def test_an_error_comes_back_with_its_type_and_its_words(call: Caller, how: str, words: str) -> None:
     returned = await call(isolates.fail, how=how)
     assert returned.error
     assert returned.content.startswith(words)
+    assert (returned.unknown, returned.ended) == (how in ("leave", "segv", "unknown", "babble"), True)
 
 
 async def test_text_that_is_no_text_still_arrives(call: Caller) -> None:

@@ -112,9 +112,10 @@ async def test_killed_in_mid_call_the_outcome_is_unknown_other_chats_go_on_and_t
         assert await rested(chat) is State.IDLE
         killed, rain, again = await results(chat)
         assert (link.connects, link.losses) == (2, 1)
-    assert killed.startswith("MCP server 'time': the connection was lost while get_current_time ran")
+    assert killed.startswith("Outcome unknown: time_get_current_time was started at ")
+    assert "MCP server 'time': the connection was lost while get_current_time ran" in killed
     assert "killed (SIGKILL)" in killed
-    assert "Outcome unknown" in killed
+    assert killed.endswith("It may or may not have taken effect. Verify before you try again.")
     assert rain == "rain in Bern"
     assert '"timezone": "Europe/Zurich"' in again
 
@@ -151,10 +152,34 @@ async def test_hung_it_costs_the_calls_deadline_is_killed_and_replaced_and_its_t
         model.resume("late")
         assert await rested(chat) is State.IDLE
         late, again = await results(chat)
+    assert late.startswith("Outcome unknown: time_get_current_time was started at ")
     assert "gave no answer within 2 s (call_s)" in late
     assert '"timezone": "Europe/Zurich"' in again
     shown = [[spec.name for spec in request.tools] for request in model.requests]
     assert shown == [["time_convert_time", "time_get_current_time"]] * 3
+
+
+@pytest.mark.parametrize("way", ["dies", "hangs"])
+async def test_a_person_is_asked_about_an_unsafe_call_that_a_server_took_with_it(
+    store_url: str, tmp_path: Path, way: str
+) -> None:
+    """Where the declaration says so; like after a worker's death."""
+    options: dict[str, Any] = {"call_s": 1.0, "ping_s": 0.5} if way == "hangs" else {}
+    server = program("stdio", "--log", str(tmp_path / "log"), on_unknown="ask", **options)
+    call = Call(name="t_dies") if way == "dies" else Call(name="t_hang", arguments={"name": "one"})
+    model = ScriptedModel([call], "Done.")
+    async with running(store_url, Agent("a", model, tools=[server])) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.WAITING
+        (asked,) = await chat.open_calls()
+        await chat.submit(asked.call_id, "It did not happen.")
+        assert await rested(chat) is State.IDLE
+        assert await results(chat) == ["It did not happen."]
+    assert asked.kind == "question"
+    assert (asked.question or "").startswith(f"Outcome unknown: {call.name} was started at ")
+    lost = "the connection was lost while dies ran: the program ended with exit code 3"
+    assert (lost if way == "dies" else "hang gave no answer within 1 s (call_s)") in (asked.question or "")
+    assert sum(line in ("dies", "hang one") for line in (tmp_path / "log").read_text().splitlines()) == 1
 
 
 # --- alone or together -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import processes
 from holdfast.capture import Kept
-from holdfast.errors import ToolFailed
+from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.guard_process import look_at
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
@@ -111,7 +111,7 @@ async def test_no_child_is_left_if_the_guard_takes_none_any_more() -> None:
     stopped = Guard()
     stopped.start()
     stopped.stop()
-    with pytest.raises(RuntimeError, match="stopped"):
+    with pytest.raises(OutcomeUnknown, match="ended as soon as it was started: the guard is stopped"):
         await run("sleep 1000", stopped)
     assert psutil.Process().children() == before
 

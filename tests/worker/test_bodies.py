@@ -1,15 +1,20 @@
 """One call's body while it runs: its end, its deadline, its cancellation."""
 
 import asyncio
+import threading
+from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator
 
 from holdfast.core.records import Cause
+from holdfast.errors import OutcomeUnknown
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
+from holdfast.worker import bodies
 from holdfast.worker.bodies import Body, Returned, SyncPool
+from tests.support.waiting import until
 
 
 def body_of(made: Tool, entered: set[str]) -> Body:
@@ -95,6 +100,95 @@ async def test_a_body_that_is_late_is_ended_and_says_so() -> None:
     assert returned == Returned(content="Timed out after 0.01 s.", error=True)
     assert ended.is_set()
     assert body.context.cause is Cause.DEADLINE
+
+
+# --- when nobody knows what came of it ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_late_body_that_cannot_be_ended_may_still_be_running(
+    stubborn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "KILL_S", 0.05)
+    over = threading.Event()
+
+    @tool(deadline_s=0.05)
+    def blocks() -> str:
+        """Cannot be interrupted."""
+        over.wait(60)
+        return "over"
+
+    @tool(deadline_s=0.05)
+    async def ignores() -> str:
+        """Does not let itself be interrupted."""
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return "over"
+
+    try:
+        returned = await run(body_of(ignores if stubborn else blocks, set()))
+    finally:
+        over.set()
+    text = "Timed out after 0.05 s, and could not be ended: it may still be running."
+    assert returned == Returned(content=text, error=True, unknown=True, ended=False)
+
+
+async def test_a_late_body_that_never_got_a_thread_did_nothing_and_never_will() -> None:
+    ran: list[str] = []
+
+    @tool(deadline_s=0.05)
+    def never() -> None:
+        """Must not run."""
+        ran.append("it ran")
+
+    pool, over, taken = SyncPool(1), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        taken.set()
+        over.wait(60)
+
+    holder = asyncio.ensure_future(pool.run(hold))
+    try:
+        await until(taken.is_set)
+        returned = await body_of(never, set()).run("{}", pool.run)
+    finally:
+        over.set()
+    await holder
+    await pool.run(lambda: None)  # whatever was queued before it has had its turn
+    pool.stop()
+    assert returned == Returned(content="Timed out after 0.05 s.", error=True)
+    assert ran == []
+
+
+async def test_a_thread_that_takes_a_body_up_too_late_does_not_enter_it() -> None:
+    """The moment between taking a job and entering it, in which nobody wants it any more."""
+    ran: list[str] = []
+    taken: list[Any] = []
+
+    @tool(deadline_s=0.05)
+    def never() -> None:
+        """Must not run."""
+        ran.append("it ran")
+
+    async def take_and_wait(work: Any) -> Any:
+        taken.append(work)
+        await asyncio.Event().wait()
+
+    returned = await body_of(never, set()).run("{}", take_and_wait)
+    taken[0]()
+    assert returned == Returned(content="Timed out after 0.05 s.", error=True)
+    assert ran == []
+
+
+async def test_a_body_says_itself_that_nobody_knows() -> None:
+    @tool
+    async def pay() -> str:
+        """Its bank does not answer."""
+        raise OutcomeUnknown("The bank took the order and hung up.")
+
+    returned = await run(body_of(pay, set()))
+    assert returned == Returned(content="The bank took the order and hung up.", error=True, unknown=True)
 
 
 def _refuse(_: int) -> int:

@@ -560,16 +560,17 @@ def told_arguments(call: Call, limits: Limits) -> str:
     return call.excerpt if call.arguments is None else excerpt(call.arguments, limits.excerpt_chars_max)
 
 
-def _unknown_text(call: Call) -> str:
+def _unknown_text(call: Call, why: str = "") -> str:
     """All that is known of it, in words that never change: they stay in the history, and in prompt caches.
 
     The arguments are those that the model gave: what a hook made of them may hold a key that is not the model's.
     """
     at = f" at {iso(call.started_at)}" if call.started_at is not None else ""
     changed = " (a hook changed them)" if call.arguments is not None else ""
+    how = f". {why.rstrip().rstrip('.')}" if why else ", and its worker was lost before it reported"
     return (
-        f"Outcome unknown: {call.name} was started{at} with the arguments {call.excerpt or '{}'}{changed}, and its "
-        "worker was lost before it reported. It may or may not have taken effect. Verify before you try again."
+        f"Outcome unknown: {call.name} was started{at} with the arguments {call.excerpt or '{}'}{changed}{how}. "
+        "It may or may not have taken effect. Verify before you try again."
     )
 
 
@@ -578,7 +579,8 @@ def _cancelled(call: Call, why: str) -> tuple[Synthetic, str]:
     if call.state is CallState.STARTED:
         return Synthetic.CANCELLED, f"Cancelled while it ran: {why}. It may have taken effect in part."
     if call.starts:
-        return Synthetic.UNKNOWN, f"{_unknown_text(call)} Nothing more was done about it: {why}."
+        doubted = call.question if call.state is CallState.EXTERNAL else None
+        return Synthetic.UNKNOWN, f"{doubted or _unknown_text(call)} Nothing more was done about it: {why}."
     if call.state is CallState.EXTERNAL:
         return Synthetic.CANCELLED, f"Not answered: {why}."
     return Synthetic.CANCELLED, f"Never ran: {why}."
@@ -1069,8 +1071,12 @@ def record_outcome(draft: Draft, event: ev.Outcome) -> None:
     call = draft.call(event.call_id)
     if call.state is not CallState.STARTED:
         raise Refusal("call_state", f"call {call.id!r} is {call.state}; only a started call has an outcome")
-    moved = draft.move(call, CallEvent.FINISH)
-    draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=event.content, error=event.error))
+    if event.unknown:
+        starts_max = draft.limits.call_starts_max if event.again and draft.chat.state is State.RUNNING else 0
+        _lose(draft, call, event.content, rerun=call.replay is not Replay.UNSAFE and call.starts < starts_max)
+    else:
+        moved = draft.move(call, CallEvent.FINISH)
+        draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=event.content, error=event.error))
     if draft.chat.unclean:
         draft.set(unclean=0)
     if event.spawn is not None:
@@ -1244,32 +1250,36 @@ def claim_waiting(draft: Draft, event: ev.Claim) -> None:
 
 
 def _settle_lost_calls(draft: Draft) -> None:
-    """Whoever started these calls is gone: a new holder never inherits a running body.
+    """Whoever started these calls is gone: a new holder never inherits a running body."""
+    for call in draft.calls:
+        if call.state is CallState.STARTED:
+            _lose(draft, call, rerun=call.replay is not Replay.UNSAFE)
+    draft.settle()
+
+
+def _lose(draft: Draft, call: Call, why: str = "", *, rerun: bool) -> None:
+    """It was started, and nobody knows what came of it: it runs again, a person is asked, or the model is told.
 
     A stop asks nobody: what it does not know it tells the model.
     """
-    stopping = draft.chat.state is State.STOPPING
-    for call in draft.calls:
-        if call.state is not CallState.STARTED:
-            continue
-        if call.replay is not Replay.UNSAFE:
-            moved = draft.move(call, CallEvent.REVERT, started_at=None)
-            draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=moved.state, detail="runs again"))
-        elif call.on_unknown == "ask" and not stopping:
-            moved = draft.move(call, CallEvent.DOUBT, external=External.QUESTION, question=_unknown_text(call))
-            draft.tell(
-                journal.CallChanged(
-                    call_id=call.id,
-                    name=call.name,
-                    state=moved.state,
-                    external=moved.external,
-                    question=moved.question,
-                )
+    if rerun:
+        moved = draft.move(call, CallEvent.REVERT, started_at=None)
+        detail = f"runs again: {why}" if why else "runs again"
+        draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=moved.state, detail=detail))
+    elif call.on_unknown == "ask" and draft.chat.state is not State.STOPPING:
+        question = _unknown_text(call, why)
+        moved = draft.move(call, CallEvent.DOUBT, external=External.QUESTION, question=question)
+        draft.tell(
+            journal.CallChanged(
+                call_id=call.id,
+                name=call.name,
+                state=moved.state,
+                external=moved.external,
+                question=moved.question,
             )
-        else:
-            text = _unknown_text(call)
-            draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, text)
-    draft.settle()
+        )
+    else:
+        draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call, why))
 
 
 def release(draft: Draft, event: ev.Release) -> None:

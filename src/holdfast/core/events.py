@@ -281,11 +281,17 @@ class Refuse(RunnerEvent):
 
 
 class Outcome(RunnerEvent):
-    """What a body returned. Real, so it is never replaced by "cancelled"."""
+    """What a body returned. Real, so it is never replaced by "cancelled".
+
+    `unknown`: it began, and nobody knows what came of it; `content` says why. With `again` nothing of it runs any
+    more, so that one that may run again can.
+    """
 
     call_id: str
     content: str
     error: bool = False
+    unknown: bool = False
+    again: bool = False
     spawn: NewChat | None = None  # a child chat that nobody waits for, created in the same transaction
 
     name = "outcome"

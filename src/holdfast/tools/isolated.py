@@ -3,7 +3,8 @@
     python -P isolated.py < request
 
 It is run as a file, and takes its import path from the request: a PYTHONPATH would reach what the body starts, too.
-It answers with lines of JSON, `["progress", text]`, and at last `["result", text]` or `["error", text]`.
+It answers with lines of JSON, `["progress", text]`, and at last `["result", text]`, `["error", text]` or, for an
+OutcomeUnknown, `["unknown", text]`.
 """
 
 import json
@@ -62,8 +63,9 @@ def main() -> None:
     try:
         text = run(request, mouth)
     except BaseException as error:  # noqa: BLE001  whatever it was, somebody waits for an answer
-        told = str(error) if type(error).__name__ == "ToolFailed" else f"{type(error).__name__}: {error}"
-        mouth.say("error", told)
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # by name: perhaps holdfast could not be imported
+        told = str(error) if "ToolFailed" in kinds else f"{type(error).__name__}: {error}"
+        mouth.say("unknown" if "OutcomeUnknown" in kinds else "error", told)
     else:
         mouth.say("result", text)
 

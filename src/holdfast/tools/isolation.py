@@ -20,7 +20,7 @@ import pydantic_core
 
 from holdfast import processes
 from holdfast.capture import Kept, Reader
-from holdfast.errors import ConfigError, ToolFailed
+from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.tools import isolated
 from holdfast.tools.context import ToolContext
 
@@ -44,7 +44,7 @@ class Isolated:
         self._environment = tuple(environment)
 
     async def run(self, values: dict[str, Any], context: ToolContext) -> str:
-        """Raises ToolFailed with what the body raised, or with what ended its process."""
+        """Raises ToolFailed with what the body raised, OutcomeUnknown with what ended its process."""
         answers = _Answers(context, 8 * self._bytes_max + 65_536)  # JSON may need six bytes for one
         printed = Kept(PRINTED_BYTES_MAX)
         extra = {name: os.environ[name] for name in self._environment if name in os.environ}
@@ -111,7 +111,7 @@ async def _answer(child: processes.Child, answers: "_Answers", reader: Reader, p
         return answers.final.result()
     await child.end()
     said = printed.text.strip()
-    raise ToolFailed(f"The tool's process {_end_of(child.returncode)} without an answer.\n{said}".strip())
+    raise OutcomeUnknown(f"The tool's process {_end_of(child.returncode)} without an answer.\n{said}".strip())
 
 
 class _Answers:
@@ -130,24 +130,26 @@ class _Answers:
             self._take(line)
         if len(self._rest) > self._line_max:
             self._rest = b""
-            self._fail("The tool's process said more than it may.")
+            self._fail(OutcomeUnknown("The tool's process said more than it may."))
 
     def _take(self, line: bytes) -> None:
         try:
             kind, text = msgspec.json.decode(line, type=tuple[str, str])
         except msgspec.MsgspecError:
-            self._fail("The tool's process said what cannot be read.")
+            self._fail(OutcomeUnknown("The tool's process said what cannot be read."))
             return
         if kind == "progress":
             self._context.progress(text)
         elif kind == "error":
-            self._fail(text)
+            self._fail(ToolFailed(text))
+        elif kind == "unknown":
+            self._fail(OutcomeUnknown(text))
         elif not self.final.done():
             self.final.set_result(text)
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, error: ToolFailed) -> None:
         if not self.final.done():
-            self.final.set_exception(ToolFailed(text))
+            self.final.set_exception(error)
 
 
 def _address(function: Callable[..., Any]) -> tuple[str, str]:

@@ -41,7 +41,7 @@ from holdfast.mcp_servers import McpServer
 from holdfast.processes import Children
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.mcp_tools import Answer, Listed, Lost, NotSent, Refused, replay_of, tools_of
+from holdfast.tools.mcp_tools import Answer, Listed, Lost, NotSent, Refused, Unreadable, replay_of, tools_of
 
 if TYPE_CHECKING:
     from holdfast.tools.mcp_wires import Wire
@@ -53,7 +53,6 @@ BACKOFF_S = 1.0
 BACKOFF_S_MAX = 60.0
 STEADY_S = 30.0  # a connection that held so long, or answered a call, was a good one
 REASON_CHARS_MAX = 2_000
-VERIFY = "Outcome unknown: it may have taken effect or not. Find out which before you rely on it or try again."
 
 State = Literal["unused", "connecting", "ready", "away", "closed"]
 RunSync = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -100,17 +99,21 @@ class Link:
         """The body of each of its tools. Raises ToolFailed with a text for the model."""
         self._start()
         self.calls += 1
+        sent = _Sent()
         try:
             async with asyncio.timeout(self.server.call_s) as limit:
-                answer = await self._try(listed, arguments, context)
+                answer = await self._try(listed, arguments, context, sent)
         except TimeoutError:
             if not limit.expired():
                 raise
             self.calls_failed += 1
             self._doubt()
-            hint = "" if replay_of(self.server, listed) is not Replay.UNSAFE else f".\n{VERIFY}"
             what = f"{listed.name} gave no answer"
-            raise McpCallTimeout(self.server.name, what, self.server.call_s, hint) from None
+            late = McpCallTimeout(self.server.name, what, self.server.call_s)
+            if sent and self._is_unsafe(listed):
+                reason = f"{what} within {self.server.call_s:g} s (call_s)"
+                raise McpOutcomeUnknown(self.server.name, reason) from late
+            raise late from None
         except McpError:
             self.calls_failed += 1
             raise
@@ -165,14 +168,18 @@ class Link:
 
     # --- a call -----------------------------------------------------------------------------------------
 
-    async def _try(self, listed: Listed, arguments: dict[str, Any], context: ToolContext) -> Answer:
+    async def _try(self, listed: Listed, arguments: dict[str, Any], context: ToolContext, sent: "_Sent") -> Answer:
         """Once; and once more on a new connection if the server never had it, or if it may simply run again."""
         for last in (False, True):
             wire = await self._connected()
             try:
-                answer = await self._request(wire, listed, arguments, context)
+                with sent:
+                    answer = await self._request(wire, listed, arguments, context)
             except Refused as error:
-                raise McpError(self.server.name, f"{listed.name}: {error}") from error
+                lost = isinstance(error, Unreadable) and self._is_unsafe(listed)
+                raise (McpOutcomeUnknown if lost else McpError)(
+                    self.server.name, f"{listed.name}: {error}"
+                ) from error
             except NotSent as error:
                 if last:
                     raise McpUnavailable(self.server.name, f"{listed.name} was not called: {error}") from error
@@ -180,8 +187,8 @@ class Link:
             except Lost as error:
                 await self._judged(wire)
                 reason = f"the connection was lost while {listed.name} ran: {_story(wire, error)}"
-                if replay_of(self.server, listed) is Replay.UNSAFE:
-                    raise McpOutcomeUnknown(self.server.name, f"{reason}.\n{VERIFY}") from error
+                if self._is_unsafe(listed):
+                    raise McpOutcomeUnknown(self.server.name, reason) from error
                 if last:
                     raise McpUnavailable(self.server.name, reason) from error
             else:
@@ -214,8 +221,12 @@ class Link:
             work.cancel()
             raise
         if work.cancelled():
-            raise McpUnavailable(self.server.name, "it is being closed")
+            lost = McpOutcomeUnknown if self._is_unsafe(listed) else McpUnavailable
+            raise lost(self.server.name, f"the connection was closed while {listed.name} ran")
         return work.result()
+
+    def _is_unsafe(self, listed: Listed) -> bool:
+        return replay_of(self.server, listed) is Replay.UNSAFE
 
     def _forget(self, work: "asyncio.Task[Answer]") -> None:
         self._requests.discard(work)
@@ -380,6 +391,23 @@ class Link:
         }
         log.warning("MCP server lost" if was_ready else "MCP server not reached", extra=extra)
         return wait_s
+
+
+class _Sent:
+    """Whether a server has, or may have, the request of a call. Around each try: what says `NotSent` was none."""
+
+    def __init__(self) -> None:
+        self._tries = 0
+
+    def __bool__(self) -> bool:
+        return self._tries > 0
+
+    def __enter__(self) -> None:
+        self._tries += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is NotSent:
+            self._tries -= 1
 
 
 def _now() -> float:

@@ -60,6 +60,10 @@ class Refused(Exception):
     """The server answered with an error."""
 
 
+class Unreadable(Refused):
+    """The server answered, and nobody can read what."""
+
+
 def tool_name(server: McpServer, name: str) -> str:
     """Where the tool's own name cannot be kept, it gets a tail by which it is told from its like."""
     plain = f"{server.prefix}{_SIGN.sub('_', name)}"

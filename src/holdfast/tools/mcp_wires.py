@@ -34,7 +34,7 @@ from holdfast.capture import Kept, Reader
 from holdfast.core.records import Frozen
 from holdfast.mcp_servers import McpServer
 from holdfast.processes import Children
-from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, text_of
+from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, Unreadable, text_of
 from holdfast.tools.schemas import object_schema
 
 # A server may say everything twice, as text and as structure. The SDK reads it on the event loop: 20 MB take it a
@@ -157,7 +157,7 @@ class Wire:
         except MCPError as error:
             raise _told(error) from error
         except ValidationError as error:
-            raise Refused(f"its answer does not fit the protocol: {error.error_count()} errors") from error
+            raise Unreadable(f"its answer does not fit the protocol: {error.error_count()} errors") from error
 
 
 def _told(error: MCPError) -> Exception:

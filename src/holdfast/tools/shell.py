@@ -169,7 +169,7 @@ class _Shell:
 
 
 async def _quietly(work: Any) -> None:
-    with suppress(OSError, RuntimeError):  # its client is gone, or the guard is: the docs say what lingers then
+    with suppress(OSError, ToolFailed):  # its client is gone, or the guard is: the docs say what lingers then
         await work
 
 

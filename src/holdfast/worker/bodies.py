@@ -1,7 +1,8 @@
 """Running tool bodies: each in a task of its own, under its deadline, never able to hold up more than its own call.
 
 What a body returns before anybody cancelled it is its result. What it returns or raises because it was cancelled
-never is. One that ignores its cancellation is abandoned and counted.
+never is. One that ignores its cancellation is abandoned and counted; so is a thread, which cannot be cancelled. Then
+its outcome is not known, as it is not if the body itself says so by raising OutcomeUnknown.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import Any
 
 from holdfast import threads
 from holdfast.core.records import Cause, Frozen
-from holdfast.errors import LimitReached, ToolFailed
+from holdfast.errors import LimitReached, OutcomeUnknown, ToolFailed
 from holdfast.tools.base import Tool, call_tool, output_text
 from holdfast.tools.context import ToolContext, enter
 
@@ -24,6 +25,8 @@ ABANDONED_MAX = 64
 class Returned(Frozen):
     content: str
     error: bool = False
+    unknown: bool = False  # it began, and what came of it is not known; `content` says why
+    ended: bool = True  # nothing of it runs any more
 
 
 class SyncPool:
@@ -92,6 +95,7 @@ class Body:
         self._woken: asyncio.Future[None] | None = None
         self.since = time.monotonic()
         self.abandoned = False
+        self._in_thread = False  # entered, in a thread
 
     def cancel(self, cause: Cause) -> None:
         """It is no longer wanted. One that has just returned is not cut off: what it did, it did."""
@@ -117,7 +121,11 @@ class Body:
                 return None
             self.context.cancel(Cause.DEADLINE)
             await self._end(work)
-            return Returned(content=f"Timed out after {self.tool.deadline_s:g} s.", error=True)
+            late = f"Timed out after {self.tool.deadline_s:g} s"
+            if self.abandoned or self._in_thread:
+                text = f"{late}, and could not be ended: it may still be running."
+                return Returned(content=text, error=True, unknown=True, ended=False)
+            return Returned(content=f"{late}.", error=True)
         finally:
             deadline.cancel()
             if not work.done():
@@ -131,7 +139,28 @@ class Body:
     async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> str:
         enter(self.context)
         self._entered.add(self.call_id)
-        return await call_tool(self.tool, arguments, self.context, run_sync)
+        return await call_tool(self.tool, arguments, self.context, lambda work: self._off_the_loop(work, run_sync))
+
+    async def _off_the_loop(
+        self, work: Callable[[], Any], run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]
+    ) -> Any:
+        """In a thread that enters the body, or comes too late and never does: after a cancellation we know which."""
+        mutex = threading.Lock()
+        too_late = False
+
+        def enter() -> Any:
+            with mutex:
+                if too_late:
+                    return None
+                self._in_thread = True
+            return work()
+
+        try:
+            return await run_sync(enter)
+        except asyncio.CancelledError:
+            with mutex:
+                too_late = True
+            raise
 
     async def _end(self, work: "asyncio.Task[Any]") -> None:
         work.cancel()
@@ -151,7 +180,7 @@ def _returned(work: "asyncio.Task[str]", bytes_max: int) -> Returned:
     # From around the body, where it is no ToolFailed: a validator of the tool's own types, say. Any of them may quote
     # what is no text, such as a file's name: it has to fit a record like any result.
     said = str(error) if isinstance(error, ToolFailed) else f"{type(error).__name__}: {error}"
-    return Returned(content=output_text(said, bytes_max), error=True)
+    return Returned(content=output_text(said, bytes_max), error=True, unknown=isinstance(error, OutcomeUnknown))
 
 
 def _let_go(work: "asyncio.Task[Any]") -> None:

@@ -16,6 +16,7 @@ from holdfast.core.records import (
     Cause,
     Frozen,
     Message,
+    Replay,
     ToolCall,
     ToolResult,
     result_message,
@@ -23,7 +24,7 @@ from holdfast.core.records import (
 from holdfast.errors import ToolFailed
 from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
-from holdfast.worker.bodies import Body
+from holdfast.worker.bodies import Body, Returned
 from holdfast.worker.grip import Grip, Moved
 from holdfast.worker.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.worker.progress import Progress
@@ -283,16 +284,29 @@ class Calling:
         self.abandoned += body.abandoned
         said = await progress.rest()
         if returned is not None:
-            outcome = ev.Outcome(by=grip.by, call_id=call.id, content=returned.content, error=returned.error)
+            outcome = self._outcome(call, returned)
             try:
                 after = await grip.commit(*said, outcome)
             except Moved:
                 return False  # the successor has answered it
-            result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)
-            grip.past.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
-            await grip.run_hooks("after_tool", result)
+            if not outcome.unknown:
+                result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)
+                grip.past.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
+                await grip.run_hooks("after_tool", result)
         del grip.bodies[call.id]
         return returned is not None
+
+    def _outcome(self, call: Call, returned: Returned) -> ev.Outcome:
+        """Of a pure call that nobody knows the end of, that is an error like any other: it had no effect."""
+        unknown = returned.unknown and call.replay is not Replay.PURE
+        return ev.Outcome(
+            by=self._grip.by,
+            call_id=call.id,
+            content=returned.content,
+            error=returned.error,
+            unknown=unknown,
+            again=unknown and returned.ended,
+        )
 
     async def end(self) -> None:
         """Bounded: a body that ignores its cancellation is left behind."""
