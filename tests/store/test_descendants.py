@@ -8,7 +8,7 @@ import psycopg
 
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
-from holdfast.core.journal import DescendantAnswered, DescendantAsking
+from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking
 from holdfast.core.records import External, NewChat, State
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
@@ -96,6 +96,36 @@ async def test_a_lost_call_below_that_a_person_is_asked_about_is_told_at_the_roo
     assert (asking.call_id, asking.external) == ("send", External.QUESTION)
     assert (asking.question or "").startswith("Outcome unknown: send was started at ")
     assert [found.kind for found in await store.open_calls("root")] == ["question"]
+
+
+async def test_what_a_hook_made_of_a_call_is_what_people_are_shown_without_its_secrets(store: Store) -> None:
+    """Whoever approves a call approves what will run."""
+    hand = await family(store)
+    raw, clean = '{"amount": 7, "key": "sk-1"}', '{"amount": 7, "key": "[KEY]"}'
+    asking = ev.AskApproval(by=hand.by, call_id="pay", question="Pay?", arguments=raw, told=clean)
+    await hand.commit(asking, ev.Park(by=hand.by))
+    assert [entry.arguments for entry in await told(store)] == [clean]
+    assert [entry.arguments for entry in await journal(store, "grandchild") if isinstance(entry, CallChanged)] == [
+        clean
+    ]
+    for chat_id in ("root", "grandchild"):
+        assert [found.arguments for found in await store.open_calls(chat_id)] == [clean]
+    await store.submit("grandchild", ev.Approve(call_id="pay"))
+    await hand.take("grandchild")
+    assert hand.held.calls[0].arguments == raw, "which runs"
+
+
+async def test_what_a_hook_made_of_a_lost_call_is_shown_without_its_secrets_too(store: Store) -> None:
+    hand = await family(store)
+    await hand.commit(ev.Refuse(by=hand.by, call_id="pay", content="not now"))
+    response = hand.response(call("send", "send"))
+    plan = ev.PlannedCall(id="send", on_unknown="ask")
+    await hand.commit(ev.Responded(by=hand.by, message=response.message, attempt=response.attempt, plans=(plan,)))
+    raw, clean = {"send": '{"key": "sk-1"}'}, {"send": '{"key": "[KEY]"}'}
+    await hand.commit(ev.StartCalls(by=hand.by, call_ids=("send",), arguments=raw, told=clean))
+    await hand.commit(ev.Outcome(by=hand.by, call_id="send", content="It hung up.", error=True, unknown=True))
+    assert [entry.arguments for entry in await told(store)] == list(clean.values())
+    assert [found.arguments for found in await store.open_calls("root")] == list(clean.values())
 
 
 async def test_chats_claimed_together_with_their_root_are_handed_over_as_they_are(store: Store) -> None:

@@ -150,6 +150,31 @@ async def test_what_a_hook_puts_into_a_call_is_told_to_readers_without_a_secret_
     assert any("[BANK_API_KEY]" in line for line in told)
 
 
+async def test_who_approves_a_call_is_shown_what_a_hook_made_of_it_without_a_secret_in_it(store_url: str) -> None:
+    @tool(needs_approval=True)
+    async def pay(amount: int, key: str = "") -> str:
+        """Pay."""
+        used.append((amount, key))
+        return "paid"
+
+    used: list[tuple[int, str]] = []
+    model = ScriptedModel([Call(name="pay", arguments={"amount": 5})], "Done.")
+    hook = Hook("before_tool", lambda *_: Arguments(text=json.dumps({"amount": 7, "key": KEY})))
+    app = App(store_url, agents=[Agent("a", model, tools=[pay], hooks=[hook])])
+    async with app.worker():
+        chat = await app.create("a", "go")
+        assert await chat.wait(30.0) == "waiting"
+        (asked,) = await chat.open_calls()
+        await chat.approve(asked.call_id)
+        assert await chat.text() == "Done."
+        told = [item.body.decode() async for item in chat.events()]
+    assert json.loads(asked.arguments) == {"amount": 7, "key": "[BANK_API_KEY]"}
+    (asking,) = [json.loads(line) for line in told if '"asking"' in line]
+    assert json.loads(asking["arguments"]) == {"amount": 7, "key": "[BANK_API_KEY]"}
+    assert not any(KEY in line for line in told)
+    assert used == [(7, KEY)]
+
+
 async def test_diagnostics_show_neither_what_a_tool_server_said_of_its_key_nor_what_a_runner_died_of(
     tmp_path: Path,
 ) -> None:

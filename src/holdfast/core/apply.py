@@ -71,6 +71,7 @@ Reason = Literal[
     "stale_position",  # history was cut since a client looked
     "not_a_user_message",
     "limit",  # a documented limit is reached
+    "family_full",  # one more chat would be too many in this family
     "open_calls",  # calls without a result
     "model_is_next",  # the model still owes a response
     "compaction_is_next",  # a compaction was asked for and is still owed
@@ -464,6 +465,9 @@ class Draft:
         )
         self.set(batch=batch, length=first + len(self.calls))
 
+    def told(self, arguments: str | None) -> str | None:
+        return None if arguments is None else excerpt(arguments, self.limits.excerpt_chars_max)
+
     def has_open_calls(self) -> bool:
         return not FINAL.issuperset([call.state for call in self.calls])
 
@@ -555,9 +559,9 @@ def excerpt(text: str, chars_max: int) -> str:
     return f"{text[:chars_max]}… ({len(text):,} characters in all)"
 
 
-def told_arguments(call: Call, limits: Limits) -> str:
-    """As they are told to people: those that counted, bounded."""
-    return call.excerpt if call.arguments is None else excerpt(call.arguments, limits.excerpt_chars_max)
+def told_arguments(call: Call) -> str:
+    """As they are told to people: those that count, bounded, without secrets."""
+    return call.excerpt if call.told is None else call.told
 
 
 def _unknown_text(call: Call, why: str = "") -> str:
@@ -895,7 +899,7 @@ def tell_of_descendant(draft: Draft, event: ev.Descendant) -> None:
                 state=call.state,
                 external=call.external,
                 question=call.question,
-                arguments=told_arguments(call, draft.limits),
+                arguments=told_arguments(call),
                 expires_at=call.expires_at,
             )
         )
@@ -998,19 +1002,29 @@ def start_calls(draft: Draft, event: ev.StartCalls) -> None:
     for call_id in event.call_ids:
         call = draft.call(call_id)
         arguments = event.arguments.get(call_id, call.arguments)
-        draft.move(call, CallEvent.START, started_at=draft.now, starts=call.starts + 1, arguments=arguments)
+        told = draft.told(event.told.get(call_id, event.arguments.get(call_id))) or call.told
+        draft.move(
+            call, CallEvent.START, started_at=draft.now, starts=call.starts + 1, arguments=arguments, told=told
+        )
     draft.tell(journal.CallsStarted(call_ids=event.call_ids, arguments={**event.arguments, **event.told}))
 
 
 def ask_approval(draft: Draft, event: ev.AskApproval) -> None:
+    """Whoever is asked is told what would run, which may not be what the model asked for."""
+    told = event.arguments if event.told is None else event.told
     call = draft.move(
         draft.call(event.call_id),
         CallEvent.ASK,
         question=event.question,
         arguments=event.arguments,
+        told=draft.told(told),
         expires_at=event.expires_at,
     )
-    draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=call.state, question=event.question))
+    draft.tell(
+        journal.CallChanged(
+            call_id=call.id, name=call.name, state=call.state, question=event.question, arguments=told
+        )
+    )
 
 
 def delegate(draft: Draft, event: ev.Delegate) -> None:

@@ -248,6 +248,7 @@ class AskApproval(RunnerEvent):
     call_id: str
     question: str
     arguments: str | None = None  # changed by a hook
+    told: str | None = None  # as in StartCalls
     expires_at: int | None = None
 
     name = "ask_approval"

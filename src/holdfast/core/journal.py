@@ -88,6 +88,7 @@ class CallChanged(Entry, tag="call.changed"):
     child_id: str | None = None
     by: str | None = None
     detail: str | None = None
+    arguments: str | None = None  # that would run, where a hook changed them and a person is asked
 
 
 class DescendantAsking(Entry, tag="descendant.asking"):

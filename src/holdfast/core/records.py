@@ -318,6 +318,7 @@ class Call(Frozen):
     on_unknown: OnUnknown = "tell_model"
     arguments: str | None = None  # only where a hook changed them
     excerpt: str = ""  # of the arguments that the model gave, for people: bounded
+    told: str | None = None  # the same of those that a hook made of them; without secrets
     external: External | None = None
     child_id: str | None = None
     child_turn: int | None = None

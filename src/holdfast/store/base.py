@@ -271,7 +271,7 @@ def open_call(row: Sequence[Any]) -> OpenCall:
         name=call.name,
         kind="approval" if call.state is CallState.ASKING else kinds[call.external],
         question=call.question,
-        arguments=told_arguments(call, LIMITS),
+        arguments=told_arguments(call),
         expires_at=call.expires_at,
     )
 

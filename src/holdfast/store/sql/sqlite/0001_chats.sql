@@ -84,6 +84,7 @@ CREATE TABLE calls (
     on_unknown  TEXT NOT NULL,
     arguments   TEXT,
     excerpt     TEXT NOT NULL,
+    told        TEXT,
     external    TEXT,
     child_id    TEXT,
     child_turn  INTEGER,
