@@ -9,7 +9,9 @@ import psycopg
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking
+from holdfast.core.limits import Limits
 from holdfast.core.records import External, NewChat, State
+from holdfast.errors import RefusedError
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from tests.support.behind import sql
@@ -213,6 +215,39 @@ async def test_children_are_counted_by_chat_by_turn_and_by_family(store: Store, 
     assert tuple(await store.count_children(hand.held.chat)) == (1, 1, 2)
     assert tuple(await store.count_children((await store.read_chat("old")).chat)) == (1, 1, 2)
     assert root.chat.root_id is None
+
+
+async def test_many_who_spawn_at_once_do_not_go_over_the_limit_of_their_family(store_url: str) -> None:
+    """Each of them counted before, and found room."""
+    async with open_store(store_url, StoreOptions(limits=Limits(family_open_max=6))) as store:
+        hand = Hand(store)
+        await store.create_chat(new_chat(id="root"))
+        await hand.take("root")
+        for n in range(4):
+            await spawn(hand, f"child{n}")
+        hands = []
+        for snapshot in await hand.claim():
+            hands.append(copy(hand))
+            hands[-1].snapshot = snapshot
+            await hands[-1].respond(call(f"{snapshot.chat.id}-below"))
+
+        async def spawn_below(hand: Hand) -> str:
+            chat_id = hand.held.chat.id
+            child = NewChat(id=f"{chat_id}-child", agent="agent", message=user("task"))
+            try:
+                await hand.commit(ev.Outcome(by=hand.by, call_id=f"{chat_id}-below", content="ok", spawn=child))
+            except RefusedError as error:
+                return error.reason
+            return "spawned"
+
+        assert len(hands) == 4
+        assert (await store.count_children(hands[0].held.chat)).open_in_family == 4
+        done = await asyncio.gather(*map(spawn_below, hands))
+        assert sorted(done) == ["family_full", "family_full", "spawned", "spawned"]
+        assert (await store.count_children(hands[0].held.chat)).open_in_family == 6
+        refused = [hand for hand, how in zip(hands, done, strict=True) if how == "family_full"]
+        for hand in refused:
+            assert (await store.read_chat(hand.held.chat.id)).calls[0].state == "started", "nothing was written"
 
 
 async def test_a_claim_that_would_wait_for_a_locked_root_passes_the_chat_over(postgres_url: str) -> None:

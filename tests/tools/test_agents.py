@@ -20,6 +20,7 @@ from holdfast.store.base import ChatFilter, StoreOptions
 from holdfast.tools.agents import agent_tools
 from holdfast.tools.base import tool
 from holdfast.worker.agents import Agent
+from holdfast.worker.hooks import Hook, RunContext
 from tests.support.programs import Program
 from tests.support.turns import QUICK, WAIT_S, rested, said
 from tests.support.waiting import eventually, until
@@ -305,6 +306,47 @@ async def test_there_are_only_so_many_sub_agents(store_url: str, limits: Limits,
         assert len(await children_of(app, chat)) == 2
         assert texts[2].startswith(told)
         child.resume("work")
+
+
+async def test_a_family_whose_members_all_spawn_at_once_stays_within_its_limit(store_url: str) -> None:
+    """The last place is taken by one of them; the others are told, and no turn fails."""
+    at_once = asyncio.Barrier(3)
+    came: set[str] = set()
+
+    async def together(_: Any, context: RunContext) -> None:
+        if context.chat_id not in came:
+            came.add(context.chat_id)
+            await at_once.wait()
+
+    first = Call(name="spawn_agent", arguments={"agent": "child", "task": "go"})
+    spawn = Call(name="spawn_agent", arguments={"agent": "leaf", "task": "go"})
+    child = ScriptedModel([spawn], [Hold(name="told"), Say(text="Well.")], per="chat")
+    leaf = ScriptedModel([Hold(name="work"), Say(text="42")], per="chat")
+    hooks = [Hook("before_tool", together)]
+    agents = [
+        Agent("parent", ScriptedModel([first, first, first], "Well."), tools=agent_tools(["child"])),
+        Agent("child", child, tools=agent_tools(["leaf"]), hooks=hooks),
+        Agent("leaf", leaf),
+    ]
+    app = App(store_url, agents=agents, options=StoreOptions(limits=Limits(family_open_max=4)))
+    async with app, app.worker(poll_s=0.2):
+        chat = await app.create("parent", "go")
+        await idle(chat)
+
+        async def told() -> list[str]:
+            lines = [line for line in await app.store.list_chats() if line.agent == "child"]
+            messages = [said(await app.chat(line.id).messages()) for line in lines]
+            return [text for each in messages for role, text in each if role == "tool"]
+
+        async def all_are_told() -> bool:
+            return len(await told()) == 3
+
+        await eventually(all_are_told, WAIT_S)
+        full = [text for text in await told() if text.startswith("4 agents are at work in this conversation")]
+        leaves = [line for line in await app.store.list_chats() if line.agent == "leaf"]
+        child.resume("told")
+        leaf.resume("work")
+    assert (len(full), len(leaves)) == (2, 1)
 
 
 async def test_an_approval_of_a_child_shows_on_the_root_chat_and_is_answered_there(store_url: str) -> None:

@@ -20,7 +20,7 @@ class Limits(Frozen):
     client_tools_bytes_max: int = 256 << 10
     depth_max: int = 8  # of sub-agents below sub-agents
     # Open children: running, stopping or waiting. Those of one chat are counted by the only runner that makes them;
-    # those of a family by each of its runners for itself, so that many who spawn at once may go over by as many.
+    # those of a family in the transaction that makes one more.
     children_open_max: int = 32
     children_per_turn_max: int = 256
     family_open_max: int = 256

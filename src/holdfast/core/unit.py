@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast.core.apply import Change, Refused, apply, create
 from holdfast.core.events import ChildEnded, Descendant, Event, Stop
 from holdfast.core.limits import LIMITS, Limits
-from holdfast.core.records import Call, Snapshot, State
+from holdfast.core.records import Call, NewChat, Snapshot, State
 
 
 class ReadChat(Struct, frozen=True):
@@ -31,7 +31,16 @@ class ReadChildren(Struct, frozen=True):
     chat_id: str
 
 
-Need = ReadChat | ReadChildren
+class CountFamily(Struct, frozen=True):
+    """Answer: how many chats below this one, at any depth, are running, stopping or waiting.
+
+    Whoever makes one more has the chat at the top locked, so that nobody else does so meanwhile.
+    """
+
+    root_id: str
+
+
+Need = ReadChat | ReadChildren | CountFamily
 Steps = Generator[Need, Any, "tuple[Change, ...] | Refused"]
 
 
@@ -46,8 +55,8 @@ def transact(snapshot: Snapshot, events: Iterable[Event], now: int, limits: Limi
         refused = unit.apply(snapshot.chat.id, event)
         if refused is not None:
             return refused
-    yield from unit.follow_up()
-    return tuple(unit.changes)
+    refused = yield from unit.follow_up()
+    return tuple(unit.changes) if refused is None else refused
 
 
 class _Unit:
@@ -77,7 +86,7 @@ class _Unit:
             self.chats[chat_id] = snapshot
         return True
 
-    def follow_up(self) -> Generator[Need, Any, None]:
+    def follow_up(self) -> Generator[Need, Any, Refused | None]:
         while self.done < len(self.changes):
             change = self.changes[self.done]
             self.done += 1
@@ -85,6 +94,8 @@ class _Unit:
                 continue
             chat = change.after.chat
             if change.spawned is not None:
+                if (refused := (yield from self.no_room(change, change.spawned))) is not None:
+                    return refused
                 self.record(create(change.spawned, self.now, self.limits))
             if change.awaited is not None:
                 yield from self.look_at_child(chat.id, change.awaited)
@@ -104,6 +115,17 @@ class _Unit:
                 self.apply(chat.root_id, event)
             if chat.parent_id and (report := _report(change)) and (yield from self.read(chat.parent_id)):
                 self.apply(chat.parent_id, report)
+        return None
+
+    def no_room(self, change: Change, new: NewChat) -> Generator[Need, Any, Refused | None]:
+        """Decided here, where many chats of a family that spawn at once do so one after the other."""
+        assert new.root_id is not None
+        open_ones = yield CountFamily(new.root_id)
+        open_ones += sum(made.before is None for made in self.changes)
+        if new.message is None or open_ones < self.limits.family_open_max:
+            return None
+        text = f"{open_ones} chats are open in this family, which is the limit"
+        return Refused(reason="family_full", state=change.after.chat.state, event="spawn", message=text)
 
     def look_at_child(self, parent_id: str, call: Call) -> Generator[Need, Any, None]:
         """The child may have ended before its parent began to wait. One that cannot report is reported lost."""

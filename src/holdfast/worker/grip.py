@@ -247,6 +247,8 @@ class Grip:
 
     async def _check_moved(self, refused: RefusedError) -> None:
         """A refusal by a chat that nobody else has touched would come again and again, paid for each time."""
+        if refused.reason == "family_full":
+            return  # by others, since it was counted: whoever counts again answers the call
         seen = await self.shared.store.read_chat(self.chat_id)
         if seen.chat.version == self.snapshot.chat.version:
             raise TurnCannotGoOn(Failure(code="refused", message=str(refused))) from refused
@@ -321,7 +323,10 @@ def without_secrets(event: ev.Event, secrets: Secrets) -> ev.Event:
     match event:
         case ev.Outcome() | ev.Refuse():
             return replace(event, content=clean(event.content))
-        case ev.AskApproval() | ev.Delegate() if event.question is not None:
+        case ev.AskApproval():
+            told = None if event.arguments is None else clean(event.arguments)
+            return replace(event, question=clean(event.question), told=told)
+        case ev.Delegate() if event.question is not None:
             return replace(event, question=clean(event.question))
         case ev.StartCalls() if event.arguments:
             return replace(event, told={call_id: clean(text) for call_id, text in event.arguments.items()})

@@ -115,6 +115,8 @@ READ_BUSY_CHILDREN = (
     "SELECT id FROM chats WHERE parent_id = %s AND state IN ('running', 'stopping', 'waiting') ORDER BY id"
 )
 
+COUNT_FAMILY = "SELECT count(*) FROM chats WHERE root_id = %s AND state IN ('running', 'stopping', 'waiting')"
+
 # The chat and everything spawned below it, parents first.
 READ_FAMILY = """
 WITH RECURSIVE family (id, state, generation) AS (

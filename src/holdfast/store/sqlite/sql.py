@@ -42,6 +42,8 @@ READ_BUSY_CHILDREN = (
     "SELECT id FROM chats WHERE parent_id = ? AND state IN ('running', 'stopping', 'waiting') ORDER BY id"
 )
 
+COUNT_FAMILY = "SELECT count(*) FROM chats WHERE root_id = ? AND state IN ('running', 'stopping', 'waiting')"
+
 # The chat and everything spawned below it, with what forbids deleting it.
 READ_FAMILY = """
 WITH RECURSIVE family (id, state) AS (

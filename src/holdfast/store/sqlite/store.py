@@ -17,7 +17,7 @@ from holdfast.core.codec import encode
 from holdfast.core.events import Claim, Delete, Event, Repair
 from holdfast.core.fork import fork
 from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot, State
-from holdfast.core.unit import ReadChat, transact
+from holdfast.core.unit import CountFamily, ReadChat, transact
 from holdfast.errors import (
     ConfigError,
     LeaseLost,
@@ -361,6 +361,8 @@ class SqliteStore(Store):
             while True:
                 if isinstance(need, ReadChat):
                     need = steps.send(load(connection, need.chat_id))
+                elif isinstance(need, CountFamily):
+                    need = steps.send(rows(connection, sql.COUNT_FAMILY, (need.root_id,))[0][0])
                 else:
                     children = rows(connection, sql.READ_BUSY_CHILDREN, (need.chat_id,))
                     need = steps.send(tuple(child[0] for child in children))
