@@ -1,6 +1,7 @@
 """MCP servers: whatever one does, it costs its own calls their deadline, is told in words, and leaves nothing."""
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -26,7 +27,7 @@ from holdfast.errors import (
     ToolFailed,
 )
 from holdfast.mcp_servers import McpServer
-from holdfast.tools import mcp_wires
+from holdfast.tools import mcp, mcp_wires
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp import Link
 from holdfast.tools.mcp_tools import NAME_MAX, Listed, replay_of, text_of, tool_name, tools_of
@@ -289,11 +290,60 @@ async def test_a_program_that_ends_at_once_is_told_with_its_last_words(make: Mak
     )
 
 
-async def test_a_program_that_is_not_there_is_told(make: Make) -> None:
-    link = make(McpServer("t", command="/no/such/program"))
+@pytest.mark.parametrize(
+    ("command", "cwd", "words"),
+    [
+        ("no-such-program", None, r"its command 'no-such-program' was not found on the PATH '/.*': install it, or"),
+        ("/no/such/program", None, "its command '/no/such/program' does not exist: install it, or declare another"),
+        (
+            "./script",
+            "{folder}",
+            "its command './script' is there, but not the interpreter that its first line names",
+        ),
+        ("./plain", "{folder}", "its command './plain' cannot be run: permission denied"),
+        ("./empty", "{folder}", "its command './empty' cannot be run: exec format error"),
+        ("true", "/no/such/folder", r"its folder '/no/such/folder' \(cwd\) cannot be entered: no such file or dir"),
+    ],
+)
+async def test_a_program_that_is_not_there_is_told_with_what_to_do(
+    make: Make, tmp_path: Path, command: str, cwd: str | None, words: str
+) -> None:
+    (tmp_path / "script").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "plain").write_text("hello\n")
+    (tmp_path / "empty").touch()
+    (tmp_path / "script").chmod(0o700)
+    (tmp_path / "empty").chmod(0o700)
+    link = make(McpServer("t", command=command, cwd=cwd and cwd.format(folder=tmp_path)))
     await link.settled()
     assert (link.state, dict(link.tools)) == ("away", {})
-    assert "No such file" in (link.last_error or "")
+    assert re.match(words, link.last_error or ""), link.last_error
+    assert re.match(f"not available: {words}.*; next attempt in", link.absence())
+
+
+async def test_why_a_server_is_away_is_logged_once_not_with_every_attempt(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mcp, "BACKOFF_S_MAX", 0.01)
+    script = tmp_path / "server.py"
+    script.write_text("raise SystemExit('no licence')")
+
+    def warned() -> list[str]:
+        return [vars(record)["error"] for record in caplog.records if record.levelno >= logging.WARNING]
+
+    link = make(McpServer("t", command=sys.executable, args=["-I", "-S", str(script)]))
+    await link.settled()
+    await until(lambda: link.figures()["failures_in_a_row"] >= 3, BOUND_S)
+    assert [text.rpartition(": ")[2] for text in warned()] == ["no licence"]
+    script.write_text("raise SystemExit('no memory')")
+    await until(lambda: len(warned()) >= 2, BOUND_S)
+    assert warned()[1].endswith("no memory"), "another reason is news"
+    script.write_text(Path(TINY).read_text())
+    await until(lambda: link.state == "ready", BOUND_S)
+    script.write_text("raise SystemExit('no memory')")
+    os.kill(link.figures()["pid"], signal.SIGKILL)
+    await until(lambda: len(warned()) >= 4, BOUND_S)
+    assert "killed" in warned()[2]
+    assert warned()[3].endswith("no memory"), "and so is the same one, once it was there again"
 
 
 async def test_a_port_where_nobody_answers_and_one_where_nobody_listens(make: Make) -> None:

@@ -84,6 +84,7 @@ class Link:
         self._judgement = asyncio.Event()  # a doubt was cleared up, one way or the other
         self._ready_at = 0.0
         self._failures = 0  # in a row
+        self._reported: str | None = None  # why it is away, as the log has it
         self._proven = False  # this connection has answered a call
         self._retry_at: float | None = None
 
@@ -306,6 +307,7 @@ class Link:
         self.connects += 1
         self._wire, self._proven, self._doubted, self._ready_at = wire, False, False, _now()
         self._decide("ready")
+        self._reported = None
         extra = {"action": "mcp_connected", "server": self.server.name, "tools": len(self.tools)}
         log.info("MCP server connected", extra=extra)
 
@@ -389,7 +391,10 @@ class Link:
             "error": self.last_error,
             "retry_in_s": round(wait_s, 1),
         }
-        log.warning("MCP server lost" if was_ready else "MCP server not reached", extra=extra)
+        # The same reason again, attempt after attempt, would fill the log: once is enough, until it was there again.
+        level = logging.WARNING if was_ready or self.last_error != self._reported else logging.DEBUG
+        self._reported = self.last_error
+        log.log(level, "MCP server lost" if was_ready else "MCP server not reached", extra=extra)
         return wait_s
 
 

@@ -11,9 +11,10 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -197,18 +198,11 @@ async def connect(wire: Wire, server: McpServer, children: Children | None) -> A
 async def _program(
     wire: Wire, server: McpServer, children: Children | None
 ) -> AsyncGenerator[tuple["_Lines", "_Mouth"], None]:
+    env = processes.environment(server.variables())
     fds = [*os.pipe(), *os.pipe(), *os.pipe()]
     their_in, our_in, our_out, their_out, our_err, their_err = fds
     try:
-        child = processes.start(
-            [server.command, *server.args],
-            children=children,
-            cwd=server.cwd,
-            env=processes.environment(server.variables()),
-            stdin=their_in,
-            stdout=their_out,
-            stderr=their_err,
-        )
+        child = _start(server, children, env, their_in, their_out, their_err)
     except BaseException:
         for fd in (our_in, our_out, our_err):
             os.close(fd)
@@ -241,6 +235,42 @@ async def _program(
                 pipe.close()
         if by_itself and child.returncode is not None and (wire.ended is None or wire.ended.reason in _BY_ITSELF):
             wire.ended = Ended(reason=_how(child.returncode))
+
+
+def _start(
+    server: McpServer, children: Children | None, env: Mapping[str, str], stdin: int, stdout: int, stderr: int
+) -> processes.Child:
+    try:
+        return processes.start(
+            [server.command, *server.args],
+            children=children,
+            cwd=server.cwd,
+            env=env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    except OSError as error:
+        raise NotSent(_why_not_started(error, server, env.get("PATH", ""))) from error
+
+
+def _why_not_started(error: OSError, server: McpServer, path: str) -> str:
+    """For whoever declared it: what to look at."""
+    command = f"its command {server.command!r}"
+    missing = isinstance(error, FileNotFoundError)
+    if server.cwd is not None and error.filename == server.cwd:
+        return f"its folder {server.cwd!r} (cwd) cannot be entered: {_reason(error)}"
+    if missing and "/" not in server.command:
+        return f"{command} was not found on the PATH {path!r}: install it, or declare it with its whole path"
+    if missing and Path(server.cwd or ".", server.command).exists():
+        return f"{command} is there, but not the interpreter that its first line names"
+    if missing:
+        return f"{command} does not exist: install it, or declare another"
+    return f"{command} cannot be run: {_reason(error)}"
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 # Reasons of which its exit code tells more. One that we ended for another reason dies of that.
