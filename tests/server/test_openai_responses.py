@@ -192,6 +192,16 @@ def test_a_cancelled_response_of_an_earlier_turn_leaves_the_later_one_alone(clie
     assert client.responses.cancel(second.id).status == "cancelled"
 
 
+def test_a_client_may_take_any_time_to_run_its_tools_and_holds_no_worker_meanwhile(client: OpenAI) -> None:
+    first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
+    chat = f"../api/chats/{first.id.split('_', 2)[2]}"
+    calls = client.get(f"{chat}/calls", cast_to=dict[str, Any])["calls"]
+    assert [(call["kind"], call["expires_at"]) for call in calls] == [("client", None)] * 2
+    shown = client.get(chat, cast_to=dict[str, Any])
+    assert (shown["state"], shown["worker"], shown["wake_at"]) == ("waiting", None, None)
+    client.responses.cancel(first.id)
+
+
 def test_calls_that_the_client_will_not_run_are_given_up(client: OpenAI) -> None:
     first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
     client.responses.cancel(first.id)
