@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from holdfast.errors import (
 from holdfast.mcp_servers import McpServer
 from holdfast.tools import mcp, mcp_wires
 from holdfast.tools.context import ToolContext
-from holdfast.tools.mcp import Link
-from holdfast.tools.mcp_tools import NAME_MAX, Listed, replay_of, text_of, tool_name, tools_of
+from holdfast.tools.mcp import Link, _Sent
+from holdfast.tools.mcp_tools import NAME_MAX, Listed, Lost, NotSent, replay_of, text_of, tool_name, tools_of
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
@@ -243,6 +244,16 @@ async def test_a_call_that_is_late_before_the_server_had_it_did_nothing(make: Ma
     await until(lambda: link.state == "connecting", BOUND_S)
     with pytest.raises(McpCallTimeout, match="echo gave no answer"):
         await call(link, "echo")
+
+
+def test_a_try_that_the_server_never_had_does_not_count_as_sent() -> None:
+    sent = _Sent()
+    found = []
+    for error in (NotSent("no connection"), Lost("gone"), NotSent("no connection")):
+        with suppress(NotSent, Lost), sent:
+            raise error
+        found.append(bool(sent))
+    assert found == [False, True, True]
 
 
 async def test_an_answer_that_nobody_can_read_leaves_the_outcome_of_an_unsafe_call_unknown(
