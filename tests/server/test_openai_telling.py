@@ -242,3 +242,18 @@ def test_ids_name_their_place() -> None:
     )
     assert parse_call_id("call_1-chat_2-x") == ("call_1", "chat_2-x")
     assert parse_call_id("call_1") == ("call_1", None)
+
+
+def test_a_client_runs_what_a_hook_made_of_its_call() -> None:
+    journal = Journal()
+    journal.add(TurnStarted(turn=1), message(user("go")))
+    journal.add(message(assistant("", call("a", "open_tab", '{"path":"a"}')), attempt=1))
+    changed = CallChanged(
+        call_id="a", name="open_tab", state=CallState.EXTERNAL, external=External.CLIENT, arguments='{"path":"b"}'
+    )
+    journal.add(changed, TurnWaiting(call_ids=("a",)))
+    telling = Telling(PLACE)
+    for frame in journal.live:
+        telling.take(frame)
+    assert [part.arguments for part in telling.pending.values()] == ['{"path":"b"}']
+    assert telling.outputs == list(telling.pending.values())

@@ -7,6 +7,7 @@ import pytest
 from msgspec import Raw
 
 from holdfast.app import App, Chat
+from holdfast.core.journal import CallChanged
 from holdfast.core.limits import Limits
 from holdfast.core.records import CallState, ClientTool, External, Message, Role, State, Synthetic, Text, ToolResult
 from holdfast.errors import ConfigError, InvalidInput, LimitReached, RefusedError
@@ -15,8 +16,9 @@ from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import client_tool
 from holdfast.worker.agents import Agent
+from holdfast.worker.hooks import Arguments, Hook
 from tests.support.programs import Program
-from tests.support.turns import WAIT_S, rested, running, said, weather
+from tests.support.turns import WAIT_S, entries, rested, running, said, weather
 from tests.worker.lives import SteppedClock
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -61,6 +63,27 @@ async def test_a_tool_declared_for_a_chat_is_shown_in_every_turn_and_its_client_
         spec = next(tool for tool in model.requests[0].tools if tool.name == "open_tab")
         assert (spec.description, spec.schema) == ("Open a tab in the user's browser.", OPEN_TAB.schema)
     assert shown(model) == [{"weather", "open_tab"}] * 3
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_client_is_told_to_run_what_a_hook_made_of_its_call(store_url: str, asks: bool) -> None:
+    """With an approval in between or without: who approves it and who runs it are told the same."""
+    hook = Hook("before_tool", lambda *_: Arguments(text='{"path":"b"}'))
+    declared = client_tool("open_tab", "Open a tab.", SCHEMA, needs_approval=asks)
+    model = ScriptedModel(USES, "Done.")
+    async with running(store_url, Agent("a", model, hooks=[hook])) as (app, _):
+        chat = await app.create("a", "go", client_tools=[declared])
+        if asks:
+            approval = await waiting_call(chat)
+            assert (approval.kind, approval.arguments) == ("approval", '{"path":"b"}')
+            await chat.approve(approval.call_id)
+        call = await waiting_call(chat)
+        assert (call.kind, call.arguments) == ("client", '{"path":"b"}')
+        await chat.submit(call.call_id, "opened")
+        await idle(chat)
+        told = [entry for entry in await entries(chat) if isinstance(entry, CallChanged)]
+    acts = [(entry.state.value, entry.arguments) for entry in told if entry.arguments is not None]
+    assert acts == [("asking", '{"path":"b"}')] * asks + [("external", '{"path":"b"}')]
 
 
 async def test_a_tool_declared_for_a_turn_is_gone_with_it_and_stands_beside_those_of_the_chat(store_url: str) -> None:

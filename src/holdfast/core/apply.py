@@ -1034,10 +1034,14 @@ def delegate(draft: Draft, event: ev.Delegate) -> None:
         raise Refusal("wrong_message", "a call waits for a child exactly when it names one")
     if event.external is External.TIMER and event.expires_at is None:
         raise Refusal("wrong_message", "a timer needs the time at which it rings")
+    call = draft.call(call_id)
+    told = event.arguments if event.told is None else event.told
     call = draft.move(
-        draft.call(call_id),
+        call,
         CallEvent.DELEGATE,
         external=event.external,
+        arguments=call.arguments if event.arguments is None else event.arguments,
+        told=draft.told(told) or call.told,
         question=event.question,
         child_id=child_id,
         child_turn=event.child_turn,
@@ -1051,6 +1055,7 @@ def delegate(draft: Draft, event: ev.Delegate) -> None:
             external=call.external,
             question=call.question,
             child_id=call.child_id,
+            arguments=told,
         )
     )
     if spawn is not None:

@@ -262,6 +262,8 @@ class Delegate(RunnerEvent):
 
     call_id: str
     external: External
+    arguments: str | None = None  # changed by a hook
+    told: str | None = None  # as in StartCalls
     question: str | None = None
     child_id: str | None = None
     child_turn: int | None = None  # wait for the end of this turn; None: of the one it is in, if any

@@ -88,7 +88,7 @@ class CallChanged(Entry, tag="call.changed"):
     child_id: str | None = None
     by: str | None = None
     detail: str | None = None
-    arguments: str | None = None  # that would run, where a hook changed them and a person is asked
+    arguments: str | None = None  # what is to run, where a hook changed them and a person or a client has to act
 
 
 class DescendantAsking(Entry, tag="descendant.asking"):

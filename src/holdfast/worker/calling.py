@@ -121,10 +121,11 @@ class Calling:
         else:
             prepared = await self._consult(call, part, tool)
         if isinstance(prepared, _Ready) and tool.delegate is not None:
-            return await self._hand_over(call, tool, prepared.arguments or call.arguments or part.arguments)
+            changed = call.arguments if prepared.arguments is None else prepared.arguments
+            return await self._hand_over(call, tool, changed, part.arguments if changed is None else changed)
         return prepared
 
-    async def _hand_over(self, call: Call, tool: Tool, arguments: str) -> list[ev.Event]:
+    async def _hand_over(self, call: Call, tool: Tool, changed: str | None, arguments: str) -> list[ev.Event]:
         grip = self._grip
         assert tool.delegate is not None
         try:
@@ -143,6 +144,7 @@ class Calling:
                 by=grip.by,
                 call_id=call.id,
                 external=handed.external,
+                arguments=changed,
                 question=handed.question,
                 child_id=handed.child_id,
                 child_turn=handed.child_turn,

@@ -326,8 +326,9 @@ def without_secrets(event: ev.Event, secrets: Secrets) -> ev.Event:
         case ev.AskApproval():
             told = None if event.arguments is None else clean(event.arguments)
             return replace(event, question=clean(event.question), told=told)
-        case ev.Delegate() if event.question is not None:
-            return replace(event, question=clean(event.question))
+        case ev.Delegate():
+            question, told = (text and clean(text) for text in (event.question, event.arguments))
+            return replace(event, question=question, told=told)
         case ev.StartCalls() if event.arguments:
             return replace(event, told={call_id: clean(text) for call_id, text in event.arguments.items()})
         case ev.Note():

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core.codec import decode_delta, decode_entry, decode_message
 from holdfast.core.journal import (
@@ -172,7 +173,7 @@ class Telling:
             case PreviewReset():
                 return self._reset(seq)
             case CallChanged(state=CallState.EXTERNAL, external=external) if external in CLIENTS:
-                return self._hand_over(seq, entry.call_id)
+                return self._hand_over(seq, entry)
             case TurnWaiting() if self.pending:
                 self.status = "completed"
                 return [Ended(self.place.number(seq))]
@@ -219,12 +220,14 @@ class Telling:
         self._next(seq)
         return told
 
-    def _hand_over(self, seq: int, call_id: str) -> list[Happening]:
-        call = self._asked.get(call_id)
+    def _hand_over(self, seq: int, entry: CallChanged) -> list[Happening]:
+        call = self._asked.get(entry.call_id)
         if call is None:
             return []
+        if entry.arguments is not None:  # a hook's word counts for who runs it
+            call = replace(call, arguments=entry.arguments)
         called = Called(self.place.number(seq), self._index, call)
-        self.pending[call_id] = call
+        self.pending[call.call_id] = call
         self.outputs.append(call)
         self._next(seq)
         return [called]
