@@ -92,6 +92,7 @@ FILES = [
     FileCase("the root itself", *read("."), NO_FILE),
     FileCase("an empty path", *read(""), NO_FILE),
     FileCase("write over the root", *write("."), "is a folder"),
+    FileCase("write to no name", *write(""), ". is a folder"),
     FileCase("symlink to a file outside", *read("link"), OUT, link("link", "{outside}/secret")),
     FileCase("relative symlink to a file outside", *read("link"), OUT, link("link", "../outside/secret")),
     FileCase("symlink to a folder outside", *read("link/secret"), OUT, link("link", "{outside}")),

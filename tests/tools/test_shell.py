@@ -71,6 +71,30 @@ def trial(tmp_path: Path, guard: Guard, pool: SyncPool) -> Callable[..., Trial]:
     return make
 
 
+async def test_a_command_that_begins_with_a_dash_is_no_option_of_the_shell(trial: Callable[..., Trial]) -> None:
+    for bash in (False, True):
+        returned = await trial(bash=bash).run("-c 'echo no'")
+        assert returned is not None
+        assert returned.content.endswith("[exit code 127]")
+        assert "not found" in returned.content
+    inside = await trial(through=("env",)).run("-c 'echo no'")
+    assert inside is not None
+    assert inside.content.endswith("[exit code 127]")
+
+
+async def test_what_cannot_even_be_started_is_told_with_what_to_do(
+    trial: Callable[..., Trial], tmp_path: Path
+) -> None:
+    long = await trial().run(f"echo {'x' * 200_000}")
+    text = "Nothing was run: 200,005 bytes are too long for a command line. Use a file."
+    assert long == Returned(content=text, error=True)
+    orphaned = trial()
+    tmp_path.rmdir()
+    gone = await orphaned.run("echo hello")
+    tmp_path.mkdir()
+    assert gone == Returned(content=f"Nothing was run: the folder {tmp_path} is not there any more.", error=True)
+
+
 async def highest_memory(work: "asyncio.Future[Any]") -> int:
     """While the work lasts: sampled, so it sees what stays for more than a few milliseconds."""
     process = psutil.Process()

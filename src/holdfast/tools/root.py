@@ -198,7 +198,7 @@ def _check_regular(found: os.stat_result, name: str) -> None:
 
 def shown(name: str) -> str:
     """A name as text: what is no character, or would pass for layout, is escaped."""
-    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = (name or ".").encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

@@ -14,6 +14,7 @@ another user; and what a command that ended by itself left in the background.
 
 import asyncio
 import codecs
+import errno
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
@@ -119,15 +120,27 @@ class _Shell:
     async def run(self, command: str, context: ToolContext) -> str:
         if "\x00" in command:
             raise ToolFailed("A command line cannot hold a NUL character.")
-        done = await (self._run_inside(command, context) if self._through else self._run_here(command, context))
+        try:
+            done = await (self._run_inside(command, context) if self._through else self._run_here(command, context))
+        except OSError as error:
+            raise self._told(error, command) from error
         output = done.output if done.output.endswith("\n") or not done.output else f"{done.output}\n"
         if done.timed_out:
             raise ToolFailed(f"{output}[timed out after {self._deadline_s:g} s; it was ended]")
         return f"{output}[{_end_of(done.returncode)}]"
 
+    def _told(self, error: OSError, command: str) -> Exception:
+        """What the system refused to start, in words for the model where it can do something about it."""
+        if error.errno == errno.E2BIG:
+            size = len(command.encode())
+            return ToolFailed(f"Nothing was run: {size:,} bytes are too long for a command line. Use a file.")
+        if not self._through and not Path(self._root).is_dir():
+            return ToolFailed(f"Nothing was run: the folder {self._root} is not there any more.")
+        return error
+
     async def _run_here(self, command: str, context: ToolContext) -> processes.Ended:
         return await processes.run(
-            [self._shell, "-c", command],
+            [self._shell, "-c", "--", command],  # one that begins with a dash is no option of the shell's
             children=context.children,
             deadline_s=self._deadline_s,
             bytes_max=self._bytes_max,
@@ -140,7 +153,7 @@ class _Shell:
         entry = f"{INSIDE_VARIABLE}={new_id('inside')}"
         settings = [f"{name}={value}" for name, value in self._environment.items()]
         # In a shell of its own, so that no command line can be read as part of the change of folder.
-        inside = f"cd {shlex.quote(self._root)} && exec {shlex.quote(self._shell)} -c {shlex.quote(command)}"
+        inside = f"cd {shlex.quote(self._root)} && exec {shlex.quote(self._shell)} -c -- {shlex.quote(command)}"
         endings: list[asyncio.Task[None]] = []
         try:
             return await processes.run(
