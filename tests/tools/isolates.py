@@ -98,6 +98,22 @@ def fail(how: str) -> object:
     return "\udce9 \x00"
 
 
+@tool(isolation="process")
+def shout(context: ToolContext) -> str:
+    """More progress in one piece than a line may hold."""
+    context.progress("x" * 20_000_000)
+    return "done"
+
+
+@tool(isolation="process")
+def fork() -> str:
+    """Two processes return from it."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    return "the body" if child else "its child"
+
+
 @tool(isolation="process", output_bytes_max=1_000)
 def much() -> str:
     """More than it may say."""

@@ -111,6 +111,15 @@ async def test_text_that_is_no_text_still_arrives(call: Caller) -> None:
     assert "\x00" not in returned.content
 
 
+async def test_progress_of_any_length_costs_no_result(call: Caller) -> None:
+    assert await call(isolates.shout) == Returned(content="done")
+    assert [set(text) for text in call.progress] == [{"x"}]
+
+
+async def test_a_child_that_returns_from_a_body_does_not_answer_for_it(call: Caller) -> None:
+    assert await call(isolates.fork) == Returned(content="the body")
+
+
 async def test_too_much_of_a_result_keeps_its_head_and_its_tail(call: Caller) -> None:
     returned = await call(isolates.much)
     assert returned.content.startswith("aaa")

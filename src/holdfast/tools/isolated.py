@@ -12,12 +12,19 @@ import os
 import sys
 from typing import Any
 
+PROGRESS_CHARS_MAX = 65_536  # of one piece, the newest; the worker keeps less
+
 
 class Mouth:
+    """Of this process: what the body forks, and lets return like itself, has no say."""
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._pid = os.getpid()
 
     def say(self, kind: str, text: str) -> None:
+        if os.getpid() != self._pid:
+            return
         view = memoryview(json.dumps([kind, text.encode("utf-8", "replace").decode()]).encode() + b"\n")
         while view:
             view = view[os.write(self._fd, view) :]
@@ -43,7 +50,9 @@ def run(request: dict[str, Any], mouth: Mouth) -> str:
         context_parameter=made.context_parameter,
         output_bytes_max=request["output_bytes_max"],
     )
-    context = ToolContext(**request["context"], say=lambda text: mouth.say("progress", str(text)))
+    context = ToolContext(
+        **request["context"], say=lambda text: mouth.say("progress", str(text)[-PROGRESS_CHARS_MAX:])
+    )
 
     async def run_sync(work: Any) -> Any:
         return work()  # in the main thread, where libraries expect to be
