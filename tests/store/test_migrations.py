@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.events import Approve
 from holdfast.errors import SchemaError
 from holdfast.store import migrations as migrations_module
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from holdfast.store.migrations import CODE_LEVEL, Migration, migrations, pending
+from tests.store.test_descendants import ask, family
 from tests.support.behind import sql
 from tests.support.chats import new_chat
 from tests.support.postgres import PostgresServer
@@ -58,6 +60,36 @@ async def test_opening_again_changes_nothing(store: Store, store_url: str) -> No
         async with open_store(store_url, StoreOptions()) as again:
             assert [line.id for line in await again.list_chats()] == ["c1"]
     assert sql(store_url, "SELECT * FROM meta ORDER BY key") == before
+
+
+FIRST_SCHEMA = (
+    "DROP INDEX chats_family",
+    "DROP INDEX chats_unwatched",
+    "ALTER TABLE chats DROP COLUMN client_tools",
+    "ALTER TABLE chats DROP COLUMN root_id",
+    "ALTER TABLE calls DROP COLUMN excerpt",
+    "ALTER TABLE calls DROP COLUMN told",
+    "UPDATE meta SET value = 1",
+)
+
+
+async def test_a_database_of_the_first_schema_goes_on_with_its_families(store_url: str) -> None:
+    async with open_store(store_url, StoreOptions()) as store:
+        await ask(await family(store))
+        await store.create_chat(new_chat(id="alone"))
+        names = ("root", "child", "grandchild", "alone")
+        before = [(await store.read_chat(name)).chat for name in names]
+    for statement in FIRST_SCHEMA:
+        sql(store_url, statement)
+    async with open_store(store_url, StoreOptions()) as store:
+        assert [(await store.read_chat(name)).chat for name in names] == before
+        assert [chat.root_id for chat in before] == [None, "root", "root", None]
+        (asked,) = await store.open_calls("root")
+        assert (asked.chat_id, asked.call_id) == ("grandchild", "pay")
+        await store.submit("grandchild", Approve(call_id="pay", by="ann"))
+        assert await store.open_calls("root") == []
+    meta = dict(sql(store_url, "SELECT key, value FROM meta"))
+    assert (meta["schema_version"], meta["oldest_code"]) == (2, 2)
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,11 @@ CREATE TABLE chats (
     owner           TEXT COLLATE "C" NOT NULL,
     metadata        TEXT NOT NULL,
     active_tools    TEXT,
-    client_tools    TEXT,
     created_at      BIGINT NOT NULL,
     updated_at      BIGINT NOT NULL,
     title           TEXT,
     parent_id       TEXT COLLATE "C",
     parent_call     TEXT,
-    root_id         TEXT COLLATE "C",
     depth           BIGINT NOT NULL,
     forked_from     TEXT,
     forked_at       BIGINT,
@@ -48,10 +46,7 @@ CREATE TABLE chats (
 ) WITH (fillfactor = 60);
 CREATE INDEX chats_due ON chats (agent, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX chats_held ON chats (worker) WHERE worker IS NOT NULL;
-CREATE INDEX chats_unwatched ON chats (id)
-    WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping', 'waiting');
 CREATE INDEX chats_children ON chats (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX chats_family ON chats (root_id) WHERE root_id IS NOT NULL;
 
 -- Every entry any client ever sees. A row with a position is also part of the history.
 CREATE TABLE journal (
@@ -87,8 +82,6 @@ CREATE TABLE calls (
     replay      TEXT NOT NULL,
     on_unknown  TEXT NOT NULL,
     arguments   TEXT,
-    excerpt     TEXT NOT NULL,
-    told        TEXT,
     external    TEXT,
     child_id    TEXT,
     child_turn  BIGINT,

@@ -7,13 +7,11 @@ CREATE TABLE chats (
     owner           TEXT NOT NULL,
     metadata        TEXT NOT NULL,
     active_tools    TEXT,
-    client_tools    TEXT,
     created_at      INTEGER NOT NULL,
     updated_at      INTEGER NOT NULL,
     title           TEXT,
     parent_id       TEXT,
     parent_call     TEXT,
-    root_id         TEXT,
     depth           INTEGER NOT NULL,
     forked_from     TEXT,
     forked_at       INTEGER,
@@ -44,10 +42,7 @@ CREATE TABLE chats (
 );
 CREATE INDEX chats_due ON chats (agent, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX chats_held ON chats (worker) WHERE worker IS NOT NULL;
-CREATE INDEX chats_unwatched ON chats (id)
-    WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping', 'waiting');
 CREATE INDEX chats_children ON chats (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX chats_family ON chats (root_id) WHERE root_id IS NOT NULL;
 
 -- Every entry any client ever sees. A row with a position is also part of the history.
 CREATE TABLE journal (
@@ -83,8 +78,6 @@ CREATE TABLE calls (
     replay      TEXT NOT NULL,
     on_unknown  TEXT NOT NULL,
     arguments   TEXT,
-    excerpt     TEXT NOT NULL,
-    told        TEXT,
     external    TEXT,
     child_id    TEXT,
     child_turn  INTEGER,

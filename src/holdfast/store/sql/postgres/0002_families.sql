@@ -1,0 +1,19 @@
+-- oldest-code: 2
+-- Families know their chat at the top, clients bring tools of their own, and a call keeps what people are shown of it.
+ALTER TABLE chats ADD COLUMN client_tools TEXT;
+ALTER TABLE chats ADD COLUMN root_id TEXT COLLATE "C";
+ALTER TABLE calls ADD COLUMN excerpt TEXT NOT NULL DEFAULT '';
+ALTER TABLE calls ADD COLUMN told TEXT;
+
+WITH RECURSIVE families (id, root_id) AS (
+    SELECT child.id, child.parent_id FROM chats AS child JOIN chats AS top ON top.id = child.parent_id
+    WHERE top.parent_id IS NULL
+    UNION ALL
+    SELECT child.id, families.root_id FROM chats AS child JOIN families ON child.parent_id = families.id
+)
+UPDATE chats SET root_id = (SELECT families.root_id FROM families WHERE families.id = chats.id)
+WHERE parent_id IS NOT NULL;
+
+CREATE INDEX chats_family ON chats (root_id) WHERE root_id IS NOT NULL;
+CREATE INDEX chats_unwatched ON chats (id)
+    WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping', 'waiting');
