@@ -4,12 +4,17 @@ Two readings, both in whole milliseconds: `wall_ms` is what people read and what
 counts from boot, goes on while the machine sleeps, and no one can step it. Leases live on the second.
 """
 
+import random
 import time
 from pathlib import Path
 from typing import Protocol
 
 # Linux counts suspended time in CLOCK_BOOTTIME; on macOS CLOCK_MONOTONIC does.
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+# For waits that many processes must not end at the same moment. The system's: a program that seeds its own, or forks,
+# would make them all alike.
+dice = random.SystemRandom()
 
 
 class Clock(Protocol):

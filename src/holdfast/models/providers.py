@@ -4,10 +4,10 @@ Owned by the app, one for all its chats; nothing here is global. All of it belon
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from holdfast.clock import dice
 from holdfast.core.records import Frozen
 from holdfast.errors import AdmissionTimeout
 
@@ -21,7 +21,7 @@ class Timing(Frozen):
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    jitter: Callable[[], float] = random.random
+    jitter: Callable[[], float] = dice.random
 
 
 class Provider:

@@ -7,12 +7,12 @@ knows; so a slow reader costs itself reads and nobody else anything, and no read
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from holdfast.clock import dice
 from holdfast.core.wake import WakeState
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
 from holdfast.store.base import Item, Page, Store
@@ -67,7 +67,7 @@ def _kind(body: bytes) -> bytes:
 
 async def _bide() -> None:
     """The store failed. Readers keep their place and see heartbeats; they go on when the store does."""
-    await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
+    await asyncio.sleep(RETRY_S * dice.uniform(0.5, 1.5))
 
 
 class Feed:
@@ -131,7 +131,7 @@ class Feed:
     def _poll_s(self) -> float | None:
         wakes = self._store.wakes
         told = wakes is not None and wakes.state is WakeState.STREAMING
-        return POLL_S * random.uniform(0.8, 1.2) if told else None
+        return POLL_S * dice.uniform(0.8, 1.2) if told else None
 
     def _add(self, frames: Sequence[Frame], cursor: str) -> None:
         if len(frames) == 1 and not frames[0].data and self.frames and self.frames[-1].rest:

@@ -11,12 +11,12 @@ waits for them under a deadline. Nobody hears what an aborted task still says; a
 
 import asyncio
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar, assert_never
 
+from holdfast.clock import dice
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.records import Frozen
 from holdfast.core.wake import Effect, WakeEvent, WakeState, backoff_s, step
@@ -58,7 +58,7 @@ class Timing(Frozen):
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    jitter: Callable[[], float] = random.random
+    jitter: Callable[[], float] = dice.random
 
 
 class WakeFigures(Frozen):

@@ -18,13 +18,13 @@ either is given up and connected anew: a program that hangs is killed and starte
 import asyncio
 import importlib
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.clock import dice
 from holdfast.core.records import Replay
 from holdfast.errors import (
     HoldfastError,
@@ -381,7 +381,7 @@ class Link:
         self._failures += 1
         at_once = was_ready and self._failures == 1
         wait_s = 0.0 if at_once else min(BACKOFF_S * 2 ** min(self._failures - 1, 10), BACKOFF_S_MAX)
-        wait_s *= random.uniform(0.5, 1.0)
+        wait_s *= dice.uniform(0.5, 1.0)
         self._retry_at = _now() + wait_s
         if not at_once:
             self._decide("away")

@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import platform
-import random
 import tempfile
 import time
 from collections import Counter, deque
@@ -16,7 +15,7 @@ from pathlib import Path
 from msgspec import Raw
 
 from holdfast import __version__
-from holdfast.clock import SystemClock
+from holdfast.clock import SystemClock, dice
 from holdfast.config import Config
 from holdfast.core.codec import encode
 from holdfast.core.events import Event, LeaseExpired, Release, Writer
@@ -332,7 +331,7 @@ class Worker:
                 except Exception as error:  # noqa: BLE001  a worker that no longer claims is a dead one
                     self._note_trouble("claim_failed", error)
                 if not claimed:
-                    await listener.wait(self.config.poll_s * random.uniform(0.8, 1.2))
+                    await listener.wait(self.config.poll_s * dice.uniform(0.8, 1.2))
 
     def _note_trouble(self, action: str, error: Exception) -> None:
         if self._store_failed_at is None:
@@ -470,7 +469,7 @@ class Worker:
                 self.repairs.update(await self.store.sweep())
             except Exception as error:  # noqa: BLE001  as for claims
                 self._note_trouble("sweep_failed", error)
-            await asyncio.sleep(SWEEP_S * random.uniform(0.8, 1.2))
+            await asyncio.sleep(SWEEP_S * dice.uniform(0.8, 1.2))
 
     async def _prune_forever(self) -> None:
         """Every client's call leaves a receipt, with or without a key: nobody else would ever remove them."""
@@ -483,7 +482,7 @@ class Worker:
                     pause_s = 1.0  # there are more, and others want to write as well
             except Exception as error:  # noqa: BLE001  as for claims
                 self._note_trouble("prune_failed", error)
-            await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
+            await asyncio.sleep(pause_s * dice.uniform(0.8, 1.2))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: "object") -> None:

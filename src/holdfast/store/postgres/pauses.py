@@ -1,7 +1,8 @@
 """How long to wait before the same thing is tried again."""
 
-import random
 from collections.abc import Iterator
+
+from holdfast.clock import dice
 
 FIRST_S = 0.02
 LONGEST_S = 1.0
@@ -11,5 +12,5 @@ def pauses() -> Iterator[float]:
     """Without end: short at first, doubling to a second; each with jitter, so that a fleet does not try in step."""
     longest = FIRST_S
     while True:
-        yield random.uniform(longest / 2, longest)
+        yield dice.uniform(longest / 2, longest)
         longest = min(longest * 2, LONGEST_S)
