@@ -97,9 +97,21 @@ async def test_a_body_that_is_late_is_ended_and_says_so() -> None:
 
     body = body_of(slow, set())
     returned = await run(body)
-    assert returned == Returned(content="Timed out after 0.01 s.", error=True)
+    assert returned == Returned(content="Timed out after 0.01 s. It may have taken effect in part.", error=True)
     assert ended.is_set()
     assert body.context.cause is Cause.DEADLINE
+
+
+NEVER_BEGAN = "Timed out after 0.05 s: no thread was free, and it never began."
+
+
+async def test_a_late_body_that_has_no_effects_had_none() -> None:
+    @tool(deadline_s=0.01, replay="pure")
+    async def slow() -> None:
+        """Waits for ever."""
+        await asyncio.Event().wait()
+
+    assert await run(body_of(slow, set())) == Returned(content="Timed out after 0.01 s.", error=True)
 
 
 # --- when nobody knows what came of it ------------------------------------------------------------------
@@ -157,7 +169,7 @@ async def test_a_late_body_that_never_got_a_thread_did_nothing_and_never_will() 
     await holder
     await pool.run(lambda: None)  # whatever was queued before it has had its turn
     pool.stop()
-    assert returned == Returned(content="Timed out after 0.05 s.", error=True)
+    assert returned == Returned(content=NEVER_BEGAN, error=True)
     assert ran == []
 
 
@@ -177,7 +189,7 @@ async def test_a_thread_that_takes_a_body_up_too_late_does_not_enter_it() -> Non
 
     returned = await body_of(never, set()).run("{}", take_and_wait)
     taken[0]()
-    assert returned == Returned(content="Timed out after 0.05 s.", error=True)
+    assert returned == Returned(content=NEVER_BEGAN, error=True)
     assert ran == []
 
 

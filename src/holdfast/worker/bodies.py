@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import threads
-from holdfast.core.records import Cause, Frozen
+from holdfast.core.records import Cause, Frozen, Replay
 from holdfast.errors import LimitReached, OutcomeUnknown, ToolFailed
 from holdfast.tools.base import Tool, call_tool, output_text
 from holdfast.tools.context import ToolContext, enter
@@ -95,6 +95,7 @@ class Body:
         self._woken: asyncio.Future[None] | None = None
         self.since = time.monotonic()
         self.abandoned = False
+        self._wants_thread = False
         self._in_thread = False  # entered, in a thread
 
     def cancel(self, cause: Cause) -> None:
@@ -121,11 +122,7 @@ class Body:
                 return None
             self.context.cancel(Cause.DEADLINE)
             await self._end(work)
-            late = f"Timed out after {self.tool.deadline_s:g} s"
-            if self.abandoned or self._in_thread:
-                text = f"{late}, and could not be ended: it may still be running."
-                return Returned(content=text, error=True, unknown=True, ended=False)
-            return Returned(content=f"{late}.", error=True)
+            return self._late()
         finally:
             deadline.cancel()
             if not work.done():
@@ -145,6 +142,7 @@ class Body:
         self, work: Callable[[], Any], run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]
     ) -> Any:
         """In a thread that enters the body, or comes too late and never does: after a cancellation we know which."""
+        self._wants_thread = True
         mutex = threading.Lock()
         too_late = False
 
@@ -161,6 +159,16 @@ class Body:
             with mutex:
                 too_late = True
             raise
+
+    def _late(self) -> Returned:
+        late = f"Timed out after {self.tool.deadline_s:g} s"
+        if self.abandoned or self._in_thread:
+            text = f"{late}, and could not be ended: it may still be running."
+            return Returned(content=text, error=True, unknown=True, ended=False)
+        if self._wants_thread:
+            return Returned(content=f"{late}: no thread was free, and it never began.", error=True)
+        unsafe = self.tool.replay is Replay.UNSAFE
+        return Returned(content=f"{late}.{' It may have taken effect in part.' if unsafe else ''}", error=True)
 
     async def _end(self, work: "asyncio.Task[Any]") -> None:
         work.cancel()
