@@ -25,6 +25,9 @@ class Done(NamedTuple):
     err: str
 
 
+TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")  # somebody's; a process of the test runner has some, too
+
+
 class Desk:
     """A folder of its own, with nothing of this machine's settings in the environment."""
 
@@ -33,7 +36,7 @@ class Desk:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         self.environ = {
-            **{name: value for name, value in kept.items() if not name.endswith("_API_KEY")},
+            **{name: value for name, value in kept.items() if not name.endswith("_API_KEY") and name not in TERMINAL},
             "PYTHONPATH": path,
             "TERM": "xterm-256color",
         }

@@ -164,7 +164,7 @@ def test_only_a_message_that_was_cut_off_may_be_flawed() -> None:
     half = Message(
         id="r",
         role=Role.ASSISTANT,
-        parts=(Text(text=""), ToolCall(call_id="a", name="t", arguments='{"', cut=True)),
+        parts=(Text(text=""), ToolCall(call_id="a", name="tool", arguments='{"', cut=True)),
         stopped=Cause.USER,
     )
     snapshot = chat(IDLE, length=3)
