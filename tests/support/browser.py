@@ -61,17 +61,12 @@ def install() -> None:
     ways = [[sys.executable, "-m", "playwright", "install", "chromium"]]
     if os.getuid() == 0 and shutil.which("apt-get"):
         ways += [["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "--no-install-recommends", "chromium"]]
+    environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for way in ways:
-        done = subprocess.run(
-            way,
-            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-            timeout=INSTALL_S,
-            check=False,
-            stdout=subprocess.DEVNULL,
-        )
+        done = subprocess.run(way, env=environ, timeout=INSTALL_S, check=False, capture_output=True, text=True)
         if done.returncode == 0 and find() is not None:
             return
-    say(NONE)
+    say(f"{NONE}\n{done.stderr[-2000:]}")
 
 
 if __name__ == "__main__" and find() is None:
