@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NONE = "no Chromium here, and none could be installed; HOLDFAST_TEST_BROWSER=PATH names one"
-INSTALL_S = 600.0
+INSTALL_S = 300.0  # for each way
 
 # A browser that is being tested with has nothing to look for in the network.
 QUIET = (
@@ -62,11 +62,17 @@ def install() -> None:
     if os.getuid() == 0 and shutil.which("apt-get"):
         ways += [["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "--no-install-recommends", "chromium"]]
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    said = ""
     for way in ways:
-        done = subprocess.run(way, env=environ, timeout=INSTALL_S, check=False, capture_output=True, text=True)
+        try:
+            done = subprocess.run(way, env=environ, timeout=INSTALL_S, check=False, capture_output=True, text=True)
+        except subprocess.TimeoutExpired as error:
+            said = str(error)
+            continue
         if done.returncode == 0 and find() is not None:
             return
-    say(f"{NONE}\n{done.stderr[-2000:]}")
+        said = done.stderr[-2000:]
+    say(f"{NONE}\n{said}")
 
 
 if __name__ == "__main__" and find() is None:
