@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from holdfast import guard_process, processes
 from holdfast.config import Config, load_config
 from holdfast.errors import ConfigError
+from holdfast.tools import shell
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +77,10 @@ def test_a_file_that_was_named_must_be_there() -> None:
 
 
 def test_variables_of_the_tests_and_of_the_runtime_itself_are_no_settings() -> None:
-    assert load_config(environ={"HOLDFAST_CRASH_AT": "x", "HOLDFAST_MARK": "y", "PATH": "z"}) == Config()
+    """Those of the runtime are in the environment of every child of a worker: isolated tools, and shells in which
+    somebody may well call holdfast."""
+    runtime = dict.fromkeys((guard_process.VARIABLE, processes.CHILD_VARIABLE, shell.INSIDE_VARIABLE), "y")
+    assert load_config(environ={**runtime, "HOLDFAST_CRASH_AT": "x", "PATH": "z"}) == Config()
 
 
 def test_without_a_database_it_is_a_file_in_home() -> None:

@@ -197,6 +197,7 @@ def test_a_function_that_nobody_can_import_is_a_mistake() -> None:
 
 
 SCRIPT = """
+from holdfast import Agent, App
 from holdfast.tools.base import call_tool, tool
 from holdfast.tools.context import ToolContext
 
@@ -204,6 +205,8 @@ from holdfast.tools.context import ToolContext
 def twice(n: int) -> int:
     "Twice."
     return 2 * n
+
+app = App(agents=[Agent("doubler", "scripted", tools=[twice])])  # made in the child, too, which imports the script
 
 if __name__ == "__main__":
     import asyncio
