@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -234,3 +236,15 @@ def test_a_database_that_takes_nothing_is_no_silence(desk: Desk) -> None:
         asked.kill()
         asked.communicate()
     assert (asked.returncode, out) == (0, "You said: hello\n"), err
+
+
+def test_a_reader_who_leaves_early_is_no_trouble(desk: Desk) -> None:
+    """`holdfast chats show last | head -1`: what it prints waits in a buffer, and then nobody is there."""
+    assert desk.run("run", "hello", "--app", APP, "--agent", "echo").code == 0
+    read, write = os.pipe()
+    os.close(read)
+    show = [sys.executable, "-m", "holdfast", "chats", "show", "last"]
+    environ = {**desk.environ, "PYTHONUNBUFFERED": ""}  # empty is off
+    with os.fdopen(write, "wb") as nobody:
+        done = subprocess.run(show, cwd=desk.folder, env=environ, timeout=60, stdout=nobody, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -34,6 +34,11 @@ class Wanted(msgspec.Struct, frozen=True):
     archived: bool
     limit: int
 
+    @property
+    def narrow(self) -> bool:
+        """Others may be there that it does not show."""
+        return self.archived or any(word is not None for word in (self.agent, self.state, self.search))
+
     def filter(self) -> ChatFilter:
         if self.state is not None and self.state not in set(State):
             raise UsageError(f"--state is {self.state!r}; it can be {', '.join(State)}")
@@ -62,7 +67,7 @@ async def list_chats(where: Where, wanted: Wanted, *, json: bool) -> None:
             write_line(msgspec.json.encode({name: getattr(found, name) for name in found.__struct_fields__}))
         return
     if not lines:
-        print('no chats; holdfast run "hello" makes one', file=sys.stderr)
+        print("no such chats" if wanted.narrow else 'no chats; holdfast run "hello" makes one', file=sys.stderr)
         return
     print_listing(("chat", "agent", "state", "queued", "changed", "title"), [_row(found) for found in lines])
 
