@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Mapping
 
+from holdfast.models.base import Settings
 from holdfast.models.resolve import default_model
 from holdfast.models.scripted import Call, Say, ScriptedModel
 from holdfast.tools.base import tool
@@ -10,6 +11,7 @@ from holdfast.worker.agents import Agent
 
 INSTRUCTIONS = "You are a helpful assistant. Be brief. Answer in Markdown."
 PACE_S = 0.03
+SMALL_ANSWER_TOKENS = 512  # a small model finds no end by itself: asked for a story it went on for minutes
 
 
 @tool(replay="pure")
@@ -27,9 +29,11 @@ async def count_words(text: str) -> str:
 
 def agents(environ: Mapping[str, str]) -> list[Agent]:
     model = default_model(environ)
-    tools = [] if model == "local" else [current_time]  # so small a model calls tools at random
+    small = model == "local"
+    tools = [] if small else [current_time]  # so small a model calls tools at random
+    settings = Settings(max_tokens=SMALL_ANSWER_TOKENS if small else None)
     return [
-        Agent("assistant", model, instructions=INSTRUCTIONS, tools=tools),
+        Agent("assistant", model, instructions=INSTRUCTIONS, tools=tools, settings=settings),
         Agent("scripted", scripted(), instructions=INSTRUCTIONS, tools=[current_time, count_words]),
     ]
 

@@ -288,7 +288,7 @@ class LocalServer:
 
     async def _start(self) -> Running:
         await asyncio.sleep(max(0.0, self._try_at_s - time.monotonic()))
-        self._tell("local.loading")
+        self._tell("local.loading", "loading")
         if (problem := problem_of(self.file)) is not None:
             raise self._failed(ProviderError(f"the local model is gone: {problem}", code="not_found"))
         self.starts += 1
@@ -304,7 +304,7 @@ class LocalServer:
         self.load_s = round(time.monotonic() - running.began_s, 3)
         self.context = running.context
         self._watch = asyncio.get_running_loop().create_task(self._look_after(running))
-        self._tell("local.ready", load_s=self.load_s, context_tokens=self.context)
+        self._tell("local.ready", "ready", load_s=self.load_s, context_tokens=self.context)
         return running
 
     async def _load(self, running: Running) -> None:
@@ -350,11 +350,12 @@ class LocalServer:
         self._try_at_s = time.monotonic() + pause_s
         self._refusal = error if error.code in _FINAL else None
         self.last_error = str(error)
-        self._tell("local.failed", logging.WARNING, code=error.code, failures=self._failures, pause_s=pause_s)
+        fields = {"code": error.code, "error": str(error), "failures": self._failures, "pause_s": pause_s}
+        self._tell("local.failed", "failed", logging.WARNING, **fields)
         return error
 
-    def _tell(self, action: str, level: int = logging.INFO, **fields: Any) -> None:
-        _log.log(level, action, extra={"action": action, "file": self.file.name, **fields})
+    def _tell(self, action: str, words: str, level: int = logging.INFO, **fields: Any) -> None:
+        _log.log(level, words, extra={"action": action, "file": self.file.name, **fields})
 
 
 def _with(text: str, last_words: str) -> str:
