@@ -20,7 +20,7 @@ def test_every_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFi
     said = []
     with live_server(f"sqlite:///{tmp_path}/holdfast.db", tmp_path) as server:
         for block, agent in zip(blocks, ("echo", "story", "caller", "echo", "judge"), strict=True):
-            code = block.replace("http://127.0.0.1:7433", server.url).replace('model="support"', f'model="{agent}"')
+            code = block.replace("http://127.0.0.1:7433", server.url).replace('model="assistant"', f'model="{agent}"')
             code = code.replace('open(".holdfast/token").read().strip()', repr(server.token))
             exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102  our own page
             said.append(capsys.readouterr().out.strip())

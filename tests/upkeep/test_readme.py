@@ -129,15 +129,22 @@ def test_its_agent_is_seen_to_use_its_tool(desk: Desk) -> None:
     assert re.search(r"^✓ weather\(city='Bern'\)  \S+ s  Rain in Bern\.$", done.err, re.M)
 
 
-def test_its_program_runs(desk: Desk) -> None:
+def test_its_program_runs_and_started_again_it_goes_on_with_the_same_chat(desk: Desk) -> None:
+    first, again = run_program(desk), run_program(desk)
+    *events, text = first.splitlines()
+    assert text == "Take an umbrella."
+    assert any("Rain in Bern." in event for event in events)
+    assert again == first  # the same entries, with the same ids
+    assert len(desk.run("chats", "list").out.splitlines()) == 1
+
+
+def run_program(desk: Desk) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program("asyncio.run(main())")],
         cwd=desk.folder, env=desk.environ, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    *events, text = done.stdout.splitlines()
-    assert text == "Take an umbrella."
-    assert any("Rain in Bern." in event for event in events)
+    return done.stdout
 
 
 def test_its_lines_for_the_openai_sdk_run(desk: Desk) -> None:
