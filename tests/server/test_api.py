@@ -214,6 +214,10 @@ async def test_bad_input_is_told_by_name_and_changes_nothing(client: httpx.Async
         f"/api/chats/{chat_id}/messages", content=b"{", headers={"content-type": "application/json"}
     )
     assert (raw.status_code, raw.json()["code"]) == (400, "invalid_input")
+    form = {"content-type": "application/x-www-form-urlencoded"}  # what curl sends unless it is told otherwise
+    unsaid = await client.post(f"/api/chats/{chat_id}/messages", content=b'{"message": "x"}', headers=form)
+    assert (unsaid.status_code, unsaid.json()["code"]) == (422, "invalid_input")
+    assert "send `Content-Type: application/json`" in unsaid.json()["detail"]
     assert (await client.get(f"/api/chats/{chat_id}")).json() == before
     unknown = await client.post("/api/chats", json={"agent": "nobody"})
     assert (unknown.status_code, "echo" in unknown.json()["detail"]) == (400, True)

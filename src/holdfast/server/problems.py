@@ -87,11 +87,13 @@ def install(api: FastAPI, routes: Sequence[BaseRoute]) -> None:
         return of_error(error)
 
     @api.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         found = [
             {"where": ".".join(str(part) for part in line["loc"]), "problem": line["msg"]} for line in error.errors()
         ]
         words = "; ".join(f"{line['where']}: {line['problem']}" for line in found[:5])
+        if error.body is not None and "json" not in request.headers.get("content-type", ""):
+            words += "; send `Content-Type: application/json`"  # without it a body is not read as JSON
         return problem(422, "invalid_input", words, errors=found[:50])
 
     @api.exception_handler(HTTPException)
