@@ -104,7 +104,7 @@ class App:
         """Give each agent the tool servers that the configuration has for it."""
         for server in servers:
             for name in server.agents or ():
-                self.agent(name)
+                self._check_agent(name, f"agents of mcp.{server.name}: ")
         for name, agent in self.agents.items():
             own = [server for server in servers if server.agents is None or name in server.agents]
             self.agents[name] = agent.with_servers(own)
@@ -259,10 +259,13 @@ class App:
     def chat(self, chat_id: str) -> "Chat":
         return Chat(self, chat_id)
 
-    def agent(self, name: str) -> Agent:
+    def _check_agent(self, name: str, where: str = "") -> None:
         if name not in self.agents:
             known = ", ".join(sorted(self.agents)) or "none"
-            raise ConfigError(f"there is no agent {name!r}; this app has: {known}")
+            raise ConfigError(f"{where}there is no agent {name!r}; this app has: {known}")
+
+    def agent(self, name: str) -> Agent:
+        self._check_agent(name)
         return self.agents[name]
 
 

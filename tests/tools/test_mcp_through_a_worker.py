@@ -324,7 +324,7 @@ async def test_servers_of_the_file_belong_to_the_agents_it_names(
         ("[mcp.t]\ncommand = 'x'\nzzz = 1", "known are command, args"),
         ("[mcp.t]\ncommand = 1", "mcp.t does not fit: Expected `str`, got `int` - at `\\$.command`"),
         ("[mcp.t]\nargs = []", "MCP server 't': give either command"),
-        ("[mcp.t]\ncommand = 'x'\nagents = ['nobody']", "there is no agent 'nobody'"),
+        ("[mcp.t]\ncommand = 'x'\nagents = ['nobody']", "agents of mcp.t: there is no agent 'nobody'"),
         ("mcp = 1", "a table for each server"),
     ],
 )
