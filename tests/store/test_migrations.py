@@ -1,5 +1,6 @@
 """Numbered SQL, applied once each, under a lock, stating the oldest code that may run on it."""
 
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -90,6 +91,28 @@ async def test_a_database_of_the_first_schema_goes_on_with_its_families(store_ur
         assert await store.open_calls("root") == []
     meta = dict(sql(store_url, "SELECT key, value FROM meta"))
     assert (meta["schema_version"], meta["oldest_code"]) == (2, 2)
+
+
+MANY = 20_000
+MANY_CHILDREN = (
+    "CREATE TABLE more AS WITH RECURSIVE numbers (n) AS "
+    f"(SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {MANY}) "
+    "SELECT chats.*, n FROM chats, numbers WHERE id = 'alone'",
+    "UPDATE more SET id = 'child-' || n, parent_id = 'alone'",
+    "ALTER TABLE more DROP COLUMN n",
+    "INSERT INTO chats SELECT * FROM more",
+    "DROP TABLE more",
+)
+
+
+async def test_many_families_of_the_first_schema_are_brought_up_to_date_at_once(store_url: str) -> None:
+    """Nobody can read or write meanwhile. Looking at all families for each chat would take half a minute here."""
+    async with open_store(store_url, StoreOptions()) as store:
+        await store.create_chat(new_chat(id="alone"))
+    for statement in (*FIRST_SCHEMA, *MANY_CHILDREN):
+        sql(store_url, statement)
+    async with asyncio.timeout(10), open_store(store_url, StoreOptions()):
+        assert sql(store_url, "SELECT count(*) FROM chats WHERE root_id = 'alone'") == [(MANY,)]
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ WITH RECURSIVE families (id, root_id) AS (
     UNION ALL
     SELECT child.id, families.root_id FROM chats AS child JOIN families ON child.parent_id = families.id
 )
-UPDATE chats SET root_id = (SELECT families.root_id FROM families WHERE families.id = chats.id)
-WHERE parent_id IS NOT NULL;
+UPDATE chats SET root_id = families.root_id FROM families WHERE families.id = chats.id;
 
 CREATE INDEX chats_family ON chats (root_id) WHERE root_id IS NOT NULL;
 CREATE INDEX chats_unwatched ON chats (id)
