@@ -196,6 +196,16 @@ def test_a_message_answers_the_question_and_the_chat_waits_on_for_the_approval()
     assert (story.state, story.call("b").state, story.call("a").state) == ("waiting", "done", "asking")
 
 
+def test_a_message_that_comes_after_the_time_to_answer_a_question_is_a_message() -> None:
+    """Nobody has yet said that the time is over; silence was the answer all the same."""
+    story = waiting_for_one("question", expires_in_ms=1_000).later(1_000)
+    story.sends("m2", text="Bern")
+    assert (story.state, story.queue, story.call("a").state) == ("waiting", ["m2"], "external")
+    story.claimed("w2")
+    assert story.is_synthetic("a", Synthetic.EXPIRED)
+    assert (story.state, story.queue) == ("running", ["m2"])
+
+
 def test_a_file_that_answers_a_question_is_named_in_the_answer() -> None:
     story = waiting_for_one("question")
     parts = (Text(text="Here."), File(media_type="image/png", uri="blob:1"))

@@ -618,10 +618,11 @@ def enqueue_and_promote(draft: Draft, event: ev.Send) -> None:
 
 
 def answer_or_enqueue(draft: Draft, event: ev.Send) -> None:
-    """An open question takes the message as its answer."""
+    """An open question takes the message as its answer, unless its time is over."""
     _check_user(event.message)
     for call in draft.calls:
-        if call.state is CallState.EXTERNAL and call.external is External.QUESTION:
+        in_time = call.expires_at is None or call.expires_at > draft.now
+        if call.state is CallState.EXTERNAL and call.external is External.QUESTION and in_time:
             _finish_external(draft, call, _as_answer(event.message), error=False, by="")
             draft.settle()
             return
