@@ -137,6 +137,8 @@ class App:
             await self._close()
 
     async def _open(self, wait_s: float = 0.0) -> None:
+        if self._users == 0 and not self._opening_or_closing.locked():
+            self._opening_or_closing = asyncio.Lock()  # somebody waited for the last one in another event loop, maybe
         self._users += 1  # at once: who is about to close it for want of users sees us
         try:
             async with self._opening_or_closing:

@@ -33,3 +33,18 @@ async def test_an_app_that_is_entered_while_its_last_user_leaves_is_open(store_u
     chat = await app.create("a")
     assert await chat.state() is State.IDLE
     await app.__aexit__()
+
+
+def test_an_app_that_many_enter_at_once_can_be_used_in_one_event_loop_after_another(store_url: str) -> None:
+    app = App(store_url, agents=[Agent("a", "scripted:Hello.")])
+
+    async def use() -> None:
+        async with app:
+            await app.create("a")
+
+    async def use_at_once() -> int:
+        await asyncio.gather(use(), use(), use())
+        async with app:
+            return len(await app.chats())
+
+    assert [asyncio.run(use_at_once()) for _ in range(3)] == [3, 6, 9]
