@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import json
+import select
+import socket
 import stat
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +20,7 @@ from uvicorn.server import ServerState
 from holdfast import App
 from holdfast.server import http_app
 from holdfast.server.access import Access
-from holdfast.server.bodies import BodyMiddleware, BoundedProtocol
+from holdfast.server.bodies import BodyMiddleware, BoundedProtocol, in_kernel
 from tests.support.servers import ServerProcess, created, ended, server
 from tests.support.waiting import until
 
@@ -269,7 +271,7 @@ async def big(_scope: object, _receive: object, send: Any) -> None:
 
 
 @asynccontextmanager
-async def asked_for_much(take_s: float) -> AsyncIterator[tuple[BoundedProtocol, asyncio.StreamReader]]:
+async def asked_for_much(take_s: float) -> AsyncIterator[tuple[BoundedProtocol, socket.socket]]:
     """A connection on which an answer waits for its reader."""
     made: list[BoundedProtocol] = []
     config = uvicorn.Config(big, lifespan="off", log_config=None)
@@ -280,16 +282,20 @@ async def asked_for_much(take_s: float) -> AsyncIterator[tuple[BoundedProtocol, 
         made[-1].take_s = take_s
         return made[-1]
 
-    listener = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname()[:2], limit=1)
-    try:
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: bool(made) and made[0].flow.write_paused, PATIENCE_S)
-        yield made[0], reader
-    finally:
-        writer.close()
-        listener.close()
-        await listener.wait_closed()
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(protocol, "127.0.0.1", 0)
+    with socket.socket() as client:
+        client.setblocking(False)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+        try:
+            await loop.sock_connect(client, listener.sockets[0].getsockname())
+            await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: bool(made) and made[0]._take_deadline is not None, PATIENCE_S)
+            yield made[0], client
+        finally:
+            client.close()
+            listener.close()
+            await listener.wait_closed()
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_with_what_is_kept_for_it() -> None:
@@ -299,16 +305,31 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_with_what_is
 
 
 async def test_a_client_that_takes_its_answer_slowly_gets_all_of_it() -> None:
-    async with asked_for_much(take_s=3600.0) as (connection, reader):
+    loop = asyncio.get_running_loop()
+    async with asked_for_much(take_s=3600.0) as (connection, client):
         for _ in range(3):
             left = connection.transport.get_write_buffer_size()
             while connection.transport.get_write_buffer_size() == left:
-                assert await reader.read(1 << 20)
+                assert await loop.sock_recv(client, 1 << 20)
             connection._look()
             assert not connection.transport.is_closing()
         while connection.flow.write_paused:
-            assert await reader.read(1 << 20)
+            assert await loop.sock_recv(client, 1 << 20)
         assert connection._take_deadline is None
+
+
+async def test_a_client_that_takes_less_than_the_kernel_holds_for_it_takes_something() -> None:
+    """The kernel asks us for more only when a good part of what it has is gone."""
+    loop = asyncio.get_running_loop()
+    async with asked_for_much(take_s=3600.0) as (connection, client):
+        served = connection.transport.get_extra_info("socket")
+        await until(lambda: not select.select([], [served], [], 0)[1], PATIENCE_S)  # the kernel takes no more
+        kept, held = connection.transport.get_write_buffer_size(), in_kernel(served)
+        while in_kernel(served) >= held:
+            assert await loop.sock_recv(client, 1 << 12)
+        assert connection.transport.get_write_buffer_size() == kept
+        connection._look()
+        assert not connection.transport.is_closing()
 
 
 async def test_the_token_file_is_its_owners_alone(live: ServerProcess, tmp_path: Path) -> None:

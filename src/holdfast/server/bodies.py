@@ -5,6 +5,11 @@ how long an answer waits for a client that reads nothing of it, so `BoundedProto
 """
 
 import asyncio
+import fcntl
+import socket
+import struct
+import sys
+import termios
 from typing import Any
 
 import h11
@@ -21,6 +26,7 @@ BODY_S = 30.0
 HEAD_S = 10.0
 TAKE_S = 30.0  # more than a stream waits, which ends by itself, and counts it
 
+_SO_NWRITE = 0x1024  # of macOS
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -95,6 +101,14 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replaying
 
 
+def in_kernel(connection: socket.socket) -> int:
+    """Bytes that were sent and that the other side has not confirmed."""
+    if sys.platform == "darwin":
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_NWRITE)
+    (count,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
+    return int(count)
+
+
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 whose requests must have told their head within a deadline, on new and on kept connections, and whose
     answers must be taken: while some of one waits, the client has to take a piece of it every so often.
@@ -131,15 +145,21 @@ class BoundedProtocol(H11Protocol):
         super().resume_writing()
 
     def _look_later(self) -> None:
-        self._untaken = self.transport.get_write_buffer_size()
+        self._untaken = self._left()
         self._take_deadline = self.loop.call_later(self.take_s, self._look)
 
     def _look(self) -> None:
         """Closing it would wait for the client, too, with all that is left for it in memory."""
-        if self.transport.get_write_buffer_size() >= self._untaken:
+        if self._left() >= self._untaken:
             self.transport.abort()
         else:
             self._look_later()
+
+    def _left(self) -> int:
+        """With what the kernel has: it asks for more only once a third of its megabytes is gone, which takes a slow
+        link, or a slow client, minutes.
+        """
+        return self.transport.get_write_buffer_size() + in_kernel(self.transport.get_extra_info("socket"))
 
     def _stop_looking(self) -> None:
         if self._take_deadline is not None:
