@@ -147,7 +147,7 @@ def test_a_write_made_for_an_older_epoch_is_refused() -> None:
     story = Story().claimed()
     stale = story.by
     story.sends("i1", "interrupt")
-    story.refuses(ev.Note(by=stale, topic="x"), reason="stale_epoch")
+    story.refuses(ev.Fail(by=stale, error=BOOM), reason="stale_epoch")
 
 
 @pytest.mark.parametrize("row", sorted(ev.EVENTS))
@@ -156,16 +156,17 @@ def test_every_event_of_a_runner_is_fenced(row: str) -> None:
     assert is_runners == ("by" in ev.EVENTS[row].__struct_fields__ and row not in ("approve", "deny", "submit"))
 
 
-def test_only_real_outcomes_the_end_of_a_stop_and_a_handover_pass_an_older_epoch() -> None:
+def test_only_what_a_body_did_and_said_the_end_of_a_stop_and_a_handover_pass_an_older_epoch() -> None:
     """After history was cut: what has happened has happened, and the stop must end."""
-    assert {"outcome", "finish_stop", "release"} == ev.EPOCH_FREE
-    for kind in ("outcome", "finish_stop", "release"):
+    assert {"outcome", "note", "finish_stop", "release"} == ev.EPOCH_FREE
+    for kind in sorted(ev.EPOCH_FREE):
         story = Story().claimed().calls("a", start=True)
         before = story.by
         story.edits(0)
         assert story.chat.epoch == before.epoch + 1
         event: dict[str, ev.Event] = {
             "outcome": ev.Outcome(by=before, call_id="a", content="ok"),
+            "note": ev.Note(by=before, topic="progress", call_id="a"),
             "finish_stop": ev.FinishStop(by=before),
             "release": ev.Release(by=before),
         }

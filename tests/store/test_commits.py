@@ -88,6 +88,20 @@ async def test_a_stop_arrives_between_two_commits(store: Store, hand: Hand) -> N
     assert texts(await history(store, "c1")) == ["hello", "half an ans"]
 
 
+async def test_what_a_call_said_last_does_not_keep_its_outcome_from_a_chat_that_was_interrupted(
+    store: Store, hand: Hand
+) -> None:
+    """They are one commit, made for the epoch that the message ended."""
+    await hand.respond("let me see", call("k1"))
+    before, by = hand.held, hand.by
+    await store.submit("c1", ev.Send(message=user("something else"), mode="interrupt"))
+    said = ev.Note(by=by, topic="progress", text="sending", call_id="k1")
+    after = await store.commit(before, [said, ev.Outcome(by=by, call_id="k1", content="sent 10 EUR")], unique("x"))
+    assert after.chat.state is State.STOPPING
+    assert texts(await history(store, "c1")) == ["hello", "let me see", "sent 10 EUR"]
+    assert "sending" in await told(store, "c1")
+
+
 async def test_a_stale_fence_is_refused_and_writes_nothing(store: Store, hand: Hand, clock: FakeClock) -> None:
     late = hand.response("too late")
     clock.advance(31_000)

@@ -413,5 +413,6 @@ EVENTS: dict[str, type[Event]] = {
     )
 }
 
-# A real outcome and the end of a stop must get through after history was cut; they look at positions instead.
-EPOCH_FREE = frozenset({Outcome.name, FinishStop.name, Release.name})
+# A real outcome and the end of a stop must get through after history was cut; they look at positions instead. So must
+# what a body said last, which is committed with its outcome.
+EPOCH_FREE = frozenset({Outcome.name, Note.name, FinishStop.name, Release.name})
