@@ -287,6 +287,12 @@ def test_anthropic_is_told_how_hard_or_how_long_to_think(model: str, effort: str
     assert {name: body[name] for name in expected} == expected
 
 
+def test_claude_is_told_the_temperature_where_it_is_known_not_to_think() -> None:
+    thinks = Settings(temperature=0.2, reasoning_effort="high")
+    body = ANTHROPIC(user("hi"), model="claude-sonnet-4-5", settings=thinks, unsupported=frozenset({"thinking"}))
+    assert ("thinking" in body, body.get("temperature")) == (False, 0.2)
+
+
 def test_newer_claude_models_are_not_told_a_temperature_which_they_refuse() -> None:
     for model, told in (("claude-opus-5", False), ("claude-sonnet-4-5", True), ("qwen3", True)):
         assert ("temperature" in ANTHROPIC(user("hi"), model=model, settings=Settings(temperature=0.2))) is told

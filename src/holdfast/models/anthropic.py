@@ -86,11 +86,11 @@ def encode_request(
         body["tools"] = [{**_tool(tool), **early} for tool in request.tools]
     else:
         body.pop("tool_choice", None)
-    _reconcile(body)
     leave_out(body, sorted(request.unsupported & AMENDABLE))
     if SIGNATURES in request.unsupported:
         body.pop("thinking", None)  # it would want the thoughts before a call back
         known = new_fragments(NOBODY)
+    _reconcile(body)
     body.update(request.settings.extra)
     for name in ("system", "messages"):
         body.pop(name, None)
