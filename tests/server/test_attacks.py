@@ -157,6 +157,24 @@ ATTACKS: dict[str, tuple[tuple[str, str, list[str], str | None, bytes], int, str
 }  # fmt: skip
 
 
+async def test_a_huge_head_that_comes_in_pieces_gets_the_same_answer(live: ServerProcess) -> None:
+    """All of it: the server does not hang up on who is still sending."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
+    line = b"X-Big: " + b"x" * 40_000
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n" + line)
+            head = await reader.readuntil(b"\r\n\r\n")
+            for _ in range(20):
+                writer.write(line)
+                await writer.drain()
+            answer = await reader.read()
+    finally:
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert b'"code":"head_too_large"' in answer
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_an_attack_gets(name: str, live: ServerProcess) -> None:
     (path, method, headers, host, body), status, words = ATTACKS[name]

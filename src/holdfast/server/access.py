@@ -18,12 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.disk import create_path, make_home
 from holdfast.errors import ConfigError
+from holdfast.server.bodies import HEAD_BYTES_MAX, head_too_large
 from holdfast.server.problems import CLOSE, problem
 
 COOKIE = "holdfast_session"
 PUBLIC = frozenset({"/health"})
 LOGIN = "/login"
-HEAD_BYTES_MAX = 32 << 10
 TOKEN_CHARS_MIN = 16
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
@@ -103,7 +103,7 @@ class AccessMiddleware:
     def _judge(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if sum(len(name) + len(value) for name, value in headers.raw) + len(scope["path"]) > HEAD_BYTES_MAX:
-            return problem(431, "head_too_large", f"path and headers can have {HEAD_BYTES_MAX:,} bytes")
+            return head_too_large()
         if "content-length" in headers and "transfer-encoding" in headers:
             return problem(400, "ambiguous_length", "a body has a length or comes in chunks, not both", CLOSE)
         host = headers.get("host", "")

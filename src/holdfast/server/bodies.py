@@ -21,14 +21,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.server.problems import CLOSE, problem
 
+HEAD_BYTES_MAX = 32 << 10
 BODY_BYTES_MAX = 16 << 20
 BODY_S = 30.0
+HEARD_OUT = 4  # times the limit: who is cut off while it still sends may not see the answer
 HEAD_S = 10.0
+LEAVE_S = 2.0
 TAKE_S = 30.0  # more than a stream waits, which ends by itself, and counts it
 
 _SO_NWRITE = 0x1024  # of macOS
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+def head_too_large() -> Response:
+    return problem(431, "head_too_large", f"path and headers can have {HEAD_BYTES_MAX:,} bytes")
 
 
 class BodyMiddleware:
@@ -69,11 +76,15 @@ class BodyMiddleware:
             message = await receive()
             if message["type"] != "http.request":
                 return None
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
+            piece = message.get("body", b"")
+            pieces.append(piece)
+            size += len(piece)
+            over = not message.get("more_body", False)
             if size > self._bytes_max:
-                return problem(413, "body_too_large", f"a body can have {self._bytes_max:,} bytes", CLOSE)
-            if not message.get("more_body", False):
+                pieces.clear()
+                if over or size > self._bytes_max * HEARD_OUT:
+                    return problem(413, "body_too_large", f"a body can have {self._bytes_max:,} bytes", CLOSE)
+            elif over:
                 return b"".join(pieces)
 
 
@@ -122,14 +133,30 @@ class BoundedProtocol(H11Protocol):
         self._head_deadline: asyncio.TimerHandle | None = None
         self._take_deadline: asyncio.TimerHandle | None = None
         self._untaken = 0  # bytes, at the last look
+        self._leaving = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
+        if not self._leaving:
+            super().data_received(data)
+            self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be read as a request. Who is still sending is heard out for a moment: a connection that is
+        closed over unread bytes is reset, and the answer lost.
+        """
+        error = sys.exception()
+        too_large = isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431
+        answer = head_too_large() if too_large else problem(400, "invalid_request", "this is no HTTP request")
+        head = f"HTTP/1.1 {answer.status_code} \r\nConnection: close\r\n".encode()
+        lines = (name + b": " + value + b"\r\n" for name, value in answer.raw_headers)
+        self.transport.write(b"".join((head, *lines, b"\r\n", bytes(answer.body))))
+        self._leaving = True
+        self.transport.write_eof()
+        self.loop.call_later(LEAVE_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
