@@ -13,6 +13,7 @@ import pexpect
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.ids import new_id
 from tests.support.programs import ROOT
 
 APP = "tests.cli.desk:app"
@@ -60,6 +61,11 @@ class Desk:
 
     def open_the_gate(self) -> None:
         (self.folder / "gate").touch()
+
+
+def ids_in_order(count: int) -> list[str]:
+    """For chats, the oldest first. Two that are made in the same millisecond have no order of their own."""
+    return sorted(new_id("chat") for _ in range(count))
 
 
 class Terminal:
@@ -125,6 +131,8 @@ def quick(
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HOLDFAST_") or name.endswith("_API_KEY")]:
         monkeypatch.delenv(name)
+    for name in TERMINAL:
+        monkeypatch.delenv(name, raising=False)
     root, ours = logging.getLogger(), logging.getLogger("holdfast")
     before = root.handlers[:], root.level, ours.level
 

@@ -12,7 +12,7 @@ from holdfast import Agent, App
 from holdfast.core.records import State
 from holdfast.testing import Call, Fail, ScriptedModel
 from holdfast.tools.outside import ask_user, client_tool
-from tests.cli.conftest import Done
+from tests.cli.conftest import Done, ids_in_order
 from tests.cli.desk import pay
 from tests.support.programs import ROOT
 
@@ -38,10 +38,12 @@ def worked(folder: Path, *asked: tuple[str, str]) -> list[str]:
     async def work() -> list[str]:
         app = App(agents=agents(), home=str(folder / ".holdfast"))
         async with app, app.worker(poll_s=0.2):
-            chats = [await app.create(agent, text) for agent, text in asked]
+            ids = ids_in_order(len(asked))
+            for chat_id, (agent, text) in zip(ids, asked, strict=True):
+                await app.create(agent, text, chat_id=chat_id)
             for line in await app.chats():
                 await app.chat(line.id).wait(20.0)
-        return [chat.id for chat in chats]
+        return ids
 
     (folder / ".holdfast").mkdir(exist_ok=True)
     return asyncio.run(work())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from tests.cli.conftest import APP, Desk, Terminal
+from tests.cli.conftest import APP, Desk, Terminal, ids_in_order
 from tests.cli.desk import AGENTS
 from tests.cli.test_serving import server
 
@@ -21,10 +21,11 @@ STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 async def titled(folder: Path) -> list[str]:
     """Two chats, newest first; one has a title that is long and bad for a table."""
+    older, newer = ids_in_order(2)
     async with App(agents=AGENTS, home=str(folder / ".holdfast")) as app:
-        plain = await app.create("echo", title="日本語")
-        long = await app.create("echo", title=LONG)
-        return [long.id, plain.id]
+        await app.create("echo", title="日本語", chat_id=older)
+        await app.create("echo", title=LONG, chat_id=newer)
+        return [newer, older]
 
 
 @pytest.fixture
