@@ -4,9 +4,10 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from holdfast import faults
 from holdfast.clock import FakeClock
@@ -26,8 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A failing example is shown as it was found, with the line that reproduces it. Making it small first takes Hypothesis
 # up to five minutes for each test that fails: `--hypothesis-profile=shrink` does that, for who sits in front of it.
 FOUND_AT_ONCE = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
-settings.register_profile("found", phases=FOUND_AT_ONCE, print_blob=True)
-settings.register_profile("shrink", print_blob=True)
+# How long an example takes, or its making, decides nothing: a machine that stands still for a moment is no failure.
+UNTIMED: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
+settings.register_profile("found", phases=FOUND_AT_ONCE, **UNTIMED)
+settings.register_profile("shrink", **UNTIMED)
 settings.load_profile("found")
 
 # What takes longest goes first. At the end of a run the workers take work from each other, test by test; a test of
