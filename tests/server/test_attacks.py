@@ -233,8 +233,8 @@ async def test_words_that_look_like_an_event_stay_words(client: httpx.AsyncClien
 
 async def test_slow_heads_are_cut_off_while_others_are_served(live: ServerProcess, client: httpx.AsyncClient) -> None:
     """Slow loris: 200 connections that send a byte now and then. Sending more does not buy them time."""
-    lorises = [await asyncio.open_connection("127.0.0.1", live.port) for _ in range(200)]
     began = time.monotonic()
+    lorises = [await asyncio.open_connection("127.0.0.1", live.port) for _ in range(200)]
     closed = 0
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

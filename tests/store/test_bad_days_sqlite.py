@@ -40,6 +40,8 @@ from tests.support.deaths import Mortal
 from tests.support.programs import Program
 from tests.support.waiting import until
 
+DEADLINE_S = 1.0  # of stores that are to meet it; what is not stuck is done in time on a busy machine, too
+BOUND_S = 4.5  # less than the five seconds that a renewal has at most
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489") * 200
 
 
@@ -436,7 +438,7 @@ async def test_a_stopped_process_that_holds_the_write_lock_costs_a_timeout_and_t
     url: str, path: Path
 ) -> None:
     """As a debugger or a frozen container leaves it: what was not begun is not written, now or later."""
-    async with opened(url, deadline_s=0.5) as store:
+    async with opened(url, deadline_s=DEADLINE_S) as store:
         await store.create_chat(new_chat("hello", id="c1"))
         with Program("tests.store.holder", str(path)) as holder:
             assert holder.hear() == "held"
@@ -447,7 +449,7 @@ async def test_a_stopped_process_that_holds_the_write_lock_costs_a_timeout_and_t
                 assert isinstance(outcome, StoreTimeout)
                 assert outcome.outcome == "not_written"
                 assert "is the disk, or a process, stuck?" in str(outcome)
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < BOUND_S
             assert (await store.read_chat("c1")).queue == (), "reading goes on meanwhile"
             os.kill(holder.pid, signal.SIGCONT)
             holder.say("go")
@@ -473,7 +475,7 @@ async def test_a_child_that_was_forked_during_a_write_does_not_keep_the_lock_of_
 
 
 async def test_a_renewal_behind_a_stopped_process_ends_at_its_deadline(url: str, path: Path) -> None:
-    async with opened(url, deadline_s=0.5) as store:
+    async with opened(url, deadline_s=DEADLINE_S) as store:
         hand = Hand(store)
         with Program("tests.store.holder", str(path)) as holder:
             assert holder.hear() == "held"
@@ -482,7 +484,7 @@ async def test_a_renewal_behind_a_stopped_process_ends_at_its_deadline(url: str,
                 began = time.monotonic()
                 with pytest.raises(StoreTimeout, match="stuck") as caught:
                     hand.line.renew(hand.name)
-                assert time.monotonic() - began < 2.0
+                assert time.monotonic() - began < BOUND_S
                 assert caught.value.outcome == "not_written"
             os.kill(holder.pid, signal.SIGCONT)
             holder.say("go")
@@ -498,7 +500,7 @@ async def test_opening_behind_a_stopped_process_ends_at_its_deadline(url: str, p
         assert holder.hear() == "held"
         os.kill(holder.pid, signal.SIGSTOP)
         with pytest.raises(StoreTimeout, match="stuck"):
-            await open_store(url, StoreOptions(deadline_s=0.5)).open()
+            await open_store(url, StoreOptions(deadline_s=DEADLINE_S)).open()
         os.kill(holder.pid, signal.SIGCONT)
         holder.say("go")
         holder.finish()
@@ -582,7 +584,7 @@ async def test_closing_finishes_what_was_begun(url: str) -> None:
 
 async def test_closing_is_bounded_and_does_not_hold_up_the_event_loop(url: str, path: Path) -> None:
     """The writer hangs behind a stopped process: the loop goes on, and `close` gives up at the deadline."""
-    store = open_store(url, StoreOptions(deadline_s=0.5))
+    store = open_store(url, StoreOptions(deadline_s=DEADLINE_S))
     await store.open()
     with Program("tests.store.holder", str(path)) as holder:
         assert holder.hear() == "held"
@@ -590,16 +592,14 @@ async def test_closing_is_bounded_and_does_not_hold_up_the_event_loop(url: str, 
         send = asyncio.ensure_future(store.create_chat(new_chat()))
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(store.close())
-        gaps: list[float] = []
-        began = last = time.monotonic()
+        turns = 0
+        began = time.monotonic()
         while not closing.done():
-            await asyncio.sleep(0.01)
-            now = time.monotonic()
-            gaps.append(now - last)
-            last = now
+            await asyncio.sleep(0.005)
+            turns += 1
         await closing
-        assert time.monotonic() - began < 3.0
-        assert max(gaps) < 0.3
+        assert time.monotonic() - began < BOUND_S
+        assert turns >= 10, "a loop that is held up has one or two"
         with pytest.raises(StoreTimeout):
             await send
         os.kill(holder.pid, signal.SIGCONT)

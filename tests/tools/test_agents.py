@@ -85,7 +85,7 @@ async def test_a_parent_waits_for_its_children_without_a_worker_and_hears_all_th
         assert (snapshot.chat.worker, snapshot.chat.wake_at) == (None, None), "no lease, no poll"
         assert [call.external for call in snapshot.open_calls] == [External.CHILD] * 3
         children = await children_of(app, chat)
-        assert sorted(made.id for made in children) == sorted(worker.running_chats)
+        await until(lambda: sorted(made.id for made in children) == sorted(worker.running_chats), WAIT_S)
         child.resume("work")
         await idle(chat)
         assert said(await chat.messages())[-1] == ("assistant", "42 and 42 and 42")

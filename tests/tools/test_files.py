@@ -411,4 +411,4 @@ def test_no_descriptor_is_left_open(files: Files) -> None:
     before = psutil.Process().num_fds()
     for _ in range(3):
         use()
-    assert psutil.Process().num_fds() == before
+    assert psutil.Process().num_fds() <= before

@@ -12,6 +12,7 @@ from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.outside import ask_user, client_tool, sleep_until
 from holdfast.worker.agents import Agent
 from tests.support.turns import rested, running, said, weather
+from tests.support.waiting import until
 
 READ = client_tool(
     "read_local", "Read a file of the user's.", {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -61,14 +62,14 @@ async def test_a_question_survives_the_end_of_every_process_and_is_answered_once
 
 
 async def test_sleeping_is_a_timer_of_the_chat_and_not_a_sleeping_worker(store_url: str) -> None:
-    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=3)  # to come, when it is asked for
     model = ScriptedModel([Call(name="sleep_until", arguments={"time": soon.isoformat()})], "Good morning.")
     async with running(store_url, Agent("a", model, tools=[sleep_until()])) as (app, worker):
         chat = await app.create("a", "wake me")
         call = await waiting_call(chat)
         assert call.external is External.TIMER
         assert (await chat.snapshot()).chat.wake_at == call.expires_at
-        assert worker.running_chats == []
+        await until(lambda: worker.running_chats == [])
         await idle(chat)
         assert datetime.datetime.now(datetime.UTC) >= soon
         assert said(await chat.messages())[-1] == ("assistant", "Good morning.")
@@ -116,13 +117,13 @@ async def test_a_client_that_does_not_answer_in_time_is_told_to_the_model_and_to
     model = ScriptedModel([Call(name="slow")], "Never mind.")
     async with running(store_url, Agent("a", model, tools=[slow])) as (app, _):
         chat = await app.create("a", "go")
-        call = await waiting_call(chat)
         await idle(chat)
-        result = (await chat.messages())[2].parts[0]
+        _, asked, answered, _ = await chat.messages()
+        result = answered.parts[0]
         assert isinstance(result, ToolResult)
         assert (result.synthetic, result.error) == (Synthetic.EXPIRED, True)
         with pytest.raises(RefusedError):
-            await chat.submit(call.id, "here!")
+            await chat.submit(asked.calls[0].call_id, "here!")
 
 
 async def test_a_client_tool_can_need_an_approval_first(store_url: str) -> None:

@@ -328,7 +328,7 @@ async def test_an_approval_waits_without_a_worker_and_resumes_once(store_url: st
         while await chat.state() is not State.IDLE:
             await chat.wait(WAIT_S)
         assert gate.starts == 1
-        assert worker.running_chats == []
+        await until(lambda: worker.running_chats == [])
 
 
 async def test_hooks_change_veto_and_ask(store_url: str) -> None:
