@@ -30,6 +30,7 @@ from tests.support.scenario import STEPS, Run, Step, step_named
 
 CROWD = tuple(f"{n}-" for n in range(6))
 ALONE = "zq-"
+SHORT_S = 2.0  # a deadline to meet; the other steps are done in time on a busy machine, too
 SHARED_STEPS = [step for step in STEPS[1:] if not step.alone]
 
 Death = Literal["immediate", "kill9"]
@@ -112,7 +113,7 @@ def die(server: PostgresServer, death: Death) -> None:
 
 
 @pytest.mark.parametrize("death", ["immediate", "kill9"])
-@pytest.mark.parametrize("deadline_s", [8.0, 0.3])
+@pytest.mark.parametrize("deadline_s", [8.0, 0.9])
 async def test_a_server_that_dies_under_load_loses_nothing_and_nothing_happens_twice(
     postgres_server: PostgresServer,
     postgres_url: str,
@@ -213,7 +214,7 @@ async def test_an_outcome_nobody_can_find_out_is_called_unknown_and_asking_again
     name: str,
 ) -> None:
     """The answer is lost, and then the server is out of reach until the caller's deadline has passed."""
-    store = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=0.5))
+    store = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=SHORT_S))
     run = Run(store, clock, postgres_url, prefix=ALONE)
     unknown = step_named(name)
     for step in STEPS:
@@ -270,7 +271,7 @@ async def test_a_commit_that_arrives_after_its_worker_was_given_up_changes_nothi
     postgres_url: str, postgres_proxy_url: str, postgres_proxy: TcpProxy, clock: FakeClock
 ) -> None:
     """A partition that heals: the network delivers what a worker sent long ago, when another one has its chat."""
-    cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=0.5))
+    cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=SHORT_S))
     async with open_store(postgres_url, StoreOptions(clock=clock)) as store, cut_off:
         await store.create_chat(new_chat("hello", id="c1"))
         late = Hand(cut_off)
@@ -300,7 +301,7 @@ async def test_a_commit_that_arrives_after_its_worker_was_given_up_changes_nothi
 async def test_a_message_that_arrives_after_it_was_sent_again_is_there_once(
     postgres_url: str, postgres_proxy_url: str, postgres_proxy: TcpProxy, clock: FakeClock
 ) -> None:
-    cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=0.5))
+    cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=SHORT_S))
     key, send = Key(principal="p", key="k"), ev.Send(message=user("once"))
     async with open_store(postgres_url, StoreOptions(clock=clock)) as store, cut_off:
         await store.create_chat(new_chat("hello", id="c1"))

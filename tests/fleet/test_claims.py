@@ -21,9 +21,9 @@ CHATS = 2_000
 ONCE_LOST = 100  # besides, and held before by the worker that does not know it is dead
 PROCESSES = 2
 WORKERS = 8
-TTL_MS = 1_500
-# A renewal every 100 ms, and half a second to spare: later than that, a slower machine would lose leases.
-RENEWAL_S_MAX = 1.0
+TTL_MS = 5_000
+# Far less than all of it takes, and more than a machine that does other things besides stands still.
+RENEWAL_S_MAX = 3.0
 
 
 @pytest.mark.timeout(300)

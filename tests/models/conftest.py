@@ -90,6 +90,6 @@ def serving(certificate: tuple[Path, Path]) -> ssl.SSLContext:
 
 async def until(condition: Callable[[], bool]) -> None:
     """For what has no event to wait for, such as a count of files."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -244,7 +244,7 @@ async def test_a_stalled_stream_is_retried(caller: Caller, serve: Serve, model_o
     server = await serve(Reply(steps=(chunk({"content": "Hel"}), StallConnection())), saying("Hello"))
     request = asking()
     done = await completed(
-        caller, model_on(server), request=replace(request, deadlines=replace(request.deadlines, silence_s=0.3))
+        caller, model_on(server), request=replace(request, deadlines=replace(request.deadlines, silence_s=1.0))
     )
     assert done.message.text == "Hello"
     assert [attempt.code for attempt in done.failed] == ["timeout"]
@@ -784,7 +784,7 @@ async def test_a_model_that_says_what_it_waits_for_is_not_late_for_its_first_byt
 
     class Loading(ScriptedModel):
         async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
-            ready_at = loop.time() + 2.5  # the guard's limit is 1.55 s
+            ready_at = loop.time() + 4.0  # the guard's limit is 3.05 s
             while loop.time() < ready_at:
                 yield Progress(text="loading")
                 await asyncio.sleep(0.05)
@@ -799,7 +799,7 @@ async def test_a_model_that_says_what_it_waits_for_is_not_late_for_its_first_byt
             self.heard.add(text)
 
     observer = Hearing()
-    request = asking(deadlines=ModelDeadlines(connect_s=0.05, first_byte_s=0.5))
+    request = asking(deadlines=ModelDeadlines(connect_s=0.05, first_byte_s=2.0))
     outcome = await caller.call([Loading("Hi.")], request, observer=observer, policy=RetryPolicy(attempts_max=1))
     assert isinstance(outcome, Completed)
     assert outcome.message.text == "Hi."

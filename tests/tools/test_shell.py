@@ -119,7 +119,7 @@ async def test_a_stop_frees_the_caller_in_time_and_leaves_nobody(kind: str, tria
     print(f"{kind}: free {took_s:.3f} s after the stop")  # noqa: T201  a figure, for who asks for it
     assert not case.body.abandoned, "it was over within the three seconds that a body has"
     if kind == "a pipeline":
-        assert took_s < 1.5, "and did not need the KILL that comes after two"
+        assert took_s < 1.9, "and did not need the KILL that comes after two"
     assert await memory - before < GROWTH_BYTES_MAX
 
 

@@ -40,7 +40,7 @@ async def test_a_commit_that_fails_for_a_while_is_tried_again_and_never_becomes_
 ) -> None:
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], "Done.")
-    app = app_on(failing_store.url, Agent("a", model, tools=[gate.tool()]), deadline_s=0.3)
+    app = app_on(failing_store.url, Agent("a", model, tools=[gate.tool()]), deadline_s=1.0)
     watching = App(failing_store.steady_url)
     async with watching, app, app.worker() as worker:
         chat = watching.chat((await app.create("a", "go")).id)
@@ -60,7 +60,7 @@ async def test_a_persist_error_propagates_as_itself_when_the_lease_runs_out_and_
 ) -> None:
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], "Done.")
-    app = app_on(failing_store.url, Agent("a", model, tools=[gate.tool()]), deadline_s=0.3, lease_ttl_ms=1_500)
+    app = app_on(failing_store.url, Agent("a", model, tools=[gate.tool()]), deadline_s=1.0, lease_ttl_ms=3_000)
     watching = App(failing_store.steady_url)
     async with watching, app, app.worker(poll_s=0.2) as worker:
         chat = watching.chat((await app.create("a", "go")).id)
@@ -170,7 +170,7 @@ async def test_a_model_that_breaks_its_contract_is_a_failed_attempt_with_its_sto
 
 async def test_a_stop_while_a_whole_response_cannot_be_committed_keeps_its_text(failing_store: FailingStore) -> None:
     model = ScriptedModel([Say(text="Half "), Hold(name="here"), Say(text="an answer.")])
-    app = app_on(failing_store.url, Agent("a", model), deadline_s=0.3)
+    app = app_on(failing_store.url, Agent("a", model), deadline_s=1.0)
     watching = App(failing_store.steady_url)
     async with watching, app, app.worker(poll_s=0.2) as worker:
         chat = watching.chat((await app.create("a", "go")).id)
@@ -188,7 +188,7 @@ async def test_a_stop_while_a_whole_response_cannot_be_committed_keeps_its_text(
 
 async def test_an_attempt_that_was_not_even_let_in_is_recorded_after_one_that_failed(store_url: str) -> None:
     model = ScriptedModel([Hold(name="here"), Fail(status=500, attempts=1), Say(text="Never.")])
-    retry = RetryPolicy(base_s=0.001, delay_max_s=0.05, total_s=0.1)
+    retry = RetryPolicy(base_s=0.001, delay_max_s=0.05, total_s=1.0)
     app = app_on(store_url, Agent("a", model, retry=retry))
     async with app, app.worker():
         chat = await app.create("a", "go")

@@ -146,7 +146,7 @@ async def test_a_draining_worker_says_so(store_url: str) -> None:
 async def test_every_heartbeat_tells_the_fleet_how_the_worker_is(store_url: str) -> None:
     gate = Gate()
     agent = Agent("a", ScriptedModel([Call(name="gate")], "Done."), tools=[gate.tool()])
-    app = App(store_url, agents=[agent], options=StoreOptions(lease_ttl_ms=600))
+    app = App(store_url, agents=[agent], options=StoreOptions(lease_ttl_ms=3_000))
     async with app, app.worker() as worker:
         chat = await app.create("a", "go")
         await gate.entered.wait()

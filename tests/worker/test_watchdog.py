@@ -63,7 +63,7 @@ async def results(app: App, chat_id: str) -> list[str]:
 async def test_a_callback_that_blocks_the_loop_beyond_the_ttl_costs_no_lease_and_is_recorded(
     store_url: str, bystander: App
 ) -> None:
-    with Program("tests.worker.lone", store_url, "block", "1500", "60") as program:
+    with Program("tests.worker.lone", store_url, "block", "2000", "60") as program:
         assert await hear(program) == "ready"
         chat = await bystander.create("lone", "go")
         assert await hear(program) == "block"
@@ -74,14 +74,14 @@ async def test_a_callback_that_blocks_the_loop_beyond_the_ttl_costs_no_lease_and
         assert await results(bystander, chat.id) == ["block"], "nobody else ran it"
         seen = await figures(program)
         assert seen["name"] == before, "the lease is the same"
-        assert seen["count"] == 1
+        assert seen["count"] == len(seen["stalls"])
         assert seen["longest_ms"] >= 1_000
-        stall = seen["stalls"][0]
-        assert "time.sleep(2.5)" in stall["stack"]
+        # A machine that stands still for a second is a stall, too, but nobody's.
+        (stall,) = [stall for stall in seen["stalls"] if "time.sleep(2.5)" in stall["stack"]]
         assert not stall["frozen"]
         (told,) = seen["health"]["apps"][0]["workers"]
-        assert (told["worker"], told["loop_stalls"]) == (before, 1)
-        assert "time.sleep(2.5)" in told["last_stalls"][0]["stack"]
+        assert (told["worker"], told["loop_stalls"]) == (before, seen["count"])
+        assert any("time.sleep(2.5)" in each["stack"] for each in told["last_stalls"])
         program.process.stdin.close()  # type: ignore[union-attr]
         assert program.process.wait(BOUND_S) == 0
 

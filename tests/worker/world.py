@@ -19,7 +19,7 @@ from tests.worker.toolbox import Gates
 from tests.worker.turn_judge import judge
 
 LIVES_MAX = 2  # workers at a time
-SETTLE_S = 20.0
+SETTLE_S = 60.0
 MOVED_MAX = 100  # a runner that looks again and again has lost its way
 
 
