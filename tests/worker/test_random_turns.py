@@ -5,7 +5,7 @@ approve, workers that come, are shut down, or drop dead where they stand. A last
 rest; then the judge compares what is in the store with what was acknowledged, what readers saw, and what really
 happened outside of it.
 
-`HOLDFAST_RANDOM_TURNS=500` plays more of them.
+`HOLDFAST_RANDOM_TURNS=500` plays more of them, `HOLDFAST_RANDOM_SEED=7` others.
 """
 
 import asyncio
