@@ -63,24 +63,31 @@ async def test_opening_again_changes_nothing(store: Store, store_url: str) -> No
     assert sql(store_url, "SELECT * FROM meta ORDER BY key") == before
 
 
-FIRST_SCHEMA = (
-    "DROP INDEX chats_family",
+# The first schema had families in it for a while.
+FIRST_SCHEMA_WITH_FAMILIES = (
     "DROP INDEX chats_unwatched",
-    "ALTER TABLE chats DROP COLUMN client_tools",
-    "ALTER TABLE chats DROP COLUMN root_id",
-    "ALTER TABLE calls DROP COLUMN excerpt",
     "ALTER TABLE calls DROP COLUMN told",
     "UPDATE meta SET value = 1",
 )
+FIRST_SCHEMA = (
+    "DROP INDEX chats_family",
+    "ALTER TABLE chats DROP COLUMN client_tools",
+    "ALTER TABLE chats DROP COLUMN root_id",
+    "ALTER TABLE calls DROP COLUMN excerpt",
+    *FIRST_SCHEMA_WITH_FAMILIES,
+)
 
 
-async def test_a_database_of_the_first_schema_goes_on_with_its_families(store_url: str) -> None:
+@pytest.mark.parametrize("first_schema", [FIRST_SCHEMA, FIRST_SCHEMA_WITH_FAMILIES], ids=["plain", "with families"])
+async def test_a_database_of_the_first_schema_goes_on_with_its_families(
+    store_url: str, first_schema: tuple[str, ...]
+) -> None:
     async with open_store(store_url, StoreOptions()) as store:
         await ask(await family(store))
         await store.create_chat(new_chat(id="alone"))
         names = ("root", "child", "grandchild", "alone")
         before = [(await store.read_chat(name)).chat for name in names]
-    for statement in FIRST_SCHEMA:
+    for statement in first_schema:
         sql(store_url, statement)
     async with open_store(store_url, StoreOptions()) as store:
         assert [(await store.read_chat(name)).chat for name in names] == before
