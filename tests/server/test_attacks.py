@@ -15,6 +15,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from holdfast import App
@@ -175,6 +176,49 @@ async def test_a_huge_head_that_comes_in_pieces_gets_the_same_answer(live: Serve
     assert b'"code":"head_too_large"' in answer
 
 
+@asynccontextmanager
+async def listening(
+    program: Any, made: list[BoundedProtocol], take_s: float = BoundedProtocol.take_s
+) -> AsyncIterator[tuple[str, int]]:
+    """A program on a port, without the rest of the server; its connections are added to `made`."""
+    config = uvicorn.Config(program, lifespan="off", log_config=None)
+    config.load()
+
+    def protocol() -> BoundedProtocol:
+        made.append(BoundedProtocol(config=config, server_state=ServerState(), app_state={}))
+        made[-1].take_s = take_s
+        return made[-1]
+
+    listener = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    try:
+        yield listener.sockets[0].getsockname()
+    finally:
+        listener.close()
+        await listener.wait_closed()
+
+
+async def talks_at_once(scope: Scope, receive: Receive, send: Send) -> None:
+    """Begins its answer before it has heard the whole request."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
+    await send({"type": "http.response.body", "body": b"half", "more_body": True})
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def test_garbage_in_the_midst_of_an_answer_is_not_answered_within_it() -> None:
+    async with listening(talks_at_once, []) as address, asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            begun = await reader.readuntil(b"half")
+            writer.write(b"no chunk\r\n")
+            rest = await reader.read()
+        finally:
+            writer.close()
+    assert begun.startswith(b"HTTP/1.1 200 ")
+    assert rest == b""
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_an_attack_gets(name: str, live: ServerProcess) -> None:
     (path, method, headers, host, body), status, words = ATTACKS[name]
@@ -292,28 +336,15 @@ async def big(_scope: object, _receive: object, send: Any) -> None:
 async def asked_for_much(take_s: float) -> AsyncIterator[tuple[BoundedProtocol, socket.socket]]:
     """A connection on which an answer waits for its reader."""
     made: list[BoundedProtocol] = []
-    config = uvicorn.Config(big, lifespan="off", log_config=None)
-    config.load()
-
-    def protocol() -> BoundedProtocol:
-        made.append(BoundedProtocol(config=config, server_state=ServerState(), app_state={}))
-        made[-1].take_s = take_s
-        return made[-1]
-
     loop = asyncio.get_running_loop()
-    listener = await loop.create_server(protocol, "127.0.0.1", 0)
-    with socket.socket() as client:
-        client.setblocking(False)
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
-        try:
-            await loop.sock_connect(client, listener.sockets[0].getsockname())
+    async with listening(big, made, take_s=take_s) as address:
+        with socket.socket() as client:
+            client.setblocking(False)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+            await loop.sock_connect(client, address)
             await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await until(lambda: bool(made) and made[0]._take_deadline is not None, PATIENCE_S)
             yield made[0], client
-        finally:
-            client.close()
-            listener.close()
-            await listener.wait_closed()
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_with_what_is_kept_for_it() -> None:

@@ -148,12 +148,19 @@ class BoundedProtocol(H11Protocol):
         """What cannot be read as a request. Who is still sending is heard out for a moment: a connection that is
         closed over unread bytes is reset, and the answer lost.
         """
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()  # in the midst of an answer there is no place for another
+            return
         error = sys.exception()
         too_large = isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431
         answer = head_too_large() if too_large else problem(400, "invalid_request", "this is no HTTP request")
-        head = f"HTTP/1.1 {answer.status_code} \r\nConnection: close\r\n".encode()
-        lines = (name + b": " + value + b"\r\n" for name, value in answer.raw_headers)
-        self.transport.write(b"".join((head, *lines, b"\r\n", bytes(answer.body))))
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=answer.status_code, headers=headers),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
         self._leaving = True
         self.transport.write_eof()
         self.loop.call_later(LEAVE_S, self.transport.close)
