@@ -282,6 +282,10 @@ class Draft:
     def tell(self, entry: journal.Entry) -> None:
         self.lines.append(Line(entry))
 
+    def tell_of_call(self, call: Call, **told: Any) -> None:
+        """Where it stands now."""
+        self.tell(journal.CallChanged(call_id=call.id, name=call.name, state=call.state, **told))
+
     # -- ownership
 
     def own(self, event: OwnerEvent, worker: str | None = None) -> None:
@@ -621,8 +625,8 @@ def answer_or_enqueue(draft: Draft, event: ev.Send) -> None:
     """An open question takes the message as its answer, unless its time is over."""
     _check_user(event.message)
     for call in draft.calls:
-        in_time = call.expires_at is None or call.expires_at > draft.now
-        if call.state is CallState.EXTERNAL and call.external is External.QUESTION and in_time:
+        open_question = call.state is CallState.EXTERNAL and call.external is External.QUESTION
+        if open_question and _over_at(draft, call) is None:
             _finish_external(draft, call, _as_answer(event.message), error=False, by="")
             draft.settle()
             return
@@ -731,7 +735,7 @@ def approve(draft: Draft, event: ev.Approve) -> None:
     asked = draft.call(event.call_id)
     call = draft.move(asked, CallEvent.APPROVE, answered_by=event.by, question=None, expires_at=None)
     _check_in_time(draft, asked)
-    draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=call.state, by=event.by))
+    draft.tell_of_call(call, by=event.by)
     draft.settle()
 
 
@@ -762,8 +766,14 @@ def submit(draft: Draft, event: ev.Submit) -> None:
 
 def _check_in_time(draft: Draft, call: Call) -> None:
     """Silence until the expiry was an answer, though a sibling still runs, or nobody has yet said so."""
-    if call.expires_at is not None and call.expires_at <= draft.now:
-        raise Refusal("call_state", f"the time to answer call {call.id!r} was over at {iso(call.expires_at)}")
+    if (over_at := _over_at(draft, call)) is not None:
+        raise Refusal("call_state", f"the time to answer call {call.id!r} was over at {iso(over_at)}")
+
+
+def _over_at(draft: Draft, call: Call) -> int | None:
+    """When the time in which somebody could answer it was over, if it is."""
+    expires_at = call.expires_at
+    return expires_at if expires_at is not None and expires_at <= draft.now else None
 
 
 def begin_compaction(draft: Draft, event: ev.Compact) -> None:
@@ -870,7 +880,7 @@ def child_ended(draft: Draft, event: ev.ChildEnded) -> None:
 
 def due(draft: Draft, event: ev.Event) -> None:
     for call in draft.calls:
-        if call.state not in OUTSIDE or call.expires_at is None or call.expires_at > draft.now:
+        if call.state not in OUTSIDE or _over_at(draft, call) is None:
             continue
         if call.external is External.TIMER:
             _finish_external(draft, call, "The time has come.", error=False, by="timer")
@@ -1021,11 +1031,7 @@ def ask_approval(draft: Draft, event: ev.AskApproval) -> None:
         told=draft.told(told),
         expires_at=event.expires_at,
     )
-    draft.tell(
-        journal.CallChanged(
-            call_id=call.id, name=call.name, state=call.state, question=event.question, arguments=told
-        )
-    )
+    draft.tell_of_call(call, question=event.question, arguments=told)
 
 
 def delegate(draft: Draft, event: ev.Delegate) -> None:
@@ -1048,17 +1054,7 @@ def delegate(draft: Draft, event: ev.Delegate) -> None:
         child_turn=event.child_turn,
         expires_at=event.expires_at,
     )
-    draft.tell(
-        journal.CallChanged(
-            call_id=call.id,
-            name=call.name,
-            state=call.state,
-            external=call.external,
-            question=call.question,
-            child_id=call.child_id,
-            arguments=told,
-        )
-    )
+    draft.tell_of_call(call, external=call.external, question=call.question, child_id=call.child_id, arguments=told)
     if spawn is not None:
         _spawn(draft, call, spawn)
     if call.child_id is not None:
@@ -1284,20 +1280,11 @@ def _lose(draft: Draft, call: Call, why: str = "", *, rerun: bool) -> None:
     """
     if rerun:
         moved = draft.move(call, CallEvent.REVERT, started_at=None)
-        detail = f"runs again: {why}" if why else "runs again"
-        draft.tell(journal.CallChanged(call_id=call.id, name=call.name, state=moved.state, detail=detail))
+        draft.tell_of_call(moved, detail=f"runs again: {why}" if why else "runs again")
     elif call.on_unknown == "ask" and draft.chat.state is not State.STOPPING:
         question = _unknown_text(call, why)
         moved = draft.move(call, CallEvent.DOUBT, external=External.QUESTION, question=question)
-        draft.tell(
-            journal.CallChanged(
-                call_id=call.id,
-                name=call.name,
-                state=moved.state,
-                external=moved.external,
-                question=moved.question,
-            )
-        )
+        draft.tell_of_call(moved, external=moved.external, question=moved.question)
     else:
         draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call, why))
 
