@@ -215,7 +215,7 @@ async def _program(
     pipes = os.fdopen(our_out, "rb", buffering=0), os.fdopen(our_in, "wb", buffering=0)
     lines, mouth = _Lines(wire), _Mouth(wire)
     leader = asyncio.ensure_future(child.exited())
-    leader.add_done_callback(lambda done: None if done.cancelled() else wire.end(_BY_ITSELF[0]))
+    leader.add_done_callback(lambda done: None if done.cancelled() else wire.end(_ENDED))
     try:
         await lines.open(pipes[0])
         await mouth.open(pipes[1])
@@ -233,7 +233,11 @@ async def _program(
             errors.close()
             for pipe in pipes:
                 pipe.close()
-        if by_itself and child.returncode is not None and (wire.ended is None or wire.ended.reason in _BY_ITSELF):
+        if (
+            by_itself
+            and child.returncode is not None
+            and (wire.ended is None or wire.ended.reason in (_ENDED, _CLOSED))
+        ):
             wire.ended = Ended(reason=_how(child.returncode))
 
 
@@ -274,7 +278,8 @@ def _reason(error: OSError) -> str:
 
 
 # Reasons of which its exit code tells more. One that we ended for another reason dies of that.
-_BY_ITSELF = ("the program ended", "the program closed its standard output")
+_ENDED = "the program ended"
+_CLOSED = "the program closed its standard output"
 
 
 def _how(returncode: int) -> str:
@@ -323,7 +328,7 @@ class _Lines(_Stream):
             try:
                 line = await self._reader.readuntil(b"\n")
             except asyncio.IncompleteReadError:
-                self._wire.end(_BY_ITSELF[1])
+                self._wire.end(_CLOSED)
                 raise anyio.EndOfStream from None
             except asyncio.LimitOverrunError:
                 self._wire.end(f"it sent a message of more than {MESSAGE_BYTES_MAX:,} bytes")
