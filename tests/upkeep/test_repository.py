@@ -71,7 +71,7 @@ def test_a_registry_or_a_machines_path_is_found(text: str) -> None:
     [
         "tests/work/test_x.py",
         "https://example.org/home/page",
-        "~/work/",
+        f"~/{FOLDERS[0]}/",
         '"{base}/home/"',
         "the root/home/work of it",
         "/tmp/x",
