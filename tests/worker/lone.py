@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -24,7 +23,6 @@ from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.agents import Agent
-from holdfast.worker.watchdog import install_signal_dump
 from holdfast.worker.worker import Worker
 
 
@@ -85,7 +83,6 @@ async def main(url: str, kind: str, ttl_ms: int, hard_limit_s: float) -> None:
     holder: list[Worker] = []
     app = App(url, [make_agent(make_tool(kind, holder))], options=StoreOptions(lease_ttl_ms=ttl_ms))
     loop = asyncio.get_running_loop()
-    uninstall = install_signal_dump()
     async with app, app.worker(poll_s=0.5, stall_limit_s=hard_limit_s) as worker:
         holder.append(worker)
         say("ready")
@@ -93,8 +90,6 @@ async def main(url: str, kind: str, ttl_ms: int, hard_limit_s: float) -> None:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         while await reader.readline():
             say(json.dumps(figures(worker)))
-    uninstall()
-    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
 def say(line: str) -> None:

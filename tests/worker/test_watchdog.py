@@ -18,8 +18,7 @@ from holdfast.clock import SystemClock
 from holdfast.core.records import State
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool, tool
-from holdfast.worker import watchdog
-from holdfast.worker.watchdog import STALLS_KEPT, Watchdog, describe_tasks, install_signal_dump, last_words
+from holdfast.worker.watchdog import STALL_S, STALLS_KEPT, Watchdog, last_words
 from tests.support.programs import Program
 from tests.support.waiting import until
 from tests.worker.lone import make_agent
@@ -128,24 +127,6 @@ async def test_a_process_that_was_stopped_beyond_ttl_and_hard_limit_drops_what_i
         assert await results(bystander, lost.id) == ["done elsewhere"]
 
 
-async def test_sigusr1_shows_all_threads_and_all_tasks_and_the_process_goes_on(store_url: str) -> None:
-    with Program("tests.worker.lone", store_url, "quick", "30000", "60", errors=True) as program:
-        assert await hear(program) == "ready"
-        program.process.send_signal(signal.SIGUSR1)
-        lines: list[str] = []
-        stderr = program.process.stderr
-        assert stderr is not None
-        while "asyncio tasks" not in "".join(lines):
-            lines.append(await asyncio.get_running_loop().run_in_executor(None, stderr.readline))
-            assert lines[-1], "it ended"
-        await figures(program)
-        program.process.stdin.close()  # type: ignore[union-attr]
-        text = "".join(lines) + await asyncio.get_running_loop().run_in_executor(None, stderr.read)
-        assert program.process.wait(BOUND_S) == 0
-    assert "holdfast/worker/lease.py" in text, "a thread"
-    assert "in _claim_forever" in text, "a task"
-
-
 # --- the parts --------------------------------------------------------------------------------------
 
 
@@ -167,7 +148,7 @@ async def ledger() -> Ledger:
 
 
 def stall_for_a_moment() -> None:
-    time.sleep(watchdog.STALL_S + 0.7)
+    time.sleep(STALL_S + 0.7)
 
 
 async def test_a_stall_is_recorded_with_the_stack_of_what_blocks_and_beats_stay_away_meanwhile(
@@ -225,32 +206,15 @@ def test_a_loop_between_two_runs_is_not_watched(caplog: pytest.LogCaptureFixture
 async def test_somebody_elses_handler_is_left_alone_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     def theirs(*_: object) -> None: ...
 
-    for signum in (signal.SIGXCPU, signal.SIGUSR1):
-        signal.signal(signum, theirs)
+    signal.signal(signal.SIGXCPU, theirs)
     try:
         last_words.install()
-        uninstall = install_signal_dump()
-        assert [signal.getsignal(signum) for signum in (signal.SIGXCPU, signal.SIGUSR1)] == [theirs, theirs]
-        assert {record.action for record in caplog.records} == {  # type: ignore[attr-defined]
-            "last_words_not_installed",
-            "signal_dump_not_installed",
-        }
-        uninstall()
+        assert signal.getsignal(signal.SIGXCPU) is theirs
+        assert [record.action for record in caplog.records] == ["last_words_not_installed"]  # type: ignore[attr-defined]
         last_words.remove()
-        assert [signal.getsignal(signum) for signum in (signal.SIGXCPU, signal.SIGUSR1)] == [theirs, theirs]
+        assert signal.getsignal(signal.SIGXCPU) is theirs
     finally:
-        for signum in (signal.SIGXCPU, signal.SIGUSR1):
-            signal.signal(signum, signal.SIG_DFL)
-
-
-async def test_a_second_installation_of_the_dump_warns_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    uninstall = install_signal_dump()
-    handler = signal.getsignal(signal.SIGUSR1)
-    install_signal_dump()()
-    assert signal.getsignal(signal.SIGUSR1) is handler
-    assert [record.action for record in caplog.records] == ["signal_dump_not_installed"]  # type: ignore[attr-defined]
-    uninstall()
-    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
 
 
 def handled(signum: int) -> bool:
@@ -271,14 +235,3 @@ def test_the_last_words_stay_until_the_last_worker_of_the_process_is_gone() -> N
     assert not handled(signal.SIGXCPU)
     registered: bool = faulthandler.unregister(signal.SIGXCPU)  # type: ignore[func-returns-value, assignment]
     assert not registered, "so that the next one can register"
-
-
-async def test_a_list_of_tasks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "TASKS_MAX", 3)
-    gate = asyncio.Event()
-    tasks = [asyncio.create_task(gate.wait()) for _ in range(10)]
-    text = describe_tasks(asyncio.get_running_loop())
-    assert text.startswith("11 asyncio tasks\n")
-    assert text.endswith("… and 8 more\n")
-    gate.set()
-    await asyncio.gather(*tasks)

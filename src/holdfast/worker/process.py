@@ -9,13 +9,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from holdfast import threads
-from holdfast.worker.watchdog import install_signal_dump
+from holdfast.worker import stacks
 
 SAY_EVERY_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -66,30 +67,37 @@ def _listening(told: "asyncio.Future[signal.Signals]", say: Say) -> Iterator[Non
     """
     ear, mouth = socket.socketpair()
     mouth.setblocking(False)
-    handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+    ours = set(SIGNALS)
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:  # else it means something to the program around us
+        ours.add(signal.SIGUSR1)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in ours}
     fd_before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
-    threads.start("signals", lambda: _hear(ear, told, say))
-    remove_dump = install_signal_dump()
+    threads.start("signals", lambda: _hear(ear, ours, told, say))
     try:
         yield
     finally:
-        remove_dump()
         signal.set_wakeup_fd(fd_before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         mouth.close()  # which ends the thread
 
 
-def _hear(ear: socket.socket, told: "asyncio.Future[signal.Signals]", say: Say) -> None:
+def _hear(ear: socket.socket, ours: set[signal.Signals], told: "asyncio.Future[signal.Signals]", say: Say) -> None:
     loop, heard = told.get_loop(), False
+    telling: threading.Thread | None = None
     with ear:
         while numbers := ear.recv(64):
-            for number in (signal.Signals(byte) for byte in numbers if byte in SIGNALS):
-                if heard:
+            for number in (signal.Signals(byte) for byte in numbers if byte in ours):
+                if number is signal.SIGUSR1:
+                    # Not by this thread: a standard error that nobody reads must not make it deaf.
+                    if telling is None or not telling.is_alive():
+                        telling = threads.start("stacks", lambda: stacks.write(loop))
+                elif heard:
                     say(f"{number.name} again: leaving now; what is left over goes on elsewhere")
                     os._exit(128 + number)
-                heard = True
-                loop.call_soon_threadsafe(told.set_result, number)
+                else:
+                    heard = True
+                    loop.call_soon_threadsafe(told.set_result, number)
 
 
 async def _drain(service: Service, number: signal.Signals, grace_s: float, say: Say) -> None:

@@ -16,20 +16,18 @@ The thread is not the one that renews the lease: that one may wait seconds for a
 import asyncio
 import ctypes
 import faulthandler
-import io
 import logging
-import os
 import signal
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 
 from holdfast import threads
 from holdfast.clock import Clock
 from holdfast.core.records import Frozen
+from holdfast.worker import stacks
 
 log = logging.getLogger("holdfast.watchdog")
 
@@ -37,9 +35,6 @@ WATCH_S = 0.5
 STALL_S = 1.0
 HARD_LIMIT_S = 60.0
 STALLS_KEPT = 20
-FRAMES_MAX = 40
-TASKS_MAX = 1_000
-STDERR = 2
 
 
 class Stall(Frozen):
@@ -173,10 +168,8 @@ class Watchdog:
         self._report(stall)
 
     def _stall(self, lag_s: float) -> Stall:
-        frame = sys._current_frames().get(self._loop_thread)
-        stack = "".join(traceback.format_stack(frame, FRAMES_MAX)) if frame is not None else ""
         began_at = self._clock.wall_ms() - int(lag_s * 1000)
-        return Stall(began_at=began_at, lasted_ms=None, frozen=False, stack=stack)
+        return Stall(began_at=began_at, lasted_ms=None, frozen=False, stack=stacks.of_thread(self._loop_thread))
 
     def _report(self, stall: Stall) -> None:
         extra = {"action": "loop_stalled", "lasted_ms": stall.lasted_ms, "frozen": stall.frozen, "stack": stall.stack}
@@ -191,6 +184,9 @@ class _LastWords:
 
     The exit is libc's own `_exit`, called by the kernel: the default action would do, but not for a process that is
     the first of its container, which survives every signal that it does not handle.
+
+    faulthandler reads the frames of threads that may be running, and can crash over one. Here that is no loss: the
+    process ends either way, and a loop that stood still was told of with its stack long before.
     """
 
     def __init__(self) -> None:
@@ -209,7 +205,7 @@ class _LastWords:
             libc = ctypes.CDLL(None)
             libc.signal(int(signal.SIGXCPU), ctypes.cast(libc._exit, ctypes.c_void_p))
             if sys.__stderr__ is not None:
-                faulthandler.register(signal.SIGXCPU, file=STDERR, all_threads=True, chain=True)
+                faulthandler.register(signal.SIGXCPU, file=stacks.STDERR, all_threads=True, chain=True)
             self._installed = True
 
     def remove(self) -> None:
@@ -222,52 +218,3 @@ class _LastWords:
 
 
 last_words = _LastWords()
-
-
-# --- on request --------------------------------------------------------------------------------------
-
-_dumping: asyncio.AbstractEventLoop | None = None
-
-
-def install_signal_dump(loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], None]:
-    """From now on SIGUSR1 writes the stacks of all threads, then of all tasks of the loop, to standard error.
-
-    For the process that serves; call it in the main thread. The threads come at once, even if the GIL is held; the
-    tasks when the main thread gets to it. A second installation warns and changes nothing. Returns the way back.
-    """
-    global _dumping
-    if _dumping is not None or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
-        log.warning("SIGUSR1 is handled already", extra={"action": "signal_dump_not_installed"})
-        return lambda: None
-    watched = _dumping = loop or asyncio.get_running_loop()
-    signal.signal(signal.SIGUSR1, lambda *_: _write(describe_tasks(watched)))
-    faulthandler.register(signal.SIGUSR1, file=STDERR, all_threads=True, chain=True)
-
-    def uninstall() -> None:
-        global _dumping
-        faulthandler.unregister(signal.SIGUSR1)
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-        _dumping = None
-
-    return uninstall
-
-
-def describe_tasks(loop: asyncio.AbstractEventLoop) -> str:
-    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
-    text = io.StringIO()
-    text.write(f"{len(tasks)} asyncio tasks\n")
-    for task in tasks[:TASKS_MAX]:
-        task.print_stack(limit=FRAMES_MAX, file=text)
-    if len(tasks) > TASKS_MAX:
-        text.write(f"… and {len(tasks) - TASKS_MAX} more\n")
-    return text.getvalue()
-
-
-def _write(text: str) -> None:
-    """Not through sys.stderr: a signal may come while that is being written to."""
-    data = text.encode(errors="replace")
-    while data:
-        try:
-            data = data[os.write(STDERR, data) :]
-        except OSError:
-            return
