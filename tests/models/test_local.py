@@ -298,8 +298,9 @@ async def test_half_a_file_fails_the_turn_once_with_the_words_of_llama(
 
 
 async def test_what_cannot_be_loaded_is_not_tried_again_at_every_question(
-    cut_file: Path, no_server_left: None
+    cut_file: Path, no_server_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(local, "BACKOFF_S", 60.0)  # however long this machine takes between two questions
     models = Models({}, config=SMALL)
     model = models.get(f"local:{cut_file}")
     assert isinstance(model, LocalModel)

@@ -85,8 +85,7 @@ def _serve(settings: dict[str, Any]) -> Any:
         return xllamacpp.Server(params)
     except RuntimeError as error:  # why, llama.cpp has said itself
         sys.stderr.write(f"{error}\n")
-        sys.stderr.flush()
-        os._exit(FAILED)
+        sys.exit(FAILED)  # not at once: a thread of its own writes what it said, and is waited for at exit
 
 
 if __name__ == "__main__":
