@@ -26,7 +26,8 @@ class Done(NamedTuple):
     err: str
 
 
-TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")  # somebody's; a process of the test runner has some, too
+# Somebody's; a process of the test runner has some, too, and what is buffered for people must be buffered here.
+TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHONUNBUFFERED")
 
 
 class Desk:

@@ -125,6 +125,17 @@ def test_an_output_without_room_is_said_in_one_line(desk: Desk, command: tuple[s
     assert (asked.returncode, err) == (1, "holdfast: the output cannot be written: No space left on device\n")
 
 
+@pytest.mark.parametrize("command", [("chats", "list"), ("config", "show"), ("version",)])
+def test_a_reader_who_left_is_no_reason_to_complain(desk: Desk, command: tuple[str, ...]) -> None:
+    assert desk.run("run", "hello", "--app", APP, "--agent", "echo").code == 0
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as pipe:
+        asked = desk.start(*command, stdout=pipe)
+    _, err = asked.communicate(timeout=60)
+    assert (asked.returncode, err) == (0, "")
+
+
 def test_a_followed_chat_cannot_write_to_the_terminal_what_it_likes(
     desk: Desk, terminal: Callable[..., Terminal]
 ) -> None:

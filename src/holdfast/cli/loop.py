@@ -21,10 +21,7 @@ def carry_out(command: Coroutine[Any, Any, int | None], *, quiet: bool = False) 
         config, _ = sound_config()  # what is wrong with it, the command itself will say
         set_up_logging("error" if quiet and config.log_level == "info" else config.log_level, config.log_format)
         code = asyncio.run(_bounded(command))
-        sys.stdout.flush()  # a reader who has left is noticed here; at exit Python would complain of it
-    except BrokenPipeError:
-        # Who read our output has left, and that is their right. What is still in the buffer goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # who read our output has left, and that is their right
         raise typer.Exit(0) from None
     finally:
         command.close()

@@ -223,18 +223,29 @@ def have_streams() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     have_streams()
     try:
-        cli(arguments, prog_name="holdfast")
+        try:
+            cli(arguments, prog_name="holdfast")
+        finally:
+            sys.stdout.flush()  # what is wrong with the output shows here; at exit Python would complain of it
     except HoldfastError as error:
         from holdfast.cli.words import safe
 
         print(f"holdfast: {safe(str(error))}", file=sys.stderr)
         sys.exit(2 if error.code == "usage" else 1)
+    except BrokenPipeError:  # who read our output has left, and that is their right
+        _give_up_output()
+        sys.exit(0)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         print(f"holdfast: the output cannot be written: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would complain again when it flushes at exit
+        _give_up_output()
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
+
+
+def _give_up_output() -> None:
+    """What is still in the buffer goes nowhere, and Python does not complain again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
