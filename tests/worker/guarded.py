@@ -56,9 +56,9 @@ def main(path: str) -> None:
                 else:
                     signal.pause()
             case ["guard", old]:
-                while not guard.alive or guard.pid == int(old):
+                while (new := guard.pid) in (None, int(old)):
                     time.sleep(0.005)
-                say(str(guard.pid))
+                say(str(new))
             case ["stop"]:
                 guard.stop()
                 lock.release()
