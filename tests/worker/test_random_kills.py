@@ -18,6 +18,7 @@ import pytest
 
 from holdfast.app import App
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, Think, Together
+from tests.support.deaths import strike
 from tests.support.programs import ROOT
 from tests.worker.clients import Clients
 from tests.worker.evidence import read_evidence
@@ -97,8 +98,7 @@ class Executioner:
             life_s = LIFE_S_MAX if point else self.dice.uniform(0.05, 0.6)
             await self._act_until_dead(process, clients, life, life_s)
         finally:
-            if process.returncode is None:
-                process.kill()
+            strike(process, signal.SIGKILL)
             await process.wait()
         assert process.returncode == -signal.SIGKILL
 
@@ -113,7 +113,7 @@ class Executioner:
             if done:
                 self.died_by_themselves += 1
                 return
-        process.kill()
+        strike(process, signal.SIGKILL)
         await dying
 
 
