@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from holdfast import threads
@@ -70,15 +70,17 @@ def _listening(told: "asyncio.Future[signal.Signals]", say: Say) -> Iterator[Non
     ours = set(SIGNALS)
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:  # else it means something to the program around us
         ours.add(signal.SIGUSR1)
-    handlers = {number: signal.signal(number, lambda *_: None) for number in ours}
+    # The wakeup first and the handlers last, and at the end the other way round: a signal that met a handler of ours
+    # and no wakeup would be heard by nobody.
     fd_before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in ours}
     threads.start("signals", lambda: _hear(ear, ours, told, say))
     try:
         yield
     finally:
-        signal.set_wakeup_fd(fd_before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(fd_before)
         mouth.close()  # which ends the thread
 
 
@@ -97,7 +99,13 @@ def _hear(ear: socket.socket, ours: set[signal.Signals], told: "asyncio.Future[s
                     os._exit(128 + number)
                 else:
                     heard = True
-                    loop.call_soon_threadsafe(told.set_result, number)
+                    with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                        loop.call_soon_threadsafe(_tell, told, number)
+
+
+def _tell(told: "asyncio.Future[signal.Signals]", number: signal.Signals) -> None:
+    if not told.done():  # cancelled with whoever waited for it
+        told.set_result(number)
 
 
 async def _drain(service: Service, number: signal.Signals, grace_s: float, say: Say) -> None:
