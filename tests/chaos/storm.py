@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tests.chaos.weather import Orders, Weather
+from tests.support.deaths import strike
 from tests.support.programs import ROOT
 
 GIVE_UP_S = 120.0  # on a process that was told to stop
@@ -25,10 +26,18 @@ class Member:
         self.life = life
         self.process = process
         self.busy = False  # frozen, or on its way out
+        self.stopped = self.killed = False  # which is noted before the blow: its end is seen in several places
 
     @property
     def alive(self) -> bool:
         return self.process.returncode is None
+
+    @property
+    def fell(self) -> bool:
+        """It ended, and nobody had told it to."""
+        return (
+            not self.alive and not self.stopped and not (self.killed and self.process.returncode == -signal.SIGKILL)
+        )
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -59,8 +68,7 @@ class Fleet:
 
     async def __aexit__(self, *_: object) -> None:
         for member in self.members:
-            if member.alive:
-                member.process.kill()  # SIGKILL also ends what is stopped
+            strike(member.process, signal.SIGKILL)  # also ends what is stopped
             await member.process.wait()
 
     async def launch(self) -> Member:
@@ -79,18 +87,19 @@ class Fleet:
     async def kill(self, member: Member) -> None:
         if self._fallen(member):
             return
-        member.process.kill()
+        member.killed = True
+        strike(member.process, signal.SIGKILL)
         code = await member.process.wait()
-        if code == -signal.SIGKILL:  # otherwise it ended before the blow, and whoever told it to knows
+        if code == -signal.SIGKILL and member in self.members:  # else it ended before this blow
             self.members.remove(member)
 
     async def stop(self, member: Member) -> None:
         """Bounded by the caller's patience; whoever was killed meanwhile has not stopped."""
         if self._fallen(member):
             return
-        member.busy = True
+        member.busy = member.stopped = True
         began = time.monotonic()
-        member.process.terminate()
+        strike(member.process, signal.SIGTERM)
         async with asyncio.timeout(GIVE_UP_S):
             code = await member.process.wait()
         if code != -signal.SIGKILL:
@@ -101,10 +110,9 @@ class Fleet:
         if self._fallen(member):
             return
         member.busy = True
-        member.process.send_signal(signal.SIGSTOP)
+        strike(member.process, signal.SIGSTOP)
         await asyncio.sleep(for_s)
-        if member.alive:
-            member.process.send_signal(signal.SIGCONT)
+        strike(member.process, signal.SIGCONT)
         member.busy = False
 
     def _fallen(self, member: Member) -> bool:
@@ -113,7 +121,7 @@ class Fleet:
         return not member.alive
 
     def count_the_fallen(self) -> None:
-        for member in [member for member in self.members if not member.alive and not member.busy]:
+        for member in [member for member in self.members if member.fell]:
             last_words = self.words.read_text(errors="replace")[-2000:]
             self.ends.append(f"{member.life} ended by itself with {member.process.returncode}: {last_words}")
             self.members.remove(member)

@@ -4,11 +4,14 @@ import asyncio
 import signal
 import sys
 
+from holdfast.app import App
 from holdfast.core.journal import ChatFailed
 from holdfast.core.records import Cause, State
 from tests.chaos.poisoned import make_app
 from tests.support.chats import journal
+from tests.support.deaths import strike
 from tests.support.programs import ROOT
+from tests.support.waiting import eventually
 from tests.worker.lives import BACKOFF_MS, SteppedClock
 
 WORKERS = 2
@@ -44,13 +47,17 @@ class Supervisor:
         """Tell all to go. How they went."""
         leaving = list(self._running)
         for process in leaving:
-            process.terminate()
+            strike(process, signal.SIGTERM)
         return [await process.wait() for process in leaving]
 
     def kill(self) -> None:
         for process in self._running:
-            if process.returncode is None:
-                process.kill()
+            strike(process, signal.SIGKILL)
+
+
+async def all_up(app: App) -> bool:
+    """As many workers as there are seats hold a lease; the dead do not any more."""
+    return sum(lease.expires_in_ms > 0 for lease in await app.store.list_workers()) == WORKERS
 
 
 async def test_a_chat_that_kills_its_worker_every_time_fails_after_five_and_the_fleet_lives(store_url: str) -> None:
@@ -65,6 +72,7 @@ async def test_a_chat_that_kills_its_worker_every_time_fails_after_five_and_the_
             assert await poison.wait() is State.FAILED
             for chat in [*others, await app.create("healthy", "one more")]:
                 assert await chat.text() == "Fine."
+            await eventually(lambda: all_up(app))  # who is still starting dies of SIGTERM
             assert supervisor.ends == [-signal.SIGKILL] * DEATHS
             fleet.cancel()
             await asyncio.wait((fleet,))
