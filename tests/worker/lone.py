@@ -4,7 +4,7 @@ Usage: python -m tests.worker.lone URL TOOL TTL_MS HARD_LIMIT_S. It prints a lin
 of JSON, with its figures, for each line it is sent; it ends when its input does.
 
 The tools: `child` starts a process that ignores SIGTERM under the guard, prints its pid, and waits for ever;
-`wait` only waits; `block` blocks the event loop for 2.5 s; `hang` blocks it for good; `seize` holds the GIL for good;
+`wait` only waits; `block` blocks the event loop for 5.5 s; `hang` blocks it for good; `seize` holds the GIL for good;
 `quick` is quick.
 """
 
@@ -49,7 +49,7 @@ def make_tool(kind: str, worker: list[Worker]) -> Tool:
             await asyncio.Event().wait()
         say(kind)
         if kind == "block":
-            time.sleep(2.5)  # noqa: ASYNC251  this is the crime
+            time.sleep(5.5)  # noqa: ASYNC251  this is the crime
         elif kind == "hang":
             while True:
                 time.sleep(1)  # noqa: ASYNC251

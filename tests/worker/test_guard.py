@@ -25,7 +25,7 @@ from holdfast.tools.base import Tool, tool
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
 from tests.support.programs import Program
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 from tests.worker.lone import make_agent
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="deaths are watched by pidfd, which Linux has")
@@ -370,8 +370,13 @@ async def test_a_takeover_on_the_same_host_waits_until_the_dead_workers_children
                 assert not deaf.dead
             finally:
                 os.kill(guard, signal.SIGCONT)
+
+            async def taken_over() -> bool:
+                await successor.store.sweep()  # its worker looks every few seconds
+                return await chat.state() is State.IDLE
+
             async with successor.worker(poll_s=0.5):
-                assert await chat.wait(BOUND_S) is State.IDLE
+                await eventually(taken_over)
             assert Witness.saw is True
 
 
