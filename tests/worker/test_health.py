@@ -38,11 +38,12 @@ NAMES = {
 
 
 def test_without_any_app_or_loop_it_says_what_it_knows_and_why_not_the_rest() -> None:
+    threads_before = threading.active_count()  # what an earlier test left to end by itself may end meanwhile
     told = holdfast.diagnostics()
     assert (told["status"], told["reasons"], told["version"]) == ("ok", [], holdfast.__version__)
     figures = told["diagnostics"]
     assert set(figures) >= NAMES
-    assert figures["thread_count"] == threading.active_count()
+    assert threading.active_count() <= figures["thread_count"] <= threads_before
     assert (figures["running_executions"], figures["conversation_history_size"]) == (0, 0)
     assert figures["conversation_history_limit"] == 1000
     assert figures["asyncio_task_count"] is None
@@ -66,9 +67,9 @@ async def test_a_busy_worker_counts_what_runs_and_what_it_keeps(store_url: str) 
     async with running(store_url, Agent("a", model, tools=[gate.tool(deadline_s=77)])) as (app, _):
         chat = await app.create("a", "go")
         await gate.entered.wait()
+        await until(lambda: holdfast.diagnostics()["status"] == "ok")  # a machine that stood still is a stalled loop
         told = holdfast.diagnostics(detailed=True)
         figures = told["diagnostics"]
-        assert told["status"] == "ok", told["reasons"]
         assert figures["running_executions"] == 1
         assert figures["conversation_history_size"] >= 1
         assert figures["asyncio_task_count"] == len(asyncio.all_tasks())
@@ -152,9 +153,12 @@ async def test_every_heartbeat_tells_the_fleet_how_the_worker_is(store_url: str)
         await gate.entered.wait()
 
         async def one_chat() -> bool:
-            (lease,) = await app.store.list_workers()
-            assert lease.worker == worker.name
-            info = msgspec.json.decode(lease.info)
+            infos = {lease.worker: lease.info for lease in await app.store.list_workers()}
+            if (
+                worker.name not in infos
+            ):  # its lease did not outlive a machine that stood still: the next one will tell
+                return False
+            info = msgspec.json.decode(infos[worker.name])
             assert (info["agents"], info["version"]) == (["a"], holdfast.__version__)
             return bool(info["chats"] == 1)
 
@@ -174,7 +178,7 @@ async def test_an_agents_own_limit_keeps_room_for_the_others(store_url: str) -> 
         waiting = [await app.create("greedy", "go") for _ in range(4)]
         other = await app.create("modest", "and me?")
         assert await rested(other) is State.IDLE
-        assert len(worker.running_chats) <= 1
+        assert len({chat.id for chat in waiting} & set(worker.running_chats)) <= 1
         gate.opened.set()
         for chat in waiting:
             assert await rested(chat) is State.IDLE
@@ -205,6 +209,7 @@ async def test_of_a_long_chat_only_the_newest_messages_are_kept_and_requests_hol
 async def test_prometheus_reads_the_same_figures(store_url: str) -> None:
     async with running(store_url, Agent("a", ScriptedModel("Hi."))) as (app, worker):
         await rested(await app.create("a", "go"))
+        await until(lambda: holdfast.diagnostics()["status"] == "ok")  # as above
         text = prometheus(diagnose([app], "1.2.3", detailed=True)).decode()
     samples = {
         (sample.name, tuple(sample.labels.values())): sample.value
