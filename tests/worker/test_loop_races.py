@@ -12,7 +12,6 @@ from holdfast.app import App, Chat
 from holdfast.core.records import Cause, State
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel, Stall
-from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import tool_context
 from holdfast.worker.agents import Agent
@@ -39,8 +38,8 @@ class Door:
 
 
 @asynccontextmanager
-async def working(url: str, agent: Agent, **options: Any) -> AsyncIterator[tuple[App, Worker]]:
-    app = App(url, agents=[agent], caller=Caller(policy=QUICK), options=StoreOptions(**options))
+async def working(url: str, agent: Agent) -> AsyncIterator[tuple[App, Worker]]:
+    app = App(url, agents=[agent], caller=Caller(policy=QUICK))
     async with app, app.worker(poll_s=0.1, grace_s=0.0) as worker:
         yield app, worker
 
@@ -88,7 +87,7 @@ async def test_a_lease_that_is_lost_while_a_hook_runs_begins_no_body(store_url: 
     door, gate = Door(), Gate()
     gate.opened.set()
     agent = Agent("a", ScriptedModel([Call(name="gate")], "Done."), tools=[gate.tool()], hooks=[door.hook("on_step")])
-    async with working(store_url, agent, lease_ttl_ms=3_000) as (app, worker):
+    async with working(store_url, agent) as (app, worker):
         chat = await app.create("a", "go")
         await door.entered.wait()
         lost, runner = worker.name, runner_of(worker)
@@ -195,7 +194,7 @@ async def test_a_chat_that_is_back_before_its_last_runner_is_done_is_still_hande
 
 
 async def test_a_lease_is_lost_once_however_many_notice(store_url: str) -> None:
-    async with working(store_url, Agent("a", ScriptedModel("Hello.")), lease_ttl_ms=3_000) as (app, worker):
+    async with working(store_url, Agent("a", ScriptedModel("Hello."))) as (app, worker):
         keeper = worker._keeper
         assert keeper is not None
         await app.store._end_lease(worker.name)
