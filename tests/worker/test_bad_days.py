@@ -40,10 +40,10 @@ async def test_a_commit_that_fails_for_a_while_is_tried_again_and_never_becomes_
 ) -> None:
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], "Done.")
-    app = app_on(failing_store.url, Agent("a", model, tools=[gate.tool()]), deadline_s=1.0)
-    watching = App(failing_store.steady_url)
-    async with watching, app, app.worker() as worker:
-        chat = watching.chat((await app.create("a", "go")).id)
+    agent = Agent("a", model, tools=[gate.tool()])
+    app, watching = app_on(failing_store.url, agent, deadline_s=1.0), App(failing_store.steady_url, agents=[agent])
+    async with watching, app, app.worker(poll_s=0.2) as worker:
+        chat = await watching.create("a", "go")
         await gate.entered.wait()
         with failing_store.outage():
             gate.opened.set()
@@ -60,10 +60,11 @@ async def test_a_persist_error_propagates_as_itself_when_the_lease_runs_out_and_
 ) -> None:
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], "Done.")
-    app = app_on(failing_store.url, Agent("a", model, tools=[gate.tool()]), deadline_s=1.0, lease_ttl_ms=3_000)
-    watching = App(failing_store.steady_url)
+    agent = Agent("a", model, tools=[gate.tool()])
+    app = app_on(failing_store.url, agent, deadline_s=1.0, lease_ttl_ms=3_000)
+    watching = App(failing_store.steady_url, agents=[agent])
     async with watching, app, app.worker(poll_s=0.2) as worker:
-        chat = watching.chat((await app.create("a", "go")).id)
+        chat = await watching.create("a", "go")
         await gate.entered.wait()
         with failing_store.outage():
             gate.opened.set()
@@ -170,10 +171,10 @@ async def test_a_model_that_breaks_its_contract_is_a_failed_attempt_with_its_sto
 
 async def test_a_stop_while_a_whole_response_cannot_be_committed_keeps_its_text(failing_store: FailingStore) -> None:
     model = ScriptedModel([Say(text="Half "), Hold(name="here"), Say(text="an answer.")])
-    app = app_on(failing_store.url, Agent("a", model), deadline_s=1.0)
-    watching = App(failing_store.steady_url)
+    agent = Agent("a", model)
+    app, watching = app_on(failing_store.url, agent, deadline_s=1.0), App(failing_store.steady_url, agents=[agent])
     async with watching, app, app.worker(poll_s=0.2) as worker:
-        chat = watching.chat((await app.create("a", "go")).id)
+        chat = await watching.create("a", "go")
         await model.reached("here")
         with failing_store.outage():
             model.resume("here")

@@ -477,15 +477,16 @@ async def test_what_is_left_out_is_left_out_by_every_runner_alike(store_url: str
 async def test_a_summary_waits_for_a_store_that_is_away_for_a_moment(failing_store: FailingStore) -> None:
     """Nothing is asked for twice: the commit is tried again for as long as there is patience."""
     model, summary = ScriptedModel(after="echo"), summaries(Hold(name="here"), Say(text="They talked."))
+    agent = Agent("a", model, summary_model=summary)
     app = App(
         failing_store.url,
-        agents=[Agent("a", model, summary_model=summary)],
+        agents=[agent],
         caller=Caller(policy=QUICK),
         options=StoreOptions(deadline_s=1.0),
     )
-    watching = App(failing_store.steady_url)
+    watching = App(failing_store.steady_url, agents=[agent])
     async with watching, app, app.worker() as worker:
-        chat = watching.chat((await app.create("a", "First.")).id)
+        chat = await watching.create("a", "First.")
         await rested(chat)
         await talk(chat, 5, "Well?")
         await chat.compact()
