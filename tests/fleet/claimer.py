@@ -32,18 +32,28 @@ class Report(msgspec.Struct):
     commits: int
     renewals: int
     renewal_s_max: float
+    overtaken_max: int  # commits of this process that were made while one renewal waited
     errors: list[str]
 
 
-class LeaseKeeper:
-    """A worker's lease, renewed from a thread until it is told to stop; it notes how long each renewal took."""
+class Commits:
+    """Of all workers of this process."""
 
-    def __init__(self, store: Store, worker: str) -> None:
+    count = 0
+
+
+class LeaseKeeper:
+    """A worker's lease, renewed from a thread until it is told to stop; it notes how long each renewal took, and how
+    many commits overtook it, which a machine that stands still does not change."""
+
+    def __init__(self, store: Store, worker: str, commits: Commits) -> None:
         self._store = store
         self._worker = worker
+        self._commits = commits
         self._stop = threading.Event()
         self._registered = threading.Event()
         self.renewals_s: list[float] = []
+        self.overtaken_max = 0
         self.errors: list[str] = []
         self._thread = threads.start(f"lease-{worker}", self._keep)
 
@@ -53,9 +63,10 @@ class LeaseKeeper:
             line.register(WorkerInfo(worker=self._worker, host="", pid=os.getpid()))
             self._registered.set()
             while not self._stop.wait(RENEW_EVERY_S):
-                began = time.monotonic()
+                began, before = time.monotonic(), self._commits.count
                 line.renew(self._worker)
                 self.renewals_s.append(time.monotonic() - began)
+                self.overtaken_max = max(self.overtaken_max, self._commits.count - before)
             line.retire(self._worker)
         except HoldfastError as error:
             self.errors.append(f"{type(error).__name__}: {error}")
@@ -90,12 +101,12 @@ class Runner(Hand):
 
 
 class Worker:
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, commits: Commits) -> None:
         self._store = store
         self.name = name
-        self.keeper = LeaseKeeper(store, name)
+        self.keeper = LeaseKeeper(store, name, commits)
         self.claimed: list[str] = []
-        self.commits = 0
+        self._commits = commits
         self.errors: list[str] = []
 
     async def work(self) -> None:
@@ -104,7 +115,8 @@ class Worker:
                 snapshots = await self._store.claim_chats(self.name, {"agent": CLAIM_LIMIT}, CLAIM_LIMIT)
                 self.claimed += [snapshot.chat.id for snapshot in snapshots]
                 for snapshot in snapshots:
-                    self.commits += await Runner(self._store, self.name, snapshot).run()
+                    made = await Runner(self._store, self.name, snapshot).run()
+                    self._commits.count += made
                 if not snapshots and not await self._some_are_free():
                     return
         except HoldfastError as error:
@@ -118,7 +130,8 @@ class Worker:
 
 async def main(url: str, name: str, workers: int, ttl_ms: int) -> Report:
     async with open_store(url, StoreOptions(lease_ttl_ms=ttl_ms)) as store:
-        team = [Worker(store, f"{name}-w{n}") for n in range(workers)]
+        commits = Commits()
+        team = [Worker(store, f"{name}-w{n}", commits) for n in range(workers)]
         for worker in team:
             worker.keeper.wait_until_registered()
         say("ready")
@@ -132,9 +145,10 @@ async def main(url: str, name: str, workers: int, ttl_ms: int) -> Report:
         return Report(
             claimed={worker.name: worker.claimed for worker in team},
             seconds=seconds,
-            commits=sum(worker.commits for worker in team),
+            commits=commits.count,
             renewals=len(renewals),
             renewal_s_max=max(renewals, default=0.0),
+            overtaken_max=max(worker.keeper.overtaken_max for worker in team),
             errors=[error for worker in team for error in (*worker.errors, *worker.keeper.errors)],
         )
 

@@ -28,7 +28,9 @@ class Report(msgspec.Struct):
 async def haunt(store: Store, runners: list[Runner], told: "asyncio.Future[str]") -> Report:
     accepted, refused = 0, Counter[str]()
     events = [runner.response("too late") for runner in runners]
-    while not told.done():
+    over = False
+    while not over:
+        over = told.done()  # before a last round: there is one, however late this process gets to it
         for runner, event in zip(runners, events, strict=True):
             chat = runner.held.chat
             try:
