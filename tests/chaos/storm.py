@@ -15,8 +15,10 @@ import msgspec
 from tests.chaos.weather import Orders, Weather
 from tests.support.deaths import strike
 from tests.support.programs import ROOT
+from tests.support.waiting import until
 
 GIVE_UP_S = 120.0  # on a process that was told to stop
+UP_S = 60.0  # within which a fleet is at work, however slow the machine is
 
 
 class Member:
@@ -70,6 +72,12 @@ class Fleet:
         for member in self.members:
             strike(member.process, signal.SIGKILL)  # also ends what is stopped
             await member.process.wait()
+
+    @property
+    def at_work(self) -> bool:
+        """Each of them has asked a model."""
+        said = self.evidence.read_bytes() if self.evidence.exists() else b""
+        return all(f'"life":"{member.life}"'.encode() in said for member in self.members)
 
     async def launch(self) -> Member:
         self.lives += 1
@@ -142,10 +150,13 @@ class Storm:
     async def blow(self) -> None:
         weather, dice = self._fleet.weather, self._dice
         loop = asyncio.get_running_loop()
-        began, end = loop.time(), loop.time() + weather.storm_s
+        end = loop.time() + weather.storm_s
+        await until(lambda: self._fleet.at_work, UP_S)  # nothing is handed over by those who are still starting
+        end = max(end, loop.time() + weather.storm_s / 2)
+        half = (loop.time() + end) / 2
         while loop.time() < end:
             await asyncio.sleep(dice.uniform(0.2, 1.8) * weather.blow_s)
-            if self._restart_server is not None and loop.time() > began + weather.storm_s / 2:
+            if self._restart_server is not None and loop.time() > half:
                 self._begin(self._restart(self._restart_server))
                 self._restart_server = None
             self._strike()
