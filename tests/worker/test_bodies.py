@@ -42,6 +42,18 @@ async def test_a_body_that_was_cancelled_before_it_began_is_not_begun() -> None:
     assert entered == set()
 
 
+async def test_a_body_that_may_not_begin_any_more_when_its_turn_comes_is_not_entered() -> None:
+    @tool
+    async def never() -> str:
+        """Must not run."""
+        raise AssertionError("it ran")
+
+    entered: set[str] = set()
+    body = Body(never, "call", ToolContext(call_id="call"), entered, lambda: False)
+    assert await run(body) is None
+    assert (entered, body.context.cause) == (set(), Cause.LEASE_LOST)
+
+
 async def test_what_a_body_returned_before_it_was_cancelled_is_its_result() -> None:
     """Even if nobody had the time to look: it has happened, and is not to be told as cut off."""
 

@@ -220,6 +220,27 @@ async def test_a_worker_whose_trust_ran_out_before_the_request_was_sent_does_not
         assert not model.requests
 
 
+async def test_a_body_whose_turn_comes_when_trust_has_run_out_is_not_entered(store_url: str) -> None:
+    """Its start is committed, and the process is frozen just then: whoever took over may have run it."""
+    gate, frozen = Gate(), asyncio.Event()
+
+    @tool
+    async def freeze() -> str:
+        """The body before it, in whose time that happens."""
+        assert worker._keeper is not None
+        worker._keeper._trusted_until_ms = 0
+        frozen.set()
+        await asyncio.Event().wait()
+        return ""
+
+    model = ScriptedModel([Call(name="freeze"), Call(name="gate")])
+    async with working(store_url, Agent("a", model, tools=[freeze, gate.tool()])) as (app, worker):
+        await app.create("a", "go")
+        await frozen.wait()
+        await until(lambda: not worker.running_chats)
+    assert gate.starts == 0
+
+
 async def test_a_validator_that_breaks_is_a_tool_error(store_url: str) -> None:
     def check(value: int) -> int:
         raise LookupError("no such account")

@@ -86,11 +86,19 @@ class SyncPool:
 class Body:
     """One call's body while it runs."""
 
-    def __init__(self, tool: Tool, call_id: str, context: ToolContext, entered: set[str]) -> None:
+    def __init__(
+        self,
+        tool: Tool,
+        call_id: str,
+        context: ToolContext,
+        entered: set[str],
+        may_begin: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.tool = tool
         self.call_id = call_id
         self.context = context
         self._entered = entered
+        self._may_begin = may_begin
         self._work: asyncio.Task[str] | None = None
         self._woken: asyncio.Future[None] | None = None
         self.since = time.monotonic()
@@ -134,6 +142,10 @@ class Body:
             self._woken.set_result(None)
 
     async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> str:
+        if not self._may_begin():
+            # The process stood still since its start was committed, say: whoever took over may have run it.
+            self.cancel(Cause.LEASE_LOST)
+            return ""
         enter(self.context)
         self._entered.add(self.call_id)
         return await call_tool(self.tool, arguments, self.context, lambda work: self._off_the_loop(work, run_sync))

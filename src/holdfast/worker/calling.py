@@ -240,7 +240,8 @@ class Calling:
         part = next(part for part in message.calls if part.call_id == call.id)
         progress = Progress(grip, call.id)
         context = self._context(call, progress.say)
-        body = grip.bodies[call.id] = Body(grip.known_tools[call.name], call.id, context, self._entered)
+        tool = grip.known_tools[call.name]
+        body = grip.bodies[call.id] = Body(tool, call.id, context, self._entered, grip.check_trust)
         work = self._run_body(body, call, call.arguments or part.arguments, progress)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
