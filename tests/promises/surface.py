@@ -16,7 +16,9 @@ from holdfast.testing import ScriptedModel
 from tests.models.judge import as_the_sdk_reads_it
 
 QUICK = RetryPolicy(base_s=0.001, delay_max_s=0.01)
-PATIENT = RetryPolicy(base_s=600.0, delay_max_s=600.0)  # a wait that no test lives to see the end of
+# A wait that a provider asks for, longer than any test lives. One that we choose is a random share of the longest,
+# and may be nothing.
+LATER = "60"
 WAIT_S = 30.0
 
 

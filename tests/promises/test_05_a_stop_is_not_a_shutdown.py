@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import Agent, App, Chat
 from holdfast.testing import Call, Fail, Hold, Say, ScriptedModel, Stall
-from tests.promises.surface import PATIENT, WAIT_S, Stubborn, app_of, journal, judge, streamed, told_of, tool_texts
+from tests.promises.surface import LATER, WAIT_S, Stubborn, app_of, journal, judge, streamed, told_of, tool_texts
 from tests.support.freezing import freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
@@ -38,7 +38,7 @@ async def in_a_tool(scene: Scene) -> None:
 
 async def in_a_retry_wait(scene: Scene) -> None:
     entry = await told_of(scene.chat, "attempt.failed")
-    assert entry["retry_in_ms"] > 0
+    assert entry["retry_in_ms"] == 1_000 * int(LATER)
 
 
 async def before_an_approval(scene: Scene) -> None:
@@ -49,7 +49,7 @@ Moment = tuple[list[Any], Callable[[Scene], Awaitable[None]]]
 MOMENTS: dict[str, Moment] = {
     "in mid-stream": ([Say(text="Half an "), Hold(name="here"), Say(text="answer.")], in_mid_stream),
     "in a tool": ([Call(name="gate")], in_a_tool),
-    "in a retry's wait": ([Fail(status=503, attempts=1), Say(text="Here I am.")], in_a_retry_wait),
+    "in a retry's wait": ([Fail(status=503, retry_after=LATER, attempts=1), Say(text="Here I am.")], in_a_retry_wait),
     "before an approval": ([Call(name="asked")], before_an_approval),
 }
 
@@ -58,7 +58,7 @@ def scene_of(store_url: str, response: list[Any]) -> tuple[App, ScriptedModel, G
     gate = Gate()
     model = ScriptedModel(response, after="echo")
     asked = gate.tool(name="asked", needs_approval=True)
-    agent = Agent("a", model, tools=[gate.tool(replay="pure"), asked], retry=PATIENT)
+    agent = Agent("a", model, tools=[gate.tool(replay="pure"), asked])
     return app_of(store_url, agent), model, gate
 
 

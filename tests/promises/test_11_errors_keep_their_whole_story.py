@@ -11,7 +11,7 @@ import pytest
 from holdfast import Agent, Hook, tool
 from holdfast.errors import ConnectionFailed, StoreError, TurnFailed
 from holdfast.testing import Call, Cut, Fail, Hold, Say, ScriptedModel
-from tests.promises.surface import PATIENT, QUICK, WAIT_S, app_of, journal, judge, told_of, tool_texts
+from tests.promises.surface import LATER, QUICK, WAIT_S, app_of, journal, judge, told_of, tool_texts
 from tests.support.fixtures import FailingStore
 from tests.support.turns import Gate
 from tests.support.waiting import until
@@ -49,13 +49,15 @@ async def test_every_attempt_is_on_record_with_model_provider_status_and_delay(s
 
 
 async def test_a_failed_attempt_is_seen_while_the_next_one_still_waits(store_url: str) -> None:
-    model = ScriptedModel([Fail(status=529, message="overloaded, come back")], name="m", provider="p")
-    app = app_of(store_url, Agent("a", model, retry=PATIENT))
+    model = ScriptedModel(
+        [Fail(status=529, message="overloaded, come back", retry_after=LATER)], name="m", provider="p"
+    )
+    app = app_of(store_url, Agent("a", model))
     async with app, app.worker(grace_s=0.0):
         chat = await app.create("a", "go")
         entry = await told_of(chat, "attempt.failed")
         assert (entry["model"], entry["provider"], entry["status"], entry["next_model"]) == ("m", "p", 529, "m")
-        assert entry["retry_in_ms"] > 0
+        assert entry["retry_in_ms"] == 1_000 * int(LATER)
         assert "overloaded, come back" in entry["error"]
         assert await chat.state() == "running"
         assert len(model.requests) == 1
