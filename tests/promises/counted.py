@@ -1,4 +1,4 @@
-"""A worker whose tools keep count, to be killed: `python -m tests.promises.counted URL COUNTER MOMENT [TTL_MS]`.
+"""A worker whose tools keep count, to be killed: `python -m tests.promises.counted URL COUNTER MOMENT`.
 
 Every body adds a line to COUNTER when it is entered and another when it is about to return, each with its key. One
 response asks for all four tools, so they run side by side. MOMENT says when this process kills itself with SIGKILL,
@@ -61,13 +61,13 @@ def counting_agent(log: Log, moment: str = "") -> Agent:
     return Agent("counting", model, tools=tools, hooks=[Hook("before_tool", guard)])
 
 
-async def work(url: str, agent: Agent, lease_ttl_ms: int) -> None:
-    app = App(url, agents=[agent], options=StoreOptions(lease_ttl_ms=lease_ttl_ms))
+async def work(url: str, agent: Agent) -> None:
+    app = App(url, agents=[agent], options=StoreOptions(lease_ttl_ms=10_000))
     # One chat at a time: no claim of another one comes between a moment and its commit.
     async with app.worker(chats_max=1, poll_s=0.2):
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    url, path, moment = sys.argv[1:4]
-    asyncio.run(work(url, counting_agent(Log(path), moment), int(sys.argv[4]) if len(sys.argv) > 4 else 10_000))
+    url, path, moment = sys.argv[1:]
+    asyncio.run(work(url, counting_agent(Log(path), moment)))

@@ -1,4 +1,4 @@
-"""A worker as a process of its own, to be killed: `python -m tests.promises.program URL LOG MOMENT [LEASE_TTL_MS]`.
+"""A worker as a process of its own, to be killed: `python -m tests.promises.program URL LOG MOMENT`.
 
 It adds a line to LOG whenever its model is asked (`model 0`: no response is in the history yet) and whenever a tool's
 body begins. MOMENT says when it kills itself with SIGKILL: right after a commit, before anybody is told of it
@@ -94,8 +94,8 @@ def talking_agent() -> Agent:
     return Agent("talking", ScriptedModel([Say(text="Half an "), Hold(name="for ever")]))
 
 
-async def work(url: str, agents: list[Agent], lease_ttl_ms: int) -> None:
-    app = App(url, agents=agents, options=StoreOptions(lease_ttl_ms=lease_ttl_ms))
+async def work(url: str, agents: list[Agent]) -> None:
+    app = App(url, agents=agents, options=StoreOptions(lease_ttl_ms=10_000))
     # One chat at a time: no claim of another one comes between a moment and its commit.
     async with app.worker(chats_max=1, poll_s=0.2):
         terminated = asyncio.Event()
@@ -104,6 +104,5 @@ async def work(url: str, agents: list[Agent], lease_ttl_ms: int) -> None:
 
 
 if __name__ == "__main__":
-    url, path, moment = sys.argv[1:4]
-    agents = [booking_agent(Log(path), moment), talking_agent()]
-    asyncio.run(work(url, agents, int(sys.argv[4]) if len(sys.argv) > 4 else 10_000))
+    url, path, moment = sys.argv[1:]
+    asyncio.run(work(url, [booking_agent(Log(path), moment), talking_agent()]))

@@ -16,7 +16,7 @@ from holdfast import Agent
 from holdfast.testing import Call, Fail, Hold, Say, ScriptedModel
 from tests.promises.program import Log, booking_agent
 from tests.promises.surface import QUICK, WAIT_S, app_of, judge, told_of, tool_texts, weather
-from tests.support.freezing import freeze
+from tests.support.freezing import end_lease, freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
 from tests.support.waiting import until
@@ -64,11 +64,12 @@ async def test_a_worker_that_slept_through_its_lease_does_nothing_that_its_succe
     app = app_of(store_url, booking_agent(Log(str(successor_log)), "hold", lambda: released.wait() and "awake"))
     async with app:
         chat = await app.create("booking", "Book it.")
-        with Program(PROGRAM, store_url, str(sleeper_log), "hold", "2000") as program:
+        with Program(PROGRAM, store_url, str(sleeper_log), "hold") as program:
             await until(lambda: "slow" in lines(sleeper_log), WAIT_S)
             while "quick" not in tool_texts(await chat.messages()):
                 await told_of(chat, "message")
             freeze(program.pid, store_url)
+            end_lease(program.pid, store_url)
             async with app.worker(poll_s=0.1):
                 while "slow" not in lines(successor_log):
                     await app.store.sweep()

@@ -20,7 +20,7 @@ from tests.promises.counted import TOOLS, counting_agent
 from tests.promises.program import Log
 from tests.promises.surface import WAIT_S, app_of, journal, judge, told_of, tool_texts
 from tests.promises.vanishing import WAYS, vanishing
-from tests.support.freezing import freeze
+from tests.support.freezing import end_lease, freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
 from tests.support.waiting import eventually, until
@@ -144,11 +144,12 @@ async def test_a_worker_that_slept_through_its_lease_and_its_successor_start_it_
     app = app_of(store_url, counting_agent(Log(str(path))))
     async with app:
         chat = await app.create("counting", "Go.")
-        with Program(PROGRAM, store_url, str(path), "slow unsafe", "2000") as sleeper:
+        with Program(PROGRAM, store_url, str(path), "slow unsafe") as sleeper:
             await until(lambda: "enter unsafe " in path.read_text() if path.exists() else False, WAIT_S)
             while len(tool_texts(await chat.messages())) < len(TOOLS) - 1:
                 await told_of(chat, "message")
             freeze(sleeper.pid, store_url)
+            end_lease(sleeper.pid, store_url)
             async with app.worker(poll_s=0.1):
                 while await chat.state() != "idle":
                     await app.store.sweep()

@@ -16,7 +16,7 @@ from holdfast.store.base import Key
 from holdfast.testing import Call, ScriptedModel
 from tests.promises.program import Log, booking_agent
 from tests.promises.surface import WAIT_S, app_of, journal, tool_texts
-from tests.support.freezing import freeze
+from tests.support.freezing import end_lease, freeze
 from tests.support.programs import Program
 from tests.support.turns import Gate
 from tests.support.waiting import until
@@ -27,9 +27,10 @@ async def test_a_worker_that_slept_past_its_lease_writes_nothing_on_waking(store
     app = app_of(store_url, booking_agent(Log(str(tmp_path / "successor"))))
     async with app:
         chat = await app.create("booking", "Book it.")
-        with Program("tests.promises.program", store_url, str(log), "hold", "1500") as sleeper:
+        with Program("tests.promises.program", store_url, str(log), "hold") as sleeper:
             await until(lambda: log.exists() and "slow" in log.read_text(), WAIT_S)
             freeze(sleeper.pid, store_url)
+            end_lease(sleeper.pid, store_url)
             async with app.worker(poll_s=0.1):
                 while await chat.state() != "idle":
                     await app.store.sweep()

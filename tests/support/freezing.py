@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+from tests.support import behind
+
 
 def freeze(pid: int, store_url: str) -> None:
     """SIGSTOP, at a moment when the process does not write to a SQLite file: a process that is frozen with the write
@@ -20,6 +22,13 @@ def freeze(pid: int, store_url: str) -> None:
         os.kill(pid, signal.SIGCONT)
         assert time.monotonic() < give_up_at, "it never let go of the write lock"
         time.sleep(0.01)
+
+
+def end_lease(pid: int, store_url: str) -> None:
+    """The lease of a frozen worker has run out. Without this it would have to be a short one, and on a machine that
+    stands still for a moment it would run out before the worker is where the test wants it.
+    """
+    behind.sql(store_url, "UPDATE workers SET expires_at = 0 WHERE pid = ?", (pid,))
 
 
 def _until_stopped(pid: int) -> None:
