@@ -1,5 +1,6 @@
 """Models of pydantic-ai, through the bridge: its own test models, and its OpenAI model on a server of ours."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -162,11 +163,13 @@ async def test_a_stream_that_is_cut_or_ends_early_is_never_an_answer(serve: Serv
     assert done.failed[0].code == "lost_result"
 
 
-async def test_nobody_listens(serve: Serve, on: On) -> None:
-    server = await serve(saying("Hi"))
-    model = on(server)
-    await server.__aexit__(None, None, None)
-    error = await error_of(model)
+async def test_nobody_listens() -> None:
+    with socket.socket() as taken:  # so that nobody else can listen there either
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        model = PydanticAI(OpenAIChatModel("m", provider=OpenAIProvider(base_url=url, api_key="sk-test")))
+        error = await error_of(model)
+        await model.aclose()
     assert error.code == ConnectionFailed.code
 
 

@@ -31,7 +31,7 @@ from holdfast.models.resolve import Models
 from holdfast.models.scripted import Call, Cut, Fail, Finish, Hold, Say, ScriptedModel, Stall, Think
 from holdfast.stops import Stop
 from tests.models.conftest import KEY, Serve, asking, until
-from tests.models.faketime import FakeTime
+from tests.models.faketime import FakeTime, Leaps
 from tests.support.chat_server import (
     DONE,
     ChatServer,
@@ -411,7 +411,7 @@ async def test_fallbacks_are_asked_in_order_once_each_and_a_failed_one_is_logged
     done = await completed(caller, first, second, third)
     assert [attempt.model for attempt in done.failed] == ["first"] * 5 + ["second"]
     assert (done.message.model, done.n) == ("third", 7)
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.name == "holdfast.models.calls"]
     assert "second" in record.getMessage()
     assert record.action == "model.fallback_failed"  # type: ignore[attr-defined]
 
@@ -779,15 +779,18 @@ async def test_a_model_that_ignores_its_deadlines_is_ended_all_the_same(caller: 
     assert [type(each) for each in error.errors] == [SilenceTimeout]
 
 
-async def test_a_model_that_says_what_it_waits_for_is_not_late_for_its_first_byte(caller: Caller) -> None:
-    loop = asyncio.get_running_loop()
+async def test_a_model_that_says_what_it_waits_for_is_not_late_for_its_first_byte(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Leaps(monkeypatch)
 
     class Loading(ScriptedModel):
         async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
-            ready_at = loop.time() + 4.0  # the guard's limit is 3.05 s
-            while loop.time() < ready_at:
+            for _ in range(4):  # the guard's limit is 36 s
                 yield Progress(text="loading")
-                await asyncio.sleep(0.05)
+                clock.leap(15.0)
+                await asyncio.sleep(0)  # the guard looks whenever it is due
+                await asyncio.sleep(0)
             async for part in super().stream(request):
                 yield part
 
@@ -799,7 +802,7 @@ async def test_a_model_that_says_what_it_waits_for_is_not_late_for_its_first_byt
             self.heard.add(text)
 
     observer = Hearing()
-    request = asking(deadlines=ModelDeadlines(connect_s=0.05, first_byte_s=2.0))
+    request = asking(deadlines=ModelDeadlines(connect_s=15.0, first_byte_s=20.0))
     outcome = await caller.call([Loading("Hi.")], request, observer=observer, policy=RetryPolicy(attempts_max=1))
     assert isinstance(outcome, Completed)
     assert outcome.message.text == "Hi."
