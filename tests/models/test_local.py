@@ -18,6 +18,7 @@ from holdfast.app import App, Chat, diagnostics
 from holdfast.config import load_config
 from holdfast.core.journal import AttemptFailed, Noted
 from holdfast.core.records import Cause, File, Message, Role, State, Text
+from holdfast.core.retry import RetryPolicy
 from holdfast.errors import LoadTimeout, ProviderError, TurnFailed
 from holdfast.models import local, local_server
 from holdfast.models.base import Model, Request, Settings, StreamPart
@@ -48,6 +49,9 @@ PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNg"
     "YGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
 )
+# A process that ends closes its sockets a moment before anybody can know that it has ended: until then, each attempt
+# goes to its old address.
+OFTEN = RetryPolicy(attempts_max=1_000, base_s=0.01, delay_max_s=0.05)
 WIRES = {"chat": "local", "responses": "local-responses", "messages": "local-anthropic"}
 
 
@@ -87,7 +91,7 @@ async def serving(folder: Path) -> AsyncIterator[App]:
             name = f"{wire}-{length}"
             app.agents[name] = Agent(name, model, settings=wanted, retry=QUICK)
         cut_off = f"{wire}-cut-off"
-        app.agents[cut_off] = Agent(cut_off, EndlessAtFirst(app.models.get(model)), retry=QUICK)
+        app.agents[cut_off] = Agent(cut_off, EndlessAtFirst(app.models.get(model)), retry=OFTEN)
     async with app, app.worker(poll_s=0.5):
         yield app
 
@@ -230,12 +234,12 @@ async def test_a_picture_for_a_model_that_does_not_see_is_refused_at_once(app: A
 
 async def test_a_server_that_no_longer_answers_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "HEALTH_S", 0.2)
-    monkeypatch.setattr(local, "HEALTH_ANSWER_S", 1.0)
     async with serving(tmp_path) as app:
         chat = await app.create("chat-cut-off", "Tell a long story.")
         await streaming(chat)
         old = pid_of(app)
         os.kill(old, signal.SIGSTOP)
+        monkeypatch.setattr(local, "HEALTH_ANSWER_S", 1.0)  # no earlier: one that does answer is given its time
         assert await chat.wait(BOUND_S) is State.IDLE
         assert pid_of(app) != old
         assert "no longer answered" in str(server_of(app).last_error)
