@@ -146,7 +146,7 @@ async def test_what_hangs_costs_its_deadline_and_the_turn_goes_on(store_url: str
             assert (await held.text()).endswith("on.") or await held.text() == "On."
             if "tool" in hang:
                 (text,) = tool_texts(await held.messages())
-                assert "Timed out after 0.5 s, and could not be ended: it may still be running." in text
+                assert "Timed out after 0.5 s" in text
             if "stream" in hang or "model that" in hang:
                 failed = [entry for entry in await journal(held) if entry["kind"] == "attempt.failed"]
                 assert [entry["code"] for entry in failed] == ["timeout"]

@@ -1,6 +1,7 @@
 """Promise 9: what can grow has a limit, and health shows the figure beside it."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -85,18 +86,21 @@ async def test_a_message_or_a_queue_beyond_its_limit_is_refused_and_named(store_
 
 async def test_threads_that_hang_are_counted_and_shown(store_url: str) -> None:
     held = threading.Event()
-    hooks = [Hook("on_turn_end", lambda snapshot, context: held.wait(60), name="hangs", deadline_s=0.05)]
+    # Not so short that it could be given up before a thread has taken it.
+    hooks = [Hook("on_turn_end", lambda snapshot, context: held.wait(60), name="hangs", deadline_s=0.5)]
     app = app_of(store_url, Agent("a", ScriptedModel("Hi."), hooks=hooks))
+
+    def shown() -> dict[str, Any]:
+        figures: dict[str, Any] = holdfast.diagnostics(detailed=True)["apps"][0]["workers"][0]
+        return figures
+
     try:
         async with app, app.worker():
             await (await app.create("a", "go")).text()
             async with app.worker() as other:
                 assert other.sync.abandoned == 0
-            told = holdfast.diagnostics(detailed=True)["apps"][0]["workers"][0]
-            while not told["threads_abandoned"]:
-                await (await app.create("a")).snapshot()
-                told = holdfast.diagnostics(detailed=True)["apps"][0]["workers"][0]
-            assert told["hooks_suspended"] == ["hangs"]
+            await until(lambda: shown()["threads_abandoned"])
+            assert shown()["hooks_suspended"] == ["hangs"]
     finally:
         held.set()
 

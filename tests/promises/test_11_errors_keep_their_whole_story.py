@@ -252,7 +252,7 @@ async def test_a_stores_error_stays_itself_and_is_no_stop(failing_store: Failing
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], "Done.")
     agent = Agent("a", model, tools=[gate.tool()])
-    app = app_of(failing_store.url, agent, deadline_s=1.0, lease_ttl_ms=3_000)
+    app = app_of(failing_store.url, agent, deadline_s=1.0, lease_ttl_ms=4_000)
     async with app_of(failing_store.steady_url) as steady, app, app.worker(poll_s=0.1) as worker:
         chat = steady.chat((await app.create("a", "go")).id)
         await gate.entered.wait()
