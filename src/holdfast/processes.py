@@ -31,6 +31,7 @@ from holdfast.capture import Kept, Reader
 from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
 from holdfast.ids import new_id
+from holdfast.stops import ended_within
 
 CHILDREN_MAX = 256  # of this process, at the same time
 CHILD_VARIABLE = "HOLDFAST_CHILD"
@@ -151,8 +152,7 @@ class Child:
             self._signal_group(signal.SIGTERM)
             self._ending = self._loop.create_task(self._end())
             keep(self._ending)
-        done, _ = await asyncio.wait((self._ending,), timeout=FREE_S)
-        return bool(done)
+        return await ended_within(self._ending, FREE_S)
 
     # --- its exit -----------------------------------------------------------------------------------------
 

@@ -7,9 +7,24 @@ A cancellation from elsewhere passes through untouched.
 
 import asyncio
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 C = TypeVar("C", bound=str)
+
+TICK_S = 0.1
+
+
+async def ended_within(work: "asyncio.Future[Any]", limit_s: float) -> bool:
+    """Whether it ended in time, which passes only while this process runs: after a pause (a suspended machine, a
+    stopped process) a timer is due at once, and so is the work that only needs its turn. A pause counts as a tick.
+    """
+    left_s = limit_s
+    while left_s > 0:
+        done, _ = await asyncio.wait((work,), timeout=min(TICK_S, left_s))
+        if done:
+            return True
+        left_s -= TICK_S
+    return False
 
 
 class Stop(Generic[C]):

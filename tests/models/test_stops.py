@@ -1,10 +1,11 @@
 """A stop ends what waits for it, with its cause, and nothing else."""
 
 import asyncio
+import time
 
 import pytest
 
-from holdfast.stops import Stop
+from holdfast.stops import Stop, ended_within
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -134,3 +135,22 @@ async def test_one_stop_ends_many_waits() -> None:
 def test_outside_of_a_task_there_is_nothing_to_end() -> None:
     with pytest.raises(RuntimeError):
         Stop[str]().scope().__enter__()
+
+
+async def test_what_ended_while_the_process_stood_still_ended_in_time() -> None:
+    """A timer that came due meanwhile is no reason to give up what only needs its turn."""
+
+    async def work() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    asyncio.get_running_loop().call_soon(time.sleep, 0.4)
+    assert await ended_within(asyncio.ensure_future(work()), 0.3)
+
+
+async def test_what_does_not_end_is_waited_for_so_long_and_left_alone() -> None:
+    never = asyncio.get_running_loop().create_future()
+    began = time.monotonic()
+    assert not await ended_within(never, 0.25)
+    assert time.monotonic() - began >= 0.24
+    assert not never.done()

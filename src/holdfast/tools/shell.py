@@ -28,6 +28,7 @@ from holdfast import processes
 from holdfast.core.records import OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.ids import new_id
+from holdfast.stops import ended_within
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.context import ToolContext, tool_context
 from holdfast.tools.shell_policy import ShellPolicy
@@ -154,7 +155,7 @@ class _Shell:
         settings = [f"{name}={value}" for name, value in self._environment.items()]
         # In a shell of its own, so that no command line can be read as part of the change of folder.
         inside = f"cd {shlex.quote(self._root)} && exec {shlex.quote(self._shell)} -c -- {shlex.quote(command)}"
-        endings: list[asyncio.Task[None]] = []
+        endings: list[asyncio.Task[bool]] = []
         try:
             return await processes.run(
                 [*self._through, "env", *settings, entry, "sh", "-c", inside],
@@ -166,19 +167,20 @@ class _Shell:
             )
         finally:
             if endings:  # begun at the same time as the end of the client, and as bounded
-                await asyncio.wait(endings, timeout=processes.FREE_S)
+                await asyncio.wait(endings)
 
-    def _end_inside(self, entry: str, context: ToolContext) -> "asyncio.Task[None]":
-        """Brought to its end even if nobody waits for it any more."""
+    def _end_inside(self, entry: str, context: ToolContext) -> "asyncio.Task[bool]":
+        """The wait for it, from now on: it is brought to its end even if nobody waits for it any more."""
         work = processes.run(
             [*self._through, "sh", "-c", _END_INSIDE, "sh", entry],
             children=context.children,
             deadline_s=INSIDE_S,
             bytes_max=1_000,
         )
-        task = asyncio.get_running_loop().create_task(_quietly(work))
-        processes.keep(task)
-        return task
+        loop = asyncio.get_running_loop()
+        ending = loop.create_task(_quietly(work))
+        processes.keep(ending)
+        return loop.create_task(ended_within(ending, processes.FREE_S))
 
 
 async def _quietly(work: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast import threads
 from holdfast.core.records import Cause, Frozen, Replay
 from holdfast.errors import LimitReached, OutcomeUnknown, ToolFailed
+from holdfast.stops import ended_within
 from holdfast.tools.base import Tool, call_tool, output_text
 from holdfast.tools.context import ToolContext, enter
 
@@ -184,8 +185,7 @@ class Body:
 
     async def _end(self, work: "asyncio.Task[Any]") -> None:
         work.cancel()
-        done, _ = await asyncio.wait((work,), timeout=KILL_S)
-        if not done:
+        if not await ended_within(work, KILL_S):
             self.abandoned = True
             _let_go(work)
         work.add_done_callback(_forget)
