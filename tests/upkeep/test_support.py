@@ -344,9 +344,9 @@ def test_held_bytes_arrive_when_the_network_heals(proxy: TcpProxy, echo: Echo, c
         with pytest.raises(TimeoutError):
             ask(newcomer, b"late too", SILENCE_S)
         proxy.forward()
-        assert client.recv(100) == b"late"
-        newcomer.settimeout(SOON_S)
-        assert newcomer.recv(100) == b"late too"
+        for waiting, late in ((client, b"late"), (newcomer, b"late too")):
+            waiting.settimeout(SOON_S)
+            assert waiting.recv(100) == late
 
 
 def test_held_bytes_arrive_even_if_their_sender_has_hung_up(
