@@ -4,13 +4,15 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
-from tests.cli.conftest import CTRL_D, Desk
+from tests.cli.conftest import CTRL_D, WAIT_S, Desk
 from tests.cli.test_serving import fetch, server
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +98,22 @@ def test_its_talk_begins_and_ends(desk: Desk, command: str) -> None:
 @pytest.mark.parametrize("command", SERVES)
 def test_its_server_answers(desk: Desk, command: str) -> None:
     with serving(desk, command) as url:
-        assert fetch(f"{url}/health")["status"] == "ok"
+        assert_is_well(url)
+
+
+def assert_is_well(url: str) -> None:
+    """If the machine stood still, its health says so for a moment."""
+    give_up_at = time.monotonic() + WAIT_S
+    while (found := health(url)) != "ok":
+        assert time.monotonic() < give_up_at, found
+        time.sleep(0.1)
+
+
+def health(url: str) -> object:
+    try:
+        return fetch(f"{url}/health")["status"]
+    except HTTPError as error:
+        return error.code
 
 
 @contextmanager
@@ -112,11 +129,12 @@ def test_its_server_and_its_worker_meet_on_postgresql(desk: Desk, postgres_url: 
     worker = desk.start(*arguments_of(work))
     try:
         with serving(desk, serve) as url:
-            assert fetch(f"{url}/health")["status"] == "ok"
+            assert_is_well(url)
             asked = desk.run("run", "hello", "--agent", "scripted", "--database", postgres_url)
             assert "You said: hello" in asked.out
-            listed = desk.run("workers", "--json", "--database", postgres_url).out
-            assert f'"pid":{worker.pid}' in listed
+            give_up_at = time.monotonic() + WAIT_S
+            while f'"pid":{worker.pid}' not in desk.run("workers", "--json", "--database", postgres_url).out:
+                assert time.monotonic() < give_up_at, "the worker never came"
     finally:
         worker.kill()
         worker.communicate()
@@ -131,20 +149,20 @@ def test_its_agent_is_seen_to_use_its_tool(desk: Desk) -> None:
 
 def test_its_program_runs_and_started_again_it_goes_on_with_the_same_chat(desk: Desk) -> None:
     first, again = run_program(desk), run_program(desk)
-    *events, text = first.splitlines()
-    assert text == "Take an umbrella."
-    assert any("Rain in Bern." in event for event in events)
+    assert first[-1] == "Take an umbrella."
+    assert any("Rain in Bern." in event for event in first[:-1])
     assert again == first  # the same entries, with the same ids
     assert len(desk.run("chats", "list").out.splitlines()) == 1
 
 
-def run_program(desk: Desk) -> str:
+def run_program(desk: Desk) -> list[str]:
+    """What it prints, but for the pieces of a text that a slow machine shows before the whole."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program("asyncio.run(main())")],
         cwd=desk.folder, env=desk.environ, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return [line for line in done.stdout.splitlines() if not line.startswith('{"part":')]
 
 
 def test_its_lines_for_the_openai_sdk_run(desk: Desk) -> None:
