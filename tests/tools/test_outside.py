@@ -9,10 +9,12 @@ from holdfast.app import App, Chat
 from holdfast.core.records import CallState, External, State, Synthetic, ToolResult
 from holdfast.errors import ConfigError, RefusedError
 from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.store.base import StoreOptions
 from holdfast.tools.outside import ask_user, client_tool, sleep_until
 from holdfast.worker.agents import Agent
 from tests.support.turns import rested, running, said, weather
 from tests.support.waiting import until
+from tests.worker.lives import SteppedClock
 
 READ = client_tool(
     "read_local", "Read a file of the user's.", {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -62,16 +64,18 @@ async def test_a_question_survives_the_end_of_every_process_and_is_answered_once
 
 
 async def test_sleeping_is_a_timer_of_the_chat_and_not_a_sleeping_worker(store_url: str) -> None:
-    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=3)  # to come, when it is asked for
-    model = ScriptedModel([Call(name="sleep_until", arguments={"time": soon.isoformat()})], "Good morning.")
-    async with running(store_url, Agent("a", model, tools=[sleep_until()])) as (app, worker):
+    clock = SteppedClock()
+    morning = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=8)
+    model = ScriptedModel([Call(name="sleep_until", arguments={"time": morning.isoformat()})], "Good morning.")
+    app = App(store_url, agents=[Agent("a", model, tools=[sleep_until()])], options=StoreOptions(clock=clock))
+    async with app, app.worker(poll_s=0.1) as worker:
         chat = await app.create("a", "wake me")
         call = await waiting_call(chat)
         assert call.external is External.TIMER
-        assert (await chat.snapshot()).chat.wake_at == call.expires_at
+        assert (await chat.snapshot()).chat.wake_at == call.expires_at == int(morning.timestamp() * 1000)
         await until(lambda: worker.running_chats == [])
+        clock.ahead_ms += 8 * 3_600_000
         await idle(chat)
-        assert datetime.datetime.now(datetime.UTC) >= soon
         assert said(await chat.messages())[-1] == ("assistant", "Good morning.")
 
 
