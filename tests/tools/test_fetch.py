@@ -17,6 +17,7 @@ import pytest
 
 from holdfast.core.records import Replay
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.tools import webcache
 from holdfast.tools.addresses import internal
 from holdfast.tools.fetch import fetch_tool
 from holdfast.tools.readable import readable
@@ -35,7 +36,8 @@ async def served() -> AsyncIterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def no_cache_is_left() -> Iterator[None]:
+def no_cache_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(webcache, "ANSWER_S", 60.0)  # or a machine that stands still has no cache for a while
     assert installed_cache() is None
     yield
     remove_cache()
