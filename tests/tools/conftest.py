@@ -1,4 +1,5 @@
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -29,3 +30,22 @@ def pool() -> Iterator[SyncPool]:
     pool = SyncPool()
     yield pool
     pool.stop()
+
+
+@pytest.fixture
+def expire(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """`expire(999.0)`: the deadline of so many seconds that was set last is over, now. A test that waits for a short
+    one cannot know what a slow machine did before it.
+    """
+    real = asyncio.timeout
+    limits: dict[float | None, asyncio.Timeout] = {}
+
+    def timeout(delay: float | None) -> asyncio.Timeout:
+        limits[delay] = real(delay)
+        return limits[delay]
+
+    def over(delay: float) -> None:
+        limits[delay].reschedule(asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(asyncio, "timeout", timeout)
+    return over

@@ -35,13 +35,16 @@ from holdfast.tools.mcp_tools import NAME_MAX, Listed, Lost, NotSent, replay_of,
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
+from tests.support.postgres import free_port
 from tests.support.programs import ROOT, Program
 from tests.support.waiting import until
 
 BOUND_S = 30.0
+LONG_S = 999.0  # a deadline that only `expire` brings about
 TINY = str(ROOT / "tests" / "support" / "mcp_tiny.py")
 
 Make = Callable[..., Link]
+Expire = Callable[[float], None]
 
 
 def program(*arguments: str, **options: Any) -> McpServer:
@@ -147,8 +150,13 @@ async def test_a_message_beyond_all_bounds_is_not_read_and_the_next_call_is_answ
     assert link.connects == (2 if server.command else 1)
 
 
-async def test_a_list_that_changes_is_asked_for_again(make: Make, server: McpServer) -> None:
+async def test_a_list_that_changes_is_asked_for_again(
+    make: Make, server: McpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "mcp.client.streamable_http")
     link = await ready(make(server))
+    if server.url:  # what a server says by itself has a connection of its own
+        await until(lambda: "GET SSE connection established" in caplog.messages, BOUND_S)
     assert "t_grown" not in link.tools
     await call(link, "grow")
     await until(lambda: "t_grown" in link.tools)
@@ -179,6 +187,13 @@ async def test_a_call_tells_the_server_its_key(make: Make) -> None:
 # --- cancelled ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def patient_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stands still with the machine is told all the same."""
+    monkeypatch.setattr(mcp_wires, "NOTIFY_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient_notifications")
 async def test_a_cancelled_call_frees_its_caller_tells_the_server_and_no_other_call_notices(
     make: Make, server: McpServer, tmp_path: Path
 ) -> None:
@@ -196,6 +211,7 @@ async def test_a_cancelled_call_frees_its_caller_tells_the_server_and_no_other_c
     await asyncio.wait((other,))
 
 
+@pytest.mark.usefixtures("patient_notifications")
 async def test_a_server_that_is_stopped_does_not_hold_up_who_cancels(
     make: Make, server: McpServer, tmp_path: Path
 ) -> None:
@@ -221,13 +237,18 @@ async def test_a_server_that_is_stopped_does_not_hold_up_who_cancels(
 # --- deadlines ---------------------------------------------------------------------------------------
 
 
-async def test_a_call_that_is_late_says_which_deadline_and_costs_nothing_else(make: Make, tmp_path: Path) -> None:
-    link = await ready(make(program("stdio", "--log", str(tmp_path / "log"), call_s=1.0)))
-    words = r"MCP server 't': hang gave no answer within 1 s \(call_s\)$"
+async def test_a_call_that_is_late_says_which_deadline_and_costs_nothing_else(
+    make: Make, tmp_path: Path, expire: Expire
+) -> None:
+    link = await ready(make(program("stdio", "--log", str(tmp_path / "log"), call_s=LONG_S)))
+    work = asyncio.ensure_future(call(link, "hang", name="one"))
+    await until(lambda: "hang one" in logged(tmp_path), BOUND_S)
+    expire(LONG_S)
+    words = r"MCP server 't': hang gave no answer within 999 s \(call_s\)$"
     with pytest.raises(McpOutcomeUnknown, match=words) as caught:
-        await call(link, "hang", name="one")
+        await work
     assert isinstance(caught.value.__cause__, McpCallTimeout)
-    assert caught.value.__cause__.value_s == 1.0
+    assert caught.value.__cause__.value_s == LONG_S
     await until(lambda: "cancelled one" in logged(tmp_path))
     assert await call(link, "echo", text="hello") == "hello"
     assert link.connects == 1, "it answers a ping, so it is not to blame"
@@ -281,16 +302,23 @@ async def test_a_call_under_way_when_its_connection_is_closed_leaves_its_outcome
         await work
 
 
-@pytest.mark.parametrize("said", ["", "this is no message\n" * 1_000])
-async def test_a_program_that_never_answers_costs_the_connect_deadline(make: Make, said: str) -> None:
-    link = make(
-        snippet(f"import sys; sys.stdout.write({said!r}); sys.stdout.flush(); sys.stdin.read()", connect_s=2.0)
-    )
-    await link.settled()
+@pytest.mark.parametrize("lines", [0, 10_000])
+async def test_a_program_that_never_answers_costs_the_connect_deadline(
+    make: Make, lines: int, expire: Expire, tmp_path: Path
+) -> None:
+    """What it says is more than a pipe holds, so what was said was heard."""
+    up = tmp_path / "up"
+    said = f"sys.stdout.write('this is no message\\n' * {lines}); sys.stdout.flush()"
+    code = f"import sys; {said}; open({str(up)!r}, 'w'); sys.stdin.read()"
+    link = make(snippet(code, connect_s=LONG_S))
+    settled = asyncio.ensure_future(link.settled())
+    await until(up.exists, BOUND_S)
+    expire(LONG_S)
+    await settled
     assert link.state == "away"
-    assert "no session within 2 s (connect_s)" in (link.last_error or "")
+    assert "no session within 999 s (connect_s)" in (link.last_error or "")
     told = "lines of its output were no messages, the last: b'this is no message" in (link.last_error or "")
-    assert told is bool(said)
+    assert told is bool(lines)
 
 
 async def test_a_program_that_ends_at_once_is_told_with_its_last_words(make: Make) -> None:
@@ -338,19 +366,25 @@ async def test_why_a_server_is_away_is_logged_once_not_with_every_attempt(
     script = tmp_path / "server.py"
     script.write_text("raise SystemExit('no licence')")
 
+    def becomes(code: str) -> None:
+        """At once: somebody reads it at any moment, and half of it would be another reason."""
+        (tmp_path / "next").write_text(code)
+        (tmp_path / "next").replace(script)
+
     def warned() -> list[str]:
-        return [vars(record)["error"] for record in caplog.records if record.levelno >= logging.WARNING]
+        told = [record for record in caplog.records if record.name == mcp.log.name]
+        return [vars(record)["error"] for record in told if record.levelno >= logging.WARNING]
 
     link = make(McpServer("t", command=sys.executable, args=["-I", "-S", str(script)]))
     await link.settled()
     await until(lambda: link.figures()["failures_in_a_row"] >= 3, BOUND_S)
     assert [text.rpartition(": ")[2] for text in warned()] == ["no licence"]
-    script.write_text("raise SystemExit('no memory')")
+    becomes("raise SystemExit('no memory')")
     await until(lambda: len(warned()) >= 2, BOUND_S)
     assert warned()[1].endswith("no memory"), "another reason is news"
-    script.write_text(Path(TINY).read_text())
+    becomes(Path(TINY).read_text())
     await until(lambda: link.state == "ready", BOUND_S)
-    script.write_text("raise SystemExit('no memory')")
+    becomes("raise SystemExit('no memory')")
     os.kill(link.figures()["pid"], signal.SIGKILL)
     await until(lambda: len(warned()) >= 4, BOUND_S)
     assert "killed" in warned()[2]
@@ -366,9 +400,12 @@ async def test_a_port_where_nobody_answers_and_one_where_nobody_listens(make: Ma
         await link.settled()
         assert "no session within 1 s (connect_s)" in (link.last_error or "")
         await link.close()
-    link = make(McpServer("t", url=url))
-    await link.settled()
-    assert "no connection to" in (link.last_error or "")
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # so that nobody else listens there either
+        link = make(McpServer("t", url=f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp"))
+        await link.settled()
+        assert "no connection to" in (link.last_error or "")
+        await link.close()
 
 
 async def test_one_that_talks_nonsense_and_floods_standard_error_is_used_all_the_same(make: Make) -> None:
@@ -398,28 +435,35 @@ async def test_a_pure_call_that_was_lost_is_made_again(make: Make, tmp_path: Pat
     assert logged(tmp_path).count("dies_once") == 2
 
 
-async def test_a_program_that_hangs_is_found_out_killed_and_started_again(make: Make) -> None:
-    link = await ready(make(program("stdio", call_s=1.0, ping_s=0.5)))
+async def unanswered(link: Link, expire: Expire) -> None:
+    """A call that a server which is stopped has, and does not answer in time."""
+    work = asyncio.ensure_future(call(link, "echo", text="hello"))
+    await until(lambda: link.figures()["calls_open"] == 1, BOUND_S)
+    expire(LONG_S)
+    with pytest.raises(McpOutcomeUnknown):
+        await work
+
+
+async def test_a_program_that_hangs_is_found_out_killed_and_started_again(make: Make, expire: Expire) -> None:
+    link = await ready(make(program("stdio", call_s=LONG_S, ping_s=0.5)))
     pid = int(await call(link, "pid"))
     with Mortal(pid) as stopped:
         os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(McpOutcomeUnknown):
-            await call(link, "echo", text="hello")
+        await unanswered(link, expire)
         await until(lambda: link.losses == 1, BOUND_S)
-        assert stopped.dead
+        assert stopped.dies_within(BOUND_S)
     assert "it hangs: no answer to a ping within 0.5 s (ping_s)" in (link.last_error or "")
     await until(lambda: link.state == "ready", BOUND_S)
     assert int(await call(link, "pid")) != pid
     assert "t_echo" in link.tools
 
 
-async def test_a_program_that_hung_and_goes_on_in_time_is_kept(make: Make) -> None:
-    link = await ready(make(program("stdio", call_s=1.0)))
+async def test_a_program_that_hung_and_goes_on_in_time_is_kept(make: Make, expire: Expire) -> None:
+    link = await ready(make(program("stdio", call_s=LONG_S, ping_s=60.0)))
     pid = int(await call(link, "pid"))
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(McpOutcomeUnknown):
-            await call(link, "echo", text="hello")
+        await unanswered(link, expire)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert int(await call(link, "pid")) == pid
@@ -452,13 +496,12 @@ async def test_the_pauses_between_attempts_grow(make: Make) -> None:
 
 
 async def test_an_http_server_that_was_restarted_gets_even_an_unsafe_call_which_it_never_had(
-    make: Make, http_server: Program, tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
-    url = http_server.hear()
-    link = await ready(make(McpServer("t", url=url)))
-    port = url.rpartition(":")[2].partition("/")[0]
-    http_server.process.kill()
-    http_server.process.wait()
+    port = str(free_port())  # which is nobody else's while it is down
+    with Program("tests.support.mcp_server", "http", port) as first:
+        url = first.hear()
+        link = await ready(make(McpServer("t", url=url)))
     with Program("tests.support.mcp_server", "http", port, "--log", str(tmp_path / "log")) as again:
         assert again.hear() == url
         assert await call(link, "echo", text="hello") == "hello"
@@ -506,12 +549,15 @@ async def test_opened_and_closed_a_hundred_times_it_leaves_nothing(guard: Guard,
     await once()  # the SDK's import, and the thread for it
     process = psutil.Process()
     await until(lambda: guard.group_count == 0)
-    before = process.num_fds(), threading.active_count(), len(asyncio.all_tasks()), len(process.children())
+
+    def held() -> tuple[int, ...]:
+        """What a test before this one left may still go."""
+        return process.num_fds(), threading.active_count(), len(asyncio.all_tasks()), len(process.children())
+
+    before = held()
     for _ in range(100):
         await once()
-    await until(lambda: guard.group_count == 0)
-    after = process.num_fds(), threading.active_count(), len(asyncio.all_tasks()), len(process.children())
-    assert after == before
+    await until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 
 
 async def test_closing_is_bounded_while_a_call_hangs_in_a_program_that_is_stopped(make: Make) -> None:

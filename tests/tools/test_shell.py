@@ -13,9 +13,11 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from holdfast import processes
 from holdfast.core.records import Cause, State, ToolResult
 from holdfast.errors import ConfigError
 from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.tools import shell
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.shell import shell_tool
@@ -64,7 +66,9 @@ class Trial:
 
 
 @pytest.fixture
-def trial(tmp_path: Path, guard: Guard, pool: SyncPool) -> Callable[..., Trial]:
+def trial(tmp_path: Path, guard: Guard, pool: SyncPool, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trial]:
+    monkeypatch.setattr(shell, "OWN_END_S", 60.0)  # on a machine that stands still it takes longer to end itself
+
     def make(**options: object) -> Trial:
         return Trial(shell_tool(root=tmp_path, policy=None, **options), guard, pool)  # type: ignore[arg-type]
 
@@ -106,7 +110,11 @@ async def highest_memory(work: "asyncio.Future[Any]") -> int:
 
 
 @pytest.mark.parametrize("kind", HARD)
-async def test_a_stop_frees_the_caller_in_time_and_leaves_nobody(kind: str, trial: Callable[..., Trial]) -> None:
+async def test_a_stop_frees_the_caller_in_time_and_leaves_nobody(
+    kind: str, trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "a pipeline":
+        monkeypatch.setattr(processes, "TERM_S", 1000.0)  # no KILL ever comes
     case = trial()
     before = psutil.Process().memory_info().rss
     work = asyncio.ensure_future(case.run(HARD[kind]))
@@ -119,7 +127,7 @@ async def test_a_stop_frees_the_caller_in_time_and_leaves_nobody(kind: str, tria
     print(f"{kind}: free {took_s:.3f} s after the stop")  # noqa: T201  a figure, for who asks for it
     assert not case.body.abandoned, "it was over within the three seconds that a body has"
     if kind == "a pipeline":
-        assert took_s < 1.9, "and did not need the KILL that comes after two"
+        await until(lambda: not processes._endings)
     assert await memory - before < GROWTH_BYTES_MAX
 
 
@@ -217,8 +225,7 @@ def test_a_root_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
 async def test_a_stop_of_the_chat_ends_the_command_and_says_cancelled(store_url: str, tmp_path: Path) -> None:
     command = f"sh -c 'echo $$ > {tmp_path}/pid; echo started; exec sleep 1000' | cat"
     model = ScriptedModel([Call(name="shell", arguments={"command": command})], "Done.")
-    shell = shell_tool(root=tmp_path, policy=None)
-    async with running(store_url, Agent("a", model, tools=[shell])) as (app, _):
+    async with running(store_url, Agent("a", model, tools=[shell_tool(root=tmp_path, policy=None)])) as (app, _):
         chat = await app.create("a", "go")
         async for item in chat.events():
             if b'"progress"' in item.body and b"started" in item.body:
@@ -242,7 +249,7 @@ async def test_when_the_worker_is_killed_the_guard_leaves_no_process(tmp_path: P
         f"echo $$ >> {pids}; sleep 1000 | cat"
     )
     with Program("tests.tools.shelled", f"sqlite:///{tmp_path}/holdfast.db", str(tmp_path), command) as program:
-        await until(lambda: pids.exists() and len(pids.read_text().splitlines()) == 53, BOUND_S)
+        await until(lambda: pids.exists() and len(pids.read_text().splitlines()) == 53, 60.0)
         mortals = [Mortal(int(line)) for line in pids.read_text().splitlines()]
         assert not any(mortal.dead for mortal in mortals)
         program.process.kill()
@@ -282,9 +289,13 @@ async def test_a_command_can_run_through_an_exec(trial: Callable[..., Trial], th
 
 @pytest.mark.parametrize("how", ["stop", "deadline"])
 async def test_what_runs_behind_an_exec_is_ended_by_its_mark(
-    how: str, trial: Callable[..., Trial], through: tuple[str, ...], tmp_path: Path
+    how: str,
+    trial: Callable[..., Trial],
+    through: tuple[str, ...],
+    tmp_path: Path,
+    expire: Callable[[float], None],
 ) -> None:
-    case = trial(through=through, deadline_s=1000.0 if how == "stop" else 3.0)
+    case = trial(through=through, deadline_s=999.0)
     command = f"sleep 1000 & echo $! > {tmp_path}/pid; echo up; wait"
     work = asyncio.ensure_future(case.run(command))
     await case.heard.wait()
@@ -294,9 +305,10 @@ async def test_what_runs_behind_an_exec_is_ended_by_its_mark(
                 case.body.cancel(Cause.USER)
                 assert await work is None
             else:
+                expire(999.0)
                 returned = await work
                 assert returned is not None
-                assert returned.content.endswith("[timed out after 3 s; it was ended]")
+                assert returned.content.endswith("[timed out after 999 s; it was ended]")
             assert not case.body.abandoned
             assert sleeper.dies_within(BOUND_S)
         finally:
