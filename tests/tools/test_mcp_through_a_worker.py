@@ -29,12 +29,13 @@ from tests.tools.test_mcp import LONG_S, TINY, Expire, program
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="deaths are watched by pidfd, which Linux has")
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 BERN = Call(name="time_get_current_time", arguments={"timezone": "Europe/Zurich"})
 
 
 def time_server(**options: Any) -> McpServer:
-    return McpServer("time", command=sys.executable, args=["-m", "mcp_server_time"], **options)
+    args = ["-m", "mcp_server_time"]
+    return McpServer("time", command=sys.executable, args=args, connect_s=120.0, **options)
 
 
 def tiny(name: str = "t", **options: Any) -> McpServer:
