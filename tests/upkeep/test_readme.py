@@ -89,6 +89,7 @@ def test_its_talk_begins_and_ends(desk: Desk, command: str) -> None:
     at = desk.terminal(*arguments_of(command))
     try:
         at.sees("/help")
+        at.sees("> ")  # who presses it earlier, presses it for the terminal: it would be no Ctrl-D any more
         at.presses(CTRL_D)
         assert at.ends() == 0
     finally:
