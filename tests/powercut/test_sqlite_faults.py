@@ -31,7 +31,13 @@ from tests.support.powercut import FaultyCall, FileKind, PowerCutVFS, materialis
 from tests.support.rows import difference, read_rows
 from tests.support.scenario import Run, Step
 
-SOON_S = 10
+SOON_S = 30
+
+
+@pytest.fixture(autouse=True)
+def writes_that_wait_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is. A batch ends after 20 ms, and the rest would get a transaction of their own."""
+    monkeypatch.setattr(sqlite_writer, "BATCH_S_MAX", 60.0)
 
 
 @pytest.fixture
