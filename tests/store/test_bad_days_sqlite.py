@@ -10,11 +10,12 @@ import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from holdfast.clock import FakeClock, boot_id
 from holdfast.core import events as ev
@@ -37,11 +38,11 @@ from holdfast.store.sqlite.store import SqliteStore
 from tests.support.behind import sql
 from tests.support.chats import Hand, history, new_chat, texts, user
 from tests.support.deaths import Mortal
+from tests.support.looptime import LoopTime
 from tests.support.programs import Program
 from tests.support.waiting import until
 
-DEADLINE_S = 1.0  # of stores that are to meet it; what is not stuck is done in time on a busy machine, too
-BOUND_S = 4.5  # less than the five seconds that a renewal has at most
+DEADLINE_S = 1.0  # of what is to meet it, and is stuck until then; all else has the usual time
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489") * 200
 
 
@@ -71,7 +72,7 @@ async def filled(url: str, chats: int = 3) -> None:
 
 async def fails_to_open(url: str, kind: type[StoreError] | type[ConfigError], *says: str) -> str:
     with pytest.raises(kind) as caught:
-        await open_store(url, StoreOptions(deadline_s=5)).open()
+        await open_store(url, StoreOptions(deadline_s=60)).open()
     for text in says:
         assert text in str(caught.value)
     return str(caught.value)
@@ -367,6 +368,7 @@ async def test_a_write_into_a_replaced_file_is_not_acknowledged_and_the_new_file
     await filled(f"sqlite:///{other}", chats=1)
     async with opened(url) as store:
         await store.create_chat(new_chat("hello", id="c1"))
+        await until(lambda: store.stats()["wake_connects"])  # else its watch might open the file in this very moment
         shutil.move(other, path)
         with pytest.raises(StoreGone, match="deleted or replaced"):
             await store.create_chat(new_chat("lost", id="c2"))
@@ -438,18 +440,21 @@ async def test_a_stopped_process_that_holds_the_write_lock_costs_a_timeout_and_t
     url: str, path: Path
 ) -> None:
     """As a debugger or a frozen container leaves it: what was not begun is not written, now or later."""
-    async with opened(url, deadline_s=DEADLINE_S) as store:
+    loop_time = LoopTime()
+    async with opened(url) as store:
         await store.create_chat(new_chat("hello", id="c1"))
         with Program("tests.store.holder", str(path)) as holder:
             assert holder.hear() == "held"
             os.kill(holder.pid, signal.SIGSTOP)
-            began = time.monotonic()
-            sends = [store.submit("c1", ev.Send(message=user(f"try {n}", id=f"m{n}"))) for n in range(3)]
+            tries = [user(f"try {n}", id=f"m{n}") for n in range(3)]
+            sends = [asyncio.ensure_future(store.submit("c1", ev.Send(message=message))) for message in tries]
+            await until(lambda: store.stats()["write_jobs_queued"] == 2)  # the writer has one, and waits for the lock
+            assert not any(send.done() for send in sends)
+            loop_time.advance(store.options.deadline_s)
             for outcome in await asyncio.gather(*sends, return_exceptions=True):
                 assert isinstance(outcome, StoreTimeout)
                 assert outcome.outcome == "not_written"
-                assert "is the disk, or a process, stuck?" in str(outcome)
-            assert time.monotonic() - began < BOUND_S
+                assert "did not answer within 8 s: is the disk, or a process, stuck?" in str(outcome)
             assert (await store.read_chat("c1")).queue == (), "reading goes on meanwhile"
             os.kill(holder.pid, signal.SIGCONT)
             holder.say("go")
@@ -462,7 +467,7 @@ async def test_a_child_that_was_forked_during_a_write_does_not_keep_the_lock_of_
     url: str, path: Path
 ) -> None:
     """As `multiprocessing` makes them: it has a copy of every descriptor, and a flock lives as long as any copy."""
-    async with opened(url, deadline_s=2.0) as store:
+    async with opened(url) as store:
         await store.create_chat(new_chat("hello", id="c1"))
         with Program("tests.store.holder", str(path), "fork") as holder, Mortal(int(holder.hear())) as child:
             try:
@@ -475,16 +480,17 @@ async def test_a_child_that_was_forked_during_a_write_does_not_keep_the_lock_of_
 
 
 async def test_a_renewal_behind_a_stopped_process_ends_at_its_deadline(url: str, path: Path) -> None:
-    async with opened(url, deadline_s=DEADLINE_S) as store:
+    async with opened(url) as store:
+        usual = store.options
+        store.options = replace(usual, deadline_s=DEADLINE_S)
         hand = Hand(store)
+        store.options = usual
         with Program("tests.store.holder", str(path)) as holder:
             assert holder.hear() == "held"
             os.kill(holder.pid, signal.SIGSTOP)
             for _ in range(3):
-                began = time.monotonic()
-                with pytest.raises(StoreTimeout, match="stuck") as caught:
+                with pytest.raises(StoreTimeout, match="not free within 1 s: is a process stuck") as caught:
                     hand.line.renew(hand.name)
-                assert time.monotonic() - began < BOUND_S
                 assert caught.value.outcome == "not_written"
             os.kill(holder.pid, signal.SIGCONT)
             holder.say("go")
@@ -510,7 +516,10 @@ async def test_opening_behind_a_stopped_process_ends_at_its_deadline(url: str, p
 
 def open_files(path: Path) -> list[str]:
     """Those of the database that this process has open."""
-    found = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    found: list[str] = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed by another thread meanwhile
+            found.append(str(link.readlink()))
     return [name for name in found if name.startswith(str(path))]
 
 
@@ -584,7 +593,8 @@ async def test_closing_finishes_what_was_begun(url: str) -> None:
 
 async def test_closing_is_bounded_and_does_not_hold_up_the_event_loop(url: str, path: Path) -> None:
     """The writer hangs behind a stopped process: the loop goes on, and `close` gives up at the deadline."""
-    store = open_store(url, StoreOptions(deadline_s=DEADLINE_S))
+    loop_time = LoopTime()
+    store = open_store(url)
     await store.open()
     with Program("tests.store.holder", str(path)) as holder:
         assert holder.hear() == "held"
@@ -592,14 +602,12 @@ async def test_closing_is_bounded_and_does_not_hold_up_the_event_loop(url: str, 
         send = asyncio.ensure_future(store.create_chat(new_chat()))
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(store.close())
-        turns = 0
-        began = time.monotonic()
-        while not closing.done():
+        await until(lambda: store.stats()["wake_stream"] == "stopped")
+        for _ in range(10):
             await asyncio.sleep(0.005)
-            turns += 1
+            assert not closing.done(), "if it held up the loop, it would be over when the loop goes on"
+        loop_time.advance(store.options.deadline_s)
         await closing
-        assert time.monotonic() - began < BOUND_S
-        assert turns >= 10, "a loop that is held up has one or two"
         with pytest.raises(StoreTimeout):
             await send
         os.kill(holder.pid, signal.SIGCONT)
@@ -616,7 +624,7 @@ async def test_those_who_wait_when_the_store_closes_are_told(url: str) -> None:
     await until(lambda: store.bell.waiter_count)
     await store.close()
     with pytest.raises(StoreClosed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
 
 
 async def test_the_watch_for_other_processes_survives_a_bad_moment(url: str, path: Path) -> None:
@@ -627,14 +635,14 @@ async def test_the_watch_for_other_processes_survives_a_bad_moment(url: str, pat
         await until(lambda: store.stats()["wake_pings"])
         away = path.rename(path.with_suffix(".away"))
         store.wakes.check()
-        await until(lambda: "was deleted or replaced" in str(store.stats()["wake_last_error"]))
-        assert store.stats()["wake_pings_failed"] == 2
+        await until(lambda: store.stats()["wake_pings_failed"] == 2)
+        assert "was deleted or replaced" in str(store.stats()["wake_last_error"])
         away.rename(path)
         await until(lambda: store.stats()["wake_connects"] == 2)
         with store.bell.listen("c1") as listener:
             async with opened(url) as other:
                 await other.submit("c1", ev.Send(message=user("from elsewhere")))
-            assert await listener.wait(5)
+            assert await listener.wait(30)
 
 
 async def test_what_failed_leaves_the_store_usable(url: str, clock: FakeClock) -> None:

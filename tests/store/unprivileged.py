@@ -33,7 +33,7 @@ def heed_permissions() -> None:
 
 async def attempt(url: str) -> dict[str, str]:
     try:
-        async with open_store(url, StoreOptions(deadline_s=5)) as store:
+        async with open_store(url, StoreOptions(deadline_s=60)) as store:
             await store.create_chat(new_chat())
     except HoldfastError as error:
         return {"error": type(error).__name__, "message": str(error)}
