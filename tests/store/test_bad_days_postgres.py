@@ -37,16 +37,20 @@ from holdfast.store.postgres.connection import Connector
 from tests.fleet.claimer import Runner
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, unique, user
+from tests.support.hints import say
+from tests.support.hurry import hurried
+from tests.support.looptime import LoopTime
 from tests.support.pgbouncer import PgBouncer, pgbouncer
 from tests.support.postgres import SCRAM_OWNER, SCRAM_PASSWORD, PostgresServer, free_port
 from tests.support.proxy import TcpProxy
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 T = TypeVar("T")
 
-DEADLINE_S = 2.0  # what is not stuck is done in time on a busy machine, too
-# What a machine that does other things besides may add to a deadline.
-SLACK_S = 5.0
+DEADLINE_S = 2.0  # of what is to meet it; all else has the usual time, or this
+AMPLE_S = 60.0
+# What a machine that does other things besides, or stands still, may add to a deadline.
+SLACK_S = 25.0
 
 
 @asynccontextmanager
@@ -56,12 +60,11 @@ async def opened(url: str, deadline_s: float = 8.0, **options: object) -> AsyncI
 
 
 async def fails_to_open(
-    url: str, kind: type[StoreError] | type[ConfigError], *says: str, deadline_s: float = DEADLINE_S
+    url: str, kind: type[StoreError] | type[ConfigError], *says: str, deadline_s: float = AMPLE_S
 ) -> str:
-    began = time.monotonic()
+    """At once, but for a server that is worth waiting for."""
     with pytest.raises(kind) as caught:
         await open_store(url, StoreOptions(deadline_s=deadline_s)).open()
-    assert time.monotonic() - began < deadline_s + SLACK_S
     for text in says:
         assert text in str(caught.value)
     return str(caught.value)
@@ -125,25 +128,37 @@ async def test_an_unknown_database_is_named(postgres_server: PostgresServer) -> 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 async def test_a_server_that_is_not_there_is_named_within_the_deadline(host: str) -> None:
-    said = await fails_to_open(f"postgresql://ada:hunter2@{host}:{free_port()}/db", StoreUnavailable, host)
+    url, began = f"postgresql://ada:hunter2@{host}:{free_port()}/db", time.monotonic()
+    said = await fails_to_open(url, StoreUnavailable, host, deadline_s=DEADLINE_S)
+    assert time.monotonic() - began < DEADLINE_S + SLACK_S
     assert "hunter2" not in said
-    if host == "127.0.0.1":  # how soon it is known that a name leads nowhere is up to the network
-        assert "cannot be reached" in said
+
+
+async def fails_until_the_deadline(url: str, says: str, after_the_first: Callable[[], None] = lambda: None) -> None:
+    """One attempt fails, and then the deadline comes: why it failed is told."""
+    loop_time = LoopTime()
+    deadline = loop_time.now() + AMPLE_S
+
+    def the_deadline_comes() -> bool:
+        after_the_first()
+        loop_time.advance(AMPLE_S - 0.2)
+        return False
+
+    connector = Connector(Address(url), DatabaseClock(SystemClock()), AMPLE_S)
+    with pytest.raises(StoreUnavailable, match=says):
+        await connector.connect(deadline, unless=the_deadline_comes)
+
+
+async def test_a_server_that_is_not_there_is_called_out_of_reach() -> None:
+    await fails_until_the_deadline(f"postgresql://ada@127.0.0.1:{free_port()}/db", "cannot be reached")
 
 
 async def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_why_the_one_before_failed() -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))  # nobody listens yet, so the first attempt is refused
 
-        def listen_and_say_nothing() -> bool:
-            mute.listen()
-            return False
-
-        port = mute.getsockname()[1]
-        connector = Connector(Address(f"postgresql://ada@127.0.0.1:{port}/db"), DatabaseClock(SystemClock()), 8.0)
-        deadline = asyncio.get_running_loop().time() + DEADLINE_S
-        with pytest.raises(StoreUnavailable, match="cannot be reached"):
-            await connector.connect(deadline, unless=listen_and_say_nothing)
+        url = f"postgresql://ada@127.0.0.1:{mute.getsockname()[1]}/db"
+        await fails_until_the_deadline(url, "cannot be reached", mute.listen)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +231,7 @@ async def test_a_server_that_turns_read_only_refuses_writes_and_still_reads(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     """As after a failover to a standby: the sessions end, and the new ones are read-only."""
-    async with opened(postgres_url, DEADLINE_S) as store:
+    async with opened(postgres_url) as store:
         await store.create_chat(new_chat("hello", id="c1"))
         sql(postgres_url, f"ALTER DATABASE {database_of(postgres_url)} SET default_transaction_read_only = on")
         _end_sessions(postgres_url)
@@ -260,7 +275,7 @@ async def test_a_right_that_was_taken_away_is_named(postgres_server: PostgresSer
     sql(superuser, f"REVOKE holdfast FROM {SCRAM_OWNER}")
     try:
         sql(superuser, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {SCRAM_OWNER}")
-        async with opened(url, DEADLINE_S) as store:
+        async with opened(url) as store:
             assert texts(await history(store, "c1")) == ["hello"]
             with pytest.raises(StoreAuth, match=r"may not do this.*grant it the rights"):
                 await store.submit("c1", ev.Send(message=user()))
@@ -275,12 +290,14 @@ async def test_too_many_connections_are_a_reason_to_wait_and_then_to_say_so(
     superuser = postgres_server.url(database_of(postgres_url), user="postgres")
     others = [psycopg.connect(postgres_url) for _ in range(3)]
     sql(superuser, f"ALTER DATABASE {database_of(postgres_url)} CONNECTION LIMIT 3")
-    await fails_to_open(postgres_url, StoreUnavailable, "too many connections")
-    opening = asyncio.ensure_future(open_store(postgres_url, StoreOptions(deadline_s=20)).open())
+    await fails_until_the_deadline(postgres_url, "too many connections")
+    store = open_store(postgres_url, StoreOptions(deadline_s=AMPLE_S))
+    opening = asyncio.ensure_future(store.open())
     await asyncio.sleep(0)
     for other in others[:2]:
         other.close()
     await opening
+    await store.close()
     others[2].close()
 
 
@@ -355,24 +372,25 @@ async def test_a_server_that_is_stopped_and_started_under_load_loses_nothing_and
 ) -> None:
     """Runners commit and clients send without pause; the server goes away three times in the middle of it."""
     chats, stop = 6, asyncio.Event()
-    async with opened(postgres_url, deadline_s=3.0) as store:
+    async with opened(postgres_url, lease_ttl_ms=600_000) as store:
         for n in range(chats):
             await store.create_chat(new_chat(id=f"c{n}"))
         hand = Hand(store)
         snapshots = await hand.claim()
         assert len(snapshots) == chats
-        runners = [asyncio.ensure_future(_run(Runner(store, hand.name, one), stop)) for one in snapshots]
-        clients = [asyncio.ensure_future(_send(store, f"c{n}", stop)) for n in range(chats)]
-        for _ in range(3):
+        with hurried(store, 3.0):
+            runners = [asyncio.ensure_future(_run(Runner(store, hand.name, one), stop)) for one in snapshots]
+            clients = [asyncio.ensure_future(_send(store, f"c{n}", stop)) for n in range(chats)]
+            for _ in range(3):
+                await _until_some_is_done(postgres_url)
+                if how == "kill9":
+                    await asyncio.to_thread(postgres_server.kill9)
+                else:
+                    await asyncio.to_thread(postgres_server.stop, how)  # type: ignore[arg-type]
+                await asyncio.to_thread(postgres_server.start)
             await _until_some_is_done(postgres_url)
-            if how == "kill9":
-                await asyncio.to_thread(postgres_server.kill9)
-            else:
-                await asyncio.to_thread(postgres_server.stop, how)  # type: ignore[arg-type]
-            await asyncio.to_thread(postgres_server.start)
-        await _until_some_is_done(postgres_url)
-        stop.set()
-        steps, sent = await asyncio.gather(*runners), await asyncio.gather(*clients)
+            stop.set()
+            steps, sent = await asyncio.gather(*runners), await asyncio.gather(*clients)
         for n in range(chats):
             messages = await history(store, f"c{n}")
             acknowledged = steps[[snapshot.chat.id for snapshot in snapshots].index(f"c{n}")]
@@ -450,7 +468,7 @@ async def test_a_connection_that_is_open_but_dead_costs_a_deadline_and_no_more(
     postgres_proxy: TcpProxy, postgres_proxy_url: str
 ) -> None:
     """The network swallows everything and closes nothing: no verb waits longer than its deadline, all recover."""
-    async with opened(postgres_proxy_url, DEADLINE_S) as store:
+    async with opened(postgres_proxy_url, lease_ttl_ms=600_000) as store:
         await store.create_chat(new_chat(id="c1"))
         hand = Hand(store)
         await hand.take("c1")
@@ -458,7 +476,8 @@ async def test_a_connection_that_is_open_but_dead_costs_a_deadline_and_no_more(
         postgres_proxy.swallow()
         for _ in range(2):
             began = time.monotonic()
-            outcomes = await asyncio.gather(*(verb() for verb in verbs.values()), return_exceptions=True)
+            with hurried(store, DEADLINE_S):
+                outcomes = await asyncio.gather(*(verb() for verb in verbs.values()), return_exceptions=True)
             assert time.monotonic() - began < DEADLINE_S + SLACK_S
             for name, outcome in zip(verbs, outcomes, strict=True):
                 assert isinstance(outcome, StoreUnavailable), f"{name}: {outcome!r}"
@@ -475,7 +494,7 @@ async def test_a_connection_that_is_open_but_dead_costs_a_deadline_and_no_more(
 async def test_a_renewal_over_a_dead_connection_ends_at_its_deadline_and_the_next_goes_through(
     postgres_proxy: TcpProxy, postgres_proxy_url: str
 ) -> None:
-    async with opened(postgres_proxy_url, deadline_s=60.0) as store:
+    async with opened(postgres_proxy_url, AMPLE_S, lease_ttl_ms=600_000) as store:
         hand = Hand(store)
         postgres_proxy.swallow()
         began = time.monotonic()
@@ -491,7 +510,8 @@ async def test_a_commit_ends_at_its_deadline_though_the_system_has_no_thread_to_
     postgres_url: str,
 ) -> None:
     """What keeps a connection from being made need not be an error of the driver's."""
-    async with opened(postgres_url.replace("127.0.0.1", "localhost"), DEADLINE_S) as store:
+    loop_time = LoopTime()
+    async with opened(postgres_url.replace("127.0.0.1", "localhost")) as store:
         await store.create_chat(new_chat(id="c1"))
         hand = Hand(store)
         await hand.take("c1")
@@ -500,9 +520,12 @@ async def test_a_commit_ends_at_its_deadline_though_the_system_has_no_thread_to_
         threads.shutdown()
         loop.set_default_executor(threads)
         assert _end_sessions(postgres_url)
-        async with asyncio.timeout(DEADLINE_S + SLACK_S):
-            with pytest.raises(StoreUnavailable):
-                await hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="done"))
+        committing = asyncio.ensure_future(hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="done")))
+        while not committing.done():  # until all who try have met their deadline
+            await asyncio.sleep(0.01)
+            loop_time.advance(1.0)
+        with pytest.raises(StoreUnavailable):
+            await committing
         loop.set_default_executor(ThreadPoolExecutor(1))
         await hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="done"))
         hand.close()
@@ -512,16 +535,17 @@ async def test_a_write_that_arrives_after_its_writer_gave_up_happens_once(
     postgres_proxy: TcpProxy, postgres_proxy_url: str
 ) -> None:
     """A partition that heals: what was sent into it is delivered in the end, and was asked for again meanwhile."""
-    async with opened(postgres_proxy_url, DEADLINE_S) as store:
+    async with opened(postgres_proxy_url, lease_ttl_ms=600_000) as store:
         await store.create_chat(new_chat(id="c1"))
         hand = Hand(store)
         await hand.take("c1")
         before, event = hand.held, hand.response("once", call("k1"))
         send, key = ev.Send(message=user("once", id="m1")), Key(principal="", key="k1")
         postgres_proxy.hold()
-        asked = await asyncio.gather(
-            store.commit(before, [event], "x1"), store.submit("c1", send, key), return_exceptions=True
-        )
+        with hurried(store, DEADLINE_S):
+            asked = await asyncio.gather(
+                store.commit(before, [event], "x1"), store.submit("c1", send, key), return_exceptions=True
+            )
         assert all(isinstance(outcome, StoreUnavailable) for outcome in asked)
         postgres_proxy.forward()
         hand.snapshot = await answered(lambda: store.commit(before, [event], "x1"))
@@ -551,24 +575,25 @@ async def test_a_commit_whose_answer_was_lost_is_answered_all_the_same(
 
 # --- hints ----------------------------------------------------------------------------------------------------------
 
+SOON_S, NEVER_S = 30.0, 600.0
 LISTENING = "query LIKE 'NOTIFY \"holdfast_ping%'"  # the last thing a listening session was asked: to hear itself
 
 
 async def _waits(store: Store, chat_id: str) -> "asyncio.Task[object]":
     """A reader at the end of a journal, waiting."""
     end = (await store.read_journal(chat_id)).cursor
-    waiting = asyncio.ensure_future(store.wait_journal(chat_id, end, deadline_s=20))
+    waiting = asyncio.ensure_future(store.wait_journal(chat_id, end, deadline_s=NEVER_S))
     await until(lambda: store.bell.waiter_count)
     return waiting
 
 
 async def test_a_hint_wakes_a_reader_of_another_process_long_before_it_would_look(postgres_url: str) -> None:
-    async with opened(postgres_url, poll_interval_s=15.0) as reader, opened(postgres_url) as other:
+    async with opened(postgres_url, poll_interval_s=NEVER_S) as reader, opened(postgres_url) as other:
         await other.create_chat(new_chat(None, id="c1"))
         await until(lambda: reader.stats()["listen"] == "listening")
         waiting = await _waits(reader, "c1")
-        await other.submit("c1", ev.Send(message=user()))
-        await asyncio.wait_for(waiting, 5)
+        await say(other, "c1")
+        await asyncio.wait_for(waiting, SOON_S)
 
 
 @pytest.mark.parametrize("how", ["cut", "off"])
@@ -583,19 +608,19 @@ async def test_without_hints_polling_delivers(postgres_url: str, how: str) -> No
             assert reader.stats()["listen"] == "off"
         waiting = await _waits(reader, "c1")
         await other.submit("c1", ev.Send(message=user()))
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, SOON_S)
 
 
 async def test_a_listener_that_was_cut_off_listens_again(postgres_url: str) -> None:
-    async with opened(postgres_url, poll_interval_s=15.0) as reader, opened(postgres_url) as other:
+    async with opened(postgres_url, poll_interval_s=NEVER_S) as reader, opened(postgres_url) as other:
         await other.create_chat(new_chat(None, id="c1"))
         await until(lambda: reader.stats()["listen"] == "listening")
         await until(lambda: other.stats()["listen"] == "listening")
         assert _end_sessions(postgres_url, LISTENING) == 2
         await until(lambda: reader.stats()["wake_connects"] == 2 and reader.stats()["listen"] == "listening")
         waiting = await _waits(reader, "c1")
-        await other.submit("c1", ev.Send(message=user()))
-        await asyncio.wait_for(waiting, 5)
+        await say(other, "c1")
+        await asyncio.wait_for(waiting, SOON_S)
 
 
 async def test_a_listener_that_cannot_get_in_says_so_and_goes_on_trying(
@@ -609,7 +634,7 @@ async def test_a_listener_that_cannot_get_in_says_so_and_goes_on_trying(
         await other.create_chat(new_chat(None, id="c1"))
         waiting = await _waits(reader, "c1")
         await other.submit("c1", ev.Send(message=user()))
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, SOON_S)
 
 
 # --- locks ----------------------------------------------------------------------------------------------------------
@@ -617,27 +642,24 @@ async def test_a_listener_that_cannot_get_in_says_so_and_goes_on_trying(
 
 async def test_a_row_that_somebody_locks_delays_only_its_own_chat(postgres_url: str) -> None:
     """Commits of many chats share a statement; one that cannot have its row leaves it, the others do not notice."""
-    async with opened(postgres_url, deadline_s=60.0) as store:
+    async with opened(postgres_url, AMPLE_S, lease_ttl_ms=600_000) as store:
         for n in range(20):
             await store.create_chat(new_chat(id=f"c{n:02}"))
         hand = Hand(store)
         runners = [Runner(store, hand.name, snapshot) for snapshot in await hand.claim()]
         with psycopg.connect(postgres_url) as foreign:
             foreign.execute("SELECT 1 FROM chats WHERE id = 'c07' FOR UPDATE")
-            began = time.monotonic()
             tasks = {
                 runner.held.chat.id: asyncio.ensure_future(runner.respond("a step", call(f"{runner.held.chat.id}-k")))
                 for runner in runners
             }
             blocked = tasks.pop("c07")
-            await asyncio.gather(*tasks.values())
-            others_s = time.monotonic() - began
+            await asyncio.gather(*tasks.values())  # if they waited for the row, they would now, for ever
             for runner in runners:
                 if runner.held.chat.id != "c07":
                     await runner.finish(f"{runner.held.chat.id}-k", "result")
             assert (await store.read_chat("c07")).chat.state is State.RUNNING, "reading needs no lock"
             assert not blocked.done()
-            assert others_s < 20.0, "they did not wait for the row"
             foreign.rollback()
         after = await blocked
         assert after.chat.state is State.RUNNING
@@ -648,7 +670,7 @@ async def test_a_row_that_somebody_locks_delays_only_its_own_chat(postgres_url: 
 async def test_a_row_that_is_locked_beyond_the_deadline_is_a_timeout_and_nothing_is_written(
     postgres_url: str,
 ) -> None:
-    async with opened(postgres_url, DEADLINE_S) as store:
+    async with opened(postgres_url) as store:
         await store.create_chat(new_chat(id="c1"))
         hand = Hand(store)
         await hand.take("c1")
@@ -656,10 +678,8 @@ async def test_a_row_that_is_locked_beyond_the_deadline_is_a_timeout_and_nothing
         with psycopg.connect(postgres_url) as foreign:
             foreign.execute("SELECT 1 FROM chats WHERE id = 'c1' FOR UPDATE")
             for ask in (hand.respond("late"), store.submit("c1", ev.Stop())):
-                began = time.monotonic()
-                with pytest.raises(StoreTimeout) as caught:
+                with hurried(store, DEADLINE_S), pytest.raises(StoreTimeout) as caught:
                     await ask
-                assert time.monotonic() - began < DEADLINE_S + SLACK_S
                 assert caught.value.outcome == "not_written"
             foreign.rollback()
         assert await store.read_chat("c1") == before
@@ -668,7 +688,7 @@ async def test_a_row_that_is_locked_beyond_the_deadline_is_a_timeout_and_nothing
 
 
 async def test_a_row_that_somebody_locks_keeps_no_other_chat_under_a_dead_worker(postgres_url: str) -> None:
-    async with opened(postgres_url, DEADLINE_S) as store:
+    async with opened(postgres_url) as store:
         hand = Hand(store)
         for chat_id in ("c1", "c2", "c3"):
             await store.create_chat(new_chat(id=chat_id))
@@ -676,15 +696,21 @@ async def test_a_row_that_somebody_locks_keeps_no_other_chat_under_a_dead_worker
         hand.line.retire(hand.name)
         with psycopg.connect(postgres_url) as foreign:
             foreign.execute("SELECT 1 FROM chats WHERE id = 'c1' FOR UPDATE")
-            await store.sweep()
-            assert [(await store.read_chat(id)).chat.worker for id in ("c1", "c2", "c3")] == [hand.name, None, None]
+
+            async def the_others_are_free() -> bool:
+                with hurried(store, DEADLINE_S):  # a chat whose turn a slow machine missed is the next sweep's
+                    await answered(store.sweep)
+                return [(await store.read_chat(id)).chat.worker for id in ("c2", "c3")] == [None, None]
+
+            await eventually(the_others_are_free)
+            assert (await store.read_chat("c1")).chat.worker == hand.name
         await store.sweep()
         assert (await store.read_chat("c1")).chat.worker is None
         assert await store.list_workers() == []
 
 
 async def test_a_claim_passes_over_a_chat_that_somebody_locks(postgres_url: str) -> None:
-    async with opened(postgres_url, deadline_s=3.0) as store:
+    async with opened(postgres_url) as store:
         for n in range(5):
             await store.create_chat(new_chat(id=f"c{n}"))
         hand = Hand(store)
@@ -710,7 +736,7 @@ def pooler(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
 async def test_behind_a_pooler_in_transaction_mode_everything_works(pooler: PgBouncer, postgres_url: str) -> None:
     """Two server connections for everybody: whatever a session keeps for itself would be lost, or met by others."""
     url = f"{pooler.url(postgres_url)}?pooler=transaction&listen_dsn={quote(postgres_url, safe='')}"
-    async with opened(url, poll_interval_s=15.0) as store, opened(url, poll_interval_s=15.0) as other:
+    async with opened(url, poll_interval_s=NEVER_S) as store, opened(url, poll_interval_s=NEVER_S) as other:
         await until(lambda: store.stats()["listen"] == "listening" and other.stats()["listen"] == "listening")
         await asyncio.gather(*(store.create_chat(new_chat(id=f"c{n:02}")) for n in range(30)))
         hands = [Hand(store), Hand(other)]
@@ -721,9 +747,11 @@ async def test_behind_a_pooler_in_transaction_mode_everything_works(pooler: PgBo
             for hand, claim in zip(hands, claims, strict=True)
             for snapshot in claim
         ]
-        waiting = await _waits(other, "c00")
         await asyncio.gather(*(runner.run() for runner in runners))
-        await asyncio.wait_for(waiting, 5)
+        await store.create_chat(new_chat(None, id="heard"))
+        waiting = await _waits(other, "heard")
+        await say(store, "heard")
+        await asyncio.wait_for(waiting, SOON_S)
         for hand in hands:
             hand.line.renew(hand.name)
         for n in range(30):
@@ -743,7 +771,7 @@ async def test_behind_a_pooler_without_a_way_to_listen_polling_delivers(pooler: 
         await other.create_chat(new_chat(None, id="c1"))
         waiting = await _waits(store, "c1")
         await other.submit("c1", ev.Send(message=user()))
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, SOON_S)
 
 
 async def test_a_pooler_that_the_url_does_not_mention_works_or_says_what_to_add(
@@ -752,7 +780,7 @@ async def test_a_pooler_that_the_url_does_not_mention_works_or_says_what_to_add(
     """Newer ones keep track of prepared statements, older ones do not: never a riddle, never a wrong write."""
     said: list[str] = []
     try:
-        async with opened(pooler.url(postgres_url), DEADLINE_S) as store:
+        async with opened(pooler.url(postgres_url)) as store:
             for n in range(20):
                 await store.create_chat(new_chat(None, id=f"c{n}"))
                 await asyncio.gather(*(store.read_chat(f"c{n}") for _ in range(5)))

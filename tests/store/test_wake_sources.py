@@ -14,7 +14,6 @@ import psycopg
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.core import events as ev
 from holdfast.core.deadlines import WAKE_DEADLINES
 from holdfast.core.wake import WakeState
 from holdfast.errors import DrainFailed, StoreClosed, StoreGone
@@ -29,8 +28,9 @@ from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.store.wakestream import Source, Wake, WakeStream
 from tests.support.behind import sql
-from tests.support.chats import new_chat, user
+from tests.support.chats import new_chat
 from tests.support.handtime import HandTime
+from tests.support.hints import say
 from tests.support.postgres import SCRAM_OWNER, SCRAM_PASSWORD, PostgresServer
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import until
@@ -321,7 +321,7 @@ async def test_what_another_process_writes_is_heard_and_counted(store_url: str) 
         await until(lambda: streaming(store))
         with store.bell.listen("c1") as listener:
             before = int(store.stats()["wakes_heard"] or 0)
-            await other.submit("c1", ev.Send(message=user()))
+            await say(other, "c1")
             assert await listener.wait(60)
             assert int(store.stats()["wakes_heard"] or 0) > before
 
@@ -345,6 +345,11 @@ async def test_a_stream_that_does_not_let_go_is_told_when_the_store_is_closed_no
     await store.close()
 
 
+def no_more_than(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
+    """There may be less: what an earlier test left behind may have ended since."""
+    return all(count <= was for count, was in zip(now, before, strict=True))
+
+
 @pytest.mark.parametrize("when", ["connecting", "streaming"])
 async def test_a_hundred_starts_and_stops_leave_nothing_behind(store_url: str, when: str) -> None:
     """Restarting in-process stacked one layer on another until nothing worked any more [electric#4542]."""
@@ -364,7 +369,7 @@ async def test_a_hundred_starts_and_stops_leave_nothing_behind(store_url: str, w
         if when == "streaming":
             await until(lambda: streaming(store))
         await store.close()
-        await until(lambda: counts() == before)
+        await until(lambda: no_more_than(before, counts()))
     if postgres:
         await until(lambda: not sessions(store_url))
 
@@ -387,4 +392,4 @@ async def test_a_hundred_starts_and_stops_of_the_stream_alone_leave_nothing_behi
             if n % 2:
                 await until(lambda: streaming(store))
             await asyncio.gather(wakes.stop(), wakes.stop())
-            await until(lambda: counts() == before)
+            await until(lambda: no_more_than(before, counts()))
