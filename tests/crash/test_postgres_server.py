@@ -23,15 +23,18 @@ from tests.crash.reference import Reference, play_undisturbed, portion
 from tests.crash.writer import WRITER_S_MAX, read_log, start_writer
 from tests.support.aftermath import Successor, find_faults
 from tests.support.chats import Hand, call, history, new_chat, texts, user
+from tests.support.looptime import LoopTime
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import TcpProxy
 from tests.support.rows import difference, read_rows
 from tests.support.scenario import STEPS, Run, Step, step_named
+from tests.support.waiting import until
 
 CROWD = tuple(f"{n}-" for n in range(6))
 ALONE = "zq-"
-SHORT_S = 2.0  # a deadline to meet; the other steps are done in time on a busy machine, too
 SHARED_STEPS = [step for step in STEPS[1:] if not step.alone]
+STEPS_IN_ALL = len(CROWD) * len(SHARED_STEPS)
+MEANWHILE = 50  # steps that may be answered while the server is being killed
 
 Death = Literal["immediate", "kill9"]
 References = Callable[[tuple[str, ...]], dict[str, Reference]]
@@ -70,6 +73,7 @@ class Load:
         self.runs = runs
         self.answered = dict.fromkeys((run.prefix for run in runs), 0)
         self.failures: list[StoreUnavailable] = []
+        self.limit = 0  # no step is begun beyond it: a server that dies late must not find everything done
         self._moved = asyncio.Condition()
 
     async def play(self) -> None:
@@ -77,9 +81,14 @@ class Load:
 
     async def _play(self, run: Run) -> None:
         for step in SHARED_STEPS:
+            await self.until(lambda: self.total < self.limit)
             await self._insist(run, step)
             self.answered[run.prefix] += 1
             await self._tell()
+
+    async def allow(self, limit: int) -> None:
+        self.limit = limit
+        await self._tell()
 
     async def _insist(self, run: Run, step: Step) -> None:
         repeating = False
@@ -127,10 +136,12 @@ async def test_a_server_that_dies_under_load_loses_nothing_and_nothing_happens_t
         load = Load([Run(store, clock, postgres_url, prefix=prefix) for prefix in CROWD])
         playing = asyncio.create_task(load.play())
         for blow in (20, 90, 170):
+            await load.allow(blow + MEANWHILE)
             await load.until(lambda blow=blow: load.total >= blow)  # type: ignore[misc]
             seen = len(load.failures)
             await asyncio.to_thread(die, postgres_server, death)
             answered = dict(load.answered)
+            await load.allow(STEPS_IN_ALL)
             if deadline_s < 1:
                 await load.until(lambda seen=seen: len(load.failures) > seen)  # type: ignore[misc]
             await asyncio.to_thread(postgres_server.start)
@@ -140,12 +151,14 @@ async def test_a_server_that_dies_under_load_loses_nothing_and_nothing_happens_t
                 possible = states[answered[prefix] : load.answered[prefix] + 2]
                 assert portion(found, prefix) in possible, f"run {prefix} lost an answered step, or has half of one"
         await playing
+        assert load.total == STEPS_IN_ALL
         assert bool(load.failures) or deadline_s > 1
         found = read_rows(postgres_url)
         for run in load.runs:
             expected = crowd[run.prefix].after(SHARED_STEPS[-1].name)
             assert difference(portion(found, run.prefix), expected) == []
             run.close()
+    async with open_store(postgres_url, StoreOptions(clock=clock)) as store:
         clock.advance(31_000)
         await store.sweep()
         await Successor(store, clock).finish_everything()
@@ -214,15 +227,19 @@ async def test_an_outcome_nobody_can_find_out_is_called_unknown_and_asking_again
     name: str,
 ) -> None:
     """The answer is lost, and then the server is out of reach until the caller's deadline has passed."""
-    store = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=SHORT_S))
+    loop_time = LoopTime()
+    store = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock))
     run = Run(store, clock, postgres_url, prefix=ALONE)
     unknown = step_named(name)
     for step in STEPS:
         if step is unknown:
             lost = postgres_proxy.cut_before_next_answer(containing=marker(step), then_hold=True)
+            playing = asyncio.ensure_future(run.play(step))
+            await until(lambda lost=lost: lost.sprung)  # type: ignore[misc]
+            assert not playing.done()
+            loop_time.advance(store.options.deadline_s)
             with pytest.raises(StoreUnavailable) as caught:
-                await run.play(step)
-            assert lost.sprung
+                await playing
             assert caught.value.outcome == "unknown"
             postgres_proxy.forward()
         # A claim is known by the store itself: the worker would not know which chats to ask for.
@@ -271,15 +288,19 @@ async def test_a_commit_that_arrives_after_its_worker_was_given_up_changes_nothi
     postgres_url: str, postgres_proxy_url: str, postgres_proxy: TcpProxy, clock: FakeClock
 ) -> None:
     """A partition that heals: the network delivers what a worker sent long ago, when another one has its chat."""
-    cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=SHORT_S))
+    loop_time = LoopTime()
+    cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock))
     async with open_store(postgres_url, StoreOptions(clock=clock)) as store, cut_off:
         await store.create_chat(new_chat("hello", id="c1"))
         late = Hand(cut_off)
         await late.take("c1")
         await late.respond("let me pay", call("pay"))
         postgres_proxy.hold()
+        finishing = asyncio.ensure_future(late.finish("pay", "paid, says who is late"))
+        await until(lambda: cut_off.stats()["commits_in_flight"])
+        loop_time.advance(cut_off.options.deadline_s)
         with pytest.raises(StoreUnavailable) as caught:
-            await late.finish("pay", "paid, says who is late")
+            await finishing
         assert caught.value.outcome == "unknown"
         clock.advance(31_000)
         assert await store.expire_workers() == {late.name: 1}
@@ -301,13 +322,18 @@ async def test_a_commit_that_arrives_after_its_worker_was_given_up_changes_nothi
 async def test_a_message_that_arrives_after_it_was_sent_again_is_there_once(
     postgres_url: str, postgres_proxy_url: str, postgres_proxy: TcpProxy, clock: FakeClock
 ) -> None:
-    cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock, deadline_s=SHORT_S))
+    cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock))
     key, send = Key(principal="p", key="k"), ev.Send(message=user("once"))
+    loop_time = LoopTime()
     async with open_store(postgres_url, StoreOptions(clock=clock)) as store, cut_off:
         await store.create_chat(new_chat("hello", id="c1"))
+        await cut_off.read_chat("c1")  # it has a connection, on which the message is under way
         postgres_proxy.hold()
+        sending = asyncio.ensure_future(cut_off.submit("c1", send, key))
+        await until(lambda: cut_off.stats()["tasks"])
+        loop_time.advance(cut_off.options.deadline_s)
         with pytest.raises(StoreUnavailable):
-            await cut_off.submit("c1", send, key)
+            await sending
         answer = await store.submit("c1", send, key)
         after = read_rows(postgres_url)
         postgres_proxy.forward()

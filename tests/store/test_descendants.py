@@ -252,7 +252,7 @@ async def test_many_who_spawn_at_once_do_not_go_over_the_limit_of_their_family(s
 
 async def test_a_claim_that_would_wait_for_a_locked_root_passes_the_chat_over(postgres_url: str) -> None:
     clock = FakeClock()
-    async with open_store(postgres_url, StoreOptions(clock=clock, deadline_s=3.0)) as store:
+    async with open_store(postgres_url, StoreOptions(clock=clock)) as store:
         hand = await family(store)
         await ask(hand, expires_at=clock.wall_ms() + 1_000)
         clock.advance(1_000)

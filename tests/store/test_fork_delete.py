@@ -379,7 +379,7 @@ async def test_those_who_read_a_chat_that_is_deleted_are_told(store: Store) -> N
     await store.delete_chat("c1")
     for reader in waiting:
         with pytest.raises(NotFound):
-            await asyncio.wait_for(reader, 5)
+            await asyncio.wait_for(reader, 30)
     with pytest.raises(NotFound):
         await store.read_journal("c1", end)
     assert await store.read_history("c1") == []

@@ -16,6 +16,8 @@ from holdfast.errors import LeaseLost, StoreTimeout
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from tests.support.chats import Hand, new_chat
+from tests.support.looptime import LoopTime
+from tests.support.waiting import until
 
 SOON_S = 30
 
@@ -55,18 +57,23 @@ async def test_what_a_claim_took_after_its_caller_gave_up_is_handed_over_by_the_
     """A slow disk, say: the claim happens, its caller has gone at the deadline."""
     if not store_url.startswith("sqlite"):
         pytest.skip("only a SQLite claim goes on behind its deadline; lost answers of the server: tests/crash")
-    async with open_store(store_url, StoreOptions(clock=clock, deadline_s=1.0)) as store:
+    loop_time = LoopTime()
+    async with open_store(store_url, StoreOptions(clock=clock)) as store:
         hand, other = Hand(store), Hand(store)
         for n in range(3):
             await store.create_chat(new_chat(id=f"c{n}"))
-        go_on = threading.Event()
+        begun, go_on = threading.Event(), threading.Event()
 
         def hold() -> None:
-            assert go_on.wait(10)
+            begun.set()
+            assert go_on.wait(SOON_S)
 
         faults.arm("claim.after", hold)
+        claim = asyncio.ensure_future(hand.claim())
+        await until(begun.is_set)
+        loop_time.advance(store.options.deadline_s)
         with pytest.raises(StoreTimeout) as caught:
-            await hand.claim()
+            await claim
         assert caught.value.outcome == "unknown"
         go_on.set()
         assert await other.claim() == [], "they are held"

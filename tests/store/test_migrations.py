@@ -118,7 +118,7 @@ async def test_many_families_of_the_first_schema_are_brought_up_to_date_at_once(
         await store.create_chat(new_chat(id="alone"))
     for statement in (*FIRST_SCHEMA, *MANY_CHILDREN):
         sql(store_url, statement)
-    async with asyncio.timeout(10), open_store(store_url, StoreOptions()):
+    async with asyncio.timeout(25), open_store(store_url, StoreOptions(deadline_s=60)):
         assert sql(store_url, "SELECT count(*) FROM chats WHERE root_id = 'alone'") == [(MANY,)]
 
 
