@@ -7,6 +7,7 @@ Every point is listed in `POINTS`; reaching or arming an unlisted one is a bug a
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 
 POINTS = (
@@ -48,6 +49,7 @@ POINTS = (
 )
 
 _armed: dict[str, tuple[int, Callable[[], None]]] | None = None
+_lock = threading.Lock()  # points are reached in any thread, also while another one arms or disarms them
 
 
 def reach(name: str) -> None:
@@ -60,24 +62,26 @@ def arm(name: str, action: Callable[[], None], *, at: int = 1) -> None:
     global _armed
     if name not in POINTS:
         raise ValueError(f"there is no crash point {name!r}; the points are: {', '.join(POINTS)}")
-    _armed = {**(_armed or {}), name: (at, action)}
+    with _lock:
+        _armed = {**(_armed or {}), name: (at, action)}
 
 
 def disarm() -> None:
     global _armed
-    _armed = None
+    with _lock:
+        _armed = None
 
 
 def _fire(name: str) -> None:
     assert name in POINTS, name
-    assert _armed is not None
-    if name not in _armed:
-        return
-    left, action = _armed[name]
-    if left > 1:
-        _armed[name] = (left - 1, action)
-        return
-    del _armed[name]
+    with _lock:
+        if _armed is None or name not in _armed:
+            return
+        left, action = _armed[name]
+        if left > 1:
+            _armed[name] = (left - 1, action)
+            return
+        del _armed[name]
     action()
 
 

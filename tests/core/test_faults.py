@@ -107,3 +107,12 @@ def test_an_environment_that_names_no_point_is_an_error_at_once() -> None:
     done = run([], "commit.befor")
     assert done.returncode == 1
     assert "there is no crash point 'commit.befor'" in done.stderr
+
+
+def test_a_point_that_is_disarmed_while_a_thread_is_on_its_way_to_it_does_nothing() -> None:
+    """A writer's thread would end by it, in the test after the one that armed the point."""
+    fired, action = counted()
+    faults.arm("commit.before", action)
+    faults.disarm()
+    faults._fire("commit.before")  # where the thread is that saw it armed
+    assert fired == []
