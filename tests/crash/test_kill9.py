@@ -11,6 +11,7 @@ happened once. The dead worker's chats are taken over and every chat can be fini
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from holdfast.store.base import StoreOptions
 from tests.crash.judge import Judge, reopen_and_judge, work_goes_on
 from tests.crash.reference import Reference, play_undisturbed
 from tests.crash.writer import WRITER_S_MAX, Line, read_log, start_writer
+from tests.support.behind import sql
 from tests.support.postgres import PostgresServer
 from tests.support.scenario import STEPS, Kind
 
@@ -173,8 +175,22 @@ CROWD_CRASHES = (
 def test_writes_that_share_a_transaction_are_each_whole_or_absent(
     order: str, store_url: str, crowd_of: Callable[[str], dict[str, Reference]], tmp_path: Path
 ) -> None:
+    references = crowd_of(store_url)
     log = kill_at(order, store_url, tmp_path, str(CROWD))
-    asyncio.run(reopen_and_judge_all(store_url, log, crowd_of(store_url)))
+    if store_url.startswith("postgresql"):
+        wait_for_the_server(store_url)
+    asyncio.run(reopen_and_judge_all(store_url, log, references))
+
+
+def wait_for_the_server(url: str) -> None:
+    """Until it has noticed the death. Of those who did not meet the point some have asked for something: while we
+    judge, the server would go on with that.
+    """
+    ours = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
+    give_up_at = time.monotonic() + 30
+    while sql(url, ours):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.005)
 
 
 async def reopen_and_judge_all(url: str, log: list[Line], references: dict[str, Reference]) -> None:
