@@ -1,6 +1,5 @@
 """A live server with scripted agents, and the official `openai` client for it."""
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,13 +10,6 @@ from openai import OpenAI
 
 from tests.support.postgres import PostgresServer
 from tests.support.programs import Program
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-    return port
 
 
 class LiveServer:
@@ -35,8 +27,9 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(store_url: str, home: Path, port: int = 0, *options: str) -> Iterator[LiveServer]:
-    with Program("tests.server.openai_program", store_url, str(home), str(port), *options) as program:
+def live_server(store_url: str, home: Path, *options: str) -> Iterator[LiveServer]:
+    """On a port that the kernel chooses: one that was free a moment ago may be somebody else's by now."""
+    with Program("tests.server.openai_program", store_url, str(home), *options) as program:
         words = program.hear()
         assert words.startswith("listening on "), words
         yield LiveServer(program, words.removeprefix("listening on "), home)

@@ -1,8 +1,9 @@
-"""A server with scripted agents, as a process of its own: `python -m tests.server.openai_program URL HOME PORT`."""
+"""A server with scripted agents, as a process of its own: `python -m tests.server.openai_program URL HOME`."""
 
 import asyncio
 import sys
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -41,16 +42,37 @@ class Candid(ScriptedModel):
         yield Finished()
 
 
+async def told_to_go_on(request: Request) -> None:
+    """The user names a file: whoever has seen what was said so far makes it."""
+    gate = Path(request.messages[-1].text)
+    while not gate.exists():  # noqa: ASYNC110  another process makes it
+        await asyncio.sleep(0.01)
+
+
 class Fickle(ScriptedModel):
-    """Breaks off in its first attempt, and says something else in its second."""
+    """Breaks off in its first attempt, once it is told to go on, and says something else in its second."""
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
         yield Opened()
         for word in ("once ", "upon ") if request.attempt == 1 else ("twice ", "told"):
             yield TextDelta(text=word)
-            await asyncio.sleep(0.2)  # each in a flush of its own, so that readers see it
         if request.attempt == 1:
+            await told_to_go_on(request)
             raise provider_error("fickle", 500, ErrorFields(message="broke off"), headers={})
+        yield Finished()
+
+
+class Cliffhanger(ScriptedModel):
+    """Tells the story, but its last words only once it is told to go on."""
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        yield Opened()
+        *words, last = STORY.split(" ")
+        for word in words:
+            yield TextDelta(text=f"{word} ")
+            await asyncio.sleep(0.03)
+        await told_to_go_on(request)
+        yield TextDelta(text=last)
         yield Finished()
 
 
@@ -79,6 +101,7 @@ def agents() -> list[Agent]:
         Agent("broken", ScriptedModel([Fail(status=500, message="on fire")]), retry=ONCE),
         Agent("stuck", ScriptedModel(["Thinking… ", Stall()], per="turn")),
         Agent("fickle", Fickle(), retry=SOON),
+        Agent("cliffhanger", Cliffhanger()),
         Agent("wordy", ScriptedModel(["And then", Finish(reason="length")], per="turn")),
         Agent("judge", ScriptedModel('{"kind": "alga"}', per="turn")),
         Agent("jsonic", ScriptedModel('{"celsius": 7}', per="turn")),
@@ -87,9 +110,9 @@ def agents() -> list[Agent]:
 
 
 def main() -> None:
-    url, home, port = sys.argv[1:4]
-    limits: dict[str, Any] = {"streams_per_client_max": int(sys.argv[4])} if len(sys.argv) > 4 else {}
-    app = App(url, agents(), home=home, port=int(port), no_plugins=True, grace_s=1.0, **limits)
+    url, home = sys.argv[1:3]
+    limits: dict[str, Any] = {"streams_per_client_max": int(sys.argv[3])} if len(sys.argv) > 3 else {}
+    app = App(url, agents(), home=home, port=0, no_plugins=True, grace_s=1.0, **limits)
     asyncio.run(serve(app, say=lambda words: print(words, flush=True)))  # noqa: T201
 
 

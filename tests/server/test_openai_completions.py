@@ -241,12 +241,21 @@ def test_a_disconnect_stops_nothing(client: OpenAI) -> None:
     assert "stopped" not in message
 
 
-def test_an_answer_that_is_begun_anew_with_other_words_ends_the_stream_with_an_error(client: OpenAI) -> None:
-    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "tell"}]
+def test_an_answer_that_is_begun_anew_with_other_words_ends_the_stream_with_an_error(
+    client: OpenAI, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": str(gate)}]
     told: list[str] = []
+
+    def hear(chunk: Any) -> None:
+        told.append(chunk.choices[0].delta.content or "")
+        if "".join(told) == "once upon ":
+            gate.touch()
+
     stream = client.chat.completions.create(model="fickle", messages=messages, stream=True)
     with pytest.raises(openai.APIError, match="begun anew"):
-        told.extend(chunk.choices[0].delta.content or "" for chunk in stream)
+        list(map(hear, stream))
     assert "".join(told) == "once upon "
     assert (
         client.chat.completions.create(model="fickle", messages=messages).choices[0].message.content == "twice told"

@@ -25,7 +25,7 @@ SCHEMA = {"name": "answer", "schema": {"type": "object"}}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     home: Path = tmp_path_factory.mktemp("home")
-    with live_server(f"sqlite:///{home}/holdfast.db", home, 0, "1") as server:
+    with live_server(f"sqlite:///{home}/holdfast.db", home, "1") as server:
         yield server
 
 

@@ -127,15 +127,19 @@ def test_the_clients_own_helper_takes_the_stream(client: OpenAI) -> None:
     assert final.output_text == "First. Second."
 
 
-def test_an_attempt_that_was_lost_is_withdrawn_and_the_final_text_is_right(client: OpenAI) -> None:
-    with client.responses.stream(model="fickle", input="tell") as stream:
-        events = list(stream)
+def test_an_attempt_that_was_lost_is_withdrawn_and_the_final_text_is_right(client: OpenAI, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    events: list[Any] = []
+    items: dict[str, str] = {}
+    with client.responses.stream(model="fickle", input=str(gate)) as stream:
+        for event in stream:
+            events.append(event)
+            if event.type == "response.output_text.delta":
+                items[event.item_id] = items.get(event.item_id, "") + event.delta
+                if items[event.item_id] == "once upon ":
+                    gate.touch()
         final = stream.get_final_response()
     assert final.output_text == "twice told"
-    items: dict[str, str] = {}
-    for event in events:
-        if event.type == "response.output_text.delta":
-            items[event.item_id] = items.get(event.item_id, "") + event.delta
     assert list(items.values()) == ["once upon ", "twice told"]
     (withdrawn,) = [
         event.item

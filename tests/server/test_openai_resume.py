@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.server.openai_client import chats, free_port, live_server
+from tests.server.openai_client import chats, live_server
 from tests.server.openai_program import STORY
 from tests.support.waiting import until
 
@@ -61,10 +61,10 @@ class Reader:
 
 @pytest.mark.timeout(180)
 def test_a_response_is_resumed_after_its_server_was_killed(tmp_path: Path) -> None:
-    url, port = f"sqlite:///{tmp_path}/holdfast.db", free_port()
+    url, gate = f"sqlite:///{tmp_path}/holdfast.db", tmp_path / "gate"
     dropped, steady = Reader(), Reader()
-    with live_server(url, tmp_path, port) as server, server.client() as client:
-        stream = client.responses.create(model="story", input="tell", background=True, stream=True)
+    with live_server(url, tmp_path) as server, server.client() as client:
+        stream = client.responses.create(model="cliffhanger", input=str(gate), background=True, stream=True)
         dropped.read(stream, deltas=3)
         with client.responses.retrieve(dropped.response_id, stream=True) as other:
             told = iter(other)
@@ -73,8 +73,9 @@ def test_a_response_is_resumed_after_its_server_was_killed(tmp_path: Path) -> No
             server.kill()
             with pytest.raises(openai.APIConnectionError):
                 steady.events.extend(told)
-    with live_server(url, tmp_path, port) as server, server.client() as client:
+    with live_server(url, tmp_path) as server, server.client() as client:
         dropped.resume(client, deltas=4)
+        gate.touch()
         steady.resume(client)
         dropped.resume(client)
         late = Reader()
@@ -125,10 +126,10 @@ def test_a_drained_server_does_not_keep_those_who_wait_for_an_answer(tmp_path: P
 
 
 def test_a_drained_server_tells_its_readers_to_come_back(tmp_path: Path) -> None:
-    url, port = f"sqlite:///{tmp_path}/holdfast.db", free_port()
+    url, gate = f"sqlite:///{tmp_path}/holdfast.db", tmp_path / "gate"
     reader = Reader()
-    with live_server(url, tmp_path, port) as server, server.client() as client:
-        stream = client.responses.create(model="story", input="tell", background=True, stream=True)
+    with live_server(url, tmp_path) as server, server.client() as client:
+        stream = client.responses.create(model="cliffhanger", input=str(gate), background=True, stream=True)
         events = iter(stream)
         reader.events += [next(events) for _ in range(6)]
         server.program.process.terminate()
@@ -136,6 +137,7 @@ def test_a_drained_server_tells_its_readers_to_come_back(tmp_path: Path) -> None
             reader.events.extend(events)
         assert caught.value.code == "reconnect"
         server.program.finish()
-    with live_server(url, tmp_path, port) as server, server.client() as client:
+    gate.touch()
+    with live_server(url, tmp_path) as server, server.client() as client:
         reader.resume(client)
     reader.check()
