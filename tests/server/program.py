@@ -5,7 +5,7 @@ import sys
 
 from holdfast import Agent, App, StoreOptions, tool
 from holdfast.server.serving import serve
-from holdfast.testing import Call, ScriptedModel
+from holdfast.testing import Call, ScriptedModel, Stall
 from holdfast.tools.outside import client_tool
 
 TOKEN = "test-token-of-the-servers-own"
@@ -23,6 +23,7 @@ def agents() -> list[Agent]:
         Agent("echo", "scripted"),
         Agent("talker", ScriptedModel(after="echo", per="turn", pace_s=0.01)),
         Agent("storyteller", ScriptedModel(story, per="turn", pace_s=0.02)),
+        Agent("thinker", ScriptedModel(["Let me think… ", Stall()], per="turn")),  # until it is stopped
         Agent("payer", ScriptedModel([Call(name="pay", arguments={"amount": 7})], "Done.", per="turn"), tools=[pay]),
         Agent(
             "asker",

@@ -71,7 +71,7 @@ async def test_chats_are_listed_in_pages_and_found_by_what_they_are(client: http
 
 
 async def test_a_message_is_sent_queued_promoted_withdrawn_and_edited(client: httpx.AsyncClient) -> None:
-    chat_id = await created(client, "storyteller", "tell me")
+    chat_id = await created(client, "thinker", "tell me")
     for word in ("one", "two", "three"):
         answer = await client.post(f"/api/chats/{chat_id}/messages", json={"message": word})
         assert answer.json()["state"] == "running"

@@ -26,7 +26,7 @@ def live(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProce
 
 async def streamed(client: httpx.AsyncClient, opened: asyncio.Event) -> list[str]:
     """What a client of OpenAI's protocol reads, to the end of the stream."""
-    body = {"model": "storyteller", "messages": [{"role": "user", "content": "tell me"}], "stream": True}
+    body = {"model": "thinker", "messages": [{"role": "user", "content": "tell me"}], "stream": True}
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         opened.set()
         return [line async for line in response.aiter_lines() if line.startswith("data: ")]
