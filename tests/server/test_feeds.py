@@ -143,13 +143,16 @@ async def test_a_reader_is_told_once_that_the_chat_rests_and_hears_of_the_next_t
 
 
 async def test_a_reader_that_is_catching_up_waits_for_a_store_that_is_away(
-    postgres_proxy_url: str, postgres_proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, postgres_proxy_url: str, postgres_proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those that hear a feed do. If their streams broke off instead, all would come back in the same moment."""
     monkeypatch.setattr(feeds_module, "RETRY_S", 0.05)
-    async with open_store(postgres_proxy_url, StoreOptions(deadline_s=1.0)) as store:
-        await store.create_chat(new_chat(None, id="c1"))
-        await rename(store, "one", "two")
+    async with open_store(postgres_url) as writer:
+        await writer.create_chat(new_chat(None, id="c1"))
+        await rename(writer, "one", "two")
+    store = open_store(postgres_proxy_url, StoreOptions(deadline_s=1.0))
+    await store.open(WAIT_S)  # patiently: its deadline is short for what follows
+    async with store:
         reader = reader_of(store, Feeds(store))
         postgres_proxy.refuse()
         with pytest.raises(TimeoutError):
