@@ -83,6 +83,9 @@ class Terminal:
     def sees(self, text: str) -> None:
         self._child.expect_exact(text)
 
+    def sees_like(self, pattern: str) -> None:
+        self._child.expect(pattern)
+
     def types(self, text: str) -> None:
         self._child.send(text + "\r")
 
@@ -92,6 +95,7 @@ class Terminal:
     def ends(self) -> int:
         """Its exit code."""
         self._child.expect(pexpect.EOF)
+        self._child.wait()  # who is on the way out: `close` would kill it after a tenth of a second
         self._child.close()
         code: int | None = self._child.exitstatus
         assert code is not None, f"it died of signal {self._child.signalstatus}"
@@ -100,6 +104,7 @@ class Terminal:
     def close(self) -> None:
         if self._child.isalive():
             self._child.kill(9)
+            self._child.wait()
         self._child.close()
 
 

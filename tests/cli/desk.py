@@ -9,6 +9,7 @@ from holdfast.testing import Call, Fail, Finish, Say, ScriptedModel
 from holdfast.tools.outside import ask_user, client_tool
 
 GATE = "gate"  # a file in the current folder
+HANGS = "hangs"  # another one
 
 
 @tool(replay="pure")
@@ -29,6 +30,7 @@ async def wait_at_the_gate(context: ToolContext) -> str:
 @tool(replay="pure")
 async def hang() -> str:
     """Hear nothing, not even that it is cancelled."""
+    Path(HANGS).touch()
     while True:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)

@@ -94,9 +94,9 @@ def test_an_approval_is_answered_on_the_line_that_one_types_on(desk: Desk, termi
     assert again.ends() == 0
 
 
-def test_a_chat_without_anything_to_compact_says_so(terminal: Opened) -> None:
-    at = terminal("chat", "--app", APP, "--agent", "echo")
-    at.types("hello")
+def test_a_chat_without_anything_to_compact_says_so(desk: Desk, terminal: Opened) -> None:
+    assert desk.run("run", "hello", "--app", APP, "--agent", "echo").code == 0  # the turn is over, not only seen
+    at = terminal("chat", "--app", APP, "--chat", "last")
     at.sees("You said: hello")
     at.types("/compact")
     at.sees("There was nothing to compact.")

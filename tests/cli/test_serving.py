@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.core.records import CallState
 from tests.cli.conftest import APP, Desk
-from tests.cli.desk import AGENTS
-from tests.support.waiting import eventually
+from tests.cli.desk import AGENTS, HANGS
+from tests.support.waiting import until
 
 
 @contextmanager
@@ -59,15 +58,11 @@ def test_it_serves_health_agents_and_chats_and_drains_on_ctrl_c(desk: Desk) -> N
         assert "drained" in err
 
 
-async def begin_to_hang(home: Path) -> None:
-    """A chat in a tool that hears nothing, driven by whoever serves this home."""
-    async with App(agents=AGENTS, home=str(home)) as app:
-        chat = await app.create("hangs", "hang")
-
-        async def started() -> bool:
-            return any(call.state is CallState.STARTED for call in (await chat.snapshot()).calls)
-
-        await eventually(started, 30.0)
+async def begin_to_hang(folder: Path) -> None:
+    """A chat in a tool that hears nothing, driven by whoever serves this folder."""
+    async with App(agents=AGENTS, home=str(folder / ".holdfast")) as app:
+        await app.create("hangs", "hang")
+        await until((folder / HANGS).exists)  # a call whose body has not begun would keep nobody
 
 
 def test_the_login_link_leads_to_the_port_that_the_server_was_given(desk: Desk) -> None:
@@ -85,7 +80,7 @@ def test_the_login_link_leads_to_the_port_that_the_server_was_given(desk: Desk) 
 
 def test_ctrl_c_twice_leaves_at_once(desk: Desk) -> None:
     with server(desk, APP) as (process, _):
-        asyncio.run(begin_to_hang(desk.folder / ".holdfast"))
+        asyncio.run(begin_to_hang(desk.folder))
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         while "draining" not in (line := process.stderr.readline()):
