@@ -3,13 +3,16 @@
 import os
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from holdfast.cli.demo import WAIT_S
 from holdfast.cli.demo_verdict import Evidence, judge, timeline
+from holdfast.cli.demo_worker import RERUN_S, Ledger, takes_s
 from holdfast.core.codec import encode
 from holdfast.core.journal import MessageAdded, TurnEnded
 from holdfast.core.records import (
@@ -58,6 +61,18 @@ def test_ctrl_c_ends_the_demo_with_nothing_left_behind(desk: Desk) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(int(found.group(1)), 0)
     assert [path for path in temporary.iterdir() if path.name.startswith("holdfast-demo-")] == []
+
+
+def test_a_tool_lasts_until_the_kill_however_late_that_comes_and_is_soon_done_when_it_runs_again(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"))
+    for name in BATCH:
+        ledger.write("begins", name, "key")
+        assert takes_s(ledger, name) > WAIT_S
+    (tmp_path / "ledger").write_text(f"begins {BATCH[0]} key {os.getppid()}\n")
+    ledger.write("begins", BATCH[0], "key")
+    assert takes_s(ledger, BATCH[0]) == RERUN_S
 
 
 # --- the verdict ---------------------------------------------------------------------------------------
