@@ -66,8 +66,8 @@ async def run(app_name: str | None, home: str | None, database: str | None, ques
         message = Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=question.text),))
         stopper = Stopper(chat)
         with interrupts(stopper.stop):
+            after = cursor_now(await chat.snapshot())  # before our worker goes on with it, which is to be seen
             async with working(app):
-                after = cursor_now(await chat.snapshot())
                 await chat.send(message)
                 return await _show(app, chat, message, after, question, stopper)
 
