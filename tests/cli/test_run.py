@@ -1,12 +1,17 @@
 """`holdfast run` through pipes: what goes where, and how it ends."""
 
+import asyncio
 import json
 import os
 import signal
 
 import pytest
 
+from holdfast import App
+from holdfast.cli.inspecting import is_live
 from tests.cli.conftest import APP, Desk
+from tests.cli.desk import AGENTS
+from tests.support.waiting import eventually
 
 
 def test_the_answer_goes_to_standard_output_and_the_tools_to_standard_error(desk: Desk) -> None:
@@ -117,6 +122,16 @@ def test_an_interrupt_stops_the_turn_of_a_pipe_too(desk: Desk) -> None:
     assert result["text"].startswith("and on ")
 
 
+async def nobody_works(desk: Desk) -> None:
+    """Until the worker counts as dead: its guard, which ends what it left behind, is gone as well."""
+
+    async def all_dead() -> bool:
+        return not any(is_live(lease) for lease in await app.store.list_workers())
+
+    async with App(agents=AGENTS, home=str(desk.folder / ".holdfast")) as app:
+        await eventually(all_dead)
+
+
 def test_a_turn_whose_terminal_was_killed_goes_on_with_the_next_worker(desk: Desk) -> None:
     process = desk.start("run", "go", "--app", APP, "--agent", "gated")
     assert process.stderr is not None
@@ -124,6 +139,7 @@ def test_a_turn_whose_terminal_was_killed_goes_on_with_the_next_worker(desk: Des
         pass
     process.kill()
     process.communicate()
+    asyncio.run(nobody_works(desk))
     found = json.loads(desk.run("doctor", "--app", APP, "--json").out)
     assert [finding["code"] for finding in found["findings"] if finding["wrong"]] == ["no_worker_for_agent"]
     desk.open_the_gate()

@@ -22,7 +22,7 @@ from holdfast.ids import new_id
 from holdfast.store.base import Item
 from holdfast.store.cursor import Cursor
 
-SAY_S = 2.0
+SAY_S = 5.0
 STDIN_CHARS_MAX = 64 << 20  # more than any message may have: an endless pipe must not fill the memory
 
 
