@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -91,6 +92,10 @@ class Terminal:
 
     def presses(self, keys: str) -> None:
         self._child.send(keys)
+
+    def interrupts(self) -> None:
+        """What Ctrl-C is while nobody reads keys."""
+        self._child.kill(signal.SIGINT)
 
     def ends(self) -> int:
         """Its exit code."""

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 
+import pytest
+
 from tests.cli.conftest import ALT_ENTER, APP, CTRL_C, CTRL_D, Desk, Terminal
 
 Opened = Callable[..., Terminal]
@@ -73,6 +75,19 @@ def test_ctrl_c_once_stops_the_turn_and_twice_leaves(desk: Desk, terminal: Opene
     assert at.ends() == 130
     chat = json.loads(desk.run("chats", "show", "last", "--app", APP, "--json").out)
     assert (chat["state"], chat["cause"]) == ("idle", "user")
+
+
+@pytest.mark.parametrize("first", [Terminal.interrupts, lambda at: at.presses(CTRL_C)], ids=["signal", "key"])
+def test_ctrl_c_is_the_same_as_a_signal_and_as_a_key(terminal: Opened, first: Callable[[Terminal], None]) -> None:
+    at = terminal("chat", "--app", APP, "--agent", "echo")
+    at.sees("> ")
+    first(at)
+    at.sees("Ctrl-C again")
+    if first is Terminal.interrupts:
+        at.presses(CTRL_C)
+    else:
+        at.interrupts()
+    assert at.ends() == 130
 
 
 def test_an_approval_is_answered_on_the_line_that_one_types_on(desk: Desk, terminal: Opened) -> None:

@@ -12,18 +12,25 @@ from typing import NoReturn
 SHOW_CURSOR = "\x1b[?25h"
 
 
+class Pressed:
+    """Whether Ctrl-C was pressed once, as a signal or as a key, and not forgotten since."""
+
+    once = False
+
+
 @contextmanager
-def interrupts(once: Callable[[], None], leave: Callable[[], None] = lambda: None) -> Iterator[None]:
+def interrupts(
+    once: Callable[[], None], leave: Callable[[], None] = lambda: None, pressed: Pressed | None = None
+) -> Iterator[None]:
     """In the main thread: the first SIGINT calls `once` in the event loop, the second one `leave`, and exits."""
     loop = asyncio.get_running_loop()
-    heard = False
+    pressed = pressed or Pressed()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        nonlocal heard
-        if heard:
+        if pressed.once:
             leave()
             leave_now(128 + number)
-        heard = True
+        pressed.once = True
         loop.call_soon_threadsafe(once)
 
     before = signal.signal(signal.SIGINT, handle)

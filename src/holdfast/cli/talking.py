@@ -3,7 +3,6 @@
 import asyncio
 import io
 import sys
-import termios
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -20,7 +19,8 @@ from holdfast import __version__
 from holdfast.app import App, Chat
 from holdfast.cli import asking
 from holdfast.cli.chats import last_user_message
-from holdfast.cli.interrupts import interrupts, leave_now
+from holdfast.cli.interrupts import Pressed, interrupts, leave_now
+from holdfast.cli.keyboard import Keyboard
 from holdfast.cli.opening import UsageError, know_agent, open_app, pick_agent
 from holdfast.cli.options import Where
 from holdfast.cli.reading import Reader
@@ -62,9 +62,7 @@ async def talk(where: Where, *, agent: str | None, model: str | None, chat_id: s
         name = (await chat.snapshot()).chat.agent if chat is not None else pick_agent(app, agent, model)
         know_agent(app, name)
         talk = Talk(app, name)
-        before = termios.tcgetattr(sys.stdin)
-        restore = lambda: termios.tcsetattr(sys.stdin, termios.TCSANOW, before)  # noqa: E731
-        leaving.enter_context(interrupts(talk.stop, restore))
+        leaving.enter_context(interrupts(talk.stop, talk.keyboard.restore, talk.pressed))
         await leaving.enter_async_context(working(app))
         leaving.push_async_callback(talk.unfollow)
         if chat is not None:
@@ -86,7 +84,8 @@ class Talk:
         self._told: set[str] = set()  # calls that the person was told of
         self._follower: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._interrupted = False
+        self.pressed = Pressed()
+        self.keyboard = Keyboard()
         self._left = False
         self._default, self._editing = "", ""  # what the next line begins with, and the message that it replaces
         history = FileHistory(str(Path(app.config.home) / "history"))
@@ -96,7 +95,7 @@ class Talk:
             multiline=True,
             key_bindings=self._keys(),
             prompt_continuation="  ",
-            enable_suspend=True,
+            input=self.keyboard,
         )
         self._commands: dict[str, Callable[[str], asyncio.Future[None] | object]] = {
             "/help": self._help, "/stop": self._stop, "/queue": self._queue, "/steer": self._steer,
@@ -107,6 +106,13 @@ class Talk:
     # --- the loop -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        with self.keyboard.cooked_mode():
+            leaves = await self._converse()
+        if leaves:
+            leave_now(130)
+
+    async def _converse(self) -> bool:
+        """True: Ctrl-C was pressed twice."""
         self._console.print(
             Text(f"holdfast {__version__} · {line(self._agent, 60)} · /help, Ctrl-D leaves", style="dim")
         )
@@ -117,12 +123,12 @@ class Talk:
                 try:
                     text = (await self._session.prompt_async(default=default, handle_sigint=False)).strip()
                 except EOFError:
-                    return
+                    return False
                 except KeyboardInterrupt:
-                    leave_now(130)
-                self._interrupted = False
+                    return True
+                self.pressed.once = False
                 if text in ("/exit", "/quit"):
-                    return
+                    return False
                 if text:
                     await self._take(text)
         finally:
@@ -271,7 +277,7 @@ class Talk:
                 self._screen.status("")
             elif isinstance(entry, jn.TurnEnded | jn.ChatFailed | jn.TurnWaiting):
                 self._screen.busy = False
-                self._interrupted = False
+                self.pressed.once = False
         if at_rest:
             self._screen.busy = False
             self._asked.clear()
@@ -339,17 +345,21 @@ class Talk:
 
         @keys.add("c-c")
         def _(event: KeyPressEvent) -> None:
-            if self._interrupted:
+            if self.pressed.once:
                 event.app.exit(exception=KeyboardInterrupt())
                 return
-            self._interrupted = True
             event.current_buffer.reset()
             self.stop()
+
+        @keys.add("c-z")
+        async def _(_: KeyPressEvent) -> None:
+            await run_in_terminal(self.keyboard.suspend)
 
         return keys
 
     def stop(self) -> None:
         """The first Ctrl-C."""
+        self.pressed.once = True
         if self._left:
             leave_now(130)
         if self._chat is not None and (self._screen.busy or self._asked):
