@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from holdfast import Agent, App, StoreOptions, tool
+from holdfast import Agent, App, tool
 from holdfast.server.serving import serve
 from holdfast.testing import Call, ScriptedModel, Stall
 from holdfast.tools.outside import client_tool
@@ -43,7 +43,6 @@ def make_app(url: str, home: str, port: int = 0) -> App:
     return App(
         url,
         agents=agents(),
-        options=StoreOptions(lease_ttl_ms=5_000),
         home=home,
         port=port,
         poll_s=0.5,
