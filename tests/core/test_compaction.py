@@ -157,6 +157,10 @@ def test_a_turn_that_does_not_fit_is_cut_between_its_completed_steps() -> None:
     assert find_cut(seen, 20, POLICY) == 8  # keeps what nobody answered, whatever it takes
 
 
+def test_a_history_of_which_the_current_turn_is_missing_is_cut_before_its_last_one() -> None:
+    assert find_cut(window(turns(3), turn_from=9), None, POLICY) == 4
+
+
 def test_a_message_that_is_too_long_by_itself_is_not_covered() -> None:
     assert find_cut(window([user()], size=1_000, turn_from=0), 10, POLICY) is None
     assert find_cut(window([*turns(1), user()], size=1_000, turn_from=2), 10, POLICY) == 2

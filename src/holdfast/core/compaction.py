@@ -186,7 +186,7 @@ def _turns(window: Window) -> tuple[int, list[int]]:
     ]
     if window.turn_from is None:
         return (begins[-1] if begins else 0), begins
-    current = max(0, window.turn_from - window.start)
+    current = min(max(0, window.turn_from - window.start), len(messages))  # of a damaged history a part is missing
     return current, sorted({*(at for at in begins if at < current), current})
 
 

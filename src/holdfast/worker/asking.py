@@ -24,9 +24,10 @@ from holdfast.telemetry import Span
 from holdfast.tools.base import Tool
 from holdfast.worker.agents import tool_specs
 from holdfast.worker.deltas import Stream
-from holdfast.worker.grip import ContextTooLong, Grip, Moved, TurnCannotGoOn
+from holdfast.worker.grip import ContextTooLong, Grip, TurnCannotGoOn
 from holdfast.worker.hooks import HookFailed
 from holdfast.worker.output import REPAIRS_MAX, correction
+from holdfast.worker.past import Moved
 from holdfast.worker.progress import Progress
 
 

@@ -27,7 +27,8 @@ from holdfast.core.compaction import (
 )
 from holdfast.core.records import Cause, CompactionWhy, Frozen
 from holdfast.errors import HoldfastError, InvalidInput, StoreError
-from holdfast.worker.grip import Grip, Moved, TurnCannotGoOn
+from holdfast.worker.grip import Grip, TurnCannotGoOn
+from holdfast.worker.past import Moved
 from holdfast.worker.summaries import Summariser, Summary
 
 log = logging.getLogger("holdfast.runner")

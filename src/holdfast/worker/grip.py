@@ -32,7 +32,7 @@ from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import Body, SyncPool
 from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
-from holdfast.worker.past import Past
+from holdfast.worker.past import Moved, Past
 from holdfast.worker.summaries import CompactionFigures
 from holdfast.worker.titles import Titles
 from holdfast.worker.toolservers import ToolServers
@@ -63,10 +63,6 @@ class Shared(Frozen):
     children: Children | None  # None only where nothing guards them
     secrets: Secrets  # what must not reach the journal
     tool_servers: ToolServers
-
-
-class Moved(Exception):
-    """The chat is not what the runner thought: look again and decide again."""
 
 
 class TurnCannotGoOn(Exception):

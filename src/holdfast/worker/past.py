@@ -17,7 +17,13 @@ from holdfast.store.base import HistoryRow, Store
 PAGE_ROWS = 1_000
 
 
+class Moved(Exception):
+    """The chat is not what the runner thought: look again and decide again."""
+
+
 class Past:
+    """What is read belongs to the snapshot it is read for; Moved: an edit has cut it meanwhile."""
+
     def __init__(self, store: Store, chat_id: str, limit: int) -> None:
         self._store = store
         self._chat_id = chat_id
@@ -142,9 +148,17 @@ class Past:
         while self._known < chat.length:
             rows = await self._store.read_history(self._chat_id, start=start, limit=PAGE_ROWS)
             if not rows:
-                return  # calls are open whose results belong here
+                await self._check_gap(snapshot)
+                return
             self.learn(snapshot, {row.pos: _message_of(row) for row in rows})
             start = rows[-1].pos + 1
+
+    async def _check_gap(self, snapshot: Snapshot) -> None:
+        """What is missing is the result of an open call, or was cut off by an edit since the snapshot."""
+        if self._known not in {call.pos for call in snapshot.open_calls}:
+            found = await self._store.read_chat(self._chat_id)
+            if found.chat.epoch != snapshot.chat.epoch:
+                raise Moved("its history was edited")
 
     async def _begin_anew(self, epoch: int) -> None:
         compaction = await self._store.read_compaction(self._chat_id)

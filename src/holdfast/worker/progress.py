@@ -11,7 +11,8 @@ from contextlib import suppress
 from holdfast.core import events as ev
 from holdfast.core.codec import storable
 from holdfast.errors import HoldfastError
-from holdfast.worker.grip import Grip, Moved
+from holdfast.worker.grip import Grip
+from holdfast.worker.past import Moved
 
 INTERVAL_S = 0.2
 NOTE_CHARS_MAX = 8_192  # of one note: the newest are kept

@@ -35,7 +35,8 @@ from holdfast.worker.agents import Agent
 from holdfast.worker.asking import Asking
 from holdfast.worker.calling import Calling, RunningTool
 from holdfast.worker.compacting import Compacting
-from holdfast.worker.grip import ContextTooLong, Grip, Moved, Shared, TurnCannotGoOn
+from holdfast.worker.grip import ContextTooLong, Grip, Shared, TurnCannotGoOn
+from holdfast.worker.past import Moved
 
 log = logging.getLogger("holdfast.runner")
 
