@@ -180,9 +180,9 @@ class RandomLives(RuleBasedStateMachine):
         self._account(chat_id, happened, outcome)
 
     def _account(self, chat_id: str, happened: tuple[ev.Event, ...], changes: tuple[Change, ...]) -> None:
-        """Where every message went that somebody was told had been taken."""
+        """Where every message went that somebody was told had been taken, the loop's own among them."""
         for event in happened:
-            if isinstance(event, ev.Send | ev.Edit):
+            if isinstance(event, ev.Send | ev.Edit | ev.AskAgain):
                 self.accepted[chat_id].add(event.message.id)
         for change in changes:
             self.settled |= {queued.id for queued in change.dropped}
