@@ -285,7 +285,7 @@ async def test_a_lease_that_failed_on_its_way_to_the_disk_is_unknown_and_can_be_
 
 
 @pytest.mark.parametrize(("op", "file"), [("write", "db"), ("sync", "db"), ("sync", "wal"), ("truncate", "wal")])
-async def test_a_checkpoint_that_fails_fails_no_write_and_is_counted(
+async def test_a_checkpoint_that_fails_fails_no_write_and_is_told_once(
     disk: PowerCutVFS,
     store: SqliteStore,
     hand: Hand,
@@ -293,6 +293,7 @@ async def test_a_checkpoint_that_fails_fails_no_write_and_is_counted(
     tmp_path: Path,
     op: FaultyCall,
     file: FileKind,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A deletion is followed by a checkpoint that also empties the WAL."""
     await store.create_chat(new_chat(None, id="unwanted"))
@@ -308,6 +309,9 @@ async def test_a_checkpoint_that_fails_fails_no_write_and_is_counted(
     assert disk.faults.tripped == [f"{op} {file}" + (", 0 of 4096 bytes landed" if op == "write" else "")]
     assert store.stats()["checkpoints_busy"] == busy + 1  # type: ignore[operator]
     assert store.stats()["checkpoints"] > done, "tried again after the next write"  # type: ignore[operator]
+    assert [record.action for record in caplog.records if record.name == "holdfast.store"] == [  # type: ignore[attr-defined]
+        "store.checkpoint_failed"
+    ]
     for number, crash in enumerate(disk.recorder.crashes(seed=1, count=60, since=since)):
         await _keeps_its_word(materialise(crash.files, tmp_path / f"image-{number}"), crash.acknowledged)
     await work_goes_on(store, clock)
@@ -378,9 +382,11 @@ async def test_a_read_that_fails_inside_a_write_is_told_and_leaves_nothing(
 
 # --- all of it at once --------------------------------------------------------------------------------------------
 
+# No failing sync of the database file: behind a checkpoint that a reader cut short, SQLite cannot mend that (see
+# test_the_simulator.py and docs/guarantees.md).
 STORM: tuple[tuple[FaultyCall, FileKind], ...] = (
     *(("write", "wal"), ("write", "wal"), ("sync", "wal"), ("sync", "wal"), ("read", "wal"), ("read", "db")),
-    *(("write", "db"), ("sync", "db"), ("truncate", "wal")),
+    *(("write", "db"), ("truncate", "wal")),
 )
 
 

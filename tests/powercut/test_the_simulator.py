@@ -172,6 +172,34 @@ def test_a_disk_that_lies_about_its_syncs_is_found_out(
     assert verdicts.keys() & damage, verdicts
 
 
+@pytest.mark.parametrize(("reader", "verdicts"), [(False, {"ok"}), (True, {"ok", "mangled"})])
+def test_what_a_checkpoint_wrote_that_a_reader_cut_short_is_not_written_again_after_a_failed_sync(
+    disk: PowerCutVFS, tmp_path: Path, reader: bool, verdicts: set[str]
+) -> None:
+    """A limit of SQLite on a disk that fails, told in docs/guarantees.md. Without the reader it is no limit."""
+    db, other = connect(disk, tmp_path / "a.db"), connect(disk, tmp_path / "a.db")
+    create(db)
+    disk.recorder.mark(0)
+    for row in range(1, 30):
+        commit(db, row)
+        disk.recorder.mark(row)
+        if reader and row == 12:
+            other.execute("begin; select * from latest").fetchall()
+    if reader:
+        total, moved = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        assert 0 < moved < total
+        other.execute("rollback")
+    disk.faults.fail("sync", file="db")
+    with pytest.raises(apsw.IOError):
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    assert len(set(db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))) == 1
+    for row in range(30, 36):
+        commit(db, row)
+        disk.recorder.mark(row)
+    found = judge_all(disk.recorder, tmp_path / "images", count=400)
+    assert found.keys() == verdicts, found
+
+
 def test_a_flipped_byte_in_the_wal_is_caught_by_its_checksum(disk: PowerCutVFS, tmp_path: Path) -> None:
     db = connect(disk, tmp_path / "a.db")
     create(db)

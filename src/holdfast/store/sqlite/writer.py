@@ -14,6 +14,7 @@ the WAL has grown by half, so somebody who never leaves costs disk, not time. `W
 under as long as nobody keeps a read transaction open for longer than that.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,8 @@ from holdfast import threads
 from holdfast.errors import StoreClosed
 from holdfast.faults import reach
 from holdfast.store.sqlite.connection import BUSY_TIMEOUT_MS, FileIdentity, WriteLock, explain, translated
+
+log = logging.getLogger("holdfast.store")
 
 BATCH_JOBS_MAX = 256
 BATCH_S_MAX = 0.02
@@ -60,6 +63,7 @@ class Writer:
         self._next_checkpoint = CHECKPOINT_PAGES
         self._next_wait = WAIT_PAGES
         self._scrub = False
+        self._failing = False
         self._closed = False
         self.transactions = 0
         self.jobs = 0
@@ -237,13 +241,22 @@ class Writer:
             self.checkpoints += 1
             complete = total == moved
             self._scrub = self._scrub and not complete
-        except apsw.Error:
+            self._failing = False
+        except apsw.Error as error:
             complete = False
+            self._tell(error)
         if not complete:
             self.checkpoints_busy += 1
         # If it was complete the next write starts the WAL over, unless a reader is in the way: look again later.
         self._next_checkpoint = self._wal_pages + CHECKPOINT_PAGES // 4
         reach("checkpoint.after")
+
+    def _tell(self, error: apsw.Error) -> None:
+        """Of the first in a row: what fails is tried again after every few writes."""
+        if not isinstance(error, apsw.BusyError) and not self._failing:
+            self._failing = True
+            why = f"{type(error).__name__}: {error}"
+            log.error("a checkpoint failed", extra={"action": "store.checkpoint_failed", "error": why})
 
     def _exclusive_checkpoint(self, connection: apsw.Connection, lock: WriteLock, mode: int) -> tuple[int, int]:
         wait_ms = 0
