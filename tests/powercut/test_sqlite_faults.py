@@ -317,6 +317,20 @@ async def test_a_checkpoint_that_fails_fails_no_write_and_is_told_once(
     await work_goes_on(store, clock)
 
 
+async def test_a_last_checkpoint_that_fails_is_told_and_ends_no_close(
+    disk: PowerCutVFS, tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    location = f"/{tmp_path}/holdfast.db"
+    async with SqliteStore(location, StoreOptions(clock=clock), vfs=disk.name) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        disk.faults.fail("sync", file="db")
+    assert disk.faults.tripped == ["sync db"]
+    told = [record for record in caplog.records if record.name == "holdfast.store"]
+    assert [record.action for record in told] == ["store.checkpoint_failed"]  # type: ignore[attr-defined]
+    async with SqliteStore(location, StoreOptions(clock=clock)) as again:
+        assert texts(await history(again, "c1")) == ["hello"]
+
+
 async def _keeps_its_word(image: Path, acknowledged: Sequence[str]) -> None:
     async with SqliteStore(f"/{image}/holdfast.db", StoreOptions()) as store:
         assert await store.check_integrity() == []

@@ -274,5 +274,6 @@ class Writer:
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self.checkpoints += 1
-        except apsw.Error:
+        except apsw.Error as error:
             self.checkpoints_busy += 1
+            self._tell(error)
