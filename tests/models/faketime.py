@@ -1,8 +1,6 @@
-"""Time that passes when somebody sleeps, time that a test puts forward, and chance that is always the same."""
+"""Time that passes when somebody sleeps, and chance that is always the same."""
 
 import asyncio
-
-import pytest
 
 from holdfast.models.providers import Providers, Timing
 
@@ -24,16 +22,3 @@ class FakeTime:
 
     def providers(self, **limits: int) -> Providers:
         return Providers(limits=limits, timing=self.timing)
-
-
-class Leaps:
-    """The running loop's clock, which goes on as it does, and leaps when it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        loop = asyncio.get_running_loop()
-        real = loop.time
-        self._leapt_s = 0.0
-        monkeypatch.setattr(loop, "time", lambda: real() + self._leapt_s)
-
-    def leap(self, seconds: float) -> None:
-        self._leapt_s += seconds

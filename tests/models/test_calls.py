@@ -31,7 +31,7 @@ from holdfast.models.resolve import Models
 from holdfast.models.scripted import Call, Cut, Fail, Finish, Hold, Say, ScriptedModel, Stall, Think
 from holdfast.stops import Stop
 from tests.models.conftest import KEY, Serve, asking, until
-from tests.models.faketime import FakeTime, Leaps
+from tests.models.faketime import FakeTime
 from tests.support.chat_server import (
     DONE,
     ChatServer,
@@ -47,6 +47,7 @@ from tests.support.chat_server import (
 from tests.support.chat_server import (
     Stall as StallConnection,
 )
+from tests.support.looptime import LoopTime
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -779,16 +780,14 @@ async def test_a_model_that_ignores_its_deadlines_is_ended_all_the_same(caller: 
     assert [type(each) for each in error.errors] == [SilenceTimeout]
 
 
-async def test_a_model_that_says_what_it_waits_for_is_not_late_for_its_first_byte(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Leaps(monkeypatch)
+async def test_a_model_that_says_what_it_waits_for_is_not_late_for_its_first_byte(caller: Caller) -> None:
+    loop_time = LoopTime()
 
     class Loading(ScriptedModel):
         async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
             for _ in range(4):  # the guard's limit is 36 s
                 yield Progress(text="loading")
-                clock.leap(15.0)
+                loop_time.advance(15.0)
                 await asyncio.sleep(0)  # the guard looks whenever it is due
                 await asyncio.sleep(0)
             async for part in super().stream(request):

@@ -33,7 +33,6 @@ from holdfast.models.openai_chat import OpenAIChat
 from holdfast.models.resolve import Models
 from holdfast.models.transport import Endpoint, Transport
 from tests.models.conftest import CALM, ENOUGH_S, KEY, Serve, asking, until
-from tests.models.faketime import Leaps
 from tests.models.judge import of_parts, sdk, theirs
 from tests.support.chat_server import (
     DONE,
@@ -51,6 +50,7 @@ from tests.support.chat_server import (
     saying,
     usage,
 )
+from tests.support.looptime import LoopTime
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -262,15 +262,14 @@ async def test_a_call_that_goes_on_and_on_ends_at_the_whole_calls_deadline(serve
     assert "0.3 s (call_s)" in str(error)
 
 
-async def test_the_consumers_own_time_is_not_the_providers_silence(
-    serve: Serve, model_on: ModelOn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Leaps(monkeypatch)
+async def test_the_consumers_own_time_is_not_the_providers_silence(serve: Serve, model_on: ModelOn) -> None:
+    loop_time = LoopTime()
     server = await serve(Reply(steps=(chunk({"content": "Hel"}), Wait(), chunk({"content": "lo"}, "stop"), DONE)))
     async with aclosing(model_on(server).stream(brief(call_s=100.0))) as parts:
         await anext(parts)
         await anext(parts)
-        clock.leap(CALM.silence_s + 1.0)  # somebody writes to a slow disk, longer than the provider may be silent
+        # Somebody writes to a slow disk, longer than the provider may be silent.
+        loop_time.advance(CALM.silence_s + 1.0)
         server.go()
         assert await anext(parts) == TextDelta(text="lo")
 
