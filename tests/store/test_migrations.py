@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.events import Approve
-from holdfast.errors import SchemaError
+from holdfast.errors import SchemaError, WrongCursor
 from holdfast.store import migrations as migrations_module
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
@@ -63,8 +63,10 @@ async def test_opening_again_changes_nothing(store: Store, store_url: str) -> No
     assert sql(store_url, "SELECT * FROM meta ORDER BY key") == before
 
 
-# The first schema had families in it for a while.
+# What each schema had not yet. The first one had families in it for a while.
+SECOND_SCHEMA = ("ALTER TABLE chats DROP COLUMN life", "UPDATE meta SET value = 2")
 FIRST_SCHEMA_WITH_FAMILIES = (
+    *SECOND_SCHEMA,
     "DROP INDEX chats_unwatched",
     "ALTER TABLE calls DROP COLUMN told",
     "UPDATE meta SET value = 1",
@@ -97,7 +99,22 @@ async def test_a_database_of_the_first_schema_goes_on_with_its_families(
         await store.submit("grandchild", Approve(call_id="pay", by="ann"))
         assert await store.open_calls("root") == []
     meta = dict(sql(store_url, "SELECT key, value FROM meta"))
-    assert (meta["schema_version"], meta["oldest_code"]) == (2, 2)
+    assert (meta["schema_version"], meta["oldest_code"]) == (3, 2)
+
+
+async def test_a_chat_of_the_second_schema_keeps_its_readers_until_its_id_is_used_again(store_url: str) -> None:
+    async with open_store(store_url, StoreOptions()) as store:
+        await store.create_chat(new_chat(None, id="c1"))
+    for statement in SECOND_SCHEMA:
+        sql(store_url, statement)
+    async with open_store(store_url, StoreOptions()) as store:
+        cursor = (await store.read_journal("c1")).cursor
+    async with open_store(store_url, StoreOptions()) as store:
+        assert (await store.read_journal("c1", cursor)).items == ()
+        await store.delete_chat("c1")
+        await store.create_chat(new_chat(None, id="c1"))
+        with pytest.raises(WrongCursor):
+            await store.read_journal("c1", cursor)
 
 
 MANY = 20_000

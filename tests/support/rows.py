@@ -1,7 +1,7 @@
 """A store's rows as the database has them, past the store's own code: to compare two stores, and to break one.
 
 `read_rows` sorts every row under what it belongs to: a chat, a worker, a receipt, a repair. What differs between two
-runs of the same work (process ids, paths, instants of leases) is left out.
+runs of the same work (process ids, paths, instants of leases, lives of chats) is left out.
 """
 
 from collections.abc import Iterator
@@ -77,6 +77,8 @@ def _stable(table: str, row: dict[str, Any]) -> dict[str, Any]:
         return {"id": row["id"], "info": row["info"], "lease": LEASE_ENDED if row["expires_at"] == 0 else "given"}
     if table == "repairs":
         return {"reason": row["reason"], "count": row["count"]}
+    if table == "chats":
+        return {column: value for column, value in row.items() if column != "life"}
     return row
 
 

@@ -66,9 +66,9 @@ def _not_one(text: str) -> WrongCursor:
     return WrongCursor(f"{text[:80]!r} is not one; use the id of an event you were sent, or read from the beginning")
 
 
-def placed(cursor: Cursor, chat_id: str, created_at: int, seq: int, fence: int) -> Cursor:
-    """As a place in the chat with this id, creation, last entry and fence. Raises WrongCursor where it is none."""
-    chat = hashlib.blake2b(f"{chat_id} {created_at}".encode(), digest_size=_CHAT_BYTES).digest()
+def placed(cursor: Cursor, chat_id: str, life: int, seq: int, fence: int) -> Cursor:
+    """As a place in this life of the chat, with its last entry and fence. Raises WrongCursor where it is none."""
+    chat = hashlib.blake2b(f"{chat_id} {life}".encode(), digest_size=_CHAT_BYTES).digest()
     if cursor.chat not in (b"", chat):
         raise WrongCursor("is another chat's; read this one from its beginning")
     if cursor.seq > seq or fence_of(cursor.attempt) > fence:

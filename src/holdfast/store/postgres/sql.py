@@ -205,11 +205,11 @@ WHERE journal.chat_id = %s AND journal.pos IS NOT NULL AND journal.ref = %s ORDE
 # A page in one statement, so in one moment: the chat's place (part 0), journal entries (1) and, where these reach the
 # end, the deltas of the open attempt (2).
 READ_JOURNAL = """
-WITH place AS MATERIALIZED (SELECT state, seq, fence, attempt_ended, created_at FROM chats WHERE id = %(id)s),
+WITH place AS MATERIALIZED (SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id = %(id)s),
 lines AS MATERIALIZED (
     SELECT seq, at, body FROM journal WHERE chat_id = %(id)s AND seq > %(seq)s ORDER BY seq LIMIT %(limit)s
 )
-SELECT 0 AS part, seq AS a, fence AS b, created_at AS at, state AS body FROM place
+SELECT 0 AS part, seq AS a, fence AS b, life AS at, state AS body FROM place
 UNION ALL SELECT 1, seq, NULL, at, body FROM lines
 UNION ALL SELECT * FROM (
     SELECT 2, attempt, k, at, body FROM deltas

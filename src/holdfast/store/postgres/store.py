@@ -449,8 +449,8 @@ class PostgresStore(Store):
         )
         if not found:
             raise NotFound("chat", chat_id)
-        _, last_seq, fence, created_at, state = found[0]
-        cursor = placed(cursor, chat_id, created_at, last_seq, fence)
+        _, last_seq, fence, life, state = found[0]
+        cursor = placed(cursor, chat_id, life, last_seq, fence)
         journal = [(seq, at, body) for part, seq, _, at, body in found if part == 1]
         deltas = [(attempt, k, at, body) for part, attempt, k, at, body in found if part == 2]
         at_end = not journal or journal[-1][0] == last_seq

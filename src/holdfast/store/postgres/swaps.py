@@ -311,7 +311,10 @@ def _swapped(columns: Sequence[str]) -> str:
 def _made() -> str:
     columns = ", ".join(CHAT_COLUMNS)
     given = ", ".join(f"given.{column}" for column in CHAT_COLUMNS)
-    return f"held AS (INSERT INTO chats ({columns}) SELECT {given} FROM {_recordset(1, CHAT_COLUMNS)} RETURNING id)"
+    return (
+        f"held AS (INSERT INTO chats ({columns}, life) SELECT {given}, (random() * {1 << 52})::bigint "
+        f"FROM {_recordset(1, CHAT_COLUMNS)} RETURNING id)"
+    )
 
 
 def _recordset(number: int, columns: Sequence[str]) -> str:

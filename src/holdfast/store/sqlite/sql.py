@@ -13,7 +13,7 @@ def _marks(count: int) -> str:
 
 # -- chats
 
-INSERT_CHAT = f"INSERT INTO chats ({_columns(CHAT_COLUMNS)}) VALUES ({_marks(len(CHAT_COLUMNS))})"
+INSERT_CHAT = f"INSERT INTO chats ({_columns(CHAT_COLUMNS)}, life) VALUES ({_marks(len(CHAT_COLUMNS))}, random())"
 
 
 def _update_chat(columns: tuple[str, ...]) -> str:
@@ -143,7 +143,7 @@ WHERE journal.chat_id = ? AND journal.pos IS NOT NULL AND journal.ref = ? ORDER 
 
 READ_JOURNAL = "SELECT seq, at, body FROM journal WHERE chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 
-READ_PLACE = "SELECT state, seq, fence, attempt_ended, created_at FROM chats WHERE id = ?"
+READ_PLACE = "SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id = ?"
 
 # -- deltas
 

@@ -492,8 +492,8 @@ class SqliteStore(Store):
             place = row(connection, sql.READ_PLACE, (chat_id,))
             if place is None:
                 raise NotFound("chat", chat_id)
-            state, last_seq, fence, attempt_ended, created_at = place
-            cursor = placed(given, chat_id, created_at, last_seq, fence)
+            state, last_seq, fence, attempt_ended, life = place
+            cursor = placed(given, chat_id, life, last_seq, fence)
             journal = rows(connection, sql.READ_JOURNAL, (chat_id, cursor.seq, limit))
             at_end = not journal or journal[-1][0] == last_seq
             room = limit - len(journal)
