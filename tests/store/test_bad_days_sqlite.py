@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 import signal
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -589,6 +591,43 @@ async def test_closing_finishes_what_was_begun(url: str) -> None:
     assert acknowledged == [f"c{n:03}" for n in range(300)]
     async with opened(url) as again:
         assert sorted(line.id for line in await again.list_chats(limit=1_000)) == acknowledged
+
+
+async def test_a_read_that_was_slow_to_begin_is_answered_when_the_store_closes(url: str) -> None:
+    """Its thread has no connection yet. The last one that is closed takes the WAL with it: to a reader that comes
+    after that, the database would look like one that somebody deleted.
+    """
+    store = open_store(url)
+    await store.open()
+    await store.create_chat(new_chat(id="c1"))
+    with new_threads_held("holdfast-sqlite-reader") as let_go:
+        reading = asyncio.ensure_future(store.read_chat("c1"))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store.close())
+        await until(lambda: store.stats()["wake_stream"] == "stopped")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(closing), 0.2)  # what does not wait for the reader is done by then
+        let_go()
+        await closing
+    assert (await reading).chat.id == "c1"
+
+
+@contextmanager
+def new_threads_held(name: str) -> Iterator[Callable[[], None]]:
+    """Threads with this name begin when they are let go, and not before."""
+    go = threading.Event()
+
+    def hold(*_: object) -> None:
+        sys.setprofile(None)
+        if threading.current_thread().name.startswith(name):
+            go.wait(30)
+
+    threading.setprofile(hold)
+    try:
+        yield go.set
+    finally:
+        threading.setprofile(None)
+        go.set()
 
 
 async def test_closing_is_bounded_and_does_not_hold_up_the_event_loop(url: str, path: Path) -> None:

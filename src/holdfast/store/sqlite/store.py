@@ -212,19 +212,26 @@ class SqliteStore(Store):
         self._writer = self._readers = self.why_read_only = None
         if readers is not None:
             readers.stop()
+            await self._ended(lambda: not readers.thread_count)
+        # After the readers: the last connection to be closed removes the WAL, and a reader that had still to open its
+        # own would take that for a database that somebody deleted.
         if writer is not None:
             writer.stop()
-        until = asyncio.get_running_loop().time() + self.options.deadline_s
-        while (readers and readers.thread_count) or (writer and writer.running):
-            if asyncio.get_running_loop().time() > until:
-                break  # stuck in the kernel: daemon threads, left behind
-            await asyncio.sleep(0.002)
+            await self._ended(lambda: not writer.running)
         for job in self._waiting:
             self._give_up(job)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         self.bell.ring_all()
+
+    async def _ended(self, ended: Callable[[], bool]) -> None:
+        """Or stuck in the kernel at the deadline: daemon threads, left behind."""
+        until = asyncio.get_running_loop().time() + self.options.deadline_s
+        while not ended():
+            if asyncio.get_running_loop().time() > until:
+                break
+            await asyncio.sleep(0.002)
 
     # --- threads ------------------------------------------------------------------------------------------------
 
