@@ -15,10 +15,8 @@ import msgspec
 from tests.chaos.weather import Orders, Weather
 from tests.support.deaths import strike
 from tests.support.programs import ROOT
-from tests.support.waiting import until
 
 GIVE_UP_S = 120.0  # on a process that was told to stop
-UP_S = 60.0  # within which a fleet is at work, however slow the machine is
 
 
 class Member:
@@ -151,9 +149,7 @@ class Storm:
         weather, dice = self._fleet.weather, self._dice
         loop = asyncio.get_running_loop()
         end = loop.time() + weather.storm_s
-        await until(lambda: self._fleet.at_work, UP_S)  # nothing is handed over by those who are still starting
-        end = max(end, loop.time() + weather.storm_s / 2)
-        half = (loop.time() + end) / 2
+        half = loop.time() + weather.storm_s / 2
         while loop.time() < end:
             await asyncio.sleep(dice.uniform(0.2, 1.8) * weather.blow_s)
             if self._restart_server is not None and loop.time() > half:

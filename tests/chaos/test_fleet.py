@@ -23,6 +23,7 @@ from tests.support.tallies import Tell
 from tests.worker.evidence import read_evidence
 
 SOAK_S = float(os.environ.get("HOLDFAST_SOAK_STORM_S", "0"))
+UP_S = 120.0  # half of which it may take until a fleet is at work, however slow the machine is
 CALM_S = 60.0 + SOAK_S * 2  # within which everything is done once the storm is over
 
 
@@ -54,7 +55,7 @@ async def test_a_fleet_that_is_killed_stopped_frozen_and_restarted_ends_every_ch
         fleet = Fleet(store_url, tmp_path, weather)
         storm = Storm(fleet, seed, restart_server)
         async with fleet:
-            chat_ids = await create_chats(app, weather)
+            chat_ids = await create_chats(app, fleet)
             await storm.blow()
             while len(fleet.members) < workers:
                 await fleet.launch()
@@ -68,9 +69,17 @@ async def test_a_fleet_that_is_killed_stopped_frozen_and_restarted_ends_every_ch
     assert sum(finding.snapshot.chat.fence - 1 for finding in findings) > workers, "nobody was at work in the storm"
 
 
-async def create_chats(app: App, weather: Weather) -> list[str]:
-    """By agents that only the fleet knows."""
-    made = len(scripts(weather))
-    news = [new_chat(agent=f"agent-{n % made}") for n in range(weather.chats)]
-    chats = [await app.store.create_chat(new) for new in news]
-    return [chat.chat_id for chat in chats]
+async def create_chats(app: App, fleet: Fleet) -> list[str]:
+    """By agents that only the fleet knows. One after the other until all members are at work, and then the rest at
+    once: a storm that comes when most is done, because one member was slow to start, would find nobody to hand over.
+    """
+    made = len(scripts(fleet.weather))
+    news = [new_chat(agent=f"agent-{n % made}") for n in range(fleet.weather.chats)]
+    created = 0
+    while not fleet.at_work:
+        assert created < len(news) / 2, "the fleet does not get to work"
+        await app.store.create_chat(news[created])
+        created += 1
+        await asyncio.sleep(UP_S / len(news))
+    await asyncio.gather(*(app.store.create_chat(new) for new in news[created:]))
+    return [new.id for new in news]

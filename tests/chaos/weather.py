@@ -25,7 +25,7 @@ class Weather(Struct, frozen=True):
     workers: int
     chats: int = 300
     steps: int = 4  # of each chat, at most; one less is the least
-    storm_s: float = 12.0
+    storm_s: float = 9.0
     blow_s: float = 0.7  # on average, from one blow to the next
     pace_s: float = 0.02  # between two words of a model
     tool_s: float = 0.15  # at most
