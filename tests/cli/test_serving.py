@@ -167,8 +167,11 @@ def test_logs_are_json_if_told_so(desk: Desk) -> None:
     desk.environ |= {"HOLDFAST_LOG_FORMAT": "json", "OPENAI_API_KEY": "sk-" + "x" * 20}
     worker = desk.start("worker", APP)
     assert worker.stderr is not None
-    line = json.loads(worker.stderr.readline())
+    starting, ready = (json.loads(worker.stderr.readline()) for _ in range(2))
+    listed = desk.run("workers", "--json")
     os.kill(worker.pid, signal.SIGKILL)
     worker.communicate()
-    assert (line["action"], line["level"]) == ("worker.starting", "info")
-    assert "echo" in line["agents"]
+    assert (starting["action"], starting["level"]) == ("worker.starting", "info")
+    assert "echo" in starting["agents"]
+    assert (ready["action"], ready["level"]) == ("worker.ready", "info")
+    assert ready["worker"] in listed.out, "what says that it is ready is known to all"

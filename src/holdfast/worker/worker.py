@@ -183,6 +183,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
         self._services.append(loop.create_task(self._prune_forever()))
+        log.info("ready", extra={"action": "worker.ready", "worker": self.name, "database": str(self.store)})
 
     async def _protect(self, lock: HostLock) -> None:
         """Before anything is claimed: what ends our children when we die, and us when we hang."""
