@@ -67,6 +67,14 @@ def test_a_pipe_gets_one_line_for_each_with_nothing_cut_and_tabs_between(desk: D
     assert desk.run("chats", "list").out == done.out, "nothing in it depends on when it is asked for"
 
 
+def test_a_chat_without_a_title_is_listed_with_its_first_words(desk: Desk) -> None:
+    desk.run("run", "--app", APP, "--agent", "echo", "How deep\x1b[31m is\nthe sea?")
+    (row,) = [line.split("\t") for line in desk.run("chats", "list").out.splitlines()]
+    assert row[5] == "How deep[31m is the sea?"
+    (told,) = [json.loads(line) for line in desk.run("chats", "list", "--json").out.splitlines()]
+    assert (told["title"], told["opening"]) == (None, "How deep\x1b[31m is\nthe sea?")
+
+
 def test_json_is_exact(desk: Desk, chats: list[str]) -> None:
     found = [json.loads(line) for line in desk.run("chats", "list", "--json").out.splitlines()]
     assert [(chat["id"], chat["title"]) for chat in found] == list(zip(chats, (LONG, "日本語"), strict=True))

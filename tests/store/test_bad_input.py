@@ -215,4 +215,6 @@ async def test_a_message_that_holds_what_no_store_can_read_is_passed_over_by_the
     spawn = replace(new_chat(None, id="c2"), message=user("odd \x00 words"))
     await hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="spawned", spawn=spawn))
     assert [line.id for line in await store.list_chats(ChatFilter(search="findable"))] == ["c1"]
-    assert [line.id for line in await store.list_chats(ChatFilter(search="odd"))] == ["c2"]
+    (odd,) = await store.list_chats(ChatFilter(search="odd"))
+    assert odd.id == "c2"
+    assert odd.called in ("odd", ""), "as much as the database reads of it"

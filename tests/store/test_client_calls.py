@@ -289,6 +289,25 @@ async def test_a_listing_finds_words_of_the_title_and_of_the_first_message(
 
 
 @pytest.mark.parametrize(
+    ("title", "message", "called"),
+    [
+        ("Holiday", user("Where to?"), "Holiday"),
+        (None, user("Where to\n\tin May?"), "Where to in May?"),
+        (None, user("ein Weg " * 100), "ein Weg " * 9 + "ein Weg…"),
+        (None, None, ""),
+        (None, user("x" * 70_000), ""),
+        (None, Message(id="m1", role=Role.USER, parts=(File(media_type="image/png", uri="data:,"),)), ""),
+    ],
+)
+async def test_a_listing_calls_a_chat_by_its_title_or_the_first_words_in_it(
+    store: Store, title: str | None, message: Message | None, called: str
+) -> None:
+    await store.create_chat(replace(new_chat(None, id="c1"), title=title, message=message))
+    (line,) = await store.list_chats()
+    assert line.called == called
+
+
+@pytest.mark.parametrize(
     ("metadata", "found"),
     [
         ({"team": "a"}, ["c0", "c1"]),

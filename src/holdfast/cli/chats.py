@@ -79,7 +79,7 @@ def _row(found: ChatLine) -> Row:
         Cell(shown=found.state, style=_COLOURS.get(found.state, "")),
         Cell(shown=str(found.queued or ""), plain=str(found.queued)),
         Cell(shown=ago(found.updated_at), plain=iso(found.updated_at)),
-        Cell(shown=line(found.title or "", 60), plain=found.title or ""),
+        Cell(shown=line(found.called, 60), plain=found.called),
     )
 
 

@@ -96,7 +96,7 @@ async def list_chats(
     )
     lines = await app.chats(wanted, before=before, limit=limit)
     last = lines[-1].id if len(lines) == limit else None
-    return as_json({"chats": [views.summary_of(line) for line in lines], "next": last})
+    return as_json({"chats": [views.line_of(line) for line in lines], "next": last})
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

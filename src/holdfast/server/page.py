@@ -61,7 +61,7 @@ async def status(request: Request, app: AppOf) -> Response:
         _table("Agents", ("name", "model", "tools"), ((a.name, _model(a.model), ", ".join(a.tools)) for a in
                app.agents.values()), "no agents"),
         _table("Chats", ("chat", "agent", "title", "status", "queued", "changed"), (
-            (c.id, c.agent, c.title or "", c.state.value, str(c.queued), _ago(now_ms - c.updated_at)) for c in chats
+            (c.id, c.agent, c.called, c.state.value, str(c.queued), _ago(now_ms - c.updated_at)) for c in chats
         ), "no chats yet", mark=3),
         _table("Workers", ("worker", "process", "started", "lease"), (
             (w.worker, str(w.pid), _ago(now_ms - w.started_at), f"{w.expires_in_ms / 1000:.0f} s") for w in workers

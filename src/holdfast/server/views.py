@@ -185,6 +185,12 @@ class ChatSummary(Shown):
     wake_at: int | None = Field(description="when somebody looks at it next")
 
 
+class ChatListed(ChatSummary):
+    opening: str | None = Field(
+        description="the first words of its first message; null if that is no text, or a huge one"
+    )
+
+
 class ChatShown(ChatSummary):
     parent_id: str | None
     forked_from: str | None
@@ -201,7 +207,7 @@ class ChatShown(ChatSummary):
 
 
 class ChatPage(Shown):
-    chats: list[ChatSummary]
+    chats: list[ChatListed]
     next: str | None = Field(description="give it as `before` for the next page; null: there is none")
 
 
@@ -264,7 +270,7 @@ class Health(Shown):
 # --- from records -------------------------------------------------------------------------------------
 
 
-def summary_of(line: ChatLine) -> dict[str, Any]:
+def line_of(line: ChatLine) -> dict[str, Any]:
     return {name: getattr(line, name) for name in line.__struct_fields__}
 
 

@@ -71,6 +71,7 @@ RECEIPT_DAYS = 7
 PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLite
 PAGE_ROWS = 500
 LISTED_MAX = 10_000
+OPENING_SHOWN = 80
 QUIET = (State.IDLE, State.FAILED, State.WAITING)  # nothing happens in it until somebody does something
 
 
@@ -181,6 +182,7 @@ class ChatLine(Frozen):
     agent: str
     owner: str
     title: str | None
+    opening: str | None  # the first words of its first message, where that is a text of some 64 KiB at most
     state: State
     archived: bool
     queued: int
@@ -189,6 +191,14 @@ class ChatLine(Frozen):
     worker: str | None
     wake_at: int | None
     metadata: Raw
+
+    @property
+    def called(self) -> str:
+        """What people know it by: its title or, where it has none, the first words in it."""
+        if self.title or not self.opening:
+            return self.title or ""
+        words = " ".join(self.opening.split())
+        return words if len(words) <= OPENING_SHOWN else words[: OPENING_SHOWN - 1].rstrip() + "…"
 
 
 class ChatFilter(Frozen):
@@ -226,7 +236,7 @@ def _containing(text: str) -> str:
 
 
 CHAT_LINE = (
-    *("id", "agent", "owner", "title", "state", "archived", "queued"),
+    *("id", "agent", "owner", "title", "opening", "state", "archived", "queued"),
     *("created_at", "updated_at", "worker", "wake_at", "metadata"),
 )
 

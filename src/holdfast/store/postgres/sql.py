@@ -149,8 +149,13 @@ SELECT (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND state IN ('run
 
 # A NUL that a message holds as an escape cannot be read as JSON here: such a message is looked through as it stands,
 # so that one of them does not take the search from all chats.
+# The size is known without reading the text; a message with a picture in it is not worth its megabytes here.
 LIST_CHATS = """
-SELECT id, agent, owner, title, state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
+SELECT id, agent, owner, title,
+       (SELECT CASE WHEN octet_length(body) <= 65536 AND strpos(body, '\\u0000') = 0
+                    THEN left(body::json #>> '{message,parts,0,text}', 200) END FROM journal
+        WHERE chat_id = chats.id AND pos = 0),
+       state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
 WHERE (%(owner)s::text IS NULL OR owner = %(owner)s) AND (%(agent)s::text IS NULL OR agent = %(agent)s)

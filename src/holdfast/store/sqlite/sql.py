@@ -73,8 +73,12 @@ SELECT (SELECT count(*) FROM chats WHERE parent_id = ?1 AND state IN ('running',
        (SELECT count(*) FROM chats WHERE root_id = ?2 AND state IN ('running', 'stopping', 'waiting'))
 """
 
+# The size is known without reading the text; a message with a picture in it is not worth its megabytes here.
 LIST_CHATS = r"""
-SELECT id, agent, owner, title, state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
+SELECT id, agent, owner, title,
+       (SELECT substr(json_extract(body, '$.message.parts[0].text'), 1, 200) FROM journal
+        WHERE chat_id = chats.id AND pos = 0 AND octet_length(body) <= 65536),
+       state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
 WHERE (:owner IS NULL OR owner = :owner) AND (:agent IS NULL OR agent = :agent)
