@@ -19,7 +19,7 @@ from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text
 from holdfast.disk import make_home
-from holdfast.errors import ConfigError, NotFound, TurnFailed
+from holdfast.errors import ConfigError, NotFound, TurnFailed, UnknownAgent
 from holdfast.health import diagnose
 from holdfast.ids import new_id
 from holdfast.mcp_servers import McpServer
@@ -264,7 +264,7 @@ class App:
     def _check_agent(self, name: str, where: str = "") -> None:
         if name not in self.agents:
             known = ", ".join(sorted(self.agents)) or "none"
-            raise ConfigError(f"{where}there is no agent {name!r}; this app has: {known}")
+            raise UnknownAgent(f"{where}there is no agent {name!r}; this app has: {known}")
 
     def agent(self, name: str) -> Agent:
         self._check_agent(name)

@@ -10,6 +10,7 @@
     │   ├── LimitReached         a documented limit; `limit` and `value` say which and how far
     │   │   └── TooManyStreams   readers that are connected at the same time; leave some, or come back later
     │   └── ConfigError          a setting or URL is wrong
+    │       └── UnknownAgent     no agent of that name; the message lists those that there are
     ├── OwnershipLost            this worker may no longer act
     │   ├── LeaseLost            the worker's lease ended; everything it holds is lost to it
     │   └── StaleWriter          the chat moved on: another fence or epoch
@@ -132,6 +133,10 @@ class TooManyStreams(LimitReached):
 
 class ConfigError(CallerError):
     code = "config"
+
+
+class UnknownAgent(ConfigError):
+    code = "unknown_agent"
 
 
 class OwnershipLost(HoldfastError):

@@ -220,7 +220,8 @@ async def test_bad_input_is_told_by_name_and_changes_nothing(client: httpx.Async
     assert "send `Content-Type: application/json`" in unsaid.json()["detail"]
     assert (await client.get(f"/api/chats/{chat_id}")).json() == before
     unknown = await client.post("/api/chats", json={"agent": "nobody"})
-    assert (unknown.status_code, "echo" in unknown.json()["detail"]) == (400, True)
+    assert (unknown.status_code, unknown.json()["code"]) == (400, "unknown_agent")
+    assert "echo" in unknown.json()["detail"]
 
 
 async def test_agents_workers_health_metrics_and_the_page_tell_what_is_there(client: httpx.AsyncClient) -> None:

@@ -39,6 +39,7 @@ TITLES: Mapping[str, str] = {
     "invalid_input": "Invalid input",
     "wrong_cursor": "Not a place in this chat",
     "config": "Invalid input",
+    "unknown_agent": "No such agent",
     "unauthorized": "No valid token",
     "forbidden_host": "Host not allowed",
     "forbidden_origin": "Origin not allowed",
