@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import tracemalloc
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,34 @@ async def test_a_tool_that_never_stops_talking_fills_neither_memory_nor_journal(
         assert notes
         assert sum(len(note.text) for note in notes) <= 262_144 + 8_192
         assert said(await chat.messages())[2] == ("tool", "enough")
+
+
+async def test_what_a_thread_says_while_the_loop_is_busy_is_not_kept_in_heaps(store_url: str) -> None:
+    loop, grew = asyncio.get_running_loop(), []
+
+    @tool
+    def chatter(context: ToolContext) -> str:
+        """Talk."""
+        busy, go = threading.Event(), threading.Event()
+        loop.call_soon_threadsafe(busy.set)
+        loop.call_soon_threadsafe(go.wait, 20)
+        busy.wait(20)
+        tracemalloc.start()
+        for n in range(100):
+            context.progress(f"{n:03d}" * 40_000)
+        grew.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        go.set()
+        return "enough"
+
+    async with running(store_url, Agent("a", ScriptedModel([Call(name="chatter")], "Done."), tools=[chatter])) as (
+        app,
+        _,
+    ):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        assert grew[0] < 1_000_000, "of 12 MB that were said"
+        assert [entry for entry in await entries(chat) if isinstance(entry, Noted)]
 
 
 async def test_deps_that_cannot_be_made_fail_the_turn_with_their_error(store_url: str) -> None:

@@ -6,6 +6,7 @@ outcome, in one commit.
 """
 
 import asyncio
+import threading
 from contextlib import suppress
 
 from holdfast.core import events as ev
@@ -21,28 +22,36 @@ TOPIC = "progress"
 
 
 class Progress:
-    """Of one call, or of the model if there is no `call_id`. `say` may be called from any thread; all else belongs to
-    the loop.
+    """Of one call, or of the model if there is no `call_id`. `say` may be called from any thread, however often: the
+    loop is woken once for all that is said until it comes. All else belongs to the loop.
     """
 
     def __init__(self, grip: Grip, call_id: str | None = None) -> None:
         self._grip = grip
         self._call_id = call_id
         self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()  # of the three below
         self._pending = ""
         self._said_chars = 0
+        self._waking = False
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
     def say(self, text: str) -> None:
-        self._loop.call_soon_threadsafe(self._add, str(text))
+        text = str(text)
+        with self._lock:
+            if self._said_chars >= CALL_CHARS_MAX:
+                return
+            self._said_chars += len(text)
+            self._pending = (self._pending + text[-NOTE_CHARS_MAX:])[-NOTE_CHARS_MAX:]
+            if self._waking:
+                return
+            self._waking = True
+        self._loop.call_soon_threadsafe(self._wake)
 
-    def _add(self, text: str) -> None:
-        if self._said_chars >= CALL_CHARS_MAX:
-            return
-        self._said_chars += len(text)
-        self._pending = (self._pending + text)[-NOTE_CHARS_MAX:]
-        if self._task is None:
+    def _wake(self) -> None:
+        self._waking = False
+        if self._task is None and not self._ended.is_set():
             self._task = self._loop.create_task(self._flush())
 
     async def _flush(self) -> None:
@@ -58,17 +67,16 @@ class Progress:
             self._task = None
 
     def _take(self) -> ev.Note | None:
-        text, self._pending = self._pending, ""
+        with self._lock:
+            text, self._pending = self._pending, ""
         if not text:
             return None
         return ev.Note(by=self._grip.by, topic=TOPIC, text=storable(text), call_id=self._call_id)
 
     async def rest(self) -> list[ev.Event]:
-        """What is still to be said, for the commit of the outcome. Nothing is said after it.
-
-        What a body said before it ended is here: its words entered the loop's queue before its end did.
-        """
-        self._said_chars = CALL_CHARS_MAX
+        """What is still to be said, for the commit of the outcome. Nothing is said after it."""
+        with self._lock:
+            self._said_chars = CALL_CHARS_MAX
         self._ended.set()
         if self._task is not None:
             await asyncio.wait((self._task,))  # not cancelled: words on their way to the store would be lost
