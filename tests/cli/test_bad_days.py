@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -42,6 +43,18 @@ def test_a_database_that_goes_away_in_mid_turn_is_waited_for(desk: Desk, own_ser
         asked.kill()
         asked.wait()
     assert (asked.returncode, out) == (0, "You said: hello\n"), err
+
+
+@pytest.mark.parametrize("command", [("run", "hello"), ("chats", "list")])
+def test_who_waits_for_a_database_that_does_not_answer_is_told(desk: Desk, command: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        port = silent.getsockname()[1]
+        waiting = desk.start(*command, "--database", f"postgresql://ann@127.0.0.1:{port}/chats")
+        assert waiting.stderr is not None
+        said = waiting.stderr.readline()
+        waiting.kill()
+        waiting.communicate()
+    assert said == f"holdfast: waiting for database 'chats' at 127.0.0.1:{port}\n"
 
 
 KEYED = """

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.app import App, Chat
 from holdfast.cli.listing import Cell, Row, print_listing
-from holdfast.cli.opening import UsageError, look_at_app, open_app
+from holdfast.cli.opening import UsageError, look_at_app, open_app, opened
 from holdfast.cli.options import Where
 from holdfast.cli.reading import Reader
 from holdfast.cli.run import JsonLines, find_chat, read_question, write_line
@@ -48,19 +48,19 @@ class Wanted(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def _open(where: Where, chat_id: str) -> AsyncIterator[tuple[App, Chat]]:
-    async with open_app(where.app, home=where.home, database=where.database) as app:
+    async with opened(open_app(where.app, home=where.home, database=where.database)) as app:
         yield app, await find_chat(app, chat_id)
 
 
 @asynccontextmanager
 async def _look(where: Where, chat_id: str) -> AsyncIterator[tuple[App, Chat]]:
     """For what changes nothing."""
-    async with look_at_app(where) as app:
+    async with opened(look_at_app(where)) as app:
         yield app, await find_chat(app, chat_id)
 
 
 async def list_chats(where: Where, wanted: Wanted, *, json: bool) -> None:
-    async with look_at_app(where) as app:
+    async with opened(look_at_app(where)) as app:
         lines = await app.chats(wanted.filter(), limit=wanted.limit)
     if json:
         for found in lines:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.cli.listing import PLAIN_CHARS_MAX, Cell, Row, print_listing
-from holdfast.cli.opening import look_at_app, make_app, open_app
+from holdfast.cli.opening import look_at_app, make_app, open_app, opened
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
 from holdfast.cli.words import ago, line
@@ -40,7 +40,7 @@ def is_live(lease: Lease) -> bool:
 
 
 async def list_workers(where: Where, *, json: bool) -> None:
-    async with look_at_app(where) as app:
+    async with opened(look_at_app(where)) as app:
         leases = await app.store.list_workers()
     if json:
         for lease in leases:

@@ -1,10 +1,14 @@
 """Which app a command works on: the one that MODULE:APP names, or one for somebody who has none yet."""
 
+import asyncio
 import importlib
 import os
 import sys
 import traceback
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,13 @@ from holdfast.app import App, have_home
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.newcomer import agents
 from holdfast.cli.options import Where
+from holdfast.cli.words import safe
 from holdfast.config import changed, load_config
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
 from holdfast.worker.agents import Agent
+
+TELL_S = 3.0
 
 
 class UsageError(ConfigError):
@@ -49,6 +56,19 @@ def look_at_app(where: Where) -> App:
     app = make_app(where.app, **given)
     app.store.options = replace(app.store.options, only_reads=True)
     return app
+
+
+@asynccontextmanager
+async def opened(app: App) -> AsyncIterator[App]:
+    """`async with app:` for somebody who sits there and waits: a database that does not answer at once is named."""
+    words = f"holdfast: waiting for {safe(str(app.store))}"
+    telling = asyncio.get_running_loop().call_later(TELL_S, partial(print, words, file=sys.stderr, flush=True))
+    async with AsyncExitStack() as leaving:
+        try:
+            await leaving.enter_async_context(app)
+        finally:
+            telling.cancel()
+        yield app
 
 
 def load_app(name: str) -> App:

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.app import App, Chat
 from holdfast.cli.interrupts import interrupts, leave_now
-from holdfast.cli.opening import UsageError, know_agent, leave_to_others, open_app, pick_agent
+from holdfast.cli.opening import UsageError, know_agent, leave_to_others, open_app, opened, pick_agent
 from holdfast.cli.reading import Reader, as_json, what_is
 from holdfast.cli.screen import PlainScreen
 from holdfast.cli.turn import Ask, Exit, Turn, Viewer, cursor_now, ticking
@@ -61,7 +61,7 @@ async def run(app_name: str | None, home: str | None, database: str | None, ques
         raise UsageError("--chat goes on with a chat and its agent; leave --agent and --model out")
     question = msgspec.structs.replace(question, where=_options(app_name, home, database))
     check_text("the question", question.text, bytes_max=app.store.options.limits.message_bytes_max)
-    async with app:
+    async with opened(app):
         chat = await _chat(app, question)
         message = Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=question.text),))
         stopper = Stopper(chat)

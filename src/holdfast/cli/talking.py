@@ -21,7 +21,7 @@ from holdfast.cli import asking
 from holdfast.cli.chats import last_user_message
 from holdfast.cli.interrupts import Pressed, interrupts, leave_now
 from holdfast.cli.keyboard import Keyboard
-from holdfast.cli.opening import UsageError, know_agent, open_app, pick_agent
+from holdfast.cli.opening import UsageError, know_agent, open_app, opened, pick_agent
 from holdfast.cli.options import Where
 from holdfast.cli.reading import Reader
 from holdfast.cli.run import find_chat, stop_turn, working
@@ -57,7 +57,7 @@ async def talk(where: Where, *, agent: str | None, model: str | None, chat_id: s
         raise UsageError("`holdfast chat` needs a terminal; `holdfast run` reads pipes")
     app = open_app(where.app, home=where.home, database=where.database)
     async with AsyncExitStack() as leaving:
-        await leaving.enter_async_context(app)
+        await leaving.enter_async_context(opened(app))
         chat = await find_chat(app, chat_id) if chat_id is not None else None
         name = (await chat.snapshot()).chat.agent if chat is not None else pick_agent(app, agent, model)
         know_agent(app, name)
