@@ -654,6 +654,25 @@ async def test_closing_is_bounded_and_does_not_hold_up_the_event_loop(url: str, 
         holder.finish()
 
 
+async def test_closing_has_one_deadline_for_readers_and_writer_together(url: str, path: Path) -> None:
+    loop_time, loop = LoopTime(), asyncio.get_running_loop()
+    store = open_store(url, StoreOptions(deadline_s=60.0))
+    await store.open()
+    with Program("tests.store.holder", str(path)) as holder, new_threads_held("holdfast-sqlite-reader"):
+        assert holder.hear() == "held"
+        stuck = [asyncio.ensure_future(store.create_chat(new_chat())), asyncio.ensure_future(store.read_chat("c1"))]
+        await asyncio.sleep(0)
+        began = loop.time()
+        closing = asyncio.ensure_future(store.close())
+        await until(lambda: store.stats()["wake_stream"] == "stopped")
+        loop_time.advance(store.options.deadline_s)
+        await closing
+        assert loop.time() - began < 2 * store.options.deadline_s
+        assert [type(error) for error in await asyncio.gather(*stuck, return_exceptions=True)] == [StoreTimeout] * 2
+        holder.say("go")
+        holder.finish()
+
+
 async def test_those_who_wait_when_the_store_closes_are_told(url: str) -> None:
     store = open_store(url)
     await store.open()

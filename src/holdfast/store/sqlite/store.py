@@ -210,14 +210,15 @@ class SqliteStore(Store):
     async def _close_threads(self) -> None:
         writer, readers = self._writer, self._readers
         self._writer = self._readers = self.why_read_only = None
+        until = asyncio.get_running_loop().time() + self.options.deadline_s
         if readers is not None:
             readers.stop()
-            await self._ended(lambda: not readers.thread_count)
+            await self._ended(lambda: not readers.thread_count, until)
         # After the readers: the last connection to be closed removes the WAL, and a reader that had still to open its
         # own would take that for a database that somebody deleted.
         if writer is not None:
             writer.stop()
-            await self._ended(lambda: not writer.running)
+            await self._ended(lambda: not writer.running, until)
         for job in self._waiting:
             self._give_up(job)
         if self._alarm is not None:
@@ -225,9 +226,8 @@ class SqliteStore(Store):
             self._alarm = None
         self.bell.ring_all()
 
-    async def _ended(self, ended: Callable[[], bool]) -> None:
+    async def _ended(self, ended: Callable[[], bool], until: float) -> None:
         """Or stuck in the kernel at the deadline: daemon threads, left behind."""
-        until = asyncio.get_running_loop().time() + self.options.deadline_s
         while not ended():
             if asyncio.get_running_loop().time() > until:
                 break
