@@ -104,7 +104,8 @@ class App:
         """Give each agent the tool servers that the configuration has for it."""
         for server in servers:
             for name in server.agents or ():
-                self._check_agent(name, f"agents of mcp.{server.name}: ")
+                if name not in self.agents:
+                    raise ConfigError(f"agents of mcp.{server.name}: {self._no_agent(name)}")
         for name, agent in self.agents.items():
             own = [server for server in servers if server.agents is None or name in server.agents]
             self.agents[name] = agent.with_servers(own)
@@ -261,14 +262,13 @@ class App:
     def chat(self, chat_id: str) -> "Chat":
         return Chat(self, chat_id)
 
-    def _check_agent(self, name: str, where: str = "") -> None:
-        if name not in self.agents:
-            known = ", ".join(sorted(self.agents)) or "none"
-            raise UnknownAgent(f"{where}there is no agent {name!r}; this app has: {known}")
-
     def agent(self, name: str) -> Agent:
-        self._check_agent(name)
+        if name not in self.agents:
+            raise UnknownAgent(self._no_agent(name))
         return self.agents[name]
+
+    def _no_agent(self, name: str) -> str:
+        return f"there is no agent {name!r}; this app has: {', '.join(sorted(self.agents)) or 'none'}"
 
 
 _open: "weakref.WeakSet[App]" = weakref.WeakSet()

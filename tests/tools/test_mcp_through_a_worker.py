@@ -341,8 +341,9 @@ def test_a_file_that_makes_no_sense_says_where(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("holdfast.toml").write_text(toml)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said) as caught:
         App(f"sqlite:///{tmp_path}/holdfast.db", [Agent("a", ScriptedModel("Hello."))])
+    assert caught.value.code == "config"
 
 
 def test_no_name_can_come_to_mean_two_tools() -> None:
