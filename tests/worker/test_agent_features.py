@@ -314,10 +314,8 @@ async def test_what_a_thread_says_while_the_loop_is_busy_is_not_kept_in_heaps(st
         go.set()
         return "enough"
 
-    async with running(store_url, Agent("a", ScriptedModel([Call(name="chatter")], "Done."), tools=[chatter])) as (
-        app,
-        _,
-    ):
+    model = ScriptedModel([Call(name="chatter")], "Done.")
+    async with running(store_url, Agent("a", model, tools=[chatter])) as (app, _):
         chat = await app.create("a", "go")
         assert await rested(chat) is State.IDLE
         assert grew[0] < 1_000_000, "of 12 MB that were said"

@@ -50,7 +50,8 @@ class Progress:
         self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        self._waking = False
+        with self._lock:
+            self._waking = False
         if self._task is None and not self._ended.is_set():
             self._task = self._loop.create_task(self._flush())
 
