@@ -1,8 +1,8 @@
 """Databases as older code left them, in `databases/`: what the upgrade test opens.
 
 One was made by the code of its day, with chats in every state, and is never made again. To make one of today's
-schema, before the next one: `python -m tests.store.old_databases PG_DUMP`. A chat's agent is named as the chat is, so that a
-test can take each of them by itself.
+schema, before the next: `python -m tests.store.old_databases PG_DUMP`. A chat's agent is named as the chat is, so
+that a test can take each of them by itself.
 """
 
 import asyncio
