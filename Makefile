@@ -10,6 +10,7 @@ CODE   := src tests $(wildcard bench)
 PYTEST_ARGS ?=
 LOCK_ARGS   ?=
 BENCH_ARGS  ?=
+LONG_ARGS   ?=
 RUN_ARGS    ?=
 PORT        ?=
 
@@ -35,6 +36,10 @@ run: $(if $(wildcard $(VENV)/.locked),$(VENV)/.ready,$(VENV)/.runnable) ## Serve
 .PHONY: test
 test: check browser ## Check, then run the tests (PYTEST_ARGS="-k name -x")
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+
+.PHONY: long
+long: setup browser ## Run what is long by nature, end with one table (LONG_ARGS="storm soak" for some groups)
+	@$(BIN)/python -m tests.long $(LONG_ARGS)
 
 .PHONY: check
 check: setup ## Check format, lint, types and the direction of imports

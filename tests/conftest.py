@@ -42,6 +42,14 @@ LONG = (
     "tests/store/test_side_by_side", "tests/core/test_random_lives",
 )  # fmt: skip
 
+BY_NATURE = Path(__file__).parent / "long"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is long by nature runs when it is named: `make long`, or `pytest tests/long/…`."""
+    named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return (collection_path == BY_NATURE and not any(path.is_relative_to(BY_NATURE) for path in named)) or None
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))

@@ -1,0 +1,68 @@
+"""`make long` and what it collects: a folder that no other run touches, and a table that hides no failure."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.long.__main__ import ROOT, Group, Outcome, main, run, table
+
+TESTS = """
+def test_good(figures, tell):
+    figures("takeover", 2.81234, "s")
+    figures("chats", 3000)
+    tell("all of them")
+
+def test_bad(figures):
+    figures("chats", 1)
+    assert False
+"""
+
+
+def collected(folder: Path, *arguments: str) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--rootdir", str(folder), *arguments]
+    told = subprocess.run(
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
+    return [line for line in told.stdout.splitlines() if "::" in line]
+
+
+def test_what_is_long_by_nature_is_collected_only_if_it_is_named(tmp_path: Path) -> None:
+    for folder in ("long", "short"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        (tmp_path / "tests" / folder / f"test_{folder}.py").write_text("def test_it(): pass")
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    long, short = "tests/long/test_long.py::test_it", "tests/short/test_short.py::test_it"
+    assert collected(tmp_path, "tests") == [short]
+    assert collected(tmp_path, long) == [long]
+
+
+def test_the_table_shows_what_every_group_showed_and_names_what_failed(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ("tests.support.tallies",)')
+    (tmp_path / "test_some.py").write_text(TESTS)
+    outcome = run(Group("some", [str(tmp_path), "--rootdir", str(tmp_path)]), tmp_path)
+    assert (outcome.summary, outcome.passed) == ("1 passed, 1 failure; exit code 1", False)
+    shown = table([outcome, Outcome("other", "9 passed", 61.7, True, [])]).splitlines()
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in shown if "---" not in line] == [
+        ["group", "what it showed", "seconds", "verdict"],
+        ["some", "1 passed, 1 failure; exit code 1", f"{outcome.seconds:.0f}", "BAD"],
+        ["", "test_good: takeover: 2.812 s", "", ""],
+        ["", "test_good: chats: 3,000", "", ""],
+        ["", "test_good: all of them", "", ""],
+        ["", "FAILURE: test_bad", "", ""],
+        ["", "test_bad: chats: 1", "", ""],
+        ["other", "9 passed", "62", "good"],
+    ]
+
+
+def test_a_program_that_ends_badly_is_a_bad_group_even_if_it_wrote_nothing(tmp_path: Path) -> None:
+    outcome = run(Group("gone", program=["tests.no_such_program"]), tmp_path)
+    assert (outcome.summary, outcome.passed) == ("exit code 1", False)
+
+
+def test_a_group_that_does_not_exist_is_refused_before_anything_runs() -> None:
+    with pytest.raises(SystemExit, match="There is no group nosuch"):
+        main(["soak", "nosuch"])
