@@ -46,7 +46,8 @@ _WORKER_COUNTERS = {
     "bodies_abandoned": "tool bodies that ignored their cancellation",
     "runner_errors": "runners that ended with an error",
     "delta_flushes": "flushes of streamed text",
-    "delta_flushes_dropped": "flushes of streamed text that failed",
+    "delta_flushes_failed": "flushes of streamed text that failed and were tried again",
+    "previews_cut": "previews that ended before their response did",
     "poison_chats": "chats failed because they had lost every worker",
 }
 

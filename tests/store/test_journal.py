@@ -15,6 +15,7 @@ from holdfast.errors import WrongCursor
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, Item, Store
 from holdfast.store.cursor import _MAX, parse
+from tests.support.behind import sql
 from tests.support.chats import Hand, assistant, call, new_chat, user
 
 
@@ -99,6 +100,32 @@ async def test_a_repeated_flush_changes_nothing(store: Store) -> None:
     assert await store.add_deltas(flush) == ()
     assert await store.add_deltas(flush) == ()
     assert streamed((await store.read_journal("c1")).items) == "ab"
+
+
+async def test_deltas_behind_a_gap_are_refused(store: Store) -> None:
+    """Their writer believes in a flush that a restored backup, or a standby, has lost."""
+    hand = await claimed(store)
+    attempt = attempt_id(1, 1)
+    assert await store.add_deltas([batch(hand, attempt, 1, "no")]) == ("c1",)
+    assert await store.add_deltas([batch(hand, attempt, 0, "a", "b")]) == ()
+    assert await store.add_deltas([batch(hand, attempt, 3, "no")]) == ("c1",)
+    assert await store.add_deltas([batch(hand, attempt, 1, "never again", "c")]) == ()
+    assert streamed((await store.read_journal("c1")).items) == "abc"
+
+
+async def test_readers_are_told_nothing_behind_a_gap_and_do_not_look_for_it_again_and_again(
+    store: Store, store_url: str
+) -> None:
+    hand = await claimed(store)
+    await store.add_deltas([batch(hand, attempt_id(1, 1), 0, "Do ", "not ", "press ", "it.")])
+    sql(store_url, "DELETE FROM deltas WHERE k = 1")
+    page = await store.read_journal("c1")
+    assert streamed(page.items) == "Do "
+    page = await store.read_journal("c1", page.cursor, limit=2)
+    assert (page.items, page.more) == ((), False)
+    await hand.respond("Do not press it.")
+    late = await store.read_journal("c1", page.cursor)
+    assert isinstance(decode_entry(late.items[0].body), MessageAdded)
 
 
 async def test_a_stale_writers_deltas_are_refused_and_other_chats_are_not_disturbed(store: Store) -> None:

@@ -176,7 +176,7 @@ class Life:
     @property
     def has_flushed(self) -> bool:
         deltas = self.worker.deltas
-        return deltas._in_flight is None and not any(stream.pending for stream in deltas._streams.values())
+        return deltas._in_flight is None and not deltas.buffered_bytes
 
     def is_held_at(self, chat: int) -> bool:
         """Its model, or that of its summaries, waits for the test."""

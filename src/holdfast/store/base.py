@@ -433,8 +433,8 @@ class Store(ABC):
         """What a reader at cursor `after` has not seen. Raises NotFound, WrongCursor for a cursor that no reader of
         this chat can have.
 
-        Deltas come only for an attempt that is still open; once its message is committed, a reader gets that, with
-        the attempt's number on it, in place of the deltas it did not see.
+        Deltas come only for an attempt that is still open, and only as far as none is missing; once its message is
+        committed, a reader gets that, with the attempt's number on it, in place of the deltas it did not see.
         """
 
     async def wait_journal(self, chat_id: str, after: After, deadline_s: float, poll_s: float | None = None) -> Page:
@@ -453,7 +453,9 @@ class Store(ABC):
 
     @abstractmethod
     async def add_deltas(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
-        """One transaction for all chats. Returns the chats that refused: their writer is stale. Safe to repeat."""
+        """One transaction for all chats. Safe to repeat. Returns the chats that refused: their writer is stale, or
+        the piece before the first one is not there, and what lies behind a gap would be read as if it followed.
+        """
 
     @abstractmethod
     async def read_deltas(self, chat_id: str, attempt: int) -> list[DeltaRow]: ...
@@ -879,14 +881,24 @@ def request_hash(*values: object) -> str:
 
 
 def page_of(after: Cursor, journal: Sequence[tuple[int, int, str]], deltas: Sequence[tuple[int, int, int, str]],
-            *, at_rest: bool, more: bool) -> Page:  # fmt: skip
-    """Journal rows (seq, at, body), then, once a reader is at the journal's end, the open attempt's deltas."""
+            *, last_seq: int, state: str, limit: int) -> Page:  # fmt: skip
+    """Journal rows (seq, at, body), then, once a reader is at the journal's end, the open attempt's deltas up to the
+    first gap: what lies behind one would be read as if it followed.
+    """
     items: list[Item] = []
     cursor = after
     for seq, at, body in journal:
         cursor = Cursor(seq, cursor.attempt, cursor.k, cursor.chat)
         items.append(Item(cursor=str(cursor), at=at, body=body.encode(), seq=seq))
+    at_end = not journal or journal[-1][0] == last_seq
     for attempt, k, at, body in deltas:
+        if k != (cursor.k + 1 if attempt == cursor.attempt else 0):
+            continue
         cursor = Cursor(cursor.seq, attempt, k, cursor.chat)
         items.append(Item(cursor=str(cursor), at=at, body=body.encode(), attempt=attempt, k=k))
-    return Page(items=tuple(items), cursor=str(cursor), at_rest=at_rest, more=more)
+    return Page(
+        items=tuple(items),
+        cursor=str(cursor),
+        at_rest=at_end and state in ("idle", "failed"),
+        more=not at_end or len(items) >= limit,
+    )

@@ -227,15 +227,19 @@ ORDER BY part, a, b
 
 # -- deltas
 
-# Only while this worker and fence hold the chat and the attempt is open; repeating a flush changes nothing.
+# Only while this worker and fence hold the chat and the attempt is open, and where no piece before it is missing;
+# repeating a flush changes nothing.
 ADD_DELTAS = """
 WITH open AS MATERIALIZED (
     SELECT given.* FROM json_to_recordset(%s::json)
-        AS given(n bigint, chat_id text, worker text, fence bigint, attempt bigint)
+        AS given(n bigint, chat_id text, worker text, fence bigint, attempt bigint, first_k bigint)
     CROSS JOIN LATERAL (
         SELECT 1 FROM chats WHERE id = given.chat_id AND worker = given.worker AND fence = given.fence
         AND attempt_ended < given.attempt LIMIT 1
     ) AS held
+    WHERE given.first_k = 0 OR EXISTS (
+        SELECT 1 FROM deltas WHERE chat_id = given.chat_id AND attempt = given.attempt AND k = given.first_k - 1
+    )
 ), added AS (
     INSERT INTO deltas (chat_id, attempt, k, at, body)
     SELECT open.chat_id, open.attempt, piece.k, %s, piece.body

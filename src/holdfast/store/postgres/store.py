@@ -453,14 +453,7 @@ class PostgresStore(Store):
         cursor = placed(cursor, chat_id, life, last_seq, fence)
         journal = [(seq, at, body) for part, seq, _, at, body in found if part == 1]
         deltas = [(attempt, k, at, body) for part, attempt, k, at, body in found if part == 2]
-        at_end = not journal or journal[-1][0] == last_seq
-        return page_of(
-            cursor,
-            journal,
-            deltas,
-            at_rest=at_end and state in ("idle", "failed"),
-            more=not at_end or len(journal) + len(deltas) >= limit,
-        )
+        return page_of(cursor, journal, deltas, last_seq=last_seq, state=state, limit=limit)
 
     async def add_deltas(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
         self._check_open()
@@ -481,7 +474,14 @@ class PostgresStore(Store):
 
     async def _flush(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
         given = [
-            {"n": n, "chat_id": batch.chat_id, "worker": batch.worker, "fence": batch.fence, "attempt": batch.attempt}
+            {
+                "n": n,
+                "chat_id": batch.chat_id,
+                "worker": batch.worker,
+                "fence": batch.fence,
+                "attempt": batch.attempt,
+                "first_k": batch.first_k,
+            }
             for n, batch in enumerate(batches)
         ]
         try:

@@ -151,13 +151,17 @@ READ_PLACE = "SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id 
 
 # -- deltas
 
-# Only while this worker and fence hold the chat and the attempt is open; repeating a flush changes nothing.
+# Only while this worker and fence hold the chat and the attempt is open, and where no piece before it is missing;
+# repeating a flush changes nothing.
 ADD_DELTA = """
 INSERT OR IGNORE INTO deltas (chat_id, attempt, k, at, body)
 SELECT ?1, ?2, ?3, ?4, ?5
 """
 
-MAY_STREAM = "SELECT 1 FROM chats WHERE id = ? AND worker = ? AND fence = ? AND attempt_ended < ?"
+MAY_STREAM = """
+SELECT 1 FROM chats WHERE id = ?1 AND worker = ?2 AND fence = ?3 AND attempt_ended < ?4
+AND (?5 = 0 OR EXISTS (SELECT 1 FROM deltas WHERE chat_id = ?1 AND attempt = ?4 AND k = ?5 - 1))
+"""
 
 READ_OPEN_DELTAS = """
 SELECT attempt, k, at, body FROM deltas

@@ -508,13 +508,7 @@ class SqliteStore(Store):
             if at_end and room > 0:
                 place = (chat_id, attempt_ended, cursor.attempt, cursor.k, room)
                 deltas = rows(connection, sql.READ_OPEN_DELTAS, place)
-            return page_of(
-                cursor,
-                journal,
-                deltas,
-                at_rest=at_end and state in ("idle", "failed"),
-                more=not at_end or len(journal) + len(deltas) >= limit,
-            )
+            return page_of(cursor, journal, deltas, last_seq=last_seq, state=state, limit=limit)
 
         return await self._read(work)
 
@@ -525,7 +519,7 @@ class SqliteStore(Store):
             reach("deltas.before")
             refused = []
             for batch in batches:
-                holder = (batch.chat_id, batch.worker, batch.fence, batch.attempt)
+                holder = (batch.chat_id, batch.worker, batch.fence, batch.attempt, batch.first_k)
                 if row(connection, sql.MAY_STREAM, holder) is None:
                     refused.append(batch.chat_id)
                     continue
