@@ -52,6 +52,14 @@ async def test_an_address_that_leads_nowhere_delays_the_next_one_only_a_little(
         connected.close()
 
 
+async def test_small_writes_do_not_wait_for_an_acknowledgement() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        connection = await Network().connect_tcp(*listening.getsockname())
+        made = connection.get_extra_info("socket")
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await connection.aclose()
+
+
 async def test_an_address_that_refuses_does_not_delay_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "NEXT_ADDRESS_S", 60.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -146,7 +146,9 @@ def _close_late(task: "asyncio.Task[socket.socket]") -> None:
 
 async def _connect_one(address: Address) -> socket.socket:
     family, where = address
-    opened = socket.socket(family, socket.SOCK_STREAM)
+    opened = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # named: else asyncio lets small writes wait
     try:
         opened.setblocking(False)
         await asyncio.get_running_loop().sock_connect(opened, where)
