@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+LOST_MAX = 32
+
 
 def start(name: str, target: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
@@ -22,13 +24,14 @@ def start(name: str, target: Callable[[], None]) -> threading.Thread:
 class Job(Generic[T]):
     """One piece of work for another thread. It is withdrawn, or taken; once taken it runs to its end."""
 
-    __slots__ = ("_loop", "_state", "future", "work")
+    __slots__ = ("_loop", "_state", "future", "unwanted", "work")
 
     def __init__(self, work: Callable[..., T], loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
         self.future: asyncio.Future[T] = loop.create_future()
         self._loop = loop
         self._state = threading.Lock()
+        self.unwanted = False  # work that can end early looks at this now and then
 
     def take(self) -> bool:
         """True for the first caller only: the thread that runs it, or the waiter that gave up."""
@@ -70,29 +73,52 @@ def _deliver_here(group: list[tuple[Job[Any], Any, BaseException | None]]) -> No
 class Pool:
     """A bounded set of threads, each with a resource of its own (a database connection, or nothing).
 
-    Threads are made on demand up to `size`, and end after `stop`. `spare` makes room for one more while a thread is
-    busy with what nobody waits for any more.
+    Threads are made on demand up to `size`, and end after `stop`. A thread that is busy with what nobody waits for any
+    more may be so for ever. It is given up: counted, and replaced until it comes back, so that some that hang do not
+    hold up everybody. At most `lost_max` are replaced; behind more than that work waits for its deadline.
     """
 
-    def __init__(self, name: str, size: int, open_resource: Callable[[], Any], close_resource: Callable[[Any], None]):
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        open_resource: Callable[[], Any] = lambda: None,
+        close_resource: Callable[[Any], None] = lambda _: None,
+        *,
+        lost_max: int = LOST_MAX,
+    ):
         self._name = name
         self._size = size
+        self._lost_max = lost_max
         self._open = open_resource
         self._close = close_resource
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._made = 0
         self._load = 0  # jobs that were submitted and are not over
+        self._running: set[Job[Any]] = set()
+        self._lost: set[Job[Any]] = set()  # of those that run: nobody waits for them
         self._stopped = False
 
     @property
     def thread_count(self) -> int:
         return sum(thread.is_alive() for thread in self._threads)
 
-    def spare(self, more: int) -> None:
-        with self._lock:
-            self._size += more
-            self._grow()
+    @property
+    def lost_count(self) -> int:
+        """Threads that were given up and have not come back."""
+        return len(self._lost)
+
+    async def run(self, work: Callable[[Any], T]) -> T:
+        """For who has a deadline elsewhere: cancelling the waiter gives up its work."""
+        job = Job(work, asyncio.get_running_loop())
+        self.submit(job)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            self.give_up(job)
+            raise
 
     def submit(self, job: Job[Any]) -> None:
         with self._lock:
@@ -102,12 +128,29 @@ class Pool:
             self._grow()
         self._jobs.put(job)
 
+    def give_up(self, job: Job[Any]) -> bool:
+        """Nobody waits for it any more. True if it had not begun: then it never will."""
+        job.unwanted = True
+        with self._lock:
+            # Under the lock, as is taking it: a job that cannot be withdrawn is running, or over.
+            if job.withdraw():
+                return True
+            if job in self._running:
+                self._lost.add(job)
+                self._grow()
+        return False
+
+    @property
+    def _room(self) -> int:
+        return self._size + min(len(self._lost), self._lost_max)
+
     def _grow(self) -> None:
         """As many threads as there are jobs, up to the size. By a count of jobs, not of threads that look idle: one
         that has just taken a job still does, and a job that was left to it would wait for as long as that one hangs.
         """
-        if len(self._threads) < min(self._load, self._size) and not self._stopped:
-            self._threads.append(start(f"{self._name}-{len(self._threads) + 1}", self._serve))
+        if len(self._threads) < min(self._load, self._room) and not self._stopped:
+            self._made += 1
+            self._threads.append(start(f"{self._name}-{self._made}", self._serve))
 
     def stop(self) -> None:
         """Queued work is still done. Does not wait: look at `thread_count`."""
@@ -124,7 +167,7 @@ class Pool:
             job = self._jobs.get()
             if job is None:
                 break
-            if job.take():
+            if self._take(job):
                 result, error = None, None
                 try:
                     if not opened:
@@ -132,13 +175,26 @@ class Pool:
                     result = job.work(resource)
                 except BaseException as caught:  # noqa: BLE001  whatever it was belongs to the waiter
                     error = caught
+                self._over(job)
                 deliver([(job, result, error)])
                 del result, error
             del job
             with self._lock:
                 self._load -= 1
-                if len(self._threads) > self._size:  # one was spared for a while; this one is too many now
+                if len(self._threads) > self._room:  # one that was lost came back; this one is too many now
                     self._threads.remove(threading.current_thread())
                     break
         if opened:
             self._close(resource)
+
+    def _take(self, job: Job[Any]) -> bool:
+        with self._lock:
+            if not job.take():
+                return False
+            self._running.add(job)
+        return True
+
+    def _over(self, job: Job[Any]) -> None:
+        with self._lock:
+            self._running.discard(job)
+            self._lost.discard(job)

@@ -198,9 +198,10 @@ async def test_a_hundred_openings_leave_no_thread_and_no_file_behind(tmp_path: P
     async def once() -> None:
         async with opened(path) as store:
             hand = Hand(store)
-            await store.create_chat(new_chat())
+            created = await store.create_chat(new_chat())
+            await asyncio.gather(*(store.read_chat(created.chat_id) for _ in range(20)))
             await asyncio.gather(*(store.list_chats() for _ in range(20)))
-            assert store.stats()["reader_threads"] == 4
+            assert store.stats()["reader_threads"] == 4 + 2
             hand.close()
 
     threads_before = threading.active_count()

@@ -91,6 +91,28 @@ async def test_a_lookup_that_hangs_holds_up_nobody_and_its_thread_is_counted(mon
     await until(lambda: net.thread_count == 0)
 
 
+async def test_lookups_that_hang_keep_no_other_from_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def look_up(host: str, *args: object, **options: object) -> list[object]:
+        if host == "hanging.example":
+            release.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    net = Network()
+    hanging = [asyncio.ensure_future(net.connect_tcp("hanging.example", 80)) for _ in range(network.LOOKUPS_MAX)]
+    await until(lambda: net.thread_count == network.LOOKUPS_MAX)
+    for task in hanging:
+        task.cancel()
+    await asyncio.wait(hanging)
+    with pytest.raises(httpcore2.ConnectError, match="the name has no address"):
+        await asyncio.wait_for(net.connect_tcp("other.example", 80), 30)
+    net.close()
+    release.set()
+    await until(lambda: net.thread_count == 0)
+
+
 class Recorder(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()

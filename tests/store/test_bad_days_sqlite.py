@@ -600,7 +600,7 @@ async def test_a_read_that_was_slow_to_begin_is_answered_when_the_store_closes(u
     store = open_store(url)
     await store.open()
     await store.create_chat(new_chat(id="c1"))
-    with new_threads_held("holdfast-sqlite-reader") as let_go:
+    with new_threads_held("holdfast-sqlite-reads") as let_go:
         reading = asyncio.ensure_future(store.read_chat("c1"))
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(store.close())
@@ -658,7 +658,7 @@ async def test_closing_has_one_deadline_for_readers_and_writer_together(url: str
     loop_time, loop = LoopTime(), asyncio.get_running_loop()
     store = open_store(url, StoreOptions(deadline_s=60.0))
     await store.open()
-    with Program("tests.store.holder", str(path)) as holder, new_threads_held("holdfast-sqlite-reader"):
+    with Program("tests.store.holder", str(path)) as holder, new_threads_held("holdfast-sqlite-reads"):
         assert holder.hear() == "held"
         stuck = [asyncio.ensure_future(store.create_chat(new_chat())), asyncio.ensure_future(store.read_chat("c1"))]
         await asyncio.sleep(0)

@@ -96,15 +96,48 @@ async def test_every_one_of_many_blocked_jobs_has_a_thread_of_its_own() -> None:
             pool.stop()
 
 
-async def test_a_job_that_waits_gets_the_thread_that_is_spared_for_another() -> None:
-    pool = threads.Pool("spared", 1, lambda: None, lambda _: None)
-    over, ran = threading.Event(), threading.Event()
+async def test_a_job_that_waits_gets_a_thread_for_one_that_was_given_up() -> None:
+    pool = threads.Pool("spared", 1)
+    over, began, ran = threading.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
+
+    def hang(_: None) -> None:
+        began.set()
+        over.wait()
+
+    stuck = threads.Job(hang, loop)
     try:
-        pool.submit(threads.Job(lambda _: over.wait(), loop))
+        pool.submit(stuck)
         pool.submit(threads.Job(lambda _: ran.set(), loop))
-        pool.spare(+1)
+        await until(began.is_set)
+        assert not pool.give_up(stuck)
         await until(ran.is_set)
+        assert pool.lost_count == 1
     finally:
         over.set()
         pool.stop()
+    await until(lambda: pool.lost_count == 0)
+
+
+async def test_no_more_threads_are_given_up_than_the_pool_may_lose() -> None:
+    pool, over, inside = threads.Pool("lost", 1, lost_max=2), threading.Event(), threading.Semaphore(0)
+    loop = asyncio.get_running_loop()
+
+    def hang(_: None) -> None:
+        inside.release()
+        over.wait()
+
+    try:
+        for _ in range(3):
+            job = threads.Job(hang, loop)
+            pool.submit(job)
+            await until(lambda: inside.acquire(blocking=False))
+            pool.give_up(job)
+        waiting = threads.Job(lambda _: None, loop)
+        pool.submit(waiting)
+        assert pool.thread_count == 3
+        assert pool.give_up(waiting)  # nobody has begun it
+    finally:
+        over.set()
+        pool.stop()
+    await until(lambda: pool.thread_count == 0)

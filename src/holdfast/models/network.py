@@ -22,9 +22,9 @@ from typing import Any
 import httpcore2
 
 from holdfast.models.chunks import Joiner
-from holdfast.threads import Job, Pool
+from holdfast.threads import Pool
 
-LOOKUPS_MAX = 4  # at once; a hung one holds its thread until the resolver gives up
+LOOKUPS_MAX = 4  # at once; one that nobody waits for any more, because it hangs, does not count
 NEXT_ADDRESS_S = 0.25  # RFC 8305: how long an address may keep the next one waiting
 UNREAD_BYTES_MAX = 256 << 10
 
@@ -33,7 +33,7 @@ Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 class Network(httpcore2.AsyncNetworkBackend):
     def __init__(self) -> None:
-        self._lookups = Pool("dns", LOOKUPS_MAX, lambda: None, lambda _: None)
+        self._lookups = Pool("dns", LOOKUPS_MAX)
 
     @property
     def thread_count(self) -> int:
@@ -81,13 +81,7 @@ class Network(httpcore2.AsyncNetworkBackend):
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             return [(family, address) for family, _, _, _, address in found]
 
-        job = Job(look_up, asyncio.get_running_loop())
-        self._lookups.submit(job)
-        try:
-            return _alternating(await job.future)
-        except asyncio.CancelledError:
-            job.withdraw()
-            raise
+        return _alternating(await self._lookups.run(look_up))
 
 
 def _alternating(addresses: list[Address]) -> list[Address]:

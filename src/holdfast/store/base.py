@@ -72,6 +72,9 @@ PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLi
 PAGE_ROWS = 500
 LISTED_MAX = 10_000
 OPENING_SHOWN = 80
+# What a store is asked for without writing. Each has room of its own, so that none waits for the next one's slowness:
+# the point reads that everybody needs, pages of listings, and searches, which read as much as there is.
+Lane = Literal["reads", "lists", "searches"]
 QUIET = (State.IDLE, State.FAILED, State.WAITING)  # nothing happens in it until somebody does something
 
 
@@ -225,6 +228,11 @@ class ChatFilter(Frozen):
             "pattern": _containing(self.search) if self.search else None,
             "metadata": encode(self.metadata).decode() if self.metadata else None,
         }
+
+    @property
+    def lane(self) -> "Lane":
+        """A search looks at every chat; the other filters have an index, or a page is soon full."""
+        return "searches" if self.search or self.metadata else "lists"
 
 
 ALL_CHATS = ChatFilter()

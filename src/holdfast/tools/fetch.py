@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Collection, Iterable
 
 from holdfast.errors import ConfigError, ToolFailed
-from holdfast.threads import Job, Pool
+from holdfast.threads import Pool
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.figures import show
 from holdfast.tools.readable import readable
@@ -45,7 +45,7 @@ _CHARSETS = {
     },
 }
 _counts = {"running": 0, "asked": 0, "failed": 0, "from_cache": 0}  # URLs
-_readers = Pool("fetch-text", TEXT_THREADS_MAX, lambda: None, lambda _: None)
+_readers = Pool("fetch-text", TEXT_THREADS_MAX)
 
 
 def fetch_tool(
@@ -154,13 +154,7 @@ def _kind(fetched: Fetched) -> str:
 
 async def _in_a_thread(fetched: Fetched, raw: bool) -> str:
     """A large page takes a second of work: not on the event loop."""
-    job = Job(lambda _: _text_of(fetched, raw), asyncio.get_running_loop())
-    _readers.submit(job)
-    try:
-        return await job.future
-    except asyncio.CancelledError:
-        job.withdraw()
-        raise
+    return await _readers.run(lambda _: _text_of(fetched, raw))
 
 
 def _text_of(fetched: Fetched, raw: bool) -> str:

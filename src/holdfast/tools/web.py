@@ -21,7 +21,7 @@ import httpx2
 
 from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError, ToolFailed
-from holdfast.threads import Job, Pool
+from holdfast.threads import Pool
 from holdfast.tools import addresses
 from holdfast.tools.addresses import Address
 from holdfast.tools.unpacking import Unpacker
@@ -30,7 +30,7 @@ from holdfast.tools.webcache import WebCache
 URL_CHARS_MAX = 8_000
 REDIRECTS_MAX = 5
 CONNECT_S = 10.0
-LOOKUPS_MAX = 4  # at once; a hung one holds its thread until the resolver gives up
+LOOKUPS_MAX = 4  # at once; one that nobody waits for any more, because it hangs, does not count
 ADDRESSES_MAX = 64
 USER_AGENT = "holdfast-fetch"
 
@@ -38,7 +38,7 @@ Resolver = Callable[[str], Awaitable[Sequence[str]]]
 
 _PORTS = {"http": 80, "https": 443}
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_lookups = Pool("fetch-dns", LOOKUPS_MAX, lambda: None, lambda _: None)
+_lookups = Pool("fetch-dns", LOOKUPS_MAX)
 
 
 def lookup_threads() -> int:
@@ -260,13 +260,8 @@ async def look_up(host: str) -> list[str]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
 
-    job = Job(ask, asyncio.get_running_loop())
-    _lookups.submit(job)
     try:
-        return await job.future
-    except asyncio.CancelledError:
-        job.withdraw()
-        raise
+        return await _lookups.run(ask)
     except OSError as error:
         raise ToolFailed(f"{host} cannot be found: {error.strerror or error}") from error
 

@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError
-from holdfast.threads import Job, Pool
+from holdfast.threads import Pool
 from holdfast.tools.figures import show
 
 log = logging.getLogger("holdfast.fetch")
@@ -153,21 +153,15 @@ class WebCache(hishel.AsyncBaseStorage):
         await self._try("remove", None, remove)
 
     async def _try(self, what: str, otherwise: T, work: Callable[[apsw.Connection], T]) -> T:
-        job = Job(work, asyncio.get_running_loop())
         try:
-            self._threads.submit(job)
             async with asyncio.timeout(ANSWER_S):
-                return await job.future
+                return await self._threads.run(work)
         except (apsw.Error, OSError, RuntimeError, msgspec.MsgspecError) as error:  # TimeoutError is an OSError
-            job.withdraw()
             self._failures += 1
             log.warning(
                 "the web cache did not %s: %s", what, error, extra={"action": "web_cache_failed", "path": self.path}
             )
             return otherwise
-        except asyncio.CancelledError:
-            job.withdraw()
-            raise
 
     async def close(self) -> None:
         """hishel's, when a transport is closed: ours are made for one request each, and the cache stays."""

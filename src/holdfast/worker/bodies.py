@@ -38,14 +38,17 @@ class SyncPool:
     """
 
     def __init__(self, size: int = SYNC_THREADS) -> None:
-        self._pool = threads.Pool("sync", size, lambda: None, lambda _: None)
-        self._mutex = threading.Lock()
+        self._pool = threads.Pool("sync", size, lost_max=ABANDONED_MAX)
         self.size = size
-        self.abandoned = 0  # now; one that returns after all is not counted any more
 
     @property
     def thread_count(self) -> int:
         return self._pool.thread_count
+
+    @property
+    def abandoned(self) -> int:
+        """Now; one that returns after all is not counted any more."""
+        return self._pool.lost_count
 
     async def run(self, work: Callable[[], Any]) -> Any:
         """Cancelling the waiter abandons the thread. Raises LimitReached if too many of them are."""
@@ -53,32 +56,7 @@ class SyncPool:
             raise LimitReached(
                 "abandoned threads", self.abandoned, ABANDONED_MAX, "a tool or a hook hangs: mend it, and restart"
             )
-        state = "wanted"
-
-        def run(_: None) -> Any:
-            nonlocal state
-            try:
-                return work()
-            finally:
-                with self._mutex:
-                    if state == "abandoned":
-                        self._count(-1)
-                    state = "done"
-
-        job = threads.Job(run, asyncio.get_running_loop())
-        self._pool.submit(job)
-        try:
-            return await job.future
-        except asyncio.CancelledError:
-            with self._mutex:
-                if not job.withdraw() and state == "wanted":
-                    state = "abandoned"
-                    self._count(+1)
-            raise
-
-    def _count(self, more: int) -> None:
-        self.abandoned += more
-        self._pool.spare(more)
+        return await self._pool.run(lambda _: work())
 
     def stop(self) -> None:
         self._pool.stop()

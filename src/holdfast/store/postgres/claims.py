@@ -67,12 +67,14 @@ class Claims:
     async def claim(self, worker: str, agents: Mapping[str, int], limit: int, suspects: int) -> Claimed:
         rooms = {agent: min(room, limit) for agent, room in agents.items() if room > 0 and limit > 0}
         if not self._unheard.left_over(worker):
-            due = await self._transactor.run(lambda transaction: self._is_anything_due(transaction, worker, rooms))
+            due = await self._transactor.run(
+                lambda transaction: self._is_anything_due(transaction, worker, rooms), "work"
+            )
             if not due:
                 return Claimed([], [])
         wanted = Wanted(worker, rooms, limit, suspects)
         with self._unheard.asking(worker) as number:
-            return await self._transactor.run(lambda transaction: self._claim(transaction, wanted, number))
+            return await self._transactor.run(lambda transaction: self._claim(transaction, wanted, number), "work")
 
     async def _is_anything_due(self, transaction: Transaction, worker: str, rooms: dict[str, int]) -> bool:
         ((server_ms, live, due),) = await transaction.named_rows(

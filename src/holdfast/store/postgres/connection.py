@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import psycopg
 from psycopg import pq
@@ -18,6 +18,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.waiting import Ready, Wait
 
 from holdfast.errors import ConfigError, HoldfastError, StoreAuth, StoreTimeout, StoreUnavailable
+from holdfast.store.base import Lane
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.clock import DatabaseClock
@@ -27,6 +28,7 @@ from holdfast.store.postgres.swaps import Question
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+Share = Lane | Literal["writes", "work"]  # whose a pool's connection is while it is taken
 
 CONNECT_TIMEOUT_S = 5
 # The server's own limit comes before ours, so that a slow statement ends with an answer, not with a lost connection.
@@ -42,6 +44,7 @@ class Connection(psycopg.AsyncConnection[Row]):
 
     deadline: float = math.inf
     idle_since: float = 0.0
+    share: Share = "reads"
     prepared: set[bytes]  # what `ask` has prepared here; psycopg keeps its own account of the rest
 
     async def wait(

@@ -1,15 +1,22 @@
 """A bounded set of connections, made when needed, for whoever asks next.
 
+Nobody has all of them. Searches read whole tables, and a client's write waits for whoever holds its chat; each kind of
+work has a share of its own, together less than the whole, so that a read of one chat, which never waits for anybody,
+finds a connection whatever the others are doing.
+
 psycopg_pool would do, but for one thing: while the server is away its users learn only that they waited in vain, not
 that the password is wrong or the disk of the server full, and after a restart they wait for the pool's own pace.
 """
 
 import asyncio
+from collections.abc import Mapping
 
 from holdfast.errors import StoreClosed, StoreTimeout, StoreUnavailable
-from holdfast.store.postgres.connection import Connection, Connector
+from holdfast.store.postgres.connection import Connection, Connector, Share
 
-CONNECTIONS_MAX = 10
+CONNECTIONS_MAX = 14
+# Of each kind at once: "work" is what a worker does for all of its chats, "writes" what clients ask for.
+SHARES: Mapping[Share, int] = {"reads": CONNECTIONS_MAX, "writes": 6, "work": 3, "lists": 2, "searches": 2}
 IDLE_S_MAX = 300.0
 
 
@@ -17,6 +24,7 @@ class Pool:
     def __init__(self, connector: Connector, size: int = CONNECTIONS_MAX) -> None:
         self._connector = connector
         self._slots = asyncio.Semaphore(size)
+        self._shares = {share: asyncio.Semaphore(min(most, size)) for share, most in SHARES.items()}
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -32,17 +40,18 @@ class Pool:
     def busy_count(self) -> int:
         return len(self._busy)
 
-    async def take(self, deadline: float) -> Connection:
+    async def take(self, deadline: float, share: Share = "reads") -> Connection:
         """Until `give`, it is the caller's alone. Raises StoreTimeout, or why no connection can be made."""
         if self._closed:
             raise StoreClosed("the store is not open")
-        await self._take_slot(deadline)
+        await self._take_slot(deadline, share)
         try:
             connection = await self._idle_or_new(deadline)
         except BaseException:
-            self._slots.release()
+            self._give_slot(share)
             raise
         connection.deadline = deadline
+        connection.share = share
         self._busy.add(connection)
         return connection
 
@@ -58,18 +67,27 @@ class Pool:
                 if not self._idle:
                     raise
 
-    async def _take_slot(self, deadline: float) -> None:
+    async def _take_slot(self, deadline: float, share: Share) -> None:
         self.waiting += 1
         try:
             async with asyncio.timeout_at(deadline):
-                await self._slots.acquire()
+                await self._shares[share].acquire()
+                try:
+                    await self._slots.acquire()
+                except BaseException:
+                    self._shares[share].release()
+                    raise
         except TimeoutError as error:
             raise StoreTimeout(
-                f"{self._connector.address}: all {self.size} connections were busy until the deadline; "
-                "is the server slow, or does this process ask for too much at once?"
+                f"{self._connector.address}: all {min(self.size, SHARES[share])} connections for {share} were busy "
+                "until the deadline; is the server slow, or does this process ask for too much at once?"
             ) from error
         finally:
             self.waiting -= 1
+
+    def _give_slot(self, share: Share) -> None:
+        self._slots.release()
+        self._shares[share].release()
 
     def _newest_idle(self) -> Connection | None:
         while self._idle:
@@ -82,7 +100,7 @@ class Pool:
     def give(self, connection: Connection) -> None:
         """Back to the others, if it is still good. Never waits."""
         self._busy.discard(connection)
-        self._slots.release()
+        self._give_slot(connection.share)
         if self._closed or not connection.is_free:
             self._discard(connection)
             return

@@ -58,10 +58,10 @@ def look(*, settings: bool, schema: str | None, timeout_ms: int) -> str:
     )
 
 
-def begin(isolation: str, left_ms: int, idle_ms: int) -> str:
+def begin(mode: str, left_ms: int, idle_ms: int) -> str:
     """A transaction that cannot wait beyond what is left, nor hold its locks for a client that is gone."""
     return (
-        f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL statement_timeout = {left_ms}; "
+        f"BEGIN ISOLATION LEVEL {mode}; SET LOCAL statement_timeout = {left_ms}; "
         f"SET LOCAL lock_timeout = {left_ms}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
     )
 

@@ -39,6 +39,7 @@ from holdfast.store.base import (
     DeltaRow,
     HistoryRow,
     Key,
+    Lane,
     LeaseLine,
     Located,
     OpenCall,
@@ -64,7 +65,7 @@ from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.claims import Claims
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.committer import BATCH_COMMITS_MAX, Committer, Entry, Verdict
-from holdfast.store.postgres.connection import Connector, Row
+from holdfast.store.postgres.connection import Connector, Row, Share
 from holdfast.store.postgres.hints import Sender
 from holdfast.store.postgres.leases import PostgresLeaseLine
 from holdfast.store.postgres.pool import Pool
@@ -179,22 +180,30 @@ class PostgresStore(Store):
         if self._pool is None:
             raise StoreClosed("the store is not open")
 
-    async def _run(self, work: Work[Any]) -> Any:
+    async def _run(self, work: Work[Any], share: Share = "writes") -> Any:
         self._check_open()
-        return await self._transactor.run(work)
+        return await self._transactor.run(work, share)
 
     async def _rows(self, statement: str, *values: Any) -> list[Row]:
-        rows: list[Row] = await self._run(lambda transaction: transaction.rows(statement, *values))
+        rows: list[Row] = await self._run(lambda transaction: transaction.rows(statement, *values), "reads")
         return rows
 
     async def _named_rows(self, statement: str, **values: Any) -> list[Row]:
-        rows: list[Row] = await self._run(lambda transaction: transaction.named_rows(statement, **values))
+        rows: list[Row] = await self._run(lambda transaction: transaction.named_rows(statement, **values), "reads")
+        return rows
+
+    async def _scan(self, lane: Lane, statement: str, **values: Any) -> list[Row]:
+        async def work(transaction: Transaction) -> list[Row]:
+            await transaction.begin_scan()
+            return await transaction.named_rows(statement, **values)
+
+        rows: list[Row] = await self._run(work, lane)
         return rows
 
     async def _write_alone(self, statement: str, *values: Any, points: tuple[str, str] | None = None) -> list[Row]:
         """For statements that change nothing when they are repeated."""
         rows: list[Row] = await self._run(
-            lambda transaction: transaction.write_alone(statement, *values, points=points)
+            lambda transaction: transaction.write_alone(statement, *values, points=points), "work"
         )
         return rows
 
@@ -302,10 +311,12 @@ class PostgresStore(Store):
             self._ring(outcome.changes)
             return outcome.after
 
-        return await self._transactor.run(work, deadline)
+        return await self._transactor.run(work, "work", deadline)
 
     async def recall(self, key: Key) -> Answer | None:
-        answer: Answer | None = await self._run(lambda transaction: transaction.read_receipt(key, request_of(key)))
+        answer: Answer | None = await self._run(
+            lambda transaction: transaction.read_receipt(key, request_of(key)), "reads"
+        )
         return answer
 
     async def read_chat(self, chat_id: str) -> Snapshot:
@@ -317,8 +328,9 @@ class PostgresStore(Store):
     async def list_chats(
         self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
-        values = (filter or ALL_CHATS).values() | {"before": before, "limit": page_size(limit)}
-        found = await self._named_rows(sql.LIST_CHATS, **values)
+        wanted = filter or ALL_CHATS
+        values = wanted.values() | {"before": before, "limit": page_size(limit)}
+        found = await self._scan(wanted.lane, sql.LIST_CHATS, **values)
         return [chat_line(row) for row in found]
 
     async def open_calls(self, chat_id: str) -> list[OpenCall]:
@@ -561,13 +573,13 @@ class PostgresStore(Store):
             await transaction.commit()
             self._ring(tried)
 
-        await self._run(work)
+        await self._run(work, "work")
 
     # --- upkeep ---------------------------------------------------------------------------------------------------
 
     async def find_violations(self) -> list[Violation]:
         values = self._clock.values()
-        found = await self._run(lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS, **values))
+        found = await self._run(lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS, **values), "reads")
         return [Violation(chat_id=id, state=State(state), reason=reason) for id, state, reason in found]
 
     async def prune_receipts(self) -> int:

@@ -31,7 +31,7 @@ from holdfast.faults import reach
 from holdfast.store.base import Answer, Key, StoreOptions, check_receipt, decode_answer, raise_refused
 from holdfast.store.postgres import sql, swaps
 from holdfast.store.postgres.clock import DatabaseClock
-from holdfast.store.postgres.connection import MARGIN_S, Connection, Connector, Row
+from holdfast.store.postgres.connection import MARGIN_S, Connection, Connector, Row, Share
 from holdfast.store.postgres.errors import COLLISION, READ_ONLY, Fate, explain, fate_of
 from holdfast.store.postgres.pauses import pauses
 from holdfast.store.postgres.pool import Pool
@@ -81,10 +81,17 @@ class Transaction:
         self.maybe_written = False
 
     async def begin(self, isolation: str = "READ COMMITTED") -> None:
+        await self._begin(isolation)
+        reach("write.begun")
+
+    async def begin_scan(self) -> None:
+        """For a statement that may read whole tables: the server ends it when nobody waits for it any more."""
+        await self._begin("READ COMMITTED READ ONLY")
+
+    async def _begin(self, mode: str) -> None:
         left_s = self._deadline - asyncio.get_running_loop().time()
         left_ms = max(100, int((left_s - MARGIN_S) * 1000))
-        await self._connection.command(sql.begin(isolation, left_ms, left_ms + 2_000))
-        reach("write.begun")
+        await self._connection.command(sql.begin(mode, left_ms, left_ms + 2_000))
 
     async def rows(self, statement: str, *values: Any) -> list[Row]:
         return await self._connection.rows(statement, *values)
@@ -258,11 +265,11 @@ class Transactor:
     def task_count(self) -> int:
         return len(self._tasks)
 
-    async def run(self, work: Work[T], deadline: float | None = None) -> T:
+    async def run(self, work: Work[T], share: Share, deadline: float | None = None) -> T:
         """Whoever is cancelled before there is a connection has asked for nothing; afterwards it takes its course."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + self._options.deadline_s
-        connection = await self._pool.take(deadline)
+        connection = await self._pool.take(deadline, share)
         return await asyncio.shield(self.own(self._answered(work, connection, deadline)))
 
     def own(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
@@ -287,6 +294,7 @@ class Transactor:
     async def _answered(self, work: Work[T], connection: Connection, deadline: float) -> T:
         maybe_written = False
         collisions = 0
+        share = connection.share
         for pause in pauses():
             transaction = Transaction(
                 connection, self._clock, self._options.limits, deadline, asked_before=maybe_written
@@ -319,7 +327,7 @@ class Transactor:
             self.retries += 1
             await asyncio.sleep(pause)
             try:
-                connection = await self._pool.take(deadline)
+                connection = await self._pool.take(deadline, share)
             except HoldfastError as error:
                 if maybe_written and isinstance(error, StoreUnavailable):
                     kind = StoreTimeout if isinstance(error, StoreTimeout) else StoreUnavailable

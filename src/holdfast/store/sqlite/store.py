@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import apsw
@@ -50,6 +50,7 @@ from holdfast.store.base import (
     DeltaRow,
     HistoryRow,
     Key,
+    Lane,
     LeaseLine,
     Located,
     OpenCall,
@@ -93,8 +94,18 @@ from holdfast.store.unheard import Unheard
 
 T = TypeVar("T")
 
-READER_THREADS = 4
+# A lane each, with threads of its own: what may read the whole table never stands in the way of what reads one chat.
+LANES: Mapping[Lane, int] = {"reads": 4, "lists": 2, "searches": 2}
+# How often a reader asks whether anybody still waits: some milliseconds of SQLite's work.
+STEPS_BETWEEN_LOOKS = 20_000
 _LIVENESS = liveness_query("workers.host = ?1 AND workers.expires_at > ?2")
+
+
+class _Waiter(NamedTuple):
+    """Who waits for a job."""
+
+    until: float
+    give_up: Callable[[threads.Job[Any]], bool]  # true if it had not begun
 
 
 class SqliteStore(Store):
@@ -107,10 +118,10 @@ class SqliteStore(Store):
         self._synchronous = synchronous
         self._host = boot_id()
         self._writer: Writer | None = None
-        self._readers: threads.Pool | None = None
+        self._readers: dict[Lane, threads.Pool] = {}
         self._identity: FileIdentity | None = None  # of the file that was opened
         self._told_gone = False
-        self._waiting: dict[threads.Job[Any], float] = {}  # until when, the soonest first
+        self._waiting: dict[threads.Job[Any], _Waiter] = {}  # the soonest first
         self._alarm: asyncio.TimerHandle | None = None  # while anybody waits
         self._opening_or_closing = asyncio.Lock()
         self._unheard = Unheard()
@@ -122,7 +133,7 @@ class SqliteStore(Store):
 
     async def open(self, wait_s: float = 0.0) -> None:
         async with self._opening_or_closing:
-            if self._readers is not None:
+            if self._readers:
                 return
             try:
                 await self._open()
@@ -132,7 +143,7 @@ class SqliteStore(Store):
                 await self._open_to_look(error)
 
     async def _open(self) -> None:
-        opener = threads.Pool("sqlite-open", 1, lambda: None, lambda _: None)
+        opener = threads.Pool("sqlite-open", 1)
         try:
             self._writer = await self._on(opener, lambda _: self._prepare())
         finally:
@@ -140,9 +151,10 @@ class SqliteStore(Store):
         self._writer.start()
         self._identity = self._writer.identity
         self._told_gone = False
-        self._readers = threads.Pool(
-            "sqlite-reader", READER_THREADS, self._open_reader, lambda connection: connection.close()
-        )
+        self._readers = {
+            lane: threads.Pool(f"sqlite-{lane}", size, self._open_reader, lambda connection: connection.close())
+            for lane, size in LANES.items()
+        }
         await self._listen_to(
             SqliteWakes(
                 self.path,
@@ -154,7 +166,7 @@ class SqliteStore(Store):
 
     async def _open_to_look(self, why: StoreError) -> None:
         """Without a writer, and without anybody who tells us of changes."""
-        self._readers = threads.Pool("sqlite-reader", READER_THREADS, lambda: None, lambda _: None)
+        self._readers = {lane: threads.Pool(f"sqlite-{lane}", size) for lane, size in LANES.items()}
         self.why_read_only = why
         try:
             self.schema_version = await self._read(lambda connection: check_schema(connection, self.path))
@@ -209,18 +221,19 @@ class SqliteStore(Store):
 
     async def _close_threads(self) -> None:
         writer, readers = self._writer, self._readers
-        self._writer = self._readers = self.why_read_only = None
+        self._writer = self.why_read_only = None
+        self._readers = {}
         until = asyncio.get_running_loop().time() + self.options.deadline_s
-        if readers is not None:
-            readers.stop()
-            await self._ended(lambda: not readers.thread_count, until)
+        for pool in readers.values():
+            pool.stop()
+        await self._ended(lambda: not any(pool.thread_count for pool in readers.values()), until)
         # After the readers: the last connection to be closed removes the WAL, and a reader that had still to open its
         # own would take that for a database that somebody deleted.
         if writer is not None:
             writer.stop()
             await self._ended(lambda: not writer.running, until)
-        for job in self._waiting:
-            self._give_up(job)
+        for job, waiter in self._waiting.items():
+            self._give_up(job, waiter)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -236,45 +249,53 @@ class SqliteStore(Store):
     # --- threads ------------------------------------------------------------------------------------------------
 
     async def _on(self, pool: threads.Pool, work: Callable[[Any], T]) -> T:
-        job = threads.Job(work, asyncio.get_running_loop())
-        pool.submit(job)
-        return await self._wait(job)
+        return await self._answer(pool, threads.Job(work, asyncio.get_running_loop()))
 
-    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
-        if self._readers is None:
+    async def _answer(self, pool: threads.Pool, job: threads.Job[T]) -> T:
+        pool.submit(job)
+        return await self._wait(job, pool.give_up)
+
+    async def _read(self, work: Callable[[apsw.Connection], T], lane: Lane = "reads") -> T:
+        """A statement that nobody waits for any more is interrupted, so that its thread is free for the next one."""
+        if not self._readers:
             raise StoreClosed("the store is not open")
 
         def in_one_transaction(connection: apsw.Connection) -> T:
             assert self._identity is not None
             self._identity.check()  # an open connection goes on reading a file that was deleted, as if nothing were
+            connection.set_progress_handler(lambda: job.unwanted, STEPS_BETWEEN_LOOKS)
             with translated(self.path), reading(connection):
                 return work(connection)
 
         def at_a_look(_: None) -> T:
             with translated(self.path), look(self.path, self._vfs) as connection:
+                connection.set_progress_handler(lambda: job.unwanted, STEPS_BETWEEN_LOOKS)
                 return work(connection)
 
-        return await self._on(self._readers, in_one_transaction if self.why_read_only is None else at_a_look)
+        how = in_one_transaction if self.why_read_only is None else at_a_look
+        job: threads.Job[T] = threads.Job(how, asyncio.get_running_loop())
+        return await self._answer(self._readers[lane], job)
 
-    async def _rows(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        return await self._read(lambda connection: rows(connection, statement, values))
+    async def _rows(self, statement: str, values: Values = (), lane: Lane = "reads") -> list[tuple[Any, ...]]:
+        return await self._read(lambda connection: rows(connection, statement, values), lane)
 
     async def _write(self, work: Callable[[apsw.Connection], T]) -> T:
         if self._writer is None:
             raise self.why_read_only or StoreClosed("the store is not open")
         job = threads.Job(work, asyncio.get_running_loop())
         self._writer.submit(job)
-        return await self._wait(job)
+        return await self._wait(job, lambda job: job.withdraw())
 
-    async def _wait(self, job: threads.Job[T]) -> T:
+    async def _wait(self, job: threads.Job[T], give_up: Callable[[threads.Job[Any]], bool]) -> T:
         """Bounded. A job that was taken goes on without its waiter; one that was not is withdrawn."""
-        until = self._waiting[job] = job.loop.time() + self.options.deadline_s
+        until = job.loop.time() + self.options.deadline_s
+        self._waiting[job] = _Waiter(until, give_up)
         if self._alarm is None:
             self._alarm = job.loop.call_at(until, self._end_overdue)
         try:
             return await job.future
         except asyncio.CancelledError:
-            job.withdraw()
+            give_up(job)
             raise
         except StoreGone:
             self._tell_gone()
@@ -296,14 +317,14 @@ class SqliteStore(Store):
         self._alarm = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for job, until in self._waiting.items():
-            if until > now:
-                self._alarm = loop.call_at(until, self._end_overdue)
+        for job, waiter in self._waiting.items():
+            if waiter.until > now:
+                self._alarm = loop.call_at(waiter.until, self._end_overdue)
                 return
-            self._give_up(job)
+            self._give_up(job, waiter)
 
-    def _give_up(self, job: threads.Job[Any]) -> None:
-        withdrawn = job.withdraw()
+    def _give_up(self, job: threads.Job[Any], waiter: "_Waiter") -> None:
+        withdrawn = waiter.give_up(job)
         job.deliver(
             None,
             StoreTimeout(
@@ -399,8 +420,9 @@ class SqliteStore(Store):
     async def list_chats(
         self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
-        values = (filter or ALL_CHATS).values() | {"before": before, "limit": page_size(limit)}
-        found = await self._rows(sql.LIST_CHATS, values)
+        wanted = filter or ALL_CHATS
+        values = wanted.values() | {"before": before, "limit": page_size(limit)}
+        found = await self._rows(sql.LIST_CHATS, values, wanted.lane)
         return [chat_line(row) for row in found]
 
     async def open_calls(self, chat_id: str) -> list[OpenCall]:
@@ -709,7 +731,7 @@ class SqliteStore(Store):
     async def check_integrity(self) -> list[str]:
         """What SQLite itself finds wrong with the file; empty is good. Reads all of it."""
         try:
-            return [row[0] for row in await self._rows("PRAGMA integrity_check") if row[0] != "ok"]
+            return [row[0] for row in await self._rows("PRAGMA integrity_check", lane="searches") if row[0] != "ok"]
         except StoreCorrupt as error:  # too damaged even for the check
             return [str(error)]
 
@@ -730,8 +752,9 @@ class SqliteStore(Store):
             "write_transactions": writer.transactions if writer else None,
             "write_jobs": writer.jobs if writer else None,
             "write_jobs_queued": writer.queued if writer else None,
-            "reader_threads": self._readers.thread_count if self._readers else 0,
-            "reader_threads_max": READER_THREADS,
+            "reader_threads": sum(pool.thread_count for pool in self._readers.values()),
+            "reader_threads_max": sum(LANES.values()),
+            "reader_threads_lost": sum(pool.lost_count for pool in self._readers.values()),
             "waiters": self.bell.waiter_count,
             "unreadable_chats": self.unreadable,
             **self._wake_stats(),
