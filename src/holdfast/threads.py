@@ -73,9 +73,9 @@ def _deliver_here(group: list[tuple[Job[Any], Any, BaseException | None]]) -> No
 class Pool:
     """A bounded set of threads, each with a resource of its own (a database connection, or nothing).
 
-    Threads are made on demand up to `size`, and end after `stop`. A thread that is busy with what nobody waits for any
-    more may be so for ever. It is given up: counted, and replaced until it comes back, so that some that hang do not
-    hold up everybody. At most `lost_max` are replaced; behind more than that work waits for its deadline.
+    Threads are made on demand up to `size`, and end after `stop`. A thread that is busy with what nobody waits for
+    any more may be so for ever. It is given up: counted, and replaced until it comes back, so that some that hang do
+    not hold up everybody. At most `lost_max` are replaced; behind more than that work waits for its deadline.
     """
 
     def __init__(

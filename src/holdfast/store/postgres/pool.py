@@ -1,8 +1,8 @@
 """A bounded set of connections, made when needed, for whoever asks next.
 
-Nobody has all of them. Searches read whole tables, and a client's write waits for whoever holds its chat; each kind of
-work has a share of its own, together less than the whole, so that a read of one chat, which never waits for anybody,
-finds a connection whatever the others are doing.
+Nobody has all of them. Searches read whole tables, and a client's write waits for whoever holds its chat; each kind
+of work has a share of its own, together less than the whole, so that a read of one chat, which never waits for
+anybody, finds a connection whatever the others are doing.
 
 psycopg_pool would do, but for one thing: while the server is away its users learn only that they waited in vain, not
 that the password is wrong or the disk of the server full, and after a restart they wait for the pool's own pace.
