@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,6 +65,7 @@ synchronous_commit = on
 
 ACCESS = f"""
 local all all trust
+host  replication all 127.0.0.1/32 trust
 host  all {SCRAM_OWNER} 127.0.0.1/32 scram-sha-256
 host  all all 127.0.0.1/32 trust
 """
@@ -78,9 +80,12 @@ class PostgresServer:
     if it does not come true in time. Not thread-safe.
     """
 
-    def __init__(self, *, version: int | None = None, settings: str = "") -> None:
-        """`version`: 16 or 18; `settings`: further lines for `postgresql.conf`."""
+    def __init__(
+        self, *, version: int | None = None, settings: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`version`: 16 or 18; `settings`: more lines for `postgresql.conf`; `environment`: of the server alone."""
         self._user = _unprivileged_user()
+        self._environment = dict(environment or {})
         self._directory = _new_directory()
         self._data = self._directory / "data"
         self._log = self._directory / "log"
@@ -89,6 +94,7 @@ class PostgresServer:
         self._postmaster: psutil.Process | None = None
         self._administration: psycopg.Connection | None = None
         self._database_numbers = itertools.count(1)
+        self._backup_numbers = itertools.count(1)
         try:
             self._hand_over(self._directory)
             self._binaries = self._usable_binaries(_binaries(version))
@@ -243,7 +249,34 @@ class PostgresServer:
         name = url.rpartition("/")[2].partition("?")[0]
         self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
+    # Backups
+
+    def back_up(self) -> Path:
+        """A base backup of the running server, in a folder of its own; it goes with the server."""
+        folder = self._directory / f"backup-{next(self._backup_numbers)}"
+        self._copy_of(self, folder)
+        return folder
+
+    def restore(self, backup: Path) -> None:
+        """Stop the server without ceremony, put the backup in the place of its data, and start it on its port."""
+        self.kill9()
+        shutil.rmtree(self._data)
+        shutil.copytree(backup, self._data, copy_function=_copy_as_it_is)
+        self._hand_over_tree(self._data)
+        self.start()
+
     # Inside
+
+    def _copy_of(self, server: "PostgresServer", folder: Path, *more: str) -> None:
+        self._run(
+            self._binaries / "pg_basebackup",
+            *(f"--host={server.host}", f"--port={server.port}", f"--username={SUPERUSER}"),
+            *(f"--pgdata={folder}", "--checkpoint=fast", "--wal-method=stream", "--no-sync", *more),
+        )
+
+    def _hand_over_tree(self, folder: Path) -> None:
+        for path in (folder, *folder.rglob("*")):
+            self._hand_over(path)
 
     def _execute(self, *statements: sql.Composed) -> None:
         """On one connection for the life of the server's process: a new one costs more than what it is made for."""
@@ -340,6 +373,7 @@ class PostgresServer:
                 *(sys.executable, "-I", "-S", str(Path(__file__).with_name("postgres_guard.py"))),
                 *(("-1", "-1") if user is None else (str(user.pw_uid), str(user.pw_gid))),
                 *(str(self._directory), str(self._log)),
+                *("/usr/bin/env", *(f"{name}={value}" for name, value in self._environment.items())),
                 *(str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(port)),
             ],
             stdin=subprocess.PIPE,
@@ -373,12 +407,15 @@ class PostgresServer:
             time.sleep(0.005)
 
     def _says_ready(self, pid: int) -> bool:
-        """Whether `postmaster.pid` is of this start (line 1: process id) and says `ready` (line 8)."""
+        """Whether `postmaster.pid` is of this start (line 1: process id) and says `ready` (line 8).
+
+        A standby says `standby` there, once it lets anybody read.
+        """
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
+        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() in ("ready", "standby")
 
     def _forget_processes(self) -> None:
         self._forget_administrator()
@@ -399,6 +436,10 @@ class PostgresError(Exception):
 
 class PortTakenError(PostgresError):
     """Another process listens on the port."""
+
+
+def _copy_as_it_is(source: str, target: str) -> str:
+    return str(shutil.copy2(source, target, follow_symlinks=False))
 
 
 def _new_directory() -> Path:
