@@ -18,6 +18,7 @@ from bench.handover import handover
 from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
 from bench.server import server
+from bench.turns import turn_bytes
 from holdfast.store import open_store
 from holdfast.store.base import Store
 from holdfast.store.postgres.store import PostgresStore
@@ -209,6 +210,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "sqlite-cycles": sqlite_cycles,
     "postgres": postgres,
     "postgres-cycles": postgres_cycles,
+    "turn-bytes": turn_bytes,
     "handover": handover,
     "server": server,
 }

@@ -10,7 +10,7 @@ from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsk
 from holdfast.core.records import Cause, External, NewChat, Snapshot, State
 from holdfast.core.unit import Need, ReadChat, ReadChildren, transact
 from tests.support.situations import calls_planned, model_next
-from tests.support.story import BOOM, START, Story, assistant, user
+from tests.support.story import BOOM, SIGNED, START, Story, assistant, user
 
 CHILD = NewChat(id="child", agent="helper", message=user("task"))
 
@@ -91,8 +91,8 @@ def test_depth_grows_with_every_generation() -> None:
 
 
 def test_a_childs_end_and_its_parents_wake_are_one_transaction() -> None:
-    story = of_child(parked()).says()
-    changes = story.all_of(ev.FinishTurn(by=story.by, answer="42"))
+    story = of_child(parked()).says(text="42")
+    changes = story.all_of(ev.FinishTurn(by=story.by))
     assert [change.after.chat.id for change in changes] == ["child", "chat"]
     of_parent(story)
     assert (story.state, story.phase, story.chat.wake_at) == ("running", "model", story.now)
@@ -101,12 +101,14 @@ def test_a_childs_end_and_its_parents_wake_are_one_transaction() -> None:
 
 
 def test_an_empty_answer_is_an_answer() -> None:
-    story = of_parent(of_child(parked()).says().finishes(""))
+    story = of_parent(of_child(parked()).says("said", SIGNED).finishes())
     assert (story.result("a").content, story.result("a").error) == ("", False)
 
 
 def test_an_answer_that_was_lost_is_said_to_be_lost_and_is_not_an_empty_one() -> None:
-    story = of_parent(of_child(parked()).says().finishes(None))
+    story = of_child(parked()).says(text="so far")
+    story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET))
+    of_parent(story)
     assert story.result("a").content == "The sub-agent ended without a recorded answer."
     assert story.result("a").error
 
@@ -137,7 +139,7 @@ def test_a_child_that_a_user_stopped_has_no_answer() -> None:
 @pytest.mark.parametrize("how", ["interrupt", "promote", "edit"])
 def test_a_child_whose_turn_was_superseded_does_not_pass_off_an_older_answer_as_this_turns(how: str) -> None:
     """Its last answer was given to another question."""
-    story = of_child(waits_for_child(model_next().calls("a"))).claimed("w2").says().finishes("the first answer")
+    story = of_child(waits_for_child(model_next().calls("a"))).claimed("w2").says(text="the first answer").finishes()
     story.sends("m2")
     story.claimed("w2").calls("x").delegates("x").parks()
     of_parent(story).calls("b")
@@ -155,7 +157,7 @@ def test_a_child_whose_turn_was_superseded_does_not_pass_off_an_older_answer_as_
 
 
 def test_a_parent_that_still_runs_records_its_childs_end() -> None:
-    story = of_child(waits_for_child(calls_planned()).starts("b")).claimed("w2").says().finishes("42")
+    story = of_child(waits_for_child(calls_planned()).starts("b")).claimed("w2").says(text="42").finishes()
     of_parent(story)
     assert (story.state, story.phase, story.result("a").content) == ("running", "calls", "42")
     assert story.chat.worker == "w1"
@@ -164,7 +166,7 @@ def test_a_parent_that_still_runs_records_its_childs_end() -> None:
 def test_a_childs_end_bumps_its_parents_version_so_that_a_racing_park_looks_again() -> None:
     story = waits_for_child(model_next().calls("a"))
     version, park = story.chat.version, ev.Park(by=story.by)
-    of_child(story).claimed("w2").says().finishes("42")
+    of_child(story).claimed("w2").says(text="42").finishes()
     of_parent(story)
     assert story.chat.version > version
     story.refuses(park, reason="nothing_outside")
@@ -173,7 +175,7 @@ def test_a_childs_end_bumps_its_parents_version_so_that_a_racing_park_looks_agai
 def test_a_stopping_parent_records_its_childs_end_for_it_is_real() -> None:
     story = waits_for_child(model_next().calls("a"))
     story.sends("i1", "interrupt")
-    of_child(story).claimed("w2").says().finishes("42")
+    of_child(story).claimed("w2").says(text="42").finishes()
     of_parent(story)
     assert (story.state, story.result("a").content) == ("stopping", "42")
     story.finishes_stop()
@@ -185,7 +187,7 @@ def test_a_parent_at_rest_ignores_its_childs_end() -> None:
     story.does(ev.Outcome(by=story.by, call_id="a", content="ok", spawn=CHILD))
     story.says().finishes()
     entries = story.journal
-    of_child(story).claimed("w2").says().finishes("42")
+    of_child(story).claimed("w2").says(text="42").finishes()
     of_parent(story)
     assert (story.state, story.journal) == ("idle", entries)
 
@@ -194,7 +196,7 @@ def test_two_calls_that_wait_for_one_child_are_both_answered() -> None:
     story = waits_for_child(calls_planned())
     story.does(ev.Delegate(by=story.by, call_id="b", external=External.CHILD, child_id="child"))
     story.parks()
-    of_child(story).claimed("w2").says().finishes("42")
+    of_child(story).claimed("w2").says(text="42").finishes()
     of_parent(story)
     assert (story.result("a").content, story.result("b").content, story.phase) == ("42", "42", "model")
 
@@ -217,7 +219,7 @@ def begins_to_wait(story: Story, turn: int | None = None, child_id: str = "child
 
 @pytest.mark.parametrize("turn", [None, 1])
 def test_a_child_that_ended_before_its_parent_began_to_wait_has_answered(turn: int | None) -> None:
-    story = of_child(spawned()).claimed("w2").says().finishes("42")
+    story = of_child(spawned()).claimed("w2").says(text="42").finishes()
     begins_to_wait(story, turn)
     assert (story.phase, story.result("b").content) == ("model", "42")
 
@@ -226,31 +228,31 @@ def test_a_child_that_ended_before_its_parent_began_to_wait_has_answered(turn: i
 def test_a_child_that_still_runs_is_waited_for(turn: int | None) -> None:
     story = begins_to_wait(spawned(), turn).parks()
     assert (story.state, story.call("b").state) == ("waiting", "external")
-    of_child(story).claimed("w2").says().finishes("42")
+    of_child(story).claimed("w2").says(text="42").finishes()
     assert of_parent(story).result("b").content == "42"
 
 
 def test_an_earlier_turn_of_a_child_that_runs_again_is_over_and_its_answer_there() -> None:
-    story = of_child(spawned()).claimed("w2").says().finishes("42")
+    story = of_child(spawned()).claimed("w2").says(text="42").finishes()
     story.sends("m2")
     begins_to_wait(story, 1)
     assert story.result("b").content == "42"
 
 
 def test_a_later_turn_of_a_child_is_waited_for() -> None:
-    story = of_child(spawned()).claimed("w2").says().finishes("42")
+    story = of_child(spawned()).claimed("w2").says(text="42").finishes()
     begins_to_wait(story, 2).parks()
     of_child(story).sends("m2")
-    story.claimed("w2").says().finishes("43")
+    story.claimed("w2").says(text="43").finishes()
     assert of_parent(story).result("b").content == "43"
 
 
 def test_the_end_of_an_earlier_turn_does_not_answer_for_a_later_one() -> None:
     story = begins_to_wait(spawned(), 2).parks()
-    of_child(story).claimed("w2").says().finishes("the first answer")
+    of_child(story).claimed("w2").says(text="the first answer").finishes()
     assert of_parent(story).state == "waiting"
     of_child(story).sends("m2")
-    story.claimed("w2").says().finishes("the second answer")
+    story.claimed("w2").says(text="the second answer").finishes()
     assert of_parent(story).result("b").content == "the second answer"
 
 
@@ -270,7 +272,7 @@ def test_a_chat_that_will_never_report_here_is_not_waited_for(child_id: str) -> 
 
 
 def test_a_deleted_child_is_waited_for_no_longer() -> None:
-    story = of_child(spawned()).claimed("w2").says().finishes("42")
+    story = of_child(spawned()).claimed("w2").says(text="42").finishes()
     begins_to_wait(story, 2).parks()
     of_child(story)
     story.store.apply("child", ev.Delete(), now=story.now)
@@ -349,7 +351,7 @@ def test_a_child_of_a_turn_that_failed_is_stopped_if_it_was_waited_for() -> None
 
 
 def test_a_child_that_rests_is_not_touched_by_a_stop() -> None:
-    story = of_child(spawned()).claimed("w2").says().finishes("42")
+    story = of_child(spawned()).claimed("w2").says(text="42").finishes()
     before = story.snapshot
     of_parent(story).stops()
     assert of_child(story).snapshot == before
@@ -423,7 +425,7 @@ def test_a_parent_that_was_deleted_is_told_nothing() -> None:
 
 
 def test_a_result_that_reaches_a_parent_is_a_message_of_its_history() -> None:
-    story = of_parent(of_child(parked()).says().finishes("42"))
+    story = of_parent(of_child(parked()).says(text="42").finishes())
     last = [entry for entry in story.journal if isinstance(entry, MessageAdded)][-1]
     assert (last.call_state, last.off_history) == ("done", False)
 

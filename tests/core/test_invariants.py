@@ -52,7 +52,7 @@ def test_a_healthy_chat_is_not(snapshot: Snapshot) -> None:
 
 
 INCONSISTENT = {
-    "a batch has calls": chat(RUNNING, batch=3),
+    "calls have a batch": chat(CALLING, batch=None),
     "all calls are of the current batch": calls(CALLING, batch=99),
     "calls stand in order": calls(CALLING, pos=99),
     "call ids are unique": calls(CALLING, id="b"),

@@ -225,7 +225,7 @@ class RandomLives(RuleBasedStateMachine):
                 ev.Park(by=by)
             ]
         compaction: list[ev.Event] = [ev.FinishCompaction(by=by, error="none")] if chat.compact else []
-        return [*compaction, ev.FinishTurn(by=by, answer="Done.")]
+        return [*compaction, ev.FinishTurn(by=by)]
 
     def _next_for_call(self, by: ev.Writer, call: Call) -> ev.Event:
         if call.state is CallState.STARTED:

@@ -46,7 +46,7 @@ from tests.support.situations import (
     stopped,
     waiting,
 )
-from tests.support.story import BOOM, Story, asks_for, assistant, user
+from tests.support.story import BOOM, SIGNED, Story, asks_for, assistant, user
 
 # --- a response -------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ from tests.support.story import BOOM, Story, asks_for, assistant, user
 def test_a_response_without_calls_leaves_nothing_owed() -> None:
     story = said()
     assert (story.state, story.phase, story.ids, story.chat.step) == ("running", "rest", ["m1", "said"], 1)
-    assert story.chat.batch is None
+    assert story.snapshot.calls == ()
 
 
 def test_a_response_with_calls_plans_them_and_keeps_their_results_places_free() -> None:
@@ -280,11 +280,11 @@ def test_a_note_is_seen_by_clients_and_changes_nothing_else() -> None:
 def test_a_turn_ends_idle_and_unowned() -> None:
     story = answered()
     assert (story.state, story.phase, story.chat.worker, story.chat.wake_at) == ("idle", "rest", None, None)
-    assert (story.chat.cause, story.chat.answer, story.chat.turn_started_at) == (None, "Well.", None)
+    assert (story.chat.cause, story.answer, story.chat.turn_started_at) == (None, "Well.", None)
 
 
 def test_a_turn_with_a_queue_ends_in_the_next_turn() -> None:
-    story = said_with_queue().finishes("Well.")
+    story = said_with_queue().finishes()
     assert (story.state, story.phase, story.ids, story.queue) == ("running", "model", ["m1", "said", "q1"], [])
 
 
@@ -311,26 +311,27 @@ def test_a_turn_at_its_budget_or_deadline_ends_though_the_model_would_go_on(caus
 
 
 def test_cause_and_answer_are_those_of_the_last_turn() -> None:
-    story = model_next()
-    story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET, answer="so far"))
-    assert (story.chat.cause, story.chat.answer) == (Cause.BUDGET, "so far")
+    story = model_next().says(text="so far")
+    story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET))
+    assert (story.chat.cause, story.answer) == (Cause.BUDGET, None)
     story.sends("m2")
-    story.claimed().says().finishes("")
-    assert (story.chat.cause, story.chat.answer) == (None, "")
+    story.claimed().says("said", SIGNED).finishes()
+    assert (story.chat.cause, story.answer) == (None, "")
+    story.sends("m3")
+    assert story.answer == "", "until the next turn is over"
 
 
 # --- compaction -------------------------------------------------------------------------------------
 
 
 def test_a_compaction_of_an_idle_chat_runs_without_a_turn_and_leaves_the_last_turn_alone() -> None:
-    story = model_next()
-    story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET, answer="so far"))
+    story = answered()
     story.does(ev.Compact())
     assert (story.state, story.phase, story.chat.compact, story.chat.wake_at) == ("running", "rest", True, story.now)
     story.claimed().does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
     story.finishes()
-    assert (story.state, story.chat.turn, story.chat.cause) == ("idle", 1, Cause.BUDGET)
-    assert story.chat.answer == "so far"
+    assert (story.state, story.chat.turn, story.chat.cause) == ("idle", 1, None)
+    assert story.answer == "Well."
     assert len(story.tells(TurnEnded)) == 1
 
 
@@ -351,15 +352,15 @@ def test_a_compaction_that_fails_is_recorded_and_the_chat_goes_on() -> None:
 
 def test_a_compaction_asked_for_while_running_is_noted_and_done_before_the_rest() -> None:
     """Also when it was asked for in the last moment, when the runner was already ending the turn."""
-    story = said()
+    story = model_next().says(text="Well.")
     story.does(ev.Compact())
     assert (story.state, story.chat.compact) == ("running", True)
-    story.finishes("Well.")
+    story.finishes()
     assert (story.state, story.phase, story.chat.turn_started_at) == ("running", "rest", None)
-    assert (story.chat.worker, story.chat.answer) == ("w1", "Well.")
+    assert (story.chat.worker, story.answer) == ("w1", "Well.")
     story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
     assert story.finishes().state == "idle"
-    assert (story.chat.answer, len(story.tells(TurnEnded))) == ("Well.", 1)
+    assert (story.answer, len(story.tells(TurnEnded))) == ("Well.", 1)
 
 
 def test_a_chat_woken_for_a_compaction_does_not_rest_before_it_is_done() -> None:

@@ -37,13 +37,25 @@ SCHEMAS = sorted({int(re.sub(r"\D", "", file.name)) for file in FOLDER.glob("sch
 ANSWER = "an answer that a parent may read"
 
 
-def load(schema: int, url: str) -> dict[str, Any]:
-    """Put a copy of it where `url` says, and return what was in it: for each chat what `seen` says."""
+def copy_of(name: str, url: str) -> None:
+    """Put a copy of the database where `url` says."""
     if url.startswith("sqlite"):
-        Path(path_of(url)).write_bytes(gzip.decompress((FOLDER / f"schema{schema}.db.gz").read_bytes()))
+        Path(path_of(url)).write_bytes(gzip.decompress((FOLDER / f"{name}.db.gz").read_bytes()))
     else:
         with psycopg.connect(url, autocommit=True) as server:
-            server.execute(gzip.decompress((FOLDER / f"schema{schema}.sql.gz").read_bytes()))
+            server.execute(gzip.decompress((FOLDER / f"{name}.sql.gz").read_bytes()))
+
+
+def a_day_later() -> StoreOptions:
+    """For who opens one: its worker's machine is long gone."""
+    clock = FakeClock()
+    clock.advance(86_400_000)
+    return StoreOptions(clock=clock)
+
+
+def load(schema: int, url: str) -> dict[str, Any]:
+    """Put a copy of it where `url` says, and return what was in it: for each chat what `seen` says."""
+    copy_of(f"schema{schema}", url)
     expected: dict[str, Any] = json.loads((FOLDER / f"schema{schema}.json").read_text())
     return expected
 

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.events import Approve
 from holdfast.errors import SchemaError, WrongCursor
@@ -12,9 +13,9 @@ from holdfast.store import migrations as migrations_module
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from holdfast.store.migrations import CODE_LEVEL, Migration, migrations, pending
-from tests.store.test_descendants import ask, family
+from tests.store.old_databases import a_day_later, copy_of
 from tests.support.behind import sql
-from tests.support.chats import new_chat
+from tests.support.chats import Hand, new_chat
 from tests.support.postgres import PostgresServer
 from tests.support.programs import Program
 
@@ -63,58 +64,36 @@ async def test_opening_again_changes_nothing(store: Store, store_url: str) -> No
     assert sql(store_url, "SELECT * FROM meta ORDER BY key") == before
 
 
-# What each schema had not yet. The first one had families in it for a while.
-SECOND_SCHEMA = ("ALTER TABLE chats DROP COLUMN life", "UPDATE meta SET value = 2")
-FIRST_SCHEMA_WITH_FAMILIES = (
-    *SECOND_SCHEMA,
-    "DROP INDEX chats_unwatched",
-    "ALTER TABLE calls DROP COLUMN told",
-    "UPDATE meta SET value = 1",
-)
-FIRST_SCHEMA = (
-    "DROP INDEX chats_family",
-    "ALTER TABLE chats DROP COLUMN client_tools",
-    "ALTER TABLE chats DROP COLUMN root_id",
-    "ALTER TABLE calls DROP COLUMN excerpt",
-    *FIRST_SCHEMA_WITH_FAMILIES,
-)
-
-
-@pytest.mark.parametrize("first_schema", [FIRST_SCHEMA, FIRST_SCHEMA_WITH_FAMILIES], ids=["plain", "with families"])
-async def test_a_database_of_the_first_schema_goes_on_with_its_families(
-    store_url: str, first_schema: tuple[str, ...]
-) -> None:
-    async with open_store(store_url, StoreOptions()) as store:
-        await ask(await family(store))
-        await store.create_chat(new_chat(id="alone"))
-        names = ("root", "child", "grandchild", "alone")
-        before = [(await store.read_chat(name)).chat for name in names]
-    for statement in first_schema:
-        sql(store_url, statement)
-    async with open_store(store_url, StoreOptions()) as store:
-        assert [(await store.read_chat(name)).chat for name in names] == before
-        assert [chat.root_id for chat in before] == [None, "root", "root", None]
+@pytest.mark.parametrize("older", ["schema1", "schema1-families", "schema2"])
+async def test_a_database_of_an_early_schema_goes_on_with_its_families(store_url: str, older: str) -> None:
+    """The first schema had a part of the families in it for a while."""
+    copy_of(older, store_url)
+    async with open_store(store_url, a_day_later()) as store:
+        chats = [(await store.read_chat(name)).chat for name in ("root", "child", "grandchild", "alone")]
+        assert [chat.root_id for chat in chats] == [None, "root", "root", None]
+        assert [chat.state for chat in chats] == ["running", "running", "waiting", "running"]
         (asked,) = await store.open_calls("root")
         assert (asked.chat_id, asked.call_id) == ("grandchild", "pay")
         await store.submit("grandchild", Approve(call_id="pay", by="ann"))
         assert await store.open_calls("root") == []
     meta = dict(sql(store_url, "SELECT key, value FROM meta"))
-    assert (meta["schema_version"], meta["oldest_code"]) == (3, 2)
+    newest = migrations("sqlite")[-1]
+    assert (meta["schema_version"], meta["oldest_code"]) == (newest.number, newest.oldest_code)
 
 
 async def test_a_chat_of_the_second_schema_keeps_its_readers_until_its_id_is_used_again(store_url: str) -> None:
-    async with open_store(store_url, StoreOptions()) as store:
-        await store.create_chat(new_chat(None, id="c1"))
-    for statement in SECOND_SCHEMA:
-        sql(store_url, statement)
-    async with open_store(store_url, StoreOptions()) as store:
-        cursor = (await store.read_journal("c1")).cursor
-    async with open_store(store_url, StoreOptions()) as store:
-        assert (await store.read_journal("c1", cursor)).items == ()
-        await store.delete_chat("c1")
-        await store.create_chat(new_chat(None, id="c1"))
+    copy_of("schema2", store_url)
+    async with open_store(store_url, a_day_later()) as store:
+        hand = Hand(store)
+        await hand.take("alone")
+        await hand.end_turn()
+        cursor = (await store.read_journal("alone")).cursor
+    async with open_store(store_url, a_day_later()) as store:
+        assert (await store.read_journal("alone", cursor)).items == ()
+        await store.delete_chat("alone")
+        await store.create_chat(new_chat(None, id="alone"))
         with pytest.raises(WrongCursor):
-            await store.read_journal("c1", cursor)
+            await store.read_journal("alone", cursor)
 
 
 MANY = 20_000
@@ -131,11 +110,10 @@ MANY_CHILDREN = (
 
 async def test_many_families_of_the_first_schema_are_brought_up_to_date_at_once(store_url: str) -> None:
     """Nobody can read or write meanwhile. Looking at all families for each chat would take half a minute here."""
-    async with open_store(store_url, StoreOptions()) as store:
-        await store.create_chat(new_chat(id="alone"))
-    for statement in (*FIRST_SCHEMA, *MANY_CHILDREN):
+    copy_of("schema1", store_url)
+    for statement in MANY_CHILDREN:
         sql(store_url, statement)
-    async with asyncio.timeout(25), open_store(store_url, StoreOptions(deadline_s=60)):
+    async with asyncio.timeout(25), open_store(store_url, replace(a_day_later(), deadline_s=60)):
         assert sql(store_url, "SELECT count(*) FROM chats WHERE root_id = 'alone'") == [(MANY,)]
 
 

@@ -4,25 +4,17 @@ import json
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import External, State
 from holdfast.store import open_store
-from holdfast.store.base import Key, Store, StoreOptions
+from holdfast.store.base import Key, Store
 from holdfast.store.migrations import migrations
 from tests.store import old_databases
-from tests.store.old_databases import ANSWER, seen
+from tests.store.old_databases import ANSWER, a_day_later, seen
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, texts, user
 
 pytestmark = pytest.mark.parametrize("schema", old_databases.SCHEMAS)
-
-
-def options() -> StoreOptions:
-    """A day later: its worker's machine is long gone."""
-    clock = FakeClock()
-    clock.advance(86_400_000)
-    return StoreOptions(clock=clock)
 
 
 async def take(hand: Hand, chat_id: str) -> None:
@@ -32,7 +24,7 @@ async def take(hand: Hand, chat_id: str) -> None:
 
 async def test_every_chat_of_an_older_schema_is_found_as_it_was(store_url: str, schema: int) -> None:
     expected = old_databases.load(schema, store_url)
-    async with open_store(store_url, options()) as store:
+    async with open_store(store_url, a_day_later()) as store:
         found = {line.id: await seen(store, line.id) for line in await store.list_chats()}
         assert json.loads(json.dumps(found)) == expected
         assert sorted((asked.chat_id, asked.call_id) for asked in await store.open_calls("root")) == [
@@ -47,7 +39,7 @@ async def test_every_chat_of_an_older_schema_is_found_as_it_was(store_url: str, 
 
 async def test_chats_at_rest_of_an_older_schema_take_another_turn(store_url: str, schema: int) -> None:
     expected = old_databases.load(schema, store_url)
-    async with open_store(store_url, options()) as store:
+    async with open_store(store_url, a_day_later()) as store:
         hand = Hand(store)
         for chat_id in ("idle", "empty", "archived", "failed", "compacted", "fork", "edited", "helped"):
             assert expected[chat_id]["state"] in ("idle", "failed")
@@ -64,7 +56,7 @@ async def test_chats_at_rest_of_an_older_schema_take_another_turn(store_url: str
 
 async def test_chats_of_an_older_schema_that_wait_are_answered_and_go_on(store_url: str, schema: int) -> None:
     old_databases.load(schema, store_url)
-    async with open_store(store_url, options()) as store:
+    async with open_store(store_url, a_day_later()) as store:
         hand = Hand(store)
         for chat_id, event in (
             ("asking", ev.Approve(call_id="pay", by="ann")),
@@ -91,7 +83,7 @@ async def test_chats_of_an_older_schema_that_wait_are_answered_and_go_on(store_u
 async def test_a_parent_of_an_older_schema_hears_what_its_child_had_answered(store_url: str, schema: int) -> None:
     """The child ended its turn under the old schema; the parent begins to wait for it under the new one."""
     old_databases.load(schema, store_url)
-    async with open_store(store_url, options()) as store:
+    async with open_store(store_url, a_day_later()) as store:
         hand = Hand(store)
         await store.submit("helper", ev.Deny(call_id="pay"))
         await take(hand, "helper")
@@ -107,7 +99,7 @@ async def test_a_parent_of_an_older_schema_hears_what_its_child_had_answered(sto
 
 async def test_what_a_dead_worker_of_an_older_schema_held_is_taken_back(store_url: str, schema: int) -> None:
     old_databases.load(schema, store_url)
-    async with open_store(store_url, options()) as store:
+    async with open_store(store_url, a_day_later()) as store:
         assert await _streamed(store) == ['{"part": "text", "text": "Once "}', '{"part": "text", "text": "upon "}']
         await store.sweep()
         assert await store.list_workers() == []

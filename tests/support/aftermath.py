@@ -117,7 +117,7 @@ class Successor:
             self.attempts += 1
             attempt = attempt_id(chat.fence, self.attempts)
             return [ev.Responded(by=by, message=assistant("I take it from here"), attempt=attempt)]
-        return [ev.FinishTurn(by=by, answer="finished by the successor")]
+        return [ev.FinishTurn(by=by)]
 
 
 def _at_rest(snapshot: Snapshot) -> bool:

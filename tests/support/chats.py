@@ -113,7 +113,7 @@ class Hand:
         return await self.commit(ev.Outcome(by=self.by, call_id=call_id, content=content, error=error))
 
     async def end_turn(self, text: str = "that is all") -> Snapshot:
-        return await self.commit(self.response(text), ev.FinishTurn(by=self.by, answer=text))
+        return await self.commit(self.response(text), ev.FinishTurn(by=self.by))
 
     async def park_for_client(self, call_id: str, *, expires_at: int | None = None) -> Snapshot:
         await self.respond(call(call_id), start=False)

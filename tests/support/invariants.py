@@ -55,7 +55,7 @@ def consistency(snapshot: Snapshot) -> list[str]:
         if not holds:
             found.append(f"{chat.state}/{chat.phase}: {what}")
 
-    must(bool(calls) == (chat.batch is not None), "a batch has calls, and calls have a batch")
+    must(not calls or chat.batch is not None, "calls have a batch")
     must(all(call.batch == chat.batch for call in calls), "all calls are of the current batch")
     must([call.pos for call in calls] == sorted({call.pos for call in calls}), "calls stand in order")
     must(len({call.id for call in calls}) == len(calls), "call ids are unique")

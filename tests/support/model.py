@@ -15,7 +15,7 @@ from holdfast.core.fork import fork
 from holdfast.core.journal import AnyEntry, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import Call, Chat, Compaction, Message, NewChat, Queued, Role, Snapshot, State
-from holdfast.core.unit import CountFamily, Need, ReadChat, transact
+from holdfast.core.unit import CountFamily, Need, ReadChat, ReadEntry, transact
 
 AT_WORK = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
 
@@ -107,7 +107,7 @@ class ModelStore:
     def apply(self, chat_id: str, *events: Event, now: int) -> tuple[Change, ...] | Refused:
         """All of them in one transaction, with everything that follows from them in other chats."""
         steps = transact(self.get(chat_id), events, now, self.limits)
-        answer: Snapshot | tuple[str, ...] | int | None = None
+        answer: Snapshot | tuple[str, ...] | bytes | int | None = None
         try:
             while True:
                 answer = self._read(steps.send(answer))
@@ -138,9 +138,11 @@ class ModelStore:
         for chat_id in {change.after.chat.id for change in changes if change.gone}:
             self._forget(chat_id)
 
-    def _read(self, need: Need) -> Snapshot | tuple[str, ...] | int | None:
+    def _read(self, need: Need) -> Snapshot | tuple[str, ...] | bytes | int | None:
         if isinstance(need, CountFamily):
             return sum(chat.root_id == need.root_id and chat.state in AT_WORK for chat in self.chats.values())
+        if isinstance(need, ReadEntry):
+            return self.rows[need.chat_id][need.seq - 1].body
         return self.load(need.chat_id) if isinstance(need, ReadChat) else self.children(need.chat_id)
 
     def _put(self, change: Change) -> None:

@@ -328,7 +328,7 @@ async def run_the_approved_call(run: Run) -> Snapshot:
 
 @step("commit")
 async def finish_the_turn(run: Run) -> Snapshot:
-    return await run.commit("talk", run.response("talk", "there"), ev.FinishTurn(by=run.by("talk"), answer="there"))
+    return await run.commit("talk", run.response("talk", "there"), ev.FinishTurn(by=run.by("talk")))
 
 
 @step("commit")
@@ -382,9 +382,7 @@ async def claim_the_child(run: Run) -> None:
 
 @step("commit")
 async def end_the_child(run: Run) -> Snapshot:
-    return await run.commit(
-        "child", run.response("child", "it is done"), ev.FinishTurn(by=run.by("child"), answer="it is done")
-    )
+    return await run.commit("child", run.response("child", "it is done"), ev.FinishTurn(by=run.by("child")))
 
 
 @step("claim")

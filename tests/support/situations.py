@@ -19,7 +19,7 @@ def created() -> Story:
 
 
 def answered() -> Story:
-    return Story().claimed().says().finishes("Well.")
+    return Story().claimed().says(text="Well.").finishes()
 
 
 def archived() -> Story:

@@ -6,6 +6,8 @@ accepted, `refuses` that it is refused and changes nothing; both check what is a
 
 from collections.abc import Sequence
 
+from msgspec import Raw
+
 from holdfast.core import events as ev
 from holdfast.core.apply import Change, Reason, Refused, row_of
 from holdfast.core.codec import decode_message
@@ -21,6 +23,7 @@ from holdfast.core.records import (
     OnUnknown,
     Part,
     Phase,
+    Reasoning,
     Replay,
     Role,
     SendMode,
@@ -45,6 +48,10 @@ def user(message_id: str, text: str = "Hello") -> Message:
 
 def assistant(message_id: str, *parts: Part) -> Message:
     return Message(id=message_id, role=Role.ASSISTANT, parts=parts or (Text(text="Well."),), created_at=START)
+
+
+SIGNED = Reasoning(text="Hm.", provider="somebody", signature=Raw(b'"seal"'))
+"""A response that says nothing and yet is one."""
 
 
 def asks_for(*call_ids: str) -> tuple[ToolCall, ...]:
@@ -96,6 +103,16 @@ class Story:
     @property
     def journal(self) -> list[AnyEntry]:
         return self.store.journal(self.chat_id)
+
+    @property
+    def answer(self) -> str | None:
+        """What the last turn answered, if it did."""
+        seq = self.chat.answer_seq
+        if seq is None:
+            return None
+        entry = self.journal[seq - 1]
+        assert isinstance(entry, MessageAdded)
+        return journal_message(entry).text
 
     @property
     def by(self) -> ev.Writer:
@@ -203,7 +220,9 @@ class Story:
         )
         return ev.Responded(by=self.by, message=message, attempt=self.next_attempt(), plans=plans)
 
-    def says(self, message_id: str = "said", *parts: Part) -> "Story":
+    def says(self, message_id: str = "said", *parts: Part, text: str | None = None) -> "Story":
+        if text is not None:
+            parts = (*parts, Text(text=text))
         self.does(self.response(assistant(message_id, *parts)))
         return self
 
@@ -241,8 +260,8 @@ class Story:
         self.does(ev.Park(by=self.by))
         return self
 
-    def finishes(self, answer: str | None = None) -> "Story":
-        self.does(ev.FinishTurn(by=self.by, answer=answer))
+    def finishes(self) -> "Story":
+        self.does(ev.FinishTurn(by=self.by))
         return self
 
     def stops(self, *, clear_queue: bool = False) -> Change:

@@ -368,7 +368,6 @@ _EVENTS: dict[str, Maker] = {
     "finish_turn": lambda snapshot, world, row: st.builds(
         ev.FinishTurn,
         by=writers(snapshot, world),
-        answer=st.sampled_from((None, "", "Done.")),
         cause=st.none() if world.sensible else st.sampled_from((*[None] * 8, *Cause)),
     ),
     "finish_stop": _finish_stop,

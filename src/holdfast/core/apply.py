@@ -312,16 +312,16 @@ class Draft:
         self.tell(journal.StopRequested(cause=cause))
 
     def end_turn(
-        self, state: State, cause: Cause | None, detail: str | None = None, answer: str | None = None
+        self, state: State, cause: Cause | None, detail: str | None = None, answer_seq: int | None = None
     ) -> None:
         """Does nothing if no turn is open: a compaction at rest leaves the last turn's cause and answer alone."""
         if self.chat.turn_started_at is not None:
             self.tell(journal.TurnEnded(turn=self.chat.turn, state=state, cause=cause, detail=detail))
             self.effects["turn_over"] = self.chat.turn
-            self.set(cause=cause, answer=answer, turn_started_at=None)
+            self.set(cause=cause, answer_seq=answer_seq, turn_started_at=None)
 
     def end_turn_and_go_on(
-        self, cause: Cause | None, detail: str | None = None, answer: str | None = None, **fields: Any
+        self, cause: Cause | None, detail: str | None = None, answer_seq: int | None = None, **fields: Any
     ) -> None:
         """How a turn ends that did not fail: the queue's head starts the next one, or the chat rests.
 
@@ -330,7 +330,7 @@ class Draft:
         if fields:
             self.set(**fields)
         state = State.RUNNING if self.queue or self.chat.compact else State.IDLE
-        self.end_turn(state, cause, detail, answer)
+        self.end_turn(state, cause, detail, answer_seq)
         if self.queue:
             self.start_next_turn()
         elif self.chat.compact:
@@ -447,10 +447,6 @@ class Draft:
     def open_batch(self, message: Message, plans: dict[str, ev.PlannedCall]) -> None:
         """The calls of the response just added become the current ones; each result's position is kept free."""
         calls = message.calls
-        if not calls:
-            self.calls = ()
-            self.set(batch=None)
-            return
         batch = self.chat.seq + len(self.lines)  # the response's journal number: never used twice
         first = self.chat.length
         self.calls = tuple(
@@ -1164,7 +1160,8 @@ def finish_turn(draft: Draft, event: ev.FinishTurn) -> None:
         raise Refusal("model_is_next", "the model still owes a response to the last message")
     if chat.compact and chat.turn_started_at is None:
         raise Refusal("compaction_is_next", "the compaction that this chat was woken for is still owed")
-    draft.end_turn_and_go_on(event.cause, event.detail, event.answer, unclean=0)
+    answer_seq = chat.batch if event.cause is None else None  # the last response was all it had to say
+    draft.end_turn_and_go_on(event.cause, event.detail, answer_seq, unclean=0)
 
 
 # A stop comes from a user, a handover from a release or a lost lease; none of them is a turn's own end.

@@ -332,9 +332,8 @@ class Park(RunnerEvent):
 
 
 class FinishTurn(RunnerEvent):
-    """`cause` None: the model has said all it had to say; else a budget or deadline. `answer`: for a parent chat."""
+    """`cause` None: the model has said all it had to say, and its last response is the answer; else a limit."""
 
-    answer: str | None = None
     cause: Cause | None = None
     detail: str | None = None
 

@@ -288,7 +288,7 @@ class Chat(Frozen):
     turn_cost: float = 0.0
     cause: Cause | None = None  # why it is stopping; at rest, why the last turn was cut short
     error: Failure | None = None
-    answer: str | None = None  # a spawned chat's last answer, for the parent; "" is an answer, None is none
+    answer_seq: int | None = None  # journal number of the last turn's answer, for a parent; None: it gave none
 
     # ownership
     worker: str | None = None
@@ -302,7 +302,7 @@ class Chat(Frozen):
     commit_id: str | None = None  # of the last runner's commit
     seq: int = 0  # last journal number
     length: int = 0  # history positions taken
-    batch: int | None = None  # journal number of the response whose calls are the current ones
+    batch: int | None = None  # journal number of the last response, whose calls are the current ones
     attempt_ended: int = 0  # attempts up to this one are over: no client shows their preview
 
 

@@ -14,9 +14,11 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.core.apply import Change, Refused, apply, create
+from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.events import ChildEnded, Descendant, Event, Stop
+from holdfast.core.journal import MessageAdded
 from holdfast.core.limits import LIMITS, Limits
-from holdfast.core.records import Call, NewChat, Snapshot, State
+from holdfast.core.records import Call, Message, NewChat, Snapshot, State
 
 
 class ReadChat(Struct, frozen=True):
@@ -31,6 +33,13 @@ class ReadChildren(Struct, frozen=True):
     chat_id: str
 
 
+class ReadEntry(Struct, frozen=True):
+    """Answer: the JSON of a journal entry of a chat, or None if there is no such entry."""
+
+    chat_id: str
+    seq: int
+
+
 class CountFamily(Struct, frozen=True):
     """Answer: how many chats below this one, at any depth, are running, stopping or waiting.
 
@@ -40,7 +49,7 @@ class CountFamily(Struct, frozen=True):
     root_id: str
 
 
-Need = ReadChat | ReadChildren | CountFamily
+Need = ReadChat | ReadChildren | ReadEntry | CountFamily
 Steps = Generator[Need, Any, "tuple[Change, ...] | Refused"]
 
 
@@ -113,8 +122,8 @@ class _Unit:
             ):
                 event = Descendant(chat_id=chat.id, agent=chat.agent, asking=change.asking, answered=change.answered)
                 self.apply(chat.root_id, event)
-            if chat.parent_id and (report := _report(change)) and (yield from self.read(chat.parent_id)):
-                self.apply(chat.parent_id, report)
+            if chat.parent_id and _is_over(change) and (yield from self.read(chat.parent_id)):
+                self.apply(chat.parent_id, (yield from self.report(change)))
         return None
 
     def no_room(self, change: Change, new: NewChat) -> Generator[Need, Any, Refused | None]:
@@ -138,7 +147,33 @@ class _Unit:
         at_rest = child.chat.turn_started_at is None
         ended = child.chat.turn if at_rest else child.chat.turn - 1
         if at_rest if call.child_turn is None else ended >= call.child_turn:
-            self.apply(parent_id, child_report(child, ended))
+            self.apply(parent_id, (yield from self.child_report(child, ended)))
+
+    def report(self, change: Change) -> Generator[Need, Any, ChildEnded]:
+        if change.turn_over is None:
+            return _lost(change.after.chat.id)
+        return (yield from self.child_report(change.after, change.turn_over))
+
+    def child_report(self, child: Snapshot, turn: int) -> Generator[Need, Any, ChildEnded]:
+        """What a parent is told. An empty answer is an answer; no answer is said to be none."""
+        chat = child.chat
+        if chat.error is not None:
+            text = f"The sub-agent failed: {chat.error.message}"
+            return ChildEnded(child_id=chat.id, turn=turn, text=text, error=True)
+        answer = None if chat.answer_seq is None else (yield from self.message(chat.id, chat.answer_seq))
+        return ChildEnded(child_id=chat.id, turn=turn, text=None if answer is None else answer.text)
+
+    def message(self, chat_id: str, seq: int) -> Generator[Need, Any, Message | None]:
+        """What a journal entry added, be it written or still to be written by this transaction."""
+        for change in self.changes:
+            first = change.after.chat.seq - len(change.lines) + 1
+            if change.after.chat.id == chat_id and 0 <= seq - first < len(change.lines):
+                entry: Any = change.lines[seq - first].entry
+                break
+        else:
+            body = yield ReadEntry(chat_id, seq)
+            entry = decode_entry(body) if body is not None else None
+        return decode_message(entry.message) if isinstance(entry, MessageAdded) else None
 
 
 _STOPPABLE = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
@@ -151,18 +186,5 @@ def _lost(child_id: str) -> ChildEnded:
     return ChildEnded(child_id=child_id, turn=_ANY_TURN, text=None, error=True)
 
 
-def _report(change: Change) -> ChildEnded | None:
-    if change.gone:
-        return _lost(change.after.chat.id)
-    if change.turn_over is not None:
-        return child_report(change.after, change.turn_over)
-    return None
-
-
-def child_report(child: Snapshot, turn: int) -> ChildEnded:
-    """What a parent is told. An empty answer is an answer; no answer is said to be none."""
-    if child.chat.error is not None:
-        return ChildEnded(
-            child_id=child.chat.id, turn=turn, text=f"The sub-agent failed: {child.chat.error.message}", error=True
-        )
-    return ChildEnded(child_id=child.chat.id, turn=turn, text=child.chat.answer)
+def _is_over(change: Change) -> bool:
+    return change.gone or change.turn_over is not None

@@ -149,7 +149,7 @@ class Asking:
         grip = self._grip
         if any(queued.mode == "steer" for queued in grip.snapshot.queue):
             return []  # it joins the turn with this response, and the model is next again
-        end = ev.FinishTurn(by=grip.by, answer=message.text)
+        end = ev.FinishTurn(by=grip.by)
         if grip.agent.output is None:
             return [end]
         try:

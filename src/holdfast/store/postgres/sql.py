@@ -207,6 +207,8 @@ SELECT journal.pos, journal.role, chats.epoch FROM journal JOIN chats ON chats.i
 WHERE journal.chat_id = %s AND journal.pos IS NOT NULL AND journal.ref = %s ORDER BY journal.pos DESC LIMIT 1
 """
 
+READ_ENTRY = "SELECT body FROM journal WHERE chat_id = %s AND seq = %s"
+
 # A page in one statement, so in one moment: the chat's place (part 0), journal entries (1) and, where these reach the
 # end, the deltas of the open attempt (2).
 READ_JOURNAL = """

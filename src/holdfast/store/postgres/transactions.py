@@ -17,7 +17,7 @@ from holdfast.core.codec import NOT_UNICODE
 from holdfast.core.events import Event
 from holdfast.core.limits import Limits
 from holdfast.core.records import Snapshot
-from holdfast.core.unit import CountFamily, ReadChat, transact
+from holdfast.core.unit import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
     HoldfastError,
     InvalidInput,
@@ -190,6 +190,9 @@ class Transaction:
                     need = steps.send(await load(need.chat_id))
                 elif isinstance(need, CountFamily):
                     need = steps.send((await self.rows(sql.COUNT_FAMILY, need.root_id))[0][0])
+                elif isinstance(need, ReadEntry):
+                    entry = await self.rows(sql.READ_ENTRY, need.chat_id, need.seq)
+                    need = steps.send(entry[0][0] if entry else None)
                 else:
                     children = await self.rows(sql.READ_BUSY_CHILDREN, need.chat_id)
                     need = steps.send(tuple(child[0] for child in children))

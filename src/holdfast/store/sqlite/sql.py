@@ -147,6 +147,8 @@ WHERE journal.chat_id = ? AND journal.pos IS NOT NULL AND journal.ref = ? ORDER 
 
 READ_JOURNAL = "SELECT seq, at, body FROM journal WHERE chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 
+READ_ENTRY = "SELECT body FROM journal WHERE chat_id = ? AND seq = ?"
+
 READ_PLACE = "SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id = ?"
 
 # -- deltas

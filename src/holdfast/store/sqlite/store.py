@@ -17,7 +17,7 @@ from holdfast.core.codec import encode
 from holdfast.core.events import Claim, Delete, Event, Repair
 from holdfast.core.fork import fork
 from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot, State
-from holdfast.core.unit import CountFamily, ReadChat, transact
+from holdfast.core.unit import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
     ConfigError,
     LeaseLost,
@@ -391,6 +391,9 @@ class SqliteStore(Store):
                     need = steps.send(load(connection, need.chat_id))
                 elif isinstance(need, CountFamily):
                     need = steps.send(rows(connection, sql.COUNT_FAMILY, (need.root_id,))[0][0])
+                elif isinstance(need, ReadEntry):
+                    entry = row(connection, sql.READ_ENTRY, (need.chat_id, need.seq))
+                    need = steps.send(entry[0] if entry is not None else None)
                 else:
                     children = rows(connection, sql.READ_BUSY_CHILDREN, (need.chat_id,))
                     need = steps.send(tuple(child[0] for child in children))
