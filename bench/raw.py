@@ -13,9 +13,10 @@ import psycopg
 from bench.chats import Lane
 from bench.figures import rate
 from holdfast.core.apply import Change, apply
+from holdfast.store.base import decided
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.swaps import swap as postgres_swap
-from holdfast.store.rows import ChatWrite, writes_of
+from holdfast.store.rows import ChatWrite
 from holdfast.store.sqlite.connection import connect
 from holdfast.store.sqlite.writing import swap
 
@@ -29,8 +30,9 @@ def prepared(lanes: Sequence[Lane], steps: int) -> list[list[ChatWrite]]:
         for lane in lanes:
             change = apply(snapshots[lane], lane.next_event(), 1)
             assert isinstance(change, Change), change
-            snapshots[lane] = change.after
-            writes += writes_of((change,), "raw")
+            made = decided((change,), "raw")
+            snapshots[lane] = made.after
+            writes += made.writes
         rounds.append(writes)
     return rounds
 

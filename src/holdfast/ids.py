@@ -15,7 +15,9 @@ _CHANCE_DIGITS = 16  # of five bits each
 # busy threads getting it back costs many times what the answer does.
 _STOCK = 256
 _stock: list[str] = []
+_stamps: list[int] = []
 os.register_at_fork(after_in_child=_stock.clear)
+os.register_at_fork(after_in_child=_stamps.clear)
 
 
 def new_id(prefix: str) -> str:
@@ -26,6 +28,16 @@ def new_id(prefix: str) -> str:
     now = time.time_ns() // 1_000_000
     coarse = f"{_PAIRS[now >> 40 & 1023]}{_PAIRS[now >> 30 & 1023]}"
     return f"{prefix}_{coarse}{_PAIRS[now >> 20 & 1023]}{_PAIRS[now >> 10 & 1023]}{_PAIRS[now & 1023]}{chance}"
+
+
+def new_stamp() -> int:
+    """64 random bits, as a number that both databases hold. Never 0, which stands for none."""
+    try:
+        return _stamps.pop()
+    except IndexError:
+        chance = memoryview(os.urandom(_STOCK * 8)).cast("q")
+        _stamps.extend(filter(None, chance))
+        return _stamps.pop()
 
 
 def _restock() -> str:

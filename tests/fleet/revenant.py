@@ -39,9 +39,7 @@ async def haunt(store: Store, runners: list[Runner], told: "asyncio.Future[str]"
             except HoldfastError as error:
                 refused[type(error).__name__] += 1
             deltas = DeltaBatch(
-                chat_id=chat.id,
-                worker=NAME,
-                fence=chat.fence,
+                chat=chat,
                 attempt=event.attempt,
                 first_k=0,
                 bodies=(b'{"part":"text","text":"too late"}',),

@@ -106,7 +106,7 @@ async def _begin(store: Store, hand: Hand, id: str, text: str = "hello", **field
 def _deltas(hand: Hand, attempt: int, *words: str) -> DeltaBatch:
     bodies = tuple(json.dumps({"part": "text", "text": word}).encode() for word in words)
     chat = hand.held.chat
-    return DeltaBatch(chat_id=chat.id, worker=hand.name, fence=chat.fence, attempt=attempt, first_k=0, bodies=bodies)
+    return DeltaBatch(chat=chat, attempt=attempt, first_k=0, bodies=bodies)
 
 
 async def fill(store: Store) -> None:

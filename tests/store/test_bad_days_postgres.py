@@ -448,9 +448,7 @@ async def _verbs(store: Store, hand: Hand) -> dict[str, Callable[[], Awaitable[o
     """One of each kind, by name, every one safe to ask again."""
     send, key = ev.Send(message=user("hi", id="m1")), Key(principal="", key="k1")
     snapshot, response = hand.held, hand.response("late", call("k1"))
-    delta = DeltaBatch(
-        chat_id="c1", worker=hand.name, fence=1, attempt=hand.attempt(), first_k=0, bodies=(b'{"part":"text"}',)
-    )
+    delta = DeltaBatch(chat=hand.held.chat, attempt=hand.attempt(), first_k=0, bodies=(b'{"part":"text"}',))
     return {
         "read_chat": lambda: store.read_chat("c1"),
         "read_journal": lambda: store.read_journal("c1"),

@@ -161,7 +161,7 @@ async def test_deltas_that_are_not_text_are_refused_and_the_others_can_be_sent_a
     hand = Hand(store)
     await hand.take("c1")
     attempt = hand.attempt()
-    good = DeltaBatch(chat_id="c1", worker=hand.name, fence=1, attempt=attempt, first_k=0, bodies=(b'{"text":"a"}',))
+    good = DeltaBatch(chat=hand.held.chat, attempt=attempt, first_k=0, bodies=(b'{"text":"a"}',))
     with pytest.raises(InvalidInput, match="Unicode"):
         await store.add_deltas([good, replace(good, first_k=1, bodies=(b"\xff\xfe",))])
     assert await store.add_deltas([good]) == ()

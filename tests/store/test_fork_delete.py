@@ -294,9 +294,7 @@ async def test_nothing_of_a_deleted_chat_is_left_in_any_table_and_others_are_who
     await store.fork_chat("c1", "kept")
     await store.submit("c1", ev.Send(message=user("and more")))
     await hand.take("c1")
-    batch = DeltaBatch(
-        chat_id="c1", worker=hand.name, fence=hand.held.chat.fence, attempt=hand.attempt(), first_k=0, bodies=(b"{}",)
-    )
+    batch = DeltaBatch(chat=hand.held.chat, attempt=hand.attempt(), first_k=0, bodies=(b"{}",))
     assert await store.add_deltas([batch]) == ()
     await hand.respond("trying", call("k9"))
     await store.submit("c1", ev.Send(message=user("queued")))
@@ -438,9 +436,9 @@ async def a_life_full_of_secrets(store: Store, secret: Secrets, chat_id: str) ->
     snapshots = {snapshot.chat.id: snapshot for snapshot in await hand.claim()}
     hand.snapshot = snapshots[chat_id]
     for n in range(30):
-        fence, attempt = hand.held.chat.fence, hand.attempt()
+        attempt = hand.attempt()
         bodies = tuple(f'{{"part":"text","text":"{secret("delta", 200)}"}}'.encode() for _ in range(4))
-        deltas = DeltaBatch(chat_id=chat_id, worker=hand.name, fence=fence, attempt=attempt, first_k=0, bodies=bodies)
+        deltas = DeltaBatch(chat=hand.held.chat, attempt=attempt, first_k=0, bodies=bodies)
         assert await store.add_deltas([deltas]) == ()
         response = hand.response(secret("response", 50 + 97 * n), call(f"k{n}", arguments=secret("arguments")))
         await hand.commit(replace(response, attempt=attempt))

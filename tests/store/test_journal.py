@@ -21,9 +21,7 @@ from tests.support.chats import Hand, assistant, call, new_chat, user
 
 def batch(hand: Hand, attempt: int, first_k: int, *pieces: str) -> DeltaBatch:
     return DeltaBatch(
-        chat_id=hand.held.chat.id,
-        worker=hand.name,
-        fence=hand.held.chat.fence,
+        chat=hand.held.chat,
         attempt=attempt,
         first_k=first_k,
         bodies=tuple(encode(Delta(part="text", text=piece)) for piece in pieces),
@@ -131,9 +129,8 @@ async def test_readers_are_told_nothing_behind_a_gap_and_do_not_look_for_it_agai
 async def test_a_stale_writers_deltas_are_refused_and_other_chats_are_not_disturbed(store: Store) -> None:
     stale, fresh = await claimed(store, "c1"), await claimed(store, "c2")
     good = batch(fresh, attempt_id(1, 1), 0, "good")
-    bad = DeltaBatch(
-        chat_id="c1", worker="somebody else", fence=1, attempt=attempt_id(1, 1), first_k=0, bodies=good.bodies
-    )
+    bad = batch(stale, attempt_id(1, 1), 0, "bad")
+    bad = replace(bad, chat=replace(bad.chat, worker="somebody else"))
     assert await store.add_deltas([bad, good]) == ("c1",)
     assert streamed((await store.read_journal("c1")).items) == ""
     assert streamed((await store.read_journal("c2")).items) == "good"

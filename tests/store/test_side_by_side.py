@@ -61,7 +61,7 @@ class SideBySide(RuleBasedStateMachine):
         self.number = 0
         self.now = START_MS
         self.workers = ["w1", "w2"]
-        self.before: dict[str, Snapshot] = {}  # what a runner may still hold of each chat
+        self.before: dict[tuple[str, str], Snapshot] = {}  # what a runner may still hold of each store's chats
         self.last_commit: tuple[str, tuple[ev.Event, ...], str] | None = None
 
     def run(self, awaitable: Awaitable[T]) -> T:
@@ -109,10 +109,10 @@ class SideBySide(RuleBasedStateMachine):
     def the_last_commit_is_sent_again(self) -> None:
         assert self.last_commit is not None
         chat_id, happened, commit_id = self.last_commit
-        for store in self.stores.values():
+        for name, store in self.stores.items():
             current = self.run(store.read_chat(chat_id))
             if current.chat.commit_id == commit_id:
-                assert self.run(store.commit(self.before[chat_id], happened, commit_id)) == current
+                assert self.run(store.commit(self.before[name, chat_id], happened, commit_id)) == current
 
     @rule(ms=st.sampled_from((1, 10, 1_000, 60_000)))
     def time_passes(self, ms: int) -> None:
@@ -187,17 +187,19 @@ class SideBySide(RuleBasedStateMachine):
         event = happened[0]
         if isinstance(event, ev.Fork | ev.Delete):
             return  # verbs of their own in a store
-        current = self.model.get(chat_id)
-        held = self.before.get(chat_id, current) if outdated else current
         commit_id = self._fresh("commit")
         expected = self.model.apply(chat_id, *happened, now=self.now)
         for name, store in self.stores.items():
+            current = self.run(store.read_chat(chat_id))
+            known = self.before.get((name, chat_id), current)
+            same_claim = known.chat.claim_stamp == current.chat.claim_stamp
+            held = known if outdated and same_claim else current
             refused = self.run(_send(store, chat_id, held, happened, commit_id))
             assert refused == isinstance(expected, Refused), f"{name}: {event} {expected}"
-        if not isinstance(expected, Refused):
-            self.before[chat_id] = current
-            if isinstance(event, ev.RunnerEvent):
-                self.last_commit = (chat_id, happened, commit_id)
+            if not isinstance(expected, Refused):
+                self.before[name, chat_id] = current
+        if not isinstance(expected, Refused) and isinstance(event, ev.RunnerEvent):
+            self.last_commit = (chat_id, happened, commit_id)
 
 
 async def _send(store: Store, chat_id: str, held: Snapshot, happened: tuple[ev.Event, ...], commit_id: str) -> bool:
@@ -216,8 +218,10 @@ async def _send(store: Store, chat_id: str, held: Snapshot, happened: tuple[ev.E
 
 
 def _plain(snapshot: Snapshot) -> Snapshot:
-    """The model knows nothing of commit ids."""
-    return replace(snapshot, chat=replace(snapshot.chat, commit_id=None))
+    """The model knows nothing of commit ids and stamps."""
+    return replace(
+        snapshot, chat=replace(snapshot.chat, commit_id=None, life=0, stamp=0, claim_stamp=0, line_stamp=0)
+    )
 
 
 @pytest.mark.timeout(300)

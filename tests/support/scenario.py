@@ -251,13 +251,10 @@ async def queue_a_message(run: Run) -> Answer:
 async def stream_to_two_chats(run: Run) -> tuple[str, ...]:
     batches = []
     for chat in ("talk", "side"):
-        by = run.by(chat)
         texts = [msgspec.json.encode(Delta(part="text", text=f"{chat} says {n}. ")) for n in range(3)]
         batches.append(
             DeltaBatch(
-                chat_id=run.id(chat),
-                worker=by.worker,
-                fence=by.fence,
+                chat=run.held[run.id(chat)].chat,
                 attempt=run.attempt(chat),
                 first_k=0,
                 bodies=tuple(texts),

@@ -30,9 +30,9 @@ class Streaming(NamedTuple):
 async def streaming(store: Store, deltas: DeltaFlusher | None = None, chat_id: str = "c1") -> Streaming:
     await store.create_chat(new_chat("hello", id=chat_id))
     hand = Hand(store)
-    fence = (await hand.take(chat_id)).chat.fence
+    chat = (await hand.take(chat_id)).chat
     deltas = deltas or DeltaFlusher(store)
-    return Streaming(hand, deltas, deltas.open(chat_id, hand.name, fence, attempt_id(fence, 1)))
+    return Streaming(hand, deltas, deltas.open(chat, attempt_id(chat.fence, 1)))
 
 
 async def stored(store: Store, stream: Stream) -> list[tuple[int, str]]:

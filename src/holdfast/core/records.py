@@ -270,6 +270,7 @@ class Chat(Frozen):
     depth: int = 0
     forked_from: str | None = None
     forked_at: int | None = None  # history length that was copied
+    life: int = 0  # the stamp it was made with: tells it from a deleted chat that had its id
 
     # What follows changes, and is rewritten with every change.
     updated_at: int
@@ -304,6 +305,11 @@ class Chat(Frozen):
     length: int = 0  # history positions taken
     batch: int | None = None  # journal number of the last response, whose calls are the current ones
     attempt_ended: int = 0  # attempts up to this one are over: no client shows their preview
+
+    # stamps, drawn by the store for each write (store/stamps.py): counters order, these prove
+    stamp: int = 0  # of the last write
+    claim_stamp: int = 0  # of the write that gave it to its holder
+    line_stamp: int = 0  # of the last write that told the journal something; its line `seq` has it
 
 
 class Call(Frozen):

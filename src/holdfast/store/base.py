@@ -60,6 +60,7 @@ from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import After, Cursor
 from holdfast.store.liveness import UNDER_DEAD_LEASE
 from holdfast.store.rows import ChatWrite, call_of, writes_of
+from holdfast.store.stamps import Past, judge, stamped, why_not
 from holdfast.store.wakestream import Source, Wake, WakeStream
 
 log = logging.getLogger(__name__)
@@ -152,14 +153,18 @@ class DeltaRow(Frozen):
 
 
 class DeltaBatch(Frozen):
-    """The deltas of one chat in a flush. Written only while this (worker, fence) holds the chat."""
+    """The deltas of one chat in a flush. `chat` is what their runner knew when it began the attempt: they are written
+    only while its claim holds, and while all that it knew is in the chat's past.
+    """
 
-    chat_id: str
-    worker: str
-    fence: int
+    chat: Chat
     attempt: int
     first_k: int
     bodies: tuple[bytes, ...]
+
+    @property
+    def chat_id(self) -> str:
+        return self.chat.id
 
 
 class WorkerInfo(Frozen):
@@ -390,8 +395,9 @@ class Store(ABC):
         """A runner's write: all events or none, fenced. Returns the snapshot after.
 
         `snapshot` is the runner's own, from its claim or its last commit; if the chat moved on since, the events are
-        applied to what is there now. The same commit id again is answered as done. Raises StaleWriter when another
-        fence or epoch rules, RefusedError when the state does not take an event.
+        applied to what is there now, where that is proven to have come after it (stamps.py). The same commit id again
+        is answered as done. Raises StaleWriter when another claim, past or epoch rules, RefusedError when the state
+        does not take an event.
         """
 
     @abstractmethod
@@ -763,22 +769,29 @@ def topics_of(changes: Sequence[Change]) -> set[str]:
 
 
 class Decided(Frozen):
-    """Changes ready to be written, and what the first chat looks like after them."""
+    """Changes that are stamped, and ready to be written."""
 
     changes: tuple[Change, ...]
     writes: list[ChatWrite]
-    after: Snapshot
+
+    @property
+    def after(self) -> Snapshot:
+        """What the first chat looks like after them."""
+        chat_id = self.changes[0].after.chat.id
+        return next(change.after for change in reversed(self.changes) if change.after.chat.id == chat_id)
 
 
 def decided(changes: Sequence[Change], commit_id: str | None = None) -> Decided:
-    writes = writes_of(changes, commit_id)
-    chat = writes[0].after
-    last = changes[-1].after
-    if last.chat.id != chat.id:
-        last = next(change.after for change in reversed(changes) if change.after.chat.id == chat.id)
-    return Decided(
-        changes=tuple(changes), writes=writes, after=Snapshot(chat=chat, calls=last.calls, queue=last.queue)
-    )
+    """What a transaction writes. Nothing is written but through here."""
+    made = stamped(changes, commit_id)
+    return Decided(changes=made, writes=writes_of(made))
+
+
+def check_past(seen: Snapshot, known: Snapshot, line: int | None) -> None:
+    """For a commit that missed: may its events be applied to what is there now? Raises StaleWriter."""
+    past = judge(seen.chat, known.chat, line)
+    if past is not Past.SAME:
+        raise StaleWriter(why_not(past, seen, known))
 
 
 def in_turn(lists: Sequence[Sequence[str]]) -> Iterator[str]:

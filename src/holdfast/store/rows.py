@@ -1,14 +1,14 @@
 """Records to rows and back: shared by both stores, which differ only in SQL.
 
-`writes_of` turns the changes of a transaction into one `ChatWrite` per chat: the new chat row, guarded by what it
-replaces, and the rows that differ between the snapshots before and after.
+`writes_of` turns the stamped changes of a transaction into one `ChatWrite` per chat: the new chat row, guarded by
+what it replaces, and the rows that differ between the snapshots before and after.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from holdfast.core.apply import Change
 from holdfast.core.codec import decode_client_tools, decode_failure, decode_names, encode
@@ -45,7 +45,7 @@ class ChatWrite(Struct, gc=False):
 
     before: Chat | None
     after: Chat
-    journal: list[Row] = field(default_factory=list)  # seq, at, role, pos, ref, body
+    journal: list[Row] = field(default_factory=list)  # seq, stamp, at, role, pos, ref, body
     cut_from: int | None = None
     calls: list[Call] = field(default_factory=list)
     queue_put: list[Queued] = field(default_factory=list)
@@ -54,8 +54,8 @@ class ChatWrite(Struct, gc=False):
     ended_attempt: int | None = None
 
 
-def writes_of(changes: Iterable[Change], commit_id: str | None = None) -> list[ChatWrite]:
-    """One write per chat, in order of first touch. `commit_id` marks the first chat: a runner's own."""
+def writes_of(changes: Iterable[Change]) -> list[ChatWrite]:
+    """One write per chat, in order of first touch."""
     writes: dict[str, ChatWrite] = {}
     for change in changes:
         chat = change.after.chat
@@ -64,10 +64,7 @@ def writes_of(changes: Iterable[Change], commit_id: str | None = None) -> list[C
             before = change.before.chat if change.before is not None else None
             write = writes[chat.id] = ChatWrite(before=before, after=chat)
         _add(write, change)
-    ordered = list(writes.values())
-    if commit_id is not None:
-        ordered[0].after = replace(ordered[0].after, commit_id=commit_id)
-    return ordered
+    return list(writes.values())
 
 
 def _add(write: ChatWrite, change: Change) -> None:
@@ -75,14 +72,14 @@ def _add(write: ChatWrite, change: Change) -> None:
     if change.cut_from is not None:
         # A cut takes back what this very transaction had added behind it.
         write.journal = [
-            (seq, at, role, None if pos is not None and pos >= change.cut_from else pos, ref, body)
-            for seq, at, role, pos, ref, body in write.journal
+            (seq, stamp, at, role, None if pos is not None and pos >= change.cut_from else pos, ref, body)
+            for seq, stamp, at, role, pos, ref, body in write.journal
         ]
         write.cut_from = min(change.cut_from, write.cut_from if write.cut_from is not None else change.cut_from)
     first = change.after.chat.seq - len(change.lines) + 1
-    at = change.after.chat.updated_at
+    stamp, at = change.after.chat.stamp, change.after.chat.updated_at
     for n, line in enumerate(change.lines):
-        write.journal.append((first + n, at, line.role, line.pos, line.ref, encode(line.entry).decode()))
+        write.journal.append((first + n, stamp, at, line.role, line.pos, line.ref, encode(line.entry).decode()))
     before = change.before
     had_calls = before.calls if before is not None else ()
     if change.after.calls is not had_calls:

@@ -17,7 +17,7 @@ from holdfast.core.records import Snapshot
 
 class Held(Struct, frozen=True):
     chat_id: str
-    fence: int
+    claim_stamp: int  # a worker may claim a chat again under the same fence, where the database lost the first
 
 
 LeftOver = dict[int, list[Held]]  # by claim
@@ -42,7 +42,7 @@ class Unheard:
 
     def note(self, worker: str, number: int, snapshots: Iterable[Snapshot]) -> None:
         """What this claim is about to hand over."""
-        held = [Held(snapshot.chat.id, snapshot.chat.fence) for snapshot in snapshots]
+        held = [Held(snapshot.chat.id, snapshot.chat.claim_stamp) for snapshot in snapshots]
         if held:
             self._noted.setdefault(worker, {})[number] = held
 

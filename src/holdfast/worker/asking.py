@@ -269,8 +269,7 @@ class _Watcher(Observer):
     async def attempt_started(self, n: int, model: Model) -> None:
         await self.close()
         self.attempt = self._next_attempt()
-        shared, chat = self._grip.shared, self._grip.snapshot.chat
-        self._stream = shared.deltas.open(chat.id, shared.worker, chat.fence, self.attempt)
+        self._stream = self._grip.shared.deltas.open(self._grip.snapshot.chat, self.attempt)
 
     def delta(self, delta: Delta) -> None:
         if self._stream is not None:

@@ -10,6 +10,7 @@ import logging
 
 from holdfast.core.codec import encode
 from holdfast.core.journal import Delta
+from holdfast.core.records import Chat
 from holdfast.errors import CallerError, StoreError
 from holdfast.store.base import DeltaBatch, Store
 
@@ -25,10 +26,9 @@ FAILED_ALONE_MAX = 3
 class Stream:
     """One attempt of one chat, while it streams."""
 
-    def __init__(self, chat_id: str, worker: str, fence: int, attempt: int) -> None:
-        self.chat_id = chat_id
-        self.worker = worker
-        self.fence = fence
+    def __init__(self, chat: Chat, attempt: int) -> None:
+        self.chat = chat  # as it was when the attempt began
+        self.chat_id = chat.id
         self.attempt = attempt
         self.stored = 0  # rows that are in the store for certain
         self.rows: list[bytes] = []  # numbered from there on, perhaps sent: they never change any more
@@ -57,9 +57,7 @@ class Stream:
         if not self.rows:
             return None
         return DeltaBatch(
-            chat_id=self.chat_id,
-            worker=self.worker,
-            fence=self.fence,
+            chat=self.chat,
             attempt=self.attempt,
             first_k=self.stored,
             bodies=tuple(self.rows),
@@ -102,10 +100,10 @@ class DeltaFlusher:
             await asyncio.wait((self._task,))
             self._task = None
 
-    def open(self, chat_id: str, worker: str, fence: int, attempt: int) -> Stream:
-        if (earlier := self._streams.get(chat_id)) is not None:
+    def open(self, chat: Chat, attempt: int) -> Stream:
+        if (earlier := self._streams.get(chat.id)) is not None:
             self._forget(earlier)
-        stream = self._streams[chat_id] = Stream(chat_id, worker, fence, attempt)
+        stream = self._streams[chat.id] = Stream(chat, attempt)
         return stream
 
     def add(self, stream: Stream, delta: Delta) -> None:
@@ -212,5 +210,5 @@ class DeltaFlusher:
 
     def _note_cut(self, stream: Stream, why: str) -> None:
         self.streams_cut += 1
-        extra = {"action": "preview_cut", "chat": stream.chat_id, "fence": stream.fence, "error": why}
+        extra = {"action": "preview_cut", "chat": stream.chat_id, "fence": stream.chat.fence, "error": why}
         log.warning("a preview ends before its response", extra=extra)

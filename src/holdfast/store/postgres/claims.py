@@ -13,12 +13,11 @@ from holdfast.core.events import Claim
 from holdfast.core.records import Snapshot
 from holdfast.errors import LeaseLost, RecordError
 from holdfast.faults import reach
-from holdfast.store.base import Store, in_turn
+from holdfast.store.base import Store, decided, in_turn
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.transactions import Busy, Transaction, Transactor, snapshot_from
-from holdfast.store.rows import writes_of
 from holdfast.store.unheard import Held, Unheard
 
 # Where chats that this code cannot read stand in front, so many are looked at together, so many times.
@@ -34,12 +33,13 @@ class Claimed(msgspec.Struct):
 class Chosen(msgspec.Struct):
     """What a claim takes. Most of it is written together; what reaches other chats is written at once."""
 
-    chats: dict[str, Snapshot] = {}  # by id, as they are after it
-    changes: list[Change] = []
+    chats: dict[str, Snapshot] = {}  # by id, as they are after it, once it is written
+    changes: list[Change] = []  # that are written
     unwritten: list[Change] = []
     reached: set[str] = set()  # others, which are not what they were when this claim read them
 
     def add(self, changes: Sequence[Change]) -> None:
+        """Those that were written."""
         self.changes += changes
         own = changes[0].after.chat.id
         for change in changes:
@@ -107,7 +107,7 @@ class Claims:
             if found:
                 return Claimed(found, [])
         chosen = await self._choose(transaction, wanted)
-        if not chosen.changes:
+        if not chosen.chats:
             return Claimed([], [])
         await self._write(transaction, chosen)
         reach("claim.after")
@@ -118,12 +118,15 @@ class Claims:
         return Claimed(snapshots, chosen.changes)
 
     async def _write(self, transaction: Transaction, chosen: Chosen) -> None:
-        await transaction.write(writes_of(chosen.unwritten))
-        chosen.unwritten = []
+        if chosen.unwritten:
+            made = decided(chosen.unwritten)
+            await transaction.write(made.writes)
+            chosen.add(made.changes)
+            chosen.unwritten = []
 
     async def _still_held(self, transaction: Transaction, worker: str, chats: list[Held]) -> list[Snapshot]:
-        ids, fences = [held.chat_id for held in chats], [held.fence for held in chats]
-        mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, fences, worker)]
+        ids, claims = [held.chat_id for held in chats], [held.claim_stamp for held in chats]
+        mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, claims, worker)]
         return [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
 
     async def _choose(self, transaction: Transaction, wanted: Wanted) -> Chosen:
@@ -167,7 +170,7 @@ class Claims:
         of a family down, and this one came first, so nobody is waited for: the next claim finds it again.
         """
         if not change.reaches_others:
-            chosen.add((change,))
+            chosen.chats[change.after.chat.id] = change.after
             chosen.unwritten.append(change)
             return True
         await self._write(transaction, chosen)
@@ -179,8 +182,9 @@ class Claims:
         except RecordError:
             self._store.unreadable += 1
             return False
-        await transaction.write(writes_of(changes))
-        chosen.add(changes)
+        made = decided(changes)
+        await transaction.write(made.writes)
+        chosen.add(made.changes)
         return True
 
     def _decide(self, row: Row, worker: str, now: int) -> Change | None:

@@ -108,6 +108,9 @@ READ_SNAPSHOT = f"{_SNAPSHOT} WHERE chats.id = %s"
 
 READ_SNAPSHOTS = f"{_SNAPSHOT} WHERE chats.id = ANY(%s)"
 
+# Whether what somebody knew is still there.
+READ_LINE_STAMP = "SELECT stamp FROM journal WHERE chat_id = %s AND seq = %s"
+
 READ_STATE = f"SELECT {NOW}, (SELECT state FROM chats WHERE id = %s)"
 
 # Spawned chats that a stop has to reach.
@@ -229,22 +232,27 @@ ORDER BY part, a, b
 
 # -- deltas
 
-# Only while this worker and fence hold the chat and the attempt is open, and where no piece before it is missing;
-# repeating a flush changes nothing.
+# Only while the claim holds, all that its runner knew is in the chat's past, the attempt is open, and where no piece
+# before it is missing; repeating a flush changes nothing.
 ADD_DELTAS = """
 WITH open AS MATERIALIZED (
     SELECT given.* FROM json_to_recordset(%s::json)
-        AS given(n bigint, chat_id text, worker text, fence bigint, attempt bigint, first_k bigint)
+        AS given(n bigint, chat_id text, worker text, claim_stamp bigint, fence bigint, attempt bigint, seq bigint,
+                 line_stamp bigint, first_k bigint)
     CROSS JOIN LATERAL (
-        SELECT 1 FROM chats WHERE id = given.chat_id AND worker = given.worker AND fence = given.fence
-        AND attempt_ended < given.attempt LIMIT 1
+        SELECT 1 FROM chats WHERE id = given.chat_id AND worker = given.worker AND claim_stamp = given.claim_stamp
+        AND fence = given.fence AND attempt_ended < given.attempt LIMIT 1
     ) AS held
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM journal WHERE chat_id = given.chat_id AND seq = given.seq
+        AND stamp IN (given.line_stamp, 0) LIMIT 1
+    ) AS known
     WHERE given.first_k = 0 OR EXISTS (
         SELECT 1 FROM deltas WHERE chat_id = given.chat_id AND attempt = given.attempt AND k = given.first_k - 1
     )
 ), added AS (
-    INSERT INTO deltas (chat_id, attempt, k, at, body)
-    SELECT open.chat_id, open.attempt, piece.k, %s, piece.body
+    INSERT INTO deltas (chat_id, attempt, k, stamp, at, body)
+    SELECT open.chat_id, open.attempt, piece.k, open.claim_stamp, %s, piece.body
     FROM json_to_recordset(%s::json) AS piece(n bigint, k bigint, body text) JOIN open ON open.n = piece.n
     ON CONFLICT DO NOTHING
 )
@@ -260,8 +268,8 @@ END_OF_GROUP = "SELECT min(pos) FROM journal WHERE chat_id = %s AND pos > %s AND
 
 # As bytes, renumbered: one journal entry per position, behind the new chat's first entry.
 COPY_HISTORY = """
-INSERT INTO journal (chat_id, seq, at, role, pos, ref, body)
-SELECT %s, 1 + row_number() OVER (ORDER BY pos), at, role, pos, ref, body
+INSERT INTO journal (chat_id, seq, stamp, at, role, pos, ref, body)
+SELECT %s, 1 + row_number() OVER (ORDER BY pos), %s, at, role, pos, ref, body
 FROM journal WHERE chat_id = %s AND pos < %s
 """
 
@@ -363,8 +371,8 @@ CROSS JOIN LATERAL (
 """
 
 CLAIMED_AS = """
-SELECT chats.id FROM chats JOIN unnest(%s::text[], %s::bigint[]) AS given(id, fence)
-ON chats.id = given.id AND chats.fence = given.fence WHERE chats.worker = %s
+SELECT chats.id FROM chats JOIN unnest(%s::text[], %s::bigint[]) AS given(id, claim_stamp)
+ON chats.id = given.id AND chats.claim_stamp = given.claim_stamp WHERE chats.worker = %s
 """
 
 # -- upkeep

@@ -49,6 +49,7 @@ from holdfast.store.base import (
     Violation,
     answer_of,
     chat_line,
+    check_past,
     decided,
     open_call,
     own_key,
@@ -73,9 +74,11 @@ from holdfast.store.postgres.schema import check_server, migrate
 from holdfast.store.postgres.swaps import is_plain
 from holdfast.store.postgres.transactions import Transaction, Transactor, Work, snapshot_from
 from holdfast.store.postgres.wakes import PostgresWakes
-from holdfast.store.rows import writes_of
+from holdfast.store.stamps import is_proven
 
 log = logging.getLogger(__name__)
+
+_KNOWN = ("worker", "claim_stamp", "fence", "seq", "line_stamp")  # of the chat that an attempt was begun in
 
 FIRST_TRY_S = 1.0  # until whoever waits for a server is told so; the next tries are longer
 BETWEEN_TRIES_S = 0.25
@@ -224,13 +227,13 @@ class PostgresStore(Store):
             if (answer := await transaction.read_receipt(key, hash)) is not None:
                 return answer
             await transaction.check_unused(new.id, "create")
-            changes = (create(new, transaction.now, self.options.limits),)
-            await transaction.write(writes_of(changes))
-            answer = answer_of(changes)
+            made = decided((create(new, transaction.now, self.options.limits),))
+            await transaction.write(made.writes)
+            answer = answer_of(made.changes)
             await transaction.keep_receipt(key, hash, answer)
             reach("create.after")
             await transaction.commit()
-            self._ring(changes)
+            self._ring(made.changes)
             return answer
 
         answer: Answer = await self._run(work)
@@ -244,12 +247,12 @@ class PostgresStore(Store):
             if (answer := await transaction.read_receipt(key, hash)) is not None:
                 self._announce({chat_id, WORK})
                 return answer
-            changes = await transaction.apply(await transaction.must_load(chat_id), (event,))
-            await transaction.write(writes_of(changes))
-            answer = answer_of(changes)
+            made = decided(await transaction.apply(await transaction.must_load(chat_id), (event,)))
+            await transaction.write(made.writes)
+            answer = answer_of(made.changes)
             await transaction.keep_receipt(key, hash, answer)
             await transaction.commit()
-            self._ring(changes)
+            self._ring(made.changes)
             return answer
 
         answer: Answer = await self._run(work)
@@ -264,9 +267,9 @@ class PostgresStore(Store):
             await asyncio.wait(flushes)
         ready = self._decide_ahead(snapshot, events, commit_id, self._clock.now())
         if ready is None or not is_plain(ready.writes[0]):
-            return await self._commit_looking(snapshot.chat.id, events, commit_id, deadline)
+            return await self._commit_looking(snapshot, events, commit_id, deadline)
         answer: asyncio.Future[Snapshot] = loop.create_future()
-        entry = Entry(ready, deadline, partial(self._on_verdict, answer, events, commit_id))
+        entry = Entry(ready, deadline, partial(self._on_verdict, answer, snapshot, events, commit_id))
         self._committer.submit(entry)
         try:
             return await answer
@@ -277,6 +280,7 @@ class PostgresStore(Store):
     def _on_verdict(
         self,
         answer: "asyncio.Future[Snapshot]",
+        snapshot: Snapshot,
         events: Sequence[Event],
         commit_id: str,
         entry: Entry,
@@ -288,16 +292,17 @@ class PostgresStore(Store):
             if not answer.done():
                 answer.set_result(entry.decided.after)
         elif verdict is False:
-            look = self._commit_looking(entry.write.after.id, events, commit_id, entry.deadline)
+            look = self._commit_looking(snapshot, events, commit_id, entry.deadline)
             self._transactor.own(look).add_done_callback(partial(_pass_on, answer))
         elif not answer.done():
             assert isinstance(verdict, BaseException)
             answer.set_exception(verdict)
 
     async def _commit_looking(
-        self, chat_id: str, events: Sequence[Event], commit_id: str, deadline: float
+        self, known: Snapshot, events: Sequence[Event], commit_id: str, deadline: float
     ) -> Snapshot:
         """The chat moved on, or somebody holds it, or others are reached: look at what is there, under a lock."""
+        chat_id = known.chat.id
 
         async def work(transaction: Transaction) -> Snapshot:
             await transaction.begin()
@@ -305,6 +310,8 @@ class PostgresStore(Store):
             if current.chat.commit_id == commit_id:
                 self._announce({chat_id, WORK})
                 return current
+            if not is_proven(current.chat, known.chat):
+                check_past(current, known, await transaction.line_stamp(known))
             outcome: Decided = decided(await transaction.apply(current, events), commit_id)
             await transaction.write(outcome.writes)
             await transaction.commit()
@@ -362,14 +369,15 @@ class PostgresStore(Store):
             changes = fork(source, new_id, end, transaction.now, owner=owner)
             if isinstance(changes, Refused):
                 raise_refused(changes)
-            await transaction.write(writes_of(changes))
-            await transaction.rows(sql.COPY_HISTORY, new_id, chat_id, end)
+            made = decided(changes)
+            await transaction.write(made.writes)
+            await transaction.rows(sql.COPY_HISTORY, new_id, made.after.chat.stamp, chat_id, end)
             await transaction.rows(sql.COPY_COMPACTIONS, new_id, chat_id, end)
-            answer = answer_of(changes[-1:])
+            answer = answer_of(made.changes[-1:])
             await transaction.keep_receipt(own, hash, answer)
             reach("fork.after")
             await transaction.commit()
-            self._ring(changes)
+            self._ring(made.changes)
             return answer
 
         answer: Answer = await self._run(work)
@@ -408,7 +416,7 @@ class PostgresStore(Store):
                 changes = await transaction.apply(await transaction.must_load(id), (Delete(),))
                 # A parent that waits for it is told that no answer will come.
                 told += [change for change in changes if change.after.chat.id not in ids]
-            await transaction.write(writes_of(told))
+            await transaction.write(decided(told).writes)
             for statement in sql.DELETE_CHAT_ROWS:
                 await transaction.rows(statement, ids)
                 reach("delete.rows")
@@ -487,10 +495,9 @@ class PostgresStore(Store):
     async def _flush(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
         given = [
             {
+                **{name: getattr(batch.chat, name) for name in _KNOWN},
                 "n": n,
                 "chat_id": batch.chat_id,
-                "worker": batch.worker,
-                "fence": batch.fence,
                 "attempt": batch.attempt,
                 "first_k": batch.first_k,
             }
@@ -566,8 +573,9 @@ class PostgresStore(Store):
             current = await transaction.must_load(chat_id)
             if transaction.asked_before and current.chat.version >= tried[0].after.chat.version:
                 return  # it did happen, or somebody else moved the chat on; the next look will tell
-            tried = await transaction.apply(current, (event,))
-            await transaction.write(writes_of(tried))
+            made = decided(await transaction.apply(current, (event,)))
+            tried = made.changes
+            await transaction.write(made.writes)
             if isinstance(event, Repair):
                 await transaction.rows(sql.COUNT_REPAIR, event.reason, transaction.now)
             await transaction.commit()

@@ -29,15 +29,15 @@ from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS, Chat
 LINES_MAX = 3
 CALLS_MAX = 3
 
-LINE_COLUMNS = ("seq", "at", "role", "pos", "ref", "body")
+LINE_COLUMNS = ("seq", "stamp", "at", "role", "pos", "ref", "body")
 QUEUE_COLUMNS = ("chat_id", "id", "rank", "mode", "body")
 
 # What a step of a running turn moves. Most commits move nothing else, and what is not sent need not be read.
 STEP_COLUMNS = (
     *("updated_at", "phase", "step", "turn_tokens", "turn_cost", "version", "commit_id"),
-    *("seq", "length", "batch", "attempt_ended"),
+    *("seq", "length", "batch", "attempt_ended", "stamp", "line_stamp"),
 )
-_GUARD = ("id", "was_version", "was_fence", "was_epoch", "ended")
+_GUARD = ("id", "was_stamp", "was_version", "ended")
 SWAP_COLUMNS = (*_GUARD, *MOVING_COLUMNS)
 SWAP_STEP_COLUMNS = (*_GUARD, *STEP_COLUMNS)
 
@@ -58,7 +58,7 @@ def _type(annotation: Any) -> str:
 
 _TYPES = {field.name: _type(field.type) for struct in (Call, Chat) for field in msgspec.structs.fields(struct)}
 _TYPES |= dict.fromkeys(("chat_id", "role", "ref", "body", "mode"), "text")
-_TYPES |= dict.fromkeys(("at", "rank", "ended", "was_version", "was_fence", "was_epoch"), "bigint")
+_TYPES |= dict.fromkeys(("at", "rank", "ended", "was_stamp", "was_version"), "bigint")
 
 
 class Statement(Struct, frozen=True, gc=False):
@@ -118,7 +118,7 @@ def _one(write: ChatWrite, ids: list[str]) -> Question:
     assert before is not None
     moved = moving_row(after)
     whole = _moves_more_than_a_step(write)
-    values = [after.id, before.version, before.fence, before.epoch, *(moved if whole else _step(moved))]
+    values = [after.id, before.stamp, before.version, *(moved if whole else _step(moved))]
     new_calls = old_calls = 0
     for call in write.calls:
         if call.batch != before.batch:
@@ -155,9 +155,8 @@ class _Marks:
 def _one_statement(whole: bool, new_calls: int, old_calls: int, ended: bool, lines: int) -> Statement:
     """The journal comes last: how many entries it took says whether the chat was swapped."""
     mark = _Marks()
-    guard = (
-        f"id = {mark('id')} AND version = {mark('version')} AND fence = {mark('fence')} AND epoch = {mark('epoch')}"
-    )
+    # Older code beside us leaves the stamp as it was, but not the version.
+    guard = f"id = {mark('id')} AND stamp = {mark('stamp')} AND version = {mark('version')}"
     columns = MOVING_COLUMNS if whole else STEP_COLUMNS
     text = (
         f"WITH swapped AS (UPDATE chats SET {', '.join(f'{name} = {mark(name)}' for name in columns)} "
@@ -218,7 +217,7 @@ def _guarded_step(write: ChatWrite) -> tuple[Any, ...]:
 def _guard(write: ChatWrite) -> tuple[Any, ...]:
     before = write.before
     assert before is not None
-    return (before.id, before.version, before.fence, before.epoch, write.ended_attempt)
+    return (before.id, before.stamp, before.version, write.ended_attempt)
 
 
 def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite], ids: list[str]) -> Question:
@@ -297,8 +296,8 @@ def _hold(columns: Sequence[str]) -> str:
     """Row by row through the primary key, whatever the planner believes about the size of the table."""
     return (
         f"SELECT held.place, given.* FROM {_recordset(1, columns)} CROSS JOIN LATERAL ("
-        "SELECT ctid AS place FROM chats WHERE id = given.id AND version = given.was_version "
-        "AND fence = given.was_fence AND epoch = given.was_epoch LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS held"
+        "SELECT ctid AS place FROM chats WHERE id = given.id AND stamp = given.was_stamp "
+        "AND version = given.was_version LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS held"
     )
 
 
@@ -311,10 +310,7 @@ def _swapped(columns: Sequence[str]) -> str:
 def _made() -> str:
     columns = ", ".join(CHAT_COLUMNS)
     given = ", ".join(f"given.{column}" for column in CHAT_COLUMNS)
-    return (
-        f"held AS (INSERT INTO chats ({columns}, life) SELECT {given}, (random() * {1 << 52})::bigint "
-        f"FROM {_recordset(1, CHAT_COLUMNS)} RETURNING id)"
-    )
+    return f"held AS (INSERT INTO chats ({columns}) SELECT {given} FROM {_recordset(1, CHAT_COLUMNS)} RETURNING id)"
 
 
 def _recordset(number: int, columns: Sequence[str]) -> str:

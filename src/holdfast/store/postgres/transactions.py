@@ -171,6 +171,11 @@ class Transaction:
         if state is not None:
             raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=state, event=event)
 
+    async def line_stamp(self, known: Snapshot) -> int | None:
+        """What the line that `known` ends with is stamped with now; None where it is gone."""
+        found = await self.rows(sql.READ_LINE_STAMP, known.chat.id, known.chat.seq)
+        return found[0][0] if found else None
+
     async def must_load(self, chat_id: str) -> Snapshot:
         if chat_id not in self._locked:
             await self.lock_with_ancestors(chat_id)

@@ -13,17 +13,17 @@ def _marks(count: int) -> str:
 
 # -- chats
 
-INSERT_CHAT = f"INSERT INTO chats ({_columns(CHAT_COLUMNS)}, life) VALUES ({_marks(len(CHAT_COLUMNS))}, random())"
+INSERT_CHAT = f"INSERT INTO chats ({_columns(CHAT_COLUMNS)}) VALUES ({_marks(len(CHAT_COLUMNS))})"
 
 
 def _update_chat(columns: tuple[str, ...]) -> str:
     return (
-        f"UPDATE chats SET {', '.join(f'{name} = ?' for name in columns)} "
-        "WHERE id = ? AND version = ? AND fence = ? AND epoch = ?"
+        f"UPDATE chats SET {', '.join(f'{name} = ?' for name in columns)} WHERE id = ? AND stamp = ? AND version = ?"
     )
 
 
-# Compare and swap: nothing happens unless the chat is still what the change was decided on.
+# Compare and swap: nothing happens unless the chat is still what the change was decided on. The stamp says so; older
+# code beside us leaves the stamp as it was, but not the version.
 UPDATE_CHAT = _update_chat(MOVING_COLUMNS)
 
 # The same for a change that leaves ownership alone, as most do: SQLite rewrites the index of every column that is
@@ -109,7 +109,10 @@ DELETE_CHAT_ROWS = tuple(
 
 # -- what a chat holds
 
-INSERT_JOURNAL = "INSERT INTO journal (chat_id, seq, at, role, pos, ref, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+INSERT_JOURNAL = "INSERT INTO journal (chat_id, seq, stamp, at, role, pos, ref, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+
+# Whether what somebody knew is still there.
+READ_LINE_STAMP = "SELECT stamp FROM journal WHERE chat_id = ? AND seq = ?"
 
 # Positions from here on leave history; their journal entries stay.
 CUT_HISTORY = "UPDATE journal SET pos = NULL WHERE chat_id = ? AND pos >= ?"
@@ -153,16 +156,15 @@ READ_PLACE = "SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id 
 
 # -- deltas
 
-# Only while this worker and fence hold the chat and the attempt is open, and where no piece before it is missing;
-# repeating a flush changes nothing.
-ADD_DELTA = """
-INSERT OR IGNORE INTO deltas (chat_id, attempt, k, at, body)
-SELECT ?1, ?2, ?3, ?4, ?5
-"""
+# Repeating a flush changes nothing.
+ADD_DELTA = "INSERT OR IGNORE INTO deltas (chat_id, attempt, k, stamp, at, body) VALUES (?, ?, ?, ?, ?, ?)"
 
+# Only while the claim holds, all that its runner knew is in the chat's past, the attempt is open, and where no piece
+# before it is missing.
 MAY_STREAM = """
-SELECT 1 FROM chats WHERE id = ?1 AND worker = ?2 AND fence = ?3 AND attempt_ended < ?4
-AND (?5 = 0 OR EXISTS (SELECT 1 FROM deltas WHERE chat_id = ?1 AND attempt = ?4 AND k = ?5 - 1))
+SELECT 1 FROM chats WHERE id = ?1 AND worker = ?2 AND claim_stamp = ?3 AND fence = ?4 AND attempt_ended < ?5
+AND EXISTS (SELECT 1 FROM journal WHERE chat_id = ?1 AND seq = ?6 AND stamp IN (?7, 0))
+AND (?8 = 0 OR EXISTS (SELECT 1 FROM deltas WHERE chat_id = ?1 AND attempt = ?5 AND k = ?8 - 1))
 """
 
 READ_OPEN_DELTAS = """
@@ -181,8 +183,8 @@ END_OF_GROUP = "SELECT min(pos) FROM journal WHERE chat_id = ? AND pos > ? AND r
 
 # As bytes, renumbered: one journal entry per position, behind the new chat's first entry.
 COPY_HISTORY = """
-INSERT INTO journal (chat_id, seq, at, role, pos, ref, body)
-SELECT ?1, 1 + row_number() OVER (ORDER BY pos), at, role, pos, ref, body
+INSERT INTO journal (chat_id, seq, stamp, at, role, pos, ref, body)
+SELECT ?1, 1 + row_number() OVER (ORDER BY pos), ?4, at, role, pos, ref, body
 FROM journal WHERE chat_id = ?2 AND pos < ?3 ORDER BY pos
 """
 

@@ -45,7 +45,6 @@ from holdfast.store.base import (
     ChatLine,
     ChildCounts,
     Children,
-    Decided,
     DeltaBatch,
     DeltaRow,
     HistoryRow,
@@ -60,6 +59,7 @@ from holdfast.store.base import (
     Violation,
     answer_of,
     chat_line,
+    check_past,
     decided,
     in_turn,
     open_call,
@@ -71,7 +71,6 @@ from holdfast.store.base import (
 )
 from holdfast.store.cursor import After, parse, placed
 from holdfast.store.liveness import liveness_query
-from holdfast.store.rows import writes_of
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.connection import FileIdentity, check_place, connect, reading, translated
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
@@ -82,6 +81,7 @@ from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
 from holdfast.store.sqlite.writing import (
     Values,
     check_unused,
+    line_stamp,
     load,
     must_load,
     read_receipt,
@@ -341,11 +341,11 @@ class SqliteStore(Store):
             if (answer := read_receipt(connection, key, hash)) is not None:
                 return answer, ()
             check_unused(connection, new.id, "create")
-            changes = (create(new, self.options.clock.wall_ms(), self.options.limits),)
-            write_all(connection, writes_of(changes))
-            answer = self._keep_receipt(connection, key, hash, changes)
+            made = decided((create(new, self.options.clock.wall_ms(), self.options.limits),))
+            write_all(connection, made.writes)
+            answer = self._keep_receipt(connection, key, hash, made.changes)
             reach("create.after")
-            return answer, changes
+            return answer, made.changes
 
         answer, changes = await self._write(work)
         self._ring(changes)
@@ -355,9 +355,9 @@ class SqliteStore(Store):
         def work(connection: apsw.Connection) -> tuple[Answer, Sequence[Change]]:
             if (answer := read_receipt(connection, key, hash)) is not None:
                 return answer, ()
-            changes = self._transact(connection, must_load(connection, chat_id), (event,))
-            write_all(connection, writes_of(changes))
-            return self._keep_receipt(connection, key, hash, changes), changes
+            made = decided(self._transact(connection, must_load(connection, chat_id), (event,)))
+            write_all(connection, made.writes)
+            return self._keep_receipt(connection, key, hash, made.changes), made.changes
 
         answer, changes = await self._write(work)
         self._ring(changes)
@@ -366,19 +366,20 @@ class SqliteStore(Store):
     async def commit(self, snapshot: Snapshot, events: Sequence[Event], commit_id: str) -> Snapshot:
         ready = self._decide_ahead(snapshot, events, commit_id, self.options.clock.wall_ms())
 
-        def work(connection: apsw.Connection) -> Decided:
+        def work(connection: apsw.Connection) -> tuple[Snapshot, Sequence[Change]]:
             if ready is not None and swap(connection, ready.writes[0]):
-                return ready
+                return ready.after, ready.changes
             current = must_load(connection, snapshot.chat.id)
             if current.chat.commit_id == commit_id:
-                return Decided(changes=(), writes=[], after=current)
-            outcome = decided(self._transact(connection, current, events), commit_id)
-            write_all(connection, outcome.writes)
-            return outcome
+                return current, ()
+            check_past(current, snapshot, line_stamp(connection, snapshot))
+            made = decided(self._transact(connection, current, events), commit_id)
+            write_all(connection, made.writes)
+            return made.after, made.changes
 
-        outcome = await self._write(work)
-        self._ring(outcome.changes)
-        return outcome.after
+        after, changes = await self._write(work)
+        self._ring(changes)
+        return after
 
     def _transact(
         self, connection: apsw.Connection, snapshot: Snapshot, events: Sequence[Event]
@@ -458,12 +459,13 @@ class SqliteStore(Store):
             changes = fork(source, new_id, end, self.options.clock.wall_ms(), owner=owner)
             if isinstance(changes, Refused):
                 raise_refused(changes)
-            write_all(connection, writes_of(changes))
-            connection.execute(sql.COPY_HISTORY, (new_id, chat_id, end))
+            made = decided(changes)
+            write_all(connection, made.writes)
+            connection.execute(sql.COPY_HISTORY, (new_id, chat_id, end, made.after.chat.stamp))
             connection.execute(sql.COPY_COMPACTIONS, (new_id, chat_id, end))
-            answer = self._keep_receipt(connection, key, hash, changes[-1:])
+            answer = self._keep_receipt(connection, key, hash, made.changes[-1:])
             reach("fork.after")
-            return answer, changes
+            return answer, made.changes
 
         answer, changes = await self._write(work)
         self._ring(changes)
@@ -485,7 +487,7 @@ class SqliteStore(Store):
             for id, _ in family:
                 # A parent that waits for it is told that no answer will come.
                 changes = self._transact(connection, must_load(connection, id), (Delete(),))
-                write_all(connection, writes_of(changes))
+                write_all(connection, decided(changes).writes)
                 for statement in sql.DELETE_CHAT_ROWS:
                     connection.execute(statement, (id,))
                     reach("delete.rows")
@@ -544,14 +546,15 @@ class SqliteStore(Store):
             reach("deltas.before")
             refused = []
             for batch in batches:
-                holder = (batch.chat_id, batch.worker, batch.fence, batch.attempt, batch.first_k)
-                if row(connection, sql.MAY_STREAM, holder) is None:
+                chat = batch.chat
+                known = (chat.id, chat.worker, chat.claim_stamp, chat.fence, batch.attempt, chat.seq, chat.line_stamp)
+                if row(connection, sql.MAY_STREAM, (*known, batch.first_k)) is None:
                     refused.append(batch.chat_id)
                     continue
                 connection.executemany(
                     sql.ADD_DELTA,
                     [
-                        (batch.chat_id, batch.attempt, batch.first_k + n, now, body.decode())
+                        (chat.id, batch.attempt, batch.first_k + n, chat.claim_stamp, now, body.decode())
                         for n, body in enumerate(batch.bodies)
                     ],
                 )
@@ -601,7 +604,8 @@ class SqliteStore(Store):
         if left_over := self._unheard.left_over(worker, number):
             for held in chain.from_iterable(left_over.values()):
                 snapshot = load(connection, held.chat_id)
-                if snapshot is not None and (snapshot.chat.worker, snapshot.chat.fence) == (worker, held.fence):
+                chat = snapshot.chat if snapshot is not None else None
+                if snapshot and chat and (chat.worker, chat.claim_stamp) == (worker, held.claim_stamp):
                     found.append(snapshot)
             self._unheard.settle(worker, number, left_over, found)
         return found
@@ -642,7 +646,7 @@ class SqliteStore(Store):
                     changes += made
                     room[change.after.chat.agent] -= 1
                     suspects -= suspect
-                    claimed[chat_id] = change.after
+                    claimed[chat_id] = made[0].after
                     # Another one's claim may tell the chat at the top of their family something.
                     claimed |= {other.after.chat.id: other.after for other in made if other.after.chat.id in claimed}
         return list(claimed.values()), changes
@@ -657,8 +661,9 @@ class SqliteStore(Store):
             except RecordError:
                 self.unreadable += 1
                 return ()
-        write_all(connection, writes_of(made))
-        return made
+        ready = decided(made)
+        write_all(connection, ready.writes)
+        return ready.changes
 
     def _read_to_claim(self, connection: apsw.Connection, chat_id: str) -> Snapshot | None:
         try:
@@ -707,11 +712,11 @@ class SqliteStore(Store):
 
     async def _apply_upkeep(self, chat_id: str, event: Event) -> None:
         def work(connection: apsw.Connection) -> tuple[Change, ...]:
-            changes = self._transact(connection, must_load(connection, chat_id), (event,))
-            write_all(connection, writes_of(changes))
+            made = decided(self._transact(connection, must_load(connection, chat_id), (event,)))
+            write_all(connection, made.writes)
             if isinstance(event, Repair):
                 connection.execute(sql.COUNT_REPAIR, (event.reason, self.options.clock.wall_ms()))
-            return changes
+            return made.changes
 
         self._ring(await self._write(work))
 

@@ -34,6 +34,12 @@ def load(connection: apsw.Connection, chat_id: str) -> Snapshot | None:
     return snapshot_of(chat, calls, rows(connection, sql.READ_QUEUE, (chat_id,)))
 
 
+def line_stamp(connection: apsw.Connection, known: Snapshot) -> int | None:
+    """What the line that `known` ends with is stamped with now; None where it is gone."""
+    found = row(connection, sql.READ_LINE_STAMP, (known.chat.id, known.chat.seq))
+    return found[0] if found is not None else None
+
+
 def must_load(connection: apsw.Connection, chat_id: str) -> Snapshot:
     snapshot = load(connection, chat_id)
     if snapshot is None:
@@ -69,7 +75,7 @@ def swap(connection: apsw.Connection, write: ChatWrite) -> bool:
     if before is None:
         connection.execute(sql.INSERT_CHAT, chat_row(after))
     else:
-        guard = (after.id, before.version, before.fence, before.epoch)
+        guard = (after.id, before.stamp, before.version)
         if before.worker == after.worker and before.wake_at == after.wake_at:
             values = moving_row(after)
             connection.execute(

@@ -1,0 +1,95 @@
+"""Stamps: how a write proves that what its writer knew is in the chat's past.
+
+Worker, fence, epoch and version are counters. They order writes of one past, and prove nothing: after a restore, a
+failover that lost a claim, or a chat made again under a deleted one's id, all of them can be equal to those that a
+stale runner knows. So each write of a chat leaves a new random number in its row (`stamp`). Equal stamps mean the
+same past, and every compare-and-swap compares them.
+
+A runner's commit that misses may still be applied, if what is there now came after what the runner knew: somebody
+sent a message meanwhile. Two more numbers in the row prove that. `claim_stamp` is that of the claim, and stays while
+the chat is held: the same claim is in both pasts. `line_stamp` is that of the last write that told the journal
+something, and the line keeps it: where line `seq` of the runner's snapshot still has that stamp, all that led to it
+is there. What tells nothing (a stop asked for twice, a compaction noted) may be undone without anybody being misled.
+
+Stamps are drawn here and nowhere else; the core does not know of them. 0 is a stamp of code that knew none.
+"""
+
+import enum
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core.apply import Change
+from holdfast.core.records import Chat, Snapshot
+from holdfast.ids import new_stamp
+
+
+def stamped(changes: Sequence[Change], commit_id: str | None = None) -> tuple[Change, ...]:
+    """The changes of one transaction, with one new stamp for each chat. `commit_id` marks the first chat: a runner's
+    own.
+    """
+    made: list[Change] = []
+    latest: dict[str, Chat] = {}
+    for change in changes:
+        chat = change.after.chat
+        marks = _marks(change, latest.get(chat.id))
+        if commit_id is not None and chat.id == changes[0].after.chat.id:
+            marks["commit_id"] = commit_id
+        chat = latest[chat.id] = replace(chat, **marks)
+        made.append(replace(change, after=replace(change.after, chat=chat)))
+    return tuple(made)
+
+
+def _marks(change: Change, earlier: Chat | None) -> dict[str, int | str]:
+    """`earlier`: the chat after the change of this transaction that came before, if any."""
+    before = change.before.chat if change.before is not None else None
+    known = earlier or before
+    stamp = earlier.stamp if earlier is not None else new_stamp()
+    marks: dict[str, int | str] = {"stamp": stamp}
+    if known is None:
+        return marks | {"life": stamp, "line_stamp": stamp}
+    claimed = before is not None and change.after.chat.fence != before.fence
+    marks["life"] = known.life
+    marks["claim_stamp"] = stamp if claimed else known.claim_stamp
+    marks["line_stamp"] = stamp if change.lines else known.line_stamp
+    return marks
+
+
+class Past(enum.Enum):
+    SAME = "same"  # what was known is in it
+    OTHER = "other"  # another chat under this id, or another claim of this one
+    UNDONE = "undone"  # what was known to be written is not there: the database went back
+
+
+def is_proven(seen: Chat, known: Chat) -> bool:
+    """Without a look at the journal."""
+    return (seen.stamp, seen.version) == (known.stamp, known.version)
+
+
+def judge(seen: Chat, known: Chat, line: int | None) -> Past:
+    """What `seen` is to somebody who knew `known` before it was read. `line`: the stamp that line `known.seq` of the
+    journal has now, None where there is no such line.
+    """
+    if is_proven(seen, known):
+        return Past.SAME
+    if seen.life != known.life:
+        return Past.OTHER
+    if seen.version < known.version or seen.fence < known.fence or line not in (known.line_stamp, 0):
+        return Past.UNDONE
+    if seen.claim_stamp != known.claim_stamp:
+        return Past.OTHER if seen.fence > known.fence else Past.UNDONE
+    return Past.SAME
+
+
+def why_not(past: Past, seen: Snapshot, known: Snapshot) -> str:
+    """For people: why a writer that knew `known` may not write to `seen`."""
+    if past is Past.UNDONE:
+        return (
+            f"version {known.chat.version} of chat {known.chat.id}, which this writer knew, is not in its past: the "
+            "database went back"
+        )
+    holder = seen.chat.worker or "nobody"
+    return (
+        f"the chat is held by {holder} under fence {seen.chat.fence}, under another claim than the writer's of "
+        f"fence {known.chat.fence}"
+    )
