@@ -1,4 +1,4 @@
--- oldest-code: 2
+-- oldest-code: 4
 -- Every write of a chat leaves a new random number in its row and on the journal lines and deltas that come with it.
 -- 0: written by code that knew no stamps.
 ALTER TABLE chats ADD COLUMN stamp INTEGER NOT NULL DEFAULT 0;
