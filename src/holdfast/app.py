@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast import __version__
 from holdfast.config import Config, changed, load_config
 from holdfast.core import events as ev
-from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.codec import decode_entry, decode_message, encode
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text
 from holdfast.disk import make_home
@@ -217,7 +216,7 @@ class App:
             id=chat_id or new_id("chat"),
             agent=agent,
             owner=owner,
-            metadata=Raw(msgspec.json.encode(metadata or {})),
+            metadata=Raw(encode(metadata or {})),
             active_tools=tuple(active_tools) if active_tools is not None else None,
             client_tools=declared,
             title=title,

@@ -3,7 +3,7 @@
 import re
 import time
 
-import msgspec
+from holdfast.core.codec import decode_json
 
 # Whatever could move the cursor, change colours, retitle the window or reverse what is read: a model, a tool or a web
 # page may have written it.
@@ -24,8 +24,8 @@ def line(text: str, width: int = 100) -> str:
 def arguments_of(text: str, width: int = 80) -> str:
     """A call's arguments as a person would write them: city='Bern'."""
     try:
-        found = msgspec.json.decode(text or "{}")
-    except msgspec.DecodeError:
+        found = decode_json(text or "{}")
+    except ValueError:
         return line(text, width)
     if not isinstance(found, dict):
         return line(text, width)

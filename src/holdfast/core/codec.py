@@ -1,14 +1,21 @@
 """Records to JSON and back. Decoding is strict about what it knows and says clearly what it cannot read."""
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.core.journal import AnyEntry, Delta
 from holdfast.core.records import ClientTool, Failure, Message
 from holdfast.errors import CorruptRecord, InvalidInput, UnknownRecord
 
 T = TypeVar("T")
+
+# How deep JSON that others wrote may be nested. Each of its readers gives up somewhere, each elsewhere, and one that
+# does spoils more than the chat that holds it: SQLite's functions at 1,000 and PostgreSQL's where the stack ends,
+# both in the midst of a listing. Decoders in C used to stop at Python's 1,000 frames; since 3.12 they read on.
+JSON_DEPTH_MAX = 100
 
 NOT_UNICODE = "is not valid Unicode (a lone surrogate, or bytes that are not UTF-8)"
 
@@ -17,6 +24,7 @@ _message = msgspec.json.Decoder(Message)
 _entry: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEntry)
 _delta = msgspec.json.Decoder(Delta)
 _failure = msgspec.json.Decoder(Failure)
+_object = msgspec.json.Decoder(dict[str, Any])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _client_tools = msgspec.json.Decoder(tuple[ClientTool, ...])
 
@@ -26,6 +34,48 @@ def encode(value: Any) -> bytes:
         return _encode(value)
     except UnicodeEncodeError as error:
         raise InvalidInput("text", f"{NOT_UNICODE} at position {error.start}; decode the input properly") from error
+    except RecursionError as error:
+        raise InvalidInput("value", too_deep(JSON_DEPTH_MAX)) from error
+
+
+# A string that has no end goes to the end of the text, so that nothing is looked at twice.
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+
+
+def too_deep(depth_max: int) -> str:
+    return f"is nested more than {depth_max} deep; keep it flatter, or send it as text"
+
+
+def is_too_deep(data: bytes, depth_max: int = JSON_DEPTH_MAX) -> bool:
+    """Whether this JSON is nested deeper than that. In linear time, whatever it is."""
+    if data.count(b"[") + data.count(b"{") <= depth_max:
+        return False
+    depth = 0
+    for token in _STRUCTURE.finditer(data):
+        first = data[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > depth_max:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False
+
+
+def decode_json(data: bytes | str) -> Any:
+    """What others wrote. Raises ValueError for what is no JSON, and for what is nested too deep."""
+    raw = data if isinstance(data, bytes) else data.encode()
+    if is_too_deep(raw):
+        raise ValueError(f"it {too_deep(JSON_DEPTH_MAX)}")
+    return msgspec.json.decode(raw)
+
+
+def is_json_object(text: str) -> bool:
+    """A model can write what it likes."""
+    try:
+        return isinstance(decode_json(text), dict)
+    except ValueError:  # msgspec's and Unicode's errors are such
+        return False
 
 
 def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, what: str) -> T:
@@ -55,6 +105,10 @@ def decode_delta(data: bytes | str) -> Delta:
 
 def decode_failure(data: bytes | str) -> Failure:
     return _decode(_failure, data, "failure")
+
+
+def decode_object(data: bytes | Raw, what: str) -> dict[str, Any]:
+    return _decode(_object, bytes(data), what)
 
 
 def decode_names(data: bytes | str) -> tuple[str, ...]:

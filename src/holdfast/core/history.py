@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from holdfast.core.codec import is_json_object
 from holdfast.core.records import (
     Message,
     Part,
@@ -56,7 +57,7 @@ def problems(messages: Sequence[Message]) -> list[str]:
             elif isinstance(part, ToolCall):
                 if part.call_id in seen:
                     found.append(f"call id {part.call_id} is used twice")
-                if not _is_json_object(part.arguments):
+                if not is_json_object(part.arguments):
                     found.append(f"the arguments of call {part.call_id} are not a JSON object")
                 if not TOOL_NAME.fullmatch(part.name):
                     found.append(f"the name of call {part.call_id} is none that a tool can have")
@@ -133,7 +134,7 @@ def _valid_parts(message: Message, seen: set[str]) -> tuple[Part, ...]:
             if part.call_id in seen or part.call_id in here:
                 continue
             here.add(part.call_id)
-            if not _is_json_object(part.arguments):
+            if not is_json_object(part.arguments):
                 part = msgspec.structs.replace(part, arguments="{}", cut=True)
             if not TOOL_NAME.fullmatch(part.name):
                 part = msgspec.structs.replace(part, name=_ODD.sub("_", part.name)[:64] or "unnamed")
@@ -163,10 +164,3 @@ def _counts(part: Part) -> bool:
     if isinstance(part, Reasoning):
         return part.signed
     return True
-
-
-def _is_json_object(text: str) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):  # a model can nest as deep as it likes
-        return False

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.codec import is_json_object
 from holdfast.core.journal import Delta
 from holdfast.core.limits import LIMITS
 from holdfast.core.records import NOTHING, Part, Reasoning, Text, ToolCall
@@ -159,7 +160,7 @@ class Assembler:
         """The complete response."""
         whole = self.finished is not None
         out_of_room = whole and self.finished is not None and self.finished.reason == "length"
-        return tuple(self._parts(lambda call: out_of_room and not _is_json_object("".join(call.pieces)), whole=True))
+        return tuple(self._parts(lambda call: out_of_room and not is_json_object("".join(call.pieces)), whole=True))
 
     def partial(self) -> tuple[Part, ...]:
         """What there is of it. Argument text stays as far as it came; a call that had not ended is marked as cut."""
@@ -198,10 +199,3 @@ def parts_of_deltas(deltas: Iterable[Delta]) -> tuple[Part, ...]:
             block.pieces.append(delta.text)
     found = [block.part(cut=True) if isinstance(block, _Call) else block.part(None) for block in blocks]
     return tuple(part for part in found if part is not None)
-
-
-def _is_json_object(text: str) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False

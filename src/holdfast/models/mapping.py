@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.codec import is_json_object
 from holdfast.core.records import File
 from holdfast.errors import LostResult, ProviderError
 
@@ -39,12 +40,7 @@ def schema_of(schema: Raw | Mapping[str, Any]) -> Any:
 
 def arguments_object(text: str, otherwise: bytes = b"{}") -> bytes:
     """A call's arguments as the JSON object that they are the text of; an empty one if they are not."""
-    try:
-        if isinstance(msgspec.json.decode(text), dict):
-            return text.encode()
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass
-    return otherwise
+    return text.encode() if is_json_object(text) else otherwise
 
 
 def arguments_text(value: Any) -> str:

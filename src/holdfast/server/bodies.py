@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from holdfast.core.codec import JSON_DEPTH_MAX, is_too_deep, too_deep
 from holdfast.server.problems import CLOSE, problem
 
 HEAD_BYTES_MAX = 32 << 10
@@ -88,13 +89,19 @@ class BodyMiddleware:
                 return b"".join(pieces)
 
 
+# What a route takes as JSON lies some way down in its body.
+BODY_DEPTH_MAX = JSON_DEPTH_MAX + 10
+
+
 def _not_json(scope: Scope, body: bytes | None) -> str | None:
     """What is wrong with it. As JSON is defined: the reader behind the routes takes NaN for a number."""
     if not body or "json" not in Headers(scope=scope).get("content-type", ""):
         return None
+    if is_too_deep(body, BODY_DEPTH_MAX):
+        return f"it {too_deep(BODY_DEPTH_MAX)}"
     try:
         msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return str(error)
     return None
 

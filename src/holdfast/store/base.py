@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.apply import Change, Refused, apply, told_arguments
-from holdfast.core.codec import check_text, encode
+from holdfast.core.codec import JSON_DEPTH_MAX, check_text, encode, is_too_deep, too_deep
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.events import Claim, Edit, Event, LeaseExpired, Repair, Send
 from holdfast.core.history import TOOL_NAME
@@ -813,9 +813,11 @@ class _Countdown:
 
 def check_json(field: str, data: bytes) -> object:
     """It is kept byte for byte, so one that cannot be read now could never be read again."""
+    if is_too_deep(data):
+        raise InvalidInput(field, too_deep(JSON_DEPTH_MAX))
     try:
         value: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(field, f"is not JSON: {error}") from error
     if b"\\u0000" in data:
         raise InvalidInput(field, "holds a NUL character; remove it")

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.core.codec import storable
+from holdfast.core.codec import decode_json, storable
 from holdfast.core.records import Frozen, Replay
 from holdfast.errors import ToolFailed
 from holdfast.mcp_servers import McpServer
@@ -139,8 +139,8 @@ def _tool(server: McpServer, listed: Listed, name: str, run: Run) -> Tool:
 def _any_object(arguments: str) -> dict[str, Any]:
     """The server knows what fits; here it has to be an object at all."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        found: dict[str, Any] = msgspec.convert(decode_json(arguments or "{}"), dict[str, Any])
+    except ValueError as error:
         raise ToolFailed(f"The arguments do not fit: {error}") from None
     return found
 

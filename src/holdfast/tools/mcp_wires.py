@@ -32,11 +32,12 @@ from pydantic import ValidationError
 
 from holdfast import __version__, processes
 from holdfast.capture import Kept, Reader
+from holdfast.core.codec import is_too_deep
 from holdfast.core.records import Frozen
 from holdfast.mcp_servers import McpServer
 from holdfast.processes import Children
 from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, Unreadable, text_of
-from holdfast.tools.schemas import object_schema
+from holdfast.tools.schemas import ANY_OBJECT, object_schema
 
 # A server may say everything twice, as text and as structure. The SDK reads it on the event loop: 20 MB take it a
 # tenth to a third of a second.
@@ -174,10 +175,19 @@ def _listed(tool: mcp_types.Tool) -> Listed:
     return Listed(
         name=tool.name,
         description=tool.description or tool.title or "",
-        schema=Raw(msgspec.json.encode(object_schema(tool.input_schema), order="sorted")),
+        schema=_schema_of(tool),
         read_only=bool(hints is not None and hints.read_only_hint),
         idempotent=bool(hints is not None and hints.idempotent_hint),
     )
+
+
+def _schema_of(tool: mcp_types.Tool) -> Raw:
+    """Of one that is nested too deep only that it is an object: the server judges the arguments anyway."""
+    try:
+        encoded = msgspec.json.encode(object_schema(tool.input_schema), order="sorted")
+    except RecursionError:
+        return ANY_OBJECT
+    return ANY_OBJECT if is_too_deep(encoded) else Raw(encoded)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.core.codec import storable
+from holdfast.core.codec import decode_json, storable
 from holdfast.core.records import ClientTool, External, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.base import Delegation, Tool, signature_of
@@ -125,8 +125,8 @@ def _never(*_: Any, **__: Any) -> Any:
 def _any_object(arguments: str) -> dict[str, Any]:
     """The client knows what fits; here it has to be an object at all."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        found: dict[str, Any] = msgspec.convert(decode_json(arguments or "{}"), dict[str, Any])
+    except ValueError as error:
         raise ToolFailed(f"The arguments do not fit: {error}") from None
     return found
 

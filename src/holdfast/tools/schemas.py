@@ -11,6 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.codec import is_too_deep
+
+ANY_OBJECT = Raw(b'{"type":"object","properties":{}}')
+
 _ALL, _ONE = "allOf", ("anyOf", "oneOf")
 _NOT_AT_THE_ROOT = ("not", "enum", "const", "if", "then", "else")
 _DEPTH_MAX = 8
@@ -30,9 +34,8 @@ def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 @lru_cache(maxsize=1_000)
 def accepted(schema: bytes) -> Raw:
     """The same of one that is JSON already; untouched where there is nothing to change."""
-    decoded = msgspec.json.decode(schema)
-    if not isinstance(decoded, dict):
-        return Raw(b'{"type":"object","properties":{}}')
+    if is_too_deep(schema) or not isinstance(decoded := msgspec.json.decode(schema), dict):
+        return ANY_OBJECT
     made = object_schema(decoded)
     return Raw(schema) if made == decoded else Raw(msgspec.json.encode(made))
 

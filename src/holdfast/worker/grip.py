@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.core import events as ev
+from holdfast.core.codec import decode_object
 from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
 from holdfast.errors import RefusedError, StaleWriter, StoreError
 from holdfast.ids import new_id
@@ -105,8 +105,7 @@ class Grip:
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = msgspec.json.decode(self.snapshot.chat.metadata)
-        return found
+        return decode_object(self.snapshot.chat.metadata, "chat's metadata")
 
     @property
     def by(self) -> ev.Writer:

@@ -5,13 +5,13 @@ An attempt that was lost in mid-answer has streamed text that nobody will finish
 attempt tells its text as an item of its own. Only what was committed is in `outputs`.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.codec import decode_delta, decode_entry, decode_message
+from holdfast.core.codec import decode_delta, decode_entry, decode_json, decode_message
 from holdfast.core.journal import (
     CallChanged,
     ChatFailed,
@@ -94,6 +94,15 @@ class Spoke(Struct, frozen=True):
     item_id: str
     text: str
     cut_off: bool = False
+
+
+def _echo_of(metadata: bytes) -> dict[str, Any]:
+    try:
+        given = decode_json(metadata)
+    except ValueError:
+        return {}
+    echo = given.get("openai", {}) if isinstance(given, dict) else {}
+    return echo if isinstance(echo, dict) else {}
 
 
 class _Head(Struct):
@@ -191,8 +200,7 @@ class Telling:
             if isinstance(part, ToolResult):
                 self.pending.pop(part.call_id, None)
         if message.role is Role.USER and message.metadata != NOTHING:
-            given = msgspec.json.decode(message.metadata)
-            self.echo = given.get("openai", {}) if isinstance(given, dict) else {}
+            self.echo = _echo_of(bytes(message.metadata))
         return self._answer(seq, message) if entry.attempt is not None else []
 
     def _answer(self, seq: int, message: Message) -> list[Happening]:

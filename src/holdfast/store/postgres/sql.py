@@ -150,13 +150,19 @@ SELECT (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND state IN ('run
        (SELECT count(*) FROM chats WHERE root_id = %(root)s AND state IN ('running', 'stopping', 'waiting'))
 """
 
+
+def _shallow(column: str) -> str:
+    return f"length({column}) - length(translate({column}, '[{{', '')) <= 2000"
+
+
 # A NUL that a message holds as an escape cannot be read as JSON here: such a message is looked through as it stands,
 # so that one of them does not take the search from all chats.
+# So is one that may be nested deeper than the server's stack, by a count of what opens: there is no telling in SQL.
 # The size is known without reading the text; a message with a picture in it is not worth its megabytes here.
-LIST_CHATS = """
+LIST_CHATS = f"""
 SELECT id, agent, owner, title,
-       (SELECT CASE WHEN octet_length(body) <= 65536 AND strpos(body, '\\u0000') = 0
-                    THEN left(body::json #>> '{message,parts,0,text}', 200) END FROM journal
+       (SELECT CASE WHEN octet_length(body) <= 65536 AND strpos(body, '\\u0000') = 0 AND {_shallow("body")}
+                    THEN left(body::json #>> '{{message,parts,0,text}}', 200) END FROM journal
         WHERE chat_id = chats.id AND pos = 0),
        state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
@@ -167,11 +173,12 @@ WHERE (%(owner)s::text IS NULL OR owner = %(owner)s) AND (%(agent)s::text IS NUL
       AND (%(before)s::text IS NULL OR id < %(before)s)
       AND (%(pattern)s::text IS NULL OR title ILIKE %(pattern)s
            OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
-                      AND CASE WHEN strpos(body, '\\u0000') > 0 THEN body
-                               ELSE body::json #>> '{message,parts,0,text}' END ILIKE %(pattern)s))
+                      AND CASE WHEN strpos(body, '\\u0000') > 0 OR NOT {_shallow("body")} THEN body
+                               ELSE body::json #>> '{{message,parts,0,text}}' END ILIKE %(pattern)s))
       AND (%(metadata)s::text IS NULL OR NOT EXISTS (
           SELECT 1 FROM json_each_text(%(metadata)s::json) AS want
-          WHERE (chats.metadata::json ->> want.key) IS DISTINCT FROM want.value))
+          WHERE CASE WHEN {_shallow("chats.metadata")} THEN chats.metadata::json ->> want.key END
+                IS DISTINCT FROM want.value))
 ORDER BY id DESC LIMIT %(limit)s
 """
 

@@ -73,11 +73,13 @@ SELECT (SELECT count(*) FROM chats WHERE parent_id = ?1 AND state IN ('running',
        (SELECT count(*) FROM chats WHERE root_id = ?2 AND state IN ('running', 'stopping', 'waiting'))
 """
 
+# JSON that its functions cannot read (it is nested deeper than we take it now) is nothing: one such chat must not
+# take the listing from all.
 # The size is known without reading the text; a message with a picture in it is not worth its megabytes here.
 LIST_CHATS = r"""
 SELECT id, agent, owner, title,
        (SELECT substr(json_extract(body, '$.message.parts[0].text'), 1, 200) FROM journal
-        WHERE chat_id = chats.id AND pos = 0 AND octet_length(body) <= 65536),
+        WHERE chat_id = chats.id AND pos = 0 AND octet_length(body) <= 65536 AND json_valid(body)),
        state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
@@ -86,10 +88,12 @@ WHERE (:owner IS NULL OR owner = :owner) AND (:agent IS NULL OR agent = :agent)
       AND (:before IS NULL OR id < :before)
       AND (:pattern IS NULL OR title LIKE :pattern ESCAPE '\'
            OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
+                      AND json_valid(body)
                       AND json_extract(body, '$.message.parts[0].text') LIKE :pattern ESCAPE '\'))
       AND (:metadata IS NULL OR NOT EXISTS (
           SELECT 1 FROM json_each(:metadata) AS want WHERE NOT EXISTS (
-              SELECT 1 FROM json_each(chats.metadata) AS have WHERE have.key = want.key AND want.value =
+              SELECT 1 FROM json_each(iif(json_valid(chats.metadata), chats.metadata, '{}')) AS have
+              WHERE have.key = want.key AND want.value =
                   CASE WHEN have.type IN ('true', 'false') THEN have.type ELSE CAST(have.value AS TEXT) END)))
 ORDER BY id DESC LIMIT :limit
 """
