@@ -258,7 +258,7 @@ def _several_statement(verb: str, ended: bool, lines: bool, calls: bool, put: bo
     def given(columns: Sequence[str]) -> str:
         nonlocal count
         count += 1
-        return f"{_recordset(count, columns)} JOIN held ON held.id = given.chat_id"
+        return f"{_recordset(count, columns)} JOIN swapped ON swapped.id = given.chat_id"
 
     if lines:
         source = given(_JSON_LINE)
@@ -285,11 +285,11 @@ def _several_statement(verb: str, ended: bool, lines: bool, calls: bool, put: bo
         )
     if ended:
         text += (
-            ", over AS (DELETE FROM deltas USING held WHERE deltas.chat_id = held.id AND deltas.attempt = held.ended)"
+            ", over AS (DELETE FROM deltas USING swapped "
+            "WHERE deltas.chat_id = swapped.id AND deltas.attempt = swapped.ended)"
         )
     flags = "".join(f"{flag:d}" for flag in (ended, lines, calls, put, drop))
-    answer = "held" if verb == "insert" else "swapped"
-    return Statement(f"hf_{verb}_{flags}".encode(), f"{text} SELECT id FROM {answer}".encode(), counts=False)
+    return Statement(f"hf_{verb}_{flags}".encode(), f"{text} SELECT id FROM swapped".encode(), counts=False)
 
 
 def _hold(columns: Sequence[str]) -> str:
@@ -302,15 +302,23 @@ def _hold(columns: Sequence[str]) -> str:
 
 
 def _swapped(columns: Sequence[str]) -> str:
-    """By the row's place, not by its id: it is locked, so it does not move."""
+    """By the row's place, not by its id: it is locked, so it does not move. A row that somebody updated since this
+    statement began is held in its new place, where the statement cannot see it: it is held and not swapped. So all
+    that comes with a chat joins what was swapped.
+    """
     changed = ", ".join(f"{column} = held.{column}" for column in columns)
-    return f"swapped AS (UPDATE chats SET {changed} FROM held WHERE chats.ctid = held.place RETURNING chats.id)"
+    return (
+        f"swapped AS (UPDATE chats SET {changed} FROM held WHERE chats.ctid = held.place "
+        "RETURNING chats.id, held.ended)"
+    )
 
 
 def _made() -> str:
     columns = ", ".join(CHAT_COLUMNS)
     given = ", ".join(f"given.{column}" for column in CHAT_COLUMNS)
-    return f"held AS (INSERT INTO chats ({columns}) SELECT {given} FROM {_recordset(1, CHAT_COLUMNS)} RETURNING id)"
+    return (
+        f"swapped AS (INSERT INTO chats ({columns}) SELECT {given} FROM {_recordset(1, CHAT_COLUMNS)} RETURNING id)"
+    )
 
 
 def _recordset(number: int, columns: Sequence[str]) -> str:
