@@ -3,12 +3,14 @@
 import asyncio
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
 from holdfast.core.events import Approve
-from holdfast.errors import SchemaError, WrongCursor
+from holdfast.errors import SchemaError, StoreTimeout, WrongCursor
 from holdfast.store import migrations as migrations_module
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
@@ -18,6 +20,7 @@ from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat
 from tests.support.postgres import PostgresServer
 from tests.support.programs import Program
+from tests.support.waiting import until
 
 PROCESSES = 3
 ROUNDS = 5
@@ -186,3 +189,40 @@ def test_what_is_pending_is_what_the_database_has_not_seen() -> None:
     assert pending(some, 7, CODE_LEVEL) == [], "newer, and it says that we may"
     with pytest.raises(SchemaError, match="upgrade holdfast"):
         pending(some, 7, CODE_LEVEL + 1)
+
+
+async def test_a_migration_behind_an_idle_reader_lets_the_others_go_on(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy_of("schema2", postgres_url)
+    with psycopg.connect(postgres_url, application_name="somebody") as idle:
+        idle.execute("SELECT 1 FROM chats")  # and then it does nothing
+        store = open_store(postgres_url, replace(a_day_later(), deadline_s=60))
+        opening = asyncio.ensure_future(store.open())
+        await until(lambda: waits_told(caplog))
+        assert waits_told(caplog)[0].pids == [idle.info.backend_pid]
+        assert "somebody" in waits_told(caplog)[0].getMessage()
+        # Longer than a try, and shorter than the reader: behind a change that waits, this would time out.
+        with psycopg.connect(postgres_url, options="-c statement_timeout=30s", autocommit=True) as other:
+            assert other.execute("SELECT count(*) FROM chats").fetchone() == (4,)
+        assert not opening.done()
+    await opening
+    await store.close()
+    assert sql(postgres_url, "SELECT value FROM meta WHERE key = 'schema_version'") == [
+        (migrations("postgres")[-1].number,)
+    ]
+
+
+def waits_told(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    return [record for record in caplog.records if getattr(record, "action", None) == "store.migration_waits"]
+
+
+async def test_a_migration_that_others_never_make_room_for_says_who_they_are(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.store.postgres.schema.MIGRATION_DEADLINE_S", 3.0)
+    copy_of("schema2", postgres_url)
+    with psycopg.connect(postgres_url) as idle:
+        idle.execute("SELECT 1 FROM chats")
+        with pytest.raises(StoreTimeout, match=f"others hold the tables: pid {idle.info.backend_pid} "):
+            await open_store(postgres_url, a_day_later()).open()

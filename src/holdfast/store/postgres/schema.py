@@ -1,19 +1,28 @@
 """Bringing a database to the schema of this code, safely when two processes start at once."""
 
 import asyncio
+import logging
+from collections.abc import Mapping
 
 import psycopg
 from psycopg import sql as compose
+from psycopg.errors import DeadlockDetected, LockNotAvailable
 
-from holdfast.errors import ConfigError, SchemaError, StoreReadOnly
+from holdfast.clock import dice
+from holdfast.errors import ConfigError, SchemaError, StoreReadOnly, StoreTimeout
 from holdfast.faults import reach
 from holdfast.store.migrations import Migration, migrations, pending, version_after
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.connection import Connection, Facts
 
+log = logging.getLogger(__name__)
+
 OLDEST_SERVER = 130_000
 MIGRATION_DEADLINE_S = 600.0
+LOCK_TRY_MS = 1_000  # everybody waits behind us for so long, at most
+BETWEEN_TRIES_S = 3.0
+HOLDERS_SHOWN = 3
 # "hold": one lock per database for everybody who migrates. Held by the transaction, so it works behind a pooler.
 _LOCK = 0x686F6C64
 _TABLES = ("chats", "journal", "deltas", "calls", "queue", "compactions", "workers", "receipts", "repairs")
@@ -38,16 +47,45 @@ def check_server(facts: Facts, address: Address) -> None:
 async def migrate(connection: Connection, address: Address) -> int:
     """Returns the schema's version. Changes nothing, and waits for nobody, where nothing is to be done.
 
+    A change of a table waits for everybody who has read it in a transaction that is still open, and everybody else
+    waits behind it. So it waits for a moment only, lets the others go on, and tries again, until the deadline.
+
     Leaves the connection in a transaction if it fails: close it, and nothing was changed.
     """
     meta = await _read_meta(connection, address)
     if not _todo(meta):
         return _version_after(meta)
+    loop = asyncio.get_running_loop()
     # A new index on years of chats takes its time, and so does waiting for the process that makes it.
-    connection.deadline = asyncio.get_running_loop().time() + MIGRATION_DEADLINE_S
+    connection.deadline = loop.time() + MIGRATION_DEADLINE_S
+    told: set[int] = set()
+    while True:
+        try:
+            return await _try(connection, address)
+        except (LockNotAvailable, DeadlockDetected):
+            await connection.command("ROLLBACK")
+            holders = await _holders(connection)
+            if loop.time() + BETWEEN_TRIES_S >= connection.deadline:
+                raise StoreTimeout(
+                    f"{address}: the schema could not be changed within {MIGRATION_DEADLINE_S:g} s, because others "
+                    f"hold the tables: {_named(holders)}; end them and start again; nothing was changed"
+                ) from None
+            if not told >= holders.keys() or not told:
+                told |= holders.keys() or {0}
+                log.warning(
+                    "%s is brought to a new schema as soon as others let go of its tables: %s",
+                    address,
+                    _named(holders),
+                    extra={"action": "store.migration_waits", "pids": sorted(holders)},
+                )
+            await asyncio.sleep(dice.uniform(BETWEEN_TRIES_S / 2, BETWEEN_TRIES_S))
+
+
+async def _try(connection: Connection, address: Address) -> int:
     timeout_ms = int(MIGRATION_DEADLINE_S * 1000)
     await connection.command(sql.begin("READ COMMITTED", timeout_ms, timeout_ms))
-    await connection.rows("SELECT pg_advisory_xact_lock(%s)", _LOCK)
+    await connection.rows("SELECT pg_advisory_xact_lock(%s)", _LOCK)  # behind which nobody waits but who migrates
+    await connection.command(f"SET LOCAL lock_timeout = {LOCK_TRY_MS}")
     meta = await _read_meta(connection, address)
     await _make_schema(connection, address)
     if meta is None:
@@ -58,6 +96,30 @@ async def migrate(connection: Connection, address: Address) -> int:
     await connection.command("COMMIT")
     reach("migrate.after")
     return _version_after(meta)
+
+
+async def _holders(connection: Connection) -> dict[int, str]:
+    """Who has our tables in a transaction, by pid, the oldest first."""
+    found = await connection.rows(
+        "SELECT pid, state, application_name, usename::text, "
+        "floor(extract(epoch FROM clock_timestamp() - xact_start))::bigint, left(query, 80) "
+        "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN ("
+        "  SELECT pid FROM pg_locks JOIN pg_class ON pg_class.oid = relation "
+        "  JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE granted AND relname = ANY(%s) "
+        "  AND nspname = ANY(current_schemas(false)) "
+        "  AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())) "
+        "ORDER BY xact_start NULLS LAST",
+        ["meta", *_TABLES],
+    )
+    return {
+        pid: f"pid {pid} of {user or 'another role'}{f' ({program})' if program else ''}, {state or 'at work'}"
+        f"{f' for {age_s} s' if age_s is not None else ''}{f', last asked: {query}' if query else ''}"
+        for pid, state, program, user, age_s, query in found
+    }
+
+
+def _named(holders: Mapping[int, str]) -> str:
+    return "; ".join(list(holders.values())[:HOLDERS_SHOWN]) or "they are gone by now"
 
 
 def _version_after(meta: dict[str, int] | None) -> int:
