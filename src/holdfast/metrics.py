@@ -45,6 +45,7 @@ _WORKER_COUNTERS = {
     "hooks_failed": "hooks that failed",
     "bodies_abandoned": "tool bodies that ignored their cancellation",
     "runner_errors": "runners that ended with an error",
+    "chats_not_driven": "chats that the worker held and did not drive, found and handed over",
     "delta_flushes": "flushes of streamed text",
     "delta_flushes_failed": "flushes of streamed text that failed and were tried again",
     "previews_cut": "previews that ended before their response did",

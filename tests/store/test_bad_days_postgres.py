@@ -31,9 +31,12 @@ from holdfast.errors import (
 )
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, Key, Store, StoreOptions
+from holdfast.store.postgres import committer
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.clock import DatabaseClock
-from holdfast.store.postgres.connection import Connector
+from holdfast.store.postgres.connection import Connection, Connector
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.wire import Asker, Wire
 from tests.fleet.claimer import Runner
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, unique, user
@@ -785,3 +788,47 @@ async def test_a_pooler_that_the_url_does_not_mention_works_or_says_what_to_add(
     except HoldfastError as error:
         said.append(str(error))
     assert all("pooler=transaction" in text for text in said)
+
+
+async def test_commits_go_on_after_a_new_connection_could_not_be_watched(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost again at once, or more sockets than the system watches: no commit was ever sent again."""
+    real = Wire
+    refused: list[Connection] = []
+
+    def wire(connection: Connection, asker: Asker) -> Wire:
+        if not refused:
+            refused.append(connection)
+            raise OSError(28, "No space left on device")
+        return real(connection, asker)
+
+    monkeypatch.setattr(committer, "Wire", wire)
+    async with open_store(postgres_url) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        hand = Hand(store)
+        await hand.take("c1")
+        await hand.respond("Hello.")
+        assert len(refused) == 1
+        assert refused[0].closed
+        hand.close()
+
+
+async def test_a_commit_that_nobody_can_be_told_of_keeps_no_other_from_being_sent(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        assert isinstance(store, PostgresStore)
+        for n in (1, 2):
+            await store.create_chat(new_chat("hello", id=f"c{n}"))
+        hand = Hand(store)
+        held = await hand.claim()
+
+        def mute(entry: object, verdict: object) -> None:
+            raise RuntimeError("nobody foresaw this")
+
+        note = ev.Note(by=ev.Writer(hand.name, 1, 0), topic="t", text="lost")
+        ready = store._decide_ahead(held[0], [note], "commit", store._clock.now())
+        assert ready is not None
+        store._committer.submit(committer.Entry(ready, asyncio.get_running_loop().time() + 8, mute))
+        hand.snapshot = held[1]
+        await hand.end_turn("Hello.")
+        hand.close()

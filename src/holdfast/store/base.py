@@ -493,6 +493,10 @@ class Store(ABC):
     @abstractmethod
     async def list_workers(self) -> list[Lease]: ...
 
+    @abstractmethod
+    async def held_chats(self, worker: str) -> set[tuple[str, int]]:
+        """What is held in this worker's name: each chat, and its fence."""
+
     async def expire_workers(self) -> dict[str, int]:
         """Take their chats from workers that are dead: lease over, or flock free on this host.
 
@@ -511,8 +515,8 @@ class Store(ABC):
         return lost
 
     async def _take_back(self, worker: str) -> int:
-        held = await self._held_by(worker)
-        for chat_id in held:
+        held = await self.held_chats(worker)
+        for chat_id, _ in sorted(held):
             if await self._apply_alone(chat_id, LeaseExpired(worker=worker)):
                 with suppress(NotFound, RecordError):
                     error = (await self.read_chat(chat_id)).chat.error
@@ -587,9 +591,6 @@ class Store(ABC):
 
     @abstractmethod
     async def _end_lease(self, worker: str) -> None: ...
-
-    @abstractmethod
-    async def _held_by(self, worker: str) -> list[str]: ...
 
     @abstractmethod
     async def _unknown_holders(self) -> list[str]:

@@ -144,7 +144,12 @@ class DeltaFlusher:
             await self._wanted.wait()  # while nothing streams, nothing wakes the process
             await asyncio.sleep(pause_s)
             self._wanted.clear()
-            if await self.run_once():
+            try:
+                flushed = await self.run_once()
+            except Exception as error:  # as for a flush
+                flushed = False
+                log.error("deltas not flushed", extra={"action": "deltas_not_flushed"}, exc_info=error)
+            if flushed:
                 pause_s = FLUSH_INTERVAL_S
             else:
                 pause_s = min(2 * pause_s, FLUSH_AGAIN_S_MAX)

@@ -244,5 +244,10 @@ class Runner:
                 if not self._shared.trusted():
                     grip.interrupt(Cause.LEASE_LOST)
                     return
-                with contextlib.suppress(HoldfastError):  # whoever reads it for work will say so
+                try:
                     grip.notice(await self._shared.store.read_chat(self.chat_id))
+                except HoldfastError:
+                    continue  # whoever reads it for work will say so
+                except Exception as error:  # whatever it was: a runner that looks no more never hears of a stop
+                    extra = {"action": "look_failed", "chat": self.chat_id, "error": type(error).__name__}
+                    log.error("a runner could not look at its chat", extra=extra, exc_info=error)

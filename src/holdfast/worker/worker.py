@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from msgspec import Raw
@@ -18,18 +18,12 @@ from holdfast import __version__
 from holdfast.clock import SystemClock, dice
 from holdfast.config import Config
 from holdfast.core.codec import encode
-from holdfast.core.events import Event, LeaseExpired, Release, Writer
-from holdfast.core.records import Cause, Snapshot, State
+from holdfast.core.records import Cause, Snapshot
 from holdfast.errors import (
-    CallerError,
     ConfigError,
-    HoldfastError,
     LeaseLost,
-    OwnershipLost,
-    RecordError,
     StoreError,
     StoreUnavailable,
-    UnknownRecord,
 )
 from holdfast.ids import new_id
 from holdfast.models.calls import Caller
@@ -48,6 +42,7 @@ from holdfast.worker.guard import Guard
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.runner import Runner
+from holdfast.worker.strays import Strays, described
 from holdfast.worker.summaries import CompactionFigures
 from holdfast.worker.titles import Titles
 from holdfast.worker.toolservers import ToolServers
@@ -59,7 +54,6 @@ SWEEP_S = 5.0
 REGISTER_AGAIN_S = 1.0
 PRUNE_S = 600.0  # how often each worker looks for receipts that are too old
 KILL_S = 5.0
-UNREADABLE_MS = 5_000  # how long a chat of newer code is left alone
 
 
 class Worker:
@@ -101,8 +95,7 @@ class Worker:
         self._caller = caller
         self._models = models
         self._stopping: asyncio.Future[None] | None = None
-        # Chats whose runner ended while it held them, under which fence, and why.
-        self.strays: deque[tuple[str, int, BaseException | None]] = deque()
+        self.strays = Strays(store, self.secrets, lambda: self.name, self._driven)
         self.errors: deque[BaseException] = deque(maxlen=100)  # what runners ended with, newest last
         self.runner_errors = 0
         self.repairs: Counter[str] = Counter()  # by reason, made by this worker
@@ -157,7 +150,7 @@ class Worker:
     def last_error(self) -> str | None:
         if not self.errors:
             return None
-        return self.secrets.taken_out(f"{type(self.errors[-1]).__name__}: {self.errors[-1]}")
+        return self.secrets.taken_out(described(self.errors[-1]))
 
     def running_tools(self) -> list[RunningTool]:
         return [tool for runner in list(self._runners.values()) for tool in runner.running_tools()]
@@ -183,6 +176,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
         self._services.append(loop.create_task(self._prune_forever()))
+        self._services.append(loop.create_task(self.strays.run_forever()))
         log.info("ready", extra={"action": "worker.ready", "worker": self.name, "database": str(self.store)})
 
     async def _protect(self, lock: HostLock) -> None:
@@ -281,7 +275,7 @@ class Worker:
             leaving.push_async_callback(self._leave)
             leaving.push_async_callback(self.tool_servers.close)
             leaving.push_async_callback(self.deltas.stop)
-            leaving.push_async_callback(self._let_strays_go_if_possible)
+            leaving.push_async_callback(self.strays.let_go)  # if possible: the lease's end does the rest
             leaving.push_async_callback(self.titles.stop)
             await self._end_work(grace_s)
 
@@ -301,10 +295,6 @@ class Worker:
         if self._runners:
             await asyncio.wait(list(self._runners), timeout=KILL_S)
         await _end(list(self._runners))
-
-    async def _let_strays_go_if_possible(self) -> None:
-        with suppress(HoldfastError):  # the lease's end does the rest
-            await self._let_strays_go()
 
     def _drain_runners(self) -> None:
         for runner in self._runners.values():
@@ -347,15 +337,30 @@ class Worker:
         if room <= 0 or keeper is None or not keeper.trusted():
             self.claims_skipped += 1
             return 0
-        await self._let_strays_go()
-        with self.claim_times.timed():
-            snapshots = await self.store.claim_chats(self.name, self._room_by_agent(room), room, self._suspect_room)
-        self.claims_taken += len(snapshots)
-        if keeper is not self._keeper:
-            return 0  # claimed under a lease that was lost meanwhile: they are taken back like all its others
-        for snapshot in snapshots:
+        self.strays.claims_begun += 1
+        try:
+            with self.claim_times.timed():
+                rooms = self._room_by_agent(room)
+                snapshots = await self.store.claim_chats(self.name, rooms, room, self._suspect_room)
+            self.claims_taken += len(snapshots)
+            if keeper is not self._keeper:
+                return 0  # claimed under a lease that was lost meanwhile: they are taken back like all its others
+            for snapshot in snapshots:
+                self._drive_or_let_go(snapshot, keeper)
+            return len(snapshots)
+        finally:
+            self.strays.claims_ended += 1
+
+    def _driven(self) -> set[tuple[str, int]]:
+        return {(runner.chat_id, runner.snapshot.chat.fence) for runner in list(self._runners.values())}
+
+    def _drive_or_let_go(self, snapshot: Snapshot, keeper: LeaseKeeper) -> None:
+        """What cannot be driven, for a reason that nobody foresaw, keeps the claim's other chats from nothing."""
+        try:
             self._drive(snapshot, keeper)
-        return len(snapshots)
+        except Exception as error:  # noqa: BLE001  as above
+            self._note_runner_error(snapshot.chat.id, error)
+            self.strays.add(snapshot.chat.id, snapshot.chat.fence, error)
 
     def _room_by_agent(self, room: int) -> dict[str, int]:
         """How many more chats of each agent this worker may take. An agent without room is not asked for at all."""
@@ -399,50 +404,21 @@ class Worker:
 
     def _runner_done(self, task: "asyncio.Task[None]") -> None:
         runner = self._runners.pop(task)
-        chat_id = runner.chat_id
-        self._bodies_abandoned += runner.abandoned
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.errors.append(error)
-            self.runner_errors += 1
-            # A key that is not set is for whoever runs this to mend: where in our code it was missed helps nobody.
-            trace = None if isinstance(error, ConfigError) else error
-            extra = {"action": "runner_failed", "chat": chat_id, "error": str(error)}
-            log.error("a runner failed", extra=extra, exc_info=trace)
+        error = None if task.cancelled() else task.exception()
         if runner.holds:
-            error = None if task.cancelled() else task.exception()
-            self.strays.append((chat_id, runner.snapshot.chat.fence, error))
+            self.strays.add(runner.chat_id, runner.snapshot.chat.fence, error)
+        self._bodies_abandoned += runner.abandoned
+        if error is not None:
+            self._note_runner_error(runner.chat_id, error)
         self.store.bell.ring((WORK,))
 
-    async def _let_go(self, chat_id: str, fence: int, error: BaseException | None) -> None:
-        """A runner ended and its chat is perhaps still held by this worker, whose lease is alive: nobody else would
-        ever take it. Handed over as what it is: cleanly, or as after a crash if the runner broke.
-        """
-        snapshot = await self.store.read_chat(chat_id)
-        chat = snapshot.chat
-        if (chat.worker, chat.fence) == (self.name, fence) and chat.state in (State.RUNNING, State.STOPPING):
-            by = Writer(self.name, fence, chat.epoch)
-            event: Event = Release(by=by)
-            if isinstance(error, UnknownRecord):
-                event = Release(by=by, delay_ms=UNREADABLE_MS)
-            elif error is not None and not isinstance(error, StoreError):
-                why = self.secrets.taken_out(f"{type(error).__name__}: {error}")
-                event = LeaseExpired(worker=self.name, why=why)
-            await self.store.commit(snapshot, (event,), new_id("commit"))
-
-    async def _let_strays_go(self) -> None:
-        """Each once. One that newer code made unreadable stays ours until it can be read, or our lease ends: then a
-        worker that can read it takes it back. It keeps no other chat from us.
-        """
-        for _ in range(len(self.strays)):
-            chat_id, fence, error = self.strays[0]
-            try:
-                await self._let_go(chat_id, fence, error)
-            except (CallerError, OwnershipLost):
-                pass  # it is gone, or not ours any more
-            except RecordError:
-                self.strays.rotate(-1)
-                continue
-            self.strays.popleft()
+    def _note_runner_error(self, chat_id: str, error: BaseException) -> None:
+        self.errors.append(error)
+        self.runner_errors += 1
+        # A key that is not set is for whoever runs this to mend: where in our code it was missed helps nobody.
+        trace = None if isinstance(error, ConfigError) else error
+        extra = {"action": "runner_failed", "chat": chat_id, "error": described(error)}
+        log.error("a runner failed", extra=extra, exc_info=trace)
 
     def _lease_lost(self, keeper: LeaseKeeper | None) -> None:
         """Drop everything, then go on as a new worker: nothing is left to hand over.

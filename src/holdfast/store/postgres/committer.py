@@ -11,6 +11,7 @@ There is no task: an arriving commit, an answer and a timer each take the next s
 """
 
 import asyncio
+import logging
 import statistics
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -30,8 +31,11 @@ from holdfast.store.postgres.transactions import reach_written
 from holdfast.store.postgres.wire import Wire
 from holdfast.store.rows import ChatWrite
 
+log = logging.getLogger("holdfast.store")
+
 BATCH_COMMITS_MAX = 256
 BATCH_BYTES_MAX = 4 << 20
+LATE_S = 0.5  # behind its deadline; who knows better why it failed has told by then
 
 # True: swapped. False: missed. An error: neither, or unknown, as its `outcome` says.
 Verdict = bool | BaseException
@@ -129,7 +133,7 @@ class Committer:
         self._pending.clear()
         for entry in left:
             closed = StoreUnavailable("the store was closed before this was written", outcome=entry.outcome)
-            entry.on_verdict(entry, closed)
+            _tell(entry, closed)
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -197,7 +201,7 @@ class Committer:
         try:
             swaps.swap([entry.write])
         except UnicodeError:
-            entry.on_verdict(entry, InvalidInput("text", NOT_UNICODE))
+            _tell(entry, InvalidInput("text", NOT_UNICODE))
             return False
         return True
 
@@ -218,7 +222,7 @@ class Committer:
         self.commits += len(written)
         self.misses += len(batch) - len(written)
         for entry in batch:
-            entry.on_verdict(entry, entry.write.after.id in written)
+            _tell(entry, entry.write.after.id in written)
         self._go()
 
     # --- what goes wrong --------------------------------------------------------------------------------------------
@@ -243,7 +247,7 @@ class Committer:
             self._pending.extendleft(reversed(batch))
             self._go()
         else:
-            batch[0].on_verdict(batch[0], explain(error, self._connector.address))
+            _tell(batch[0], explain(error, self._connector.address))
             self._go()
 
     def _on_watch(self) -> None:
@@ -253,22 +257,42 @@ class Committer:
         if self._in_flight and min(entry.deadline for entry in self._in_flight) <= now:
             self._cut_wire()
             self.on_error(NoAnswer("no answer before the deadline"))
+        self._tell_the_late(now)
         waiting = [*self._in_flight, *self._pending]
         if waiting:
             soonest = max(now + 0.05, min(entry.deadline for entry in waiting))
             self._watch = self._loop.call_at(soonest, self._on_watch)
 
+    def _tell_the_late(self, now: float) -> None:
+        """Those that were never sent, where even the reason for it did not come in time."""
+        late = [entry for entry in self._pending if entry.deadline + LATE_S <= now]
+        for entry in late:
+            self._pending.remove(entry)
+            why = f"{self._connector.address}: it could not be sent before the deadline"
+            _tell(entry, StoreTimeout(why, outcome=entry.outcome))
+
     async def _reconnect(self) -> None:
+        """Whatever comes in between, it ends with a next step: without one no commit would ever be sent again."""
         while self._pending and self._wire is None:
             try:
-                connection = await self._connector.connect(self._pending[0].deadline)
+                self._wire = await self._connected(self._pending[0].deadline)
             except HoldfastError as error:
                 batch = list(self._pending)
                 self._pending.clear()
                 self._keep_those_with_time(batch, error)
-            else:
-                self._wire = Wire(connection, self)
+                if self._pending:
+                    await asyncio.sleep(next(self._pauses))
         self._go()
+
+    async def _connected(self, deadline: float) -> Wire:
+        connection = await self._connector.connect(deadline)
+        try:
+            return Wire(connection, self)
+        except Exception as error:
+            # It was lost again at once, or the system watches no more sockets for us.
+            await connection.discard()
+            why = f"{self._connector.address} cannot be reached: {type(error).__name__}: {error}"
+            raise StoreUnavailable(why) from error
 
     def _keep_those_with_time(self, batch: list[Entry], error: HoldfastError) -> None:
         """Back in front of the queue. The others are told why; a wrong password is not tried again at all."""
@@ -276,20 +300,20 @@ class Committer:
         kept = []
         for entry in batch:
             if not isinstance(error, StoreUnavailable):
-                entry.on_verdict(entry, error)
+                _tell(entry, error)
             elif entry.deadline > now + FIRST_S:
                 kept.append(entry)
             else:
                 kind = StoreTimeout if isinstance(error, StoreTimeout) else StoreUnavailable
                 told = kind(str(error), outcome=entry.outcome)
                 told.__cause__ = error.__cause__
-                entry.on_verdict(entry, told)
+                _tell(entry, told)
         self._pending.extendleft(reversed(kept))
 
     def _tell_all(self, error: BaseException) -> None:
         batch, self._in_flight = self._in_flight, []
         for entry in batch:
-            entry.on_verdict(entry, error)
+            _tell(entry, error)
 
     def _cut_wire(self) -> None:
         wire, self._wire = self._wire, None
@@ -301,3 +325,12 @@ class Committer:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _tell(entry: Entry, verdict: Verdict) -> None:
+    """One that cannot be told keeps no other from being told, and the next commits from being sent."""
+    try:
+        entry.on_verdict(entry, verdict)
+    except Exception as error:
+        extra = {"action": "verdict_failed", "chat": entry.write.after.id, "error": type(error).__name__}
+        log.error("a commit's verdict could not be told", extra=extra, exc_info=error)

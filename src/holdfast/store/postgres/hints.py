@@ -9,9 +9,7 @@ import asyncio
 from collections.abc import Iterable
 
 import msgspec
-import psycopg
 
-from holdfast.errors import HoldfastError
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.connection import Connection, Connector
@@ -69,7 +67,7 @@ class Sender:
                 topics, self._topics = self._topics, set()
                 try:
                     await self._send(_encoded(self._name, topics))
-                except (psycopg.Error, HoldfastError):
+                except Exception:  # noqa: BLE001  whatever it is: another connection may do better
                     self.failed += 1
                     await self._disconnect()
         finally:

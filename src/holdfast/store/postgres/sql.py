@@ -339,7 +339,7 @@ LIST_WORKERS = f"""
 SELECT id, host, pid, lock_path, started_at, expires_at - {_LEASE_NOW}, info FROM workers ORDER BY id
 """
 
-HELD_CHATS = "SELECT id FROM chats WHERE worker = %s ORDER BY id"
+HELD_CHATS = "SELECT id, fence FROM chats WHERE worker = %s"
 
 # Chats whose holder has no row at all: nobody will ever release them.
 UNKNOWN_HOLDERS = """

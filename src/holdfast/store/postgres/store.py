@@ -555,8 +555,8 @@ class PostgresStore(Store):
     async def _end_lease(self, worker: str) -> None:
         await self._write_alone(sql.END_LEASE, worker, points=("expire.before", "expire.after"))
 
-    async def _held_by(self, worker: str) -> list[str]:
-        return [row[0] for row in await self._rows(sql.HELD_CHATS, worker)]
+    async def held_chats(self, worker: str) -> set[tuple[str, int]]:
+        return {(chat_id, fence) for chat_id, fence in await self._rows(sql.HELD_CHATS, worker)}
 
     async def _unknown_holders(self) -> list[str]:
         return [row[0] for row in await self._rows(sql.UNKNOWN_HOLDERS)]

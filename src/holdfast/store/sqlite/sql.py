@@ -230,7 +230,7 @@ LIVE_WORKER = "SELECT 1 FROM workers WHERE id = ? AND host = ? AND expires_at > 
 
 LIST_WORKERS = "SELECT id, host, pid, lock_path, started_at, renewed_at, expires_at, info FROM workers ORDER BY id"
 
-HELD_CHATS = "SELECT id FROM chats WHERE worker = ? ORDER BY id"
+HELD_CHATS = "SELECT id, fence FROM chats WHERE worker = ?"
 
 # Chats whose holder has no row at all: nobody will ever release them.
 UNKNOWN_HOLDERS = """
