@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.app import App
 from holdfast.core.records import State
+from holdfast.errors import StoreError
 from tests.long.member import Orders
 from tests.support import behind
 from tests.support.chats import new_chat
@@ -112,8 +113,8 @@ class Crew:
 
     # --- what happened
 
-    def open_gate(self) -> None:
-        (self.folder / "open").touch()
+    def open_gate(self, gate: str = "a") -> None:
+        (self.folder / f"open-{gate}").touch()
 
     def evidence(self) -> list[Line]:
         return read_evidence(self.evidence_path) if self.evidence_path.exists() else []
@@ -187,17 +188,22 @@ async def rest(app: App, chat_ids: Iterable[str], deadline_s: float = CALM_S) ->
     """Until all of these chats are idle; how long that took. If it never comes, what they are instead."""
     began = time.monotonic()
     wanted = list(chat_ids)
-    while True:
-        chats = [(await app.store.read_chat(chat_id)).chat for chat_id in wanted]
-        busy = [f"{chat.id} is {chat.state}, worker {chat.worker}, {chat.error}" for chat in chats if not _idle(chat)]
-        if not busy:
-            return time.monotonic() - began
+    while busy := await _busy(app, wanted):
         assert time.monotonic() - began < deadline_s, busy
         await asyncio.sleep(0.05)
+    return time.monotonic() - began
 
 
-def _idle(chat: Any) -> bool:
-    return chat.state is State.IDLE
+async def _busy(app: App, chat_ids: Sequence[str]) -> list[str]:
+    try:
+        chats = [(await app.store.read_chat(chat_id)).chat for chat_id in chat_ids]
+    except StoreError as error:  # a database that moves to another server is away for a moment
+        return [str(error)]
+    return [
+        f"{chat.id} of {chat.agent} is {chat.state}, version {chat.version}, worker {chat.worker}, {chat.error}"
+        for chat in chats
+        if chat.state is not State.IDLE
+    ]
 
 
 async def taken_over(app: App, chat_ids: Iterable[str], before: Mapping[str, int]) -> float:

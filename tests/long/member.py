@@ -34,21 +34,28 @@ class Orders(Struct, frozen=True):
 
 
 def agents(folder: Path, evidence: Evidence) -> list[Agent]:
-    """`payer` pays twice and ends. `gated` and `checker` stand in a body until the test opens the gate; the first's
-    may never be begun twice, the second's may. `asker` asks a question that expires. `talker` only talks, for long.
+    """`payer` pays twice and ends. `gated` and `checker` stand in a body until the test opens gate `a`; the first's
+    may never be begun twice, the second's may. `late` stands at gate `a` and then at gate `b`. `asker` asks what
+    expires. `talker` only talks, and for long from its second turn on.
     """
     tools = toolbox(folder, evidence)
     scripts: dict[str, list[Response]] = {
         "payer": [(_say(6), Call(name="charge")), (_say(6), Call(name="charge")), (_say(6),)],
-        "gated": [(Call(name="pass_gate"),), (_say(1),)],
+        "gated": [(_pass("a"),), (_say(1),)],
+        "late": [(_pass("a"),), (_pass("b"),), (_say(1),)],
         "checker": [(Call(name="check_gate"),), (_say(1),)],
         "asker": [(Call(name="ask_user", arguments={"question": "Well?"}),), (_say(1),)],
-        "talker": [(_say(100),)],
+        "talker": [(_say(1),), (_say(300),), (_say(1),)],
     }
-    return [
-        Agent(name, WatchedModel(ScriptedModel(*script, name=f"model of {name}"), evidence), tools=tools)
+    models = {
+        name: ScriptedModel(*script, name=f"model of {name}", per="chat" if name == "talker" else "turn")
         for name, script in scripts.items()
-    ]
+    }
+    return [Agent(name, WatchedModel(model, evidence), tools=tools) for name, model in models.items()]
+
+
+def _pass(gate: str) -> Call:
+    return Call(name="pass_gate", arguments={"gate": gate})
 
 
 def _say(words: int) -> Say:
@@ -62,9 +69,9 @@ def toolbox(folder: Path, evidence: Evidence) -> list[Tool]:
         line = Line(what="entered", life=evidence.life, call_id=call_id, chat_id=chat_id, key=key, tool=name)
         evidence.write(line)
 
-    async def stand_at(name: str, context: ToolContext) -> str:
+    async def stand_at(gate: str, name: str, context: ToolContext) -> str:
         enter(name, context)
-        while not (folder / "open").exists():  # noqa: ASYNC110  who opens it is another process
+        while not (folder / f"open-{gate}").exists():  # noqa: ASYNC110  who opens it is another process
             await asyncio.sleep(LOOK_S)
         return f"{evidence.life} went through"
 
@@ -75,12 +82,12 @@ def toolbox(folder: Path, evidence: Evidence) -> list[Tool]:
         return f"{evidence.life} charged {context.call_id}"
 
     @tool
-    async def pass_gate(context: ToolContext) -> str:
-        return await stand_at("pass_gate", context)
+    async def pass_gate(gate: str, context: ToolContext) -> str:
+        return await stand_at(gate, "pass_gate", context)
 
     @tool(replay="pure")
     async def check_gate(context: ToolContext) -> str:
-        return await stand_at("check_gate", context)
+        return await stand_at("a", "check_gate", context)
 
     return [charge, pass_gate, check_gate, ask_user(expires_s=EXPIRES_S)]
 

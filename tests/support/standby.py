@@ -56,6 +56,11 @@ class Standby(PostgresServer):
             on=self._primary,
         )
 
+    def wait_until_it_caught_up(self) -> None:
+        """It has everything that the primary had written when this was called."""
+        [(written,)] = self._primary._administrator().execute("SELECT pg_current_wal_lsn()").fetchall()
+        self._wait_for(f"SELECT pg_last_wal_replay_lsn() >= '{written}'")
+
     def _wait_for(self, condition: str, on: PostgresServer | None = None) -> None:
         server = on or self
         give_up_at = time.monotonic() + START_TIMEOUT_S
