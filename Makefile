@@ -11,6 +11,7 @@ PYTEST_ARGS ?=
 LOCK_ARGS   ?=
 BENCH_ARGS  ?=
 LONG_ARGS   ?=
+MUTANT_ARGS ?=
 RUN_ARGS    ?=
 PORT        ?=
 
@@ -36,6 +37,14 @@ run: $(if $(wildcard $(VENV)/.locked),$(VENV)/.ready,$(VENV)/.runnable) ## Serve
 .PHONY: test
 test: check browser ## Check, then run the tests (PYTEST_ARGS="-k name -x")
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+
+.PHONY: quick
+quick: setup ## Run what needs no server, no browser and no kill, in two minutes (PYTEST_ARGS as for test)
+	@$(BIN)/python -m pytest --quick -n 2 --dist worksteal $(PYTEST_ARGS)
+
+.PHONY: mutants
+mutants: setup ## Run the tests of the core against every mutant of it, show the survivors (MUTANT_ARGS="decide.py")
+	@$(BIN)/python -m tests.mutation $(MUTANT_ARGS)
 
 .PHONY: long
 long: setup browser ## Run what is long by nature, end with one table (LONG_ARGS="storm soak" for some groups)

@@ -16,7 +16,7 @@ from holdfast.store.base import Store, StoreOptions
 from tests.support.chats import close_all_hands
 from tests.support.scratch import scratch_folder
 
-pytest_plugins = ("tests.support.fixtures", "tests.support.tallies")
+pytest_plugins = ("tests.support.fixtures", "tests.support.selection", "tests.support.tallies")
 
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_folder()))  # where `tmp_path` is made
 
@@ -34,25 +34,6 @@ settings.register_profile("same", phases=FOUND_AT_ONCE, derandomize=True, **UNTI
 settings.register_profile("explore", phases=FOUND_AT_ONCE, **UNTIMED)
 settings.register_profile("shrink", **UNTIMED)
 settings.load_profile("same")
-
-# What takes longest goes first. At the end of a run the workers take work from each other, test by test; a test of
-# half a minute that is left for the end would keep one of them busy and the others idle.
-LONG = (
-    "tests/chaos/", "tests/fleet/", "tests/worker/test_random_", "tests/worker/test_long_chat",
-    "tests/store/test_side_by_side", "tests/core/test_random_lives",
-)  # fmt: skip
-
-BY_NATURE = Path(__file__).parent / "long"
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What is long by nature runs when it is named: `make long`, or `pytest tests/long/…`."""
-    named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    return (collection_path == BY_NATURE and not any(path.is_relative_to(BY_NATURE) for path in named)) or None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture

@@ -51,6 +51,7 @@ def all_groups() -> list[Group]:
     plot = str(Path(tempfile.gettempdir()) / "holdfast-soak.png")
     return [
         *(Group(file.stem.removeprefix("test_"), [str(file.relative_to(ROOT))]) for file in files),
+        Group("mutants", program=["tests.mutation"]),
         Group("explore", drawn),
         Group("crash-matrix", ["tests/crash/test_kill9.py", "-n2"], environment={"HOLDFAST_CRASH_MATRIX": "full"}),
         Group("storm", ["tests/chaos/test_fleet.py"], environment={"HOLDFAST_SOAK_STORM_S": str(STORM_S)}),

@@ -1,0 +1,122 @@
+"""Which tests run, and in which order. `tests/conftest.py` names this module.
+
+`tests/long` is collected only if it is named. `pytest --quick` runs what needs no server, no browser and no kill, and
+no list says which tests these are. A test is left out if it asks for a fixture of PostgreSQL; if it, a fixture that
+it asks for or a function of `tests` that either calls uses what starts processes or ends them; or if it is one of
+those that `make test` begins with.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+# What takes longest goes first. At the end of a run the workers take work from each other, test by test; a test of
+# half a minute that is left for the end would keep one of them busy and the others idle.
+LONGEST = (
+    "tests/chaos/", "tests/fleet/", "tests/models/test_local.py", "tests/store/test_side_by_side",
+    "tests/worker/test_long_chat", "tests/worker/test_random_",
+)  # fmt: skip
+
+# A module, or a class or function of it, that a test uses to have a process or to end one.
+PROCESSES = (
+    "multiprocessing", "pexpect", "playwright", "psycopg", "signal", "subprocess", "uvicorn",
+    "holdfast.mcp_servers", "holdfast.models.local", "holdfast.models.local_server", "holdfast.processes",
+    "holdfast.tools.mcp", "holdfast.worker.guard", "tests.support.postgres",
+)  # fmt: skip
+CALLS = frozenset({"create_subprocess_exec", "create_subprocess_shell", "kill9", "killpg"})
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is long by nature runs when it is named: `make long`, or `pytest tests/long/…`."""
+    folder = config.rootpath / "tests" / "long"
+    named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return (collection_path == folder and not any(path.is_relative_to(folder) for path in named)) or None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only what needs no server, no browser and no kill")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    if not config.getoption("--quick"):
+        return
+    known: dict[Any, bool] = {}
+    slow = [item for item in items if not is_quick(item, known)]
+    config.hook.pytest_deselected(items=slow)
+    gone = set(slow)
+    items[:] = [item for item in items if item not in gone]
+
+
+def is_quick(item: pytest.Item, known: dict[Any, bool]) -> bool:
+    """`known`: what was found out about functions and classes before; pass the same for all items."""
+    if not isinstance(item, pytest.Function) or item.nodeid.startswith(LONGEST):
+        return False
+    if any("postgres" in name for name in item.fixturenames):
+        return False
+    if hasattr(item, "callspec") and "postgres" in item.callspec.params.values():
+        return False
+    definitions = item._fixtureinfo.name2fixturedefs
+    fixtures = [definitions[name][-1].func for name in item.fixturenames if name in definitions]
+    return not any(needs_process(function, known) for function in [item.function, *fixtures])
+
+
+def needs_process(thing: Any, known: dict[Any, bool]) -> bool:
+    if isinstance(thing, ModuleType):
+        return _among(thing.__name__)
+    thing = _plain(thing)
+    if not isinstance(thing, FunctionType | type):
+        return _among(type(thing).__module__)
+    if _among(thing.__module__):
+        return True
+    if not thing.__module__.startswith("tests"):
+        return False
+    if thing not in known:
+        known[thing] = False  # functions that call each other
+        known[thing] = any(needs_process(used, known) for used in _used(thing)) or bool(_words(thing) & CALLS)
+    return known[thing]
+
+
+def _among(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in PROCESSES)
+
+
+def _plain(thing: Any) -> Any:
+    """Without what decorators put around it."""
+    while hasattr(thing, "__wrapped__"):
+        thing = thing.__wrapped__
+    return getattr(thing, "__func__", thing)
+
+
+def _functions(thing: FunctionType | type) -> Iterator[FunctionType]:
+    if isinstance(thing, FunctionType):
+        yield thing
+        return
+    for value in vars(thing).values():
+        plain = _plain(getattr(value, "fget", value))
+        if isinstance(plain, FunctionType):
+            yield plain
+
+
+def _words(thing: FunctionType | type) -> set[str]:
+    """All names in its code."""
+    return {name for function in _functions(thing) for name in _names(function.__code__)}
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _used(thing: FunctionType | type) -> list[Any]:
+    """What the names in its code stand for, and the classes it is made of."""
+    used: list[Any] = list(thing.__bases__) if isinstance(thing, type) else []
+    for function in _functions(thing):
+        known = function.__globals__
+        used += [known[name] for name in _names(function.__code__) if name in known]
+    return used
