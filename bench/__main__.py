@@ -15,6 +15,7 @@ from bench.chats import PATIENT, WORKER, Lane, lanes, question, register
 from bench.cycles import postgres_cycles, sqlite_cycles
 from bench.figures import Figures, interleaved, rate
 from bench.handover import handover
+from bench.many import many
 from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
 from bench.server import server
@@ -211,13 +212,17 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "postgres": postgres,
     "postgres-cycles": postgres_cycles,
     "turn-bytes": turn_bytes,
+    "many": many,
     "handover": handover,
     "server": server,
 }
 
 
+LONG = ("many",)  # measured when asked for
+
+
 def main() -> None:
-    parts = sys.argv[1:] or ["import", *PARTS]
+    parts = sys.argv[1:] or ["import", *(name for name in PARTS if name not in LONG)]
     figures = Figures()
     if "import" in parts:
         imports(figures)

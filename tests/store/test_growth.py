@@ -5,7 +5,13 @@ import random
 import pytest
 
 from holdfast.core import events as ev
-from holdfast.store.base import Store
+from holdfast.core.records import State
+from holdfast.store.base import ChatFilter, Store
+from holdfast.store.liveness import SWEPT_MAX
+from holdfast.store.postgres import sql as postgres_sql
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.sqlite import sql as sqlite_sql
+from holdfast.store.sqlite.store import SqliteStore
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, new_chat, user
 
@@ -48,3 +54,81 @@ async def test_what_a_turn_writes_does_not_depend_on_the_answer_before_it(
     short, long = counts[0], counts[1]
     assert long < short + 100_000, counts
     hand.close()
+
+
+async def copies(store: Store, url: str, count: int) -> None:
+    """Chats `copy-00001`, … that wait for a client as `model` does."""
+    hand = Hand(store)
+    await store.create_chat(new_chat("hello", id="model"))
+    await hand.take("model")
+    await hand.park_for_client("there")
+    hand.close()
+    for table, column in (("chats", "id"), ("calls", "chat_id"), ("journal", "chat_id")):
+        sql(url, f"CREATE TABLE more AS SELECT * FROM {table} WHERE {column} = 'model'")
+        sql(url, f"UPDATE more SET {column} = 'copy-'")
+        names = [name for name in columns_of(url, table) if name != column]
+        listed = ", ".join(names)
+        sql(
+            url,
+            f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}) "
+            f"INSERT INTO {table} ({column}, {listed}) "
+            f"SELECT {column} || substr('0000' || CAST(n AS TEXT), -5), {listed} FROM more, numbers"
+            if url.startswith("sqlite")
+            else f"INSERT INTO {table} ({column}, {listed}) "
+            f"SELECT {column} || lpad(n::text, 5, '0'), {listed} FROM more, generate_series(1, {count}) AS n",
+        )
+        sql(url, "DROP TABLE more")
+
+
+def columns_of(url: str, table: str) -> list[str]:
+    if url.startswith("sqlite"):
+        return [row[0] for row in sql(url, "SELECT name FROM pragma_table_info(?)", (table,))]
+    query = "SELECT column_name FROM information_schema.columns WHERE table_name = ? AND table_schema = 'public'"
+    return [row[0] for row in sql(url, query, (table,))]
+
+
+async def test_a_sweep_looks_at_some_of_those_that_wait_and_comes_round_to_all(store: Store, store_url: str) -> None:
+    await copies(store, store_url, 2 * SWEPT_MAX + 10)
+    last = f"copy-{2 * SWEPT_MAX + 10:05}"
+    sql(store_url, "UPDATE calls SET state = 'planned', external = NULL WHERE chat_id = ?", (last,))
+    assert [found.chat_id for found in await store.find_violations()] == [last], "who looks at all finds it at once"
+    assert [await store.sweep() for _ in range(3)] == [{}, {}, {"waiting_for_nobody": 1}]
+    assert await store.find_violations() == []
+    sql(store_url, "UPDATE calls SET state = 'planned', external = NULL WHERE chat_id = 'copy-00001'")
+    assert await store.sweep() == {"waiting_for_nobody": 1}, "and begins anew"
+
+
+async def test_a_stranded_chat_is_found_by_the_next_sweep_however_many_wait(store: Store, store_url: str) -> None:
+    await copies(store, store_url, 2 * SWEPT_MAX + 10)
+    await store.create_chat(new_chat("hello", id="zzz"))
+    sql(store_url, "UPDATE chats SET wake_at = NULL WHERE id = 'zzz'")
+    assert await store.sweep() == {"running_without_owner_or_wake_at": 1}
+
+
+FILTERS = {
+    "owner": (ChatFilter(owner="ada"), "chats_owner"),
+    "owner and more": (ChatFilter(owner="ada", agent="agent", archived=False, metadata={"a": "b"}), "chats_owner"),
+    "agent": (ChatFilter(agent="rare"), "chats_agent"),
+    "waiting": (ChatFilter(state=State.WAITING), "chats_waiting"),
+    "failed": (ChatFilter(state=State.FAILED), "chats_failed"),
+    "running": (ChatFilter(state=State.RUNNING), "chats_held"),
+    "archived": (ChatFilter(archived=True), "chats_archived"),
+    "searched in an owner's": (ChatFilter(owner="ada", search="kelp"), "chats_owner"),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+async def test_a_list_is_read_by_the_index_of_its_filter(store: Store, store_url: str, name: str) -> None:
+    wanted, index = FILTERS[name]
+    await copies(store, store_url, 1_000)
+    sql(store_url, "ANALYZE")
+    values = wanted.values() | {"before": "m", "limit": 50}
+    if isinstance(store, SqliteStore):
+        listing = sqlite_sql.list_chats(*wanted.given("m"))
+        plan = await store._rows(f"EXPLAIN QUERY PLAN {listing}", values)
+    else:
+        assert isinstance(store, PostgresStore)
+        plan = await store._named_rows(f"EXPLAIN {postgres_sql.list_chats(*wanted.given('m'))}", **values)
+    told = "\n".join(str(row[-1]) for row in plan)
+    assert index in told, told
+    assert "SCAN chats\n" not in told

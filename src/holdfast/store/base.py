@@ -58,7 +58,7 @@ from holdfast.ids import new_id
 from holdfast.store import hostlock
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import After, Cursor
-from holdfast.store.liveness import UNDER_DEAD_LEASE
+from holdfast.store.liveness import SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.rows import ChatWrite, call_of, writes_of
 from holdfast.store.stamps import Past, judge, stamped, why_not
 from holdfast.store.wakestream import Source, Wake, WakeStream
@@ -183,6 +183,12 @@ class Violation(Frozen):
     reason: str
 
 
+def violation(row: Sequence[Any]) -> Violation:
+    """A row of the liveness query."""
+    chat_id, state, reason = row
+    return Violation(chat_id=chat_id, state=State(state), reason=reason)
+
+
 class ChatLine(Frozen):
     """A chat in a listing."""
 
@@ -228,11 +234,16 @@ class ChatFilter(Frozen):
         return {
             "owner": self.owner,
             "agent": self.agent,
-            "state": self.state,
-            "archived": self.archived,
             "pattern": _containing(self.search) if self.search else None,
             "metadata": encode(self.metadata).decode() if self.metadata else None,
         }
+
+    def given(self, before: str | None) -> tuple[State | None, bool | None, frozenset[str]]:
+        """What the statement depends on: which filters there are."""
+        names = ("owner", "agent", "metadata")
+        given = {name for name in names if getattr(self, name) not in (None, {})}
+        given |= {"before"} if before is not None else set()
+        return self.state, self.archived, frozenset(given | ({"pattern"} if self.search else set()))
 
     @property
     def lane(self) -> "Lane":
@@ -338,6 +349,7 @@ class Store(ABC):
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
         self.bell = Bell()
+        self._swept_upto = ("", "")  # chats that wait, and chats with a queue
         self.unreadable = 0  # chats passed over because newer code wrote them
         self.schema_version: int | None = None  # of the database, once it is open
         self.poisoned = 0  # chats that were failed here because they had lost every worker
@@ -530,8 +542,25 @@ class Store(ABC):
     async def find_violations(self) -> list[Violation]:
         """Promise 7 as one query. Empty is what it should be."""
 
+    @abstractmethod
+    async def _next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
+        """At most SWEPT_MAX ids of chats that wait, and of chats with a queue, behind these two, in order."""
+
+    @abstractmethod
+    async def _find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
+        """As `find_violations`, but of the chats that wait or have a queue only these are looked at."""
+
+    async def _find_some_violations(self) -> list[Violation]:
+        """A sweep's share. The next sweep goes on behind it, and begins anew at the end."""
+        waiting, queued = await self._next_to_sweep(self._swept_upto)
+        ends = [ids[-1] if len(ids) == SWEPT_MAX else "" for ids in (waiting, queued)]
+        self._swept_upto = (ends[0], ends[1])
+        return await self._find_violations_among(waiting, queued)
+
     async def sweep(self) -> dict[str, int]:
         """Expire dead workers, then repair violations, each in a transaction of its own, counted by reason.
+
+        Of the chats that wait, or have a queue, SWEPT_MAX are looked at in each sweep, in turn.
 
         A chat under a dead lease is not repaired: its worker died since we looked, or another sweeper is taking its
         chats back just now. Only an expiry counts as unclean, and only an expiry says whose chat it takes; a repair
@@ -539,7 +568,7 @@ class Store(ABC):
         """
         await self.expire_workers()
         repaired: dict[str, int] = {}
-        for violation in await self.find_violations():
+        for violation in await self._find_some_violations():
             if violation.reason == UNDER_DEAD_LEASE:
                 continue  # for the next sweep's expiry
             if await self._apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=True)):

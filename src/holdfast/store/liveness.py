@@ -2,9 +2,13 @@
 
 `{live}` is the store's own condition that a row of `workers` is a live lease, by the store's own clock.
 
-Every worker asks it every few seconds, so what it costs must not grow with the chats that rest: it looks at those
-that are held, due, unwatched or have a queue, each by an index of theirs. All that it could find are among them.
+Every worker asks it every few seconds, so what it costs must not grow with the chats that are well. Most ways
+to be stranded show in the chat's own row, and an index holds the rows that are so, which is none. Two take a
+look at another table: whether somebody is asked in a chat that waits, and whether messages are queued in one
+that rests. These are looked at some at a time, in turn; `doctor` looks at all of them.
 """
+
+SWEPT_MAX = 500  # chats that wait, and chats with a queue, in one sweep
 
 _OPEN_OUTSIDE = (
     "SELECT 1 FROM calls WHERE calls.chat_id = chats.id AND calls.batch = chats.batch "
@@ -39,20 +43,29 @@ REASONS: dict[str, str] = {
 }
 
 
-# Every chat that could be one. Those that nobody holds or wakes have an index of their own, `chats_unwatched`.
+# Every chat that could be one, each by an index: those in `chats_unwatched` and `chats_restless` are.
 _LOOKED_AT = """
-    SELECT id FROM chats
-    WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping', 'waiting')
+    SELECT id FROM chats WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping')
+    UNION ALL SELECT id FROM chats
+        WHERE state IN ('idle', 'failed') AND (worker IS NOT NULL OR wake_at IS NOT NULL)
     UNION ALL SELECT id FROM chats WHERE worker IS NOT NULL
-    UNION ALL SELECT id FROM chats WHERE wake_at IS NOT NULL
-    UNION ALL SELECT chat_id FROM queue
+    UNION ALL {waiting}
+    UNION ALL {queued}
 """
 
+_ALL_WAITING = "SELECT id FROM chats WHERE state = 'waiting'"
+_ALL_QUEUED = "SELECT chat_id FROM queue"
 
-def liveness_query(live: str) -> str:
+# The next ones in the order of their ids, behind the last that was looked at.
+NEXT_WAITING = "SELECT id FROM chats WHERE state = 'waiting' AND id > {after} ORDER BY id LIMIT {limit}"
+NEXT_QUEUED = "SELECT DISTINCT chat_id FROM queue WHERE chat_id > {after} ORDER BY chat_id LIMIT {limit}"
+
+
+def liveness_query(live: str, *, waiting: str = _ALL_WAITING, queued: str = _ALL_QUEUED) -> str:
+    looked_at = _LOOKED_AT.format(waiting=waiting, queued=queued)
     cases = "\n".join(f"        WHEN {condition} THEN '{reason}'" for reason, condition in REASONS.items())
     return (
         "SELECT id, state, reason FROM (\n    SELECT chats.id AS id, chats.state AS state, CASE\n"
-        f"{cases.format(live=live)}\n    END AS reason\n    FROM chats WHERE chats.id IN ({_LOOKED_AT})\n) "
+        f"{cases.format(live=live)}\n    END AS reason\n    FROM chats WHERE chats.id IN ({looked_at})\n) "
         "AS checked WHERE reason IS NOT NULL ORDER BY id"
     )

@@ -3,6 +3,11 @@
 `%s` marks are psycopg's; those of `swaps.py`, which go past its cursors, have `$1`.
 """
 
+from functools import cache
+
+from holdfast.core.records import State
+from holdfast.store import liveness
+from holdfast.store.listing import Given, where
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
 
@@ -159,7 +164,7 @@ def _shallow(column: str) -> str:
 # so that one of them does not take the search from all chats.
 # So is one that may be nested deeper than the server's stack, by a count of what opens: there is no telling in SQL.
 # The size is known without reading the text; a message with a picture in it is not worth its megabytes here.
-LIST_CHATS = f"""
+_LISTED = f"""
 SELECT id, agent, owner, title,
        (SELECT CASE WHEN octet_length(body) <= 65536 AND strpos(body, '\\u0000') = 0 AND {_shallow("body")}
                     THEN left(body::json #>> '{{message,parts,0,text}}', 200) END FROM journal
@@ -167,20 +172,35 @@ SELECT id, agent, owner, title,
        state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
-WHERE (%(owner)s::text IS NULL OR owner = %(owner)s) AND (%(agent)s::text IS NULL OR agent = %(agent)s)
-      AND (%(state)s::text IS NULL OR state = %(state)s)
-      AND (%(archived)s::boolean IS NULL OR archived = %(archived)s)
-      AND (%(before)s::text IS NULL OR id < %(before)s)
-      AND (%(pattern)s::text IS NULL OR title ILIKE %(pattern)s
-           OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
-                      AND CASE WHEN strpos(body, '\\u0000') > 0 OR NOT {_shallow("body")} THEN body
-                               ELSE body::json #>> '{{message,parts,0,text}}' END ILIKE %(pattern)s))
-      AND (%(metadata)s::text IS NULL OR NOT EXISTS (
-          SELECT 1 FROM json_each_text(%(metadata)s::json) AS want
-          WHERE CASE WHEN {_shallow("chats.metadata")} THEN chats.metadata::json ->> want.key END
-                IS DISTINCT FROM want.value))
-ORDER BY id DESC LIMIT %(limit)s
 """
+
+_SEARCHED = f"""
+(title ILIKE %(pattern)s
+ OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
+            AND CASE WHEN strpos(body, '\\u0000') > 0 OR NOT {_shallow("body")} THEN body
+                     ELSE body::json #>> '{{message,parts,0,text}}' END ILIKE %(pattern)s))
+"""
+
+_WITH_METADATA = f"""
+NOT EXISTS (
+    SELECT 1 FROM json_each_text(%(metadata)s::json) AS want
+    WHERE CASE WHEN {_shallow("chats.metadata")} THEN chats.metadata::json ->> want.key END
+          IS DISTINCT FROM want.value)
+"""
+
+
+@cache
+def list_chats(state: State | None, archived: bool | None, given: Given) -> str:
+    conditions = {
+        "owner": "owner = %(owner)s",
+        "agent": "agent || '' = %(agent)s" if "owner" in given else "agent = %(agent)s",  # not by its index
+        "before": "id < %(before)s",
+        "pattern": _SEARCHED,
+        "metadata": _WITH_METADATA,
+    }
+    flags = {True: "archived", False: "NOT archived"}
+    return f"{_LISTED}{where(conditions, flags, state, archived, given)} ORDER BY id DESC LIMIT %(limit)s"
+
 
 DELETE_CHAT_ROWS = tuple(
     f"DELETE FROM {table} WHERE {column} = ANY(%s)"
@@ -384,7 +404,17 @@ ON chats.id = given.id AND chats.claim_stamp = given.claim_stamp WHERE chats.wor
 
 # -- upkeep
 
-FIND_VIOLATIONS = liveness_query(f"workers.expires_at > {_LEASE_NOW}")
+_LIVE = f"workers.expires_at > {_LEASE_NOW}"
+
+FIND_VIOLATIONS = liveness_query(_LIVE)
+
+FIND_VIOLATIONS_AMONG = liveness_query(
+    _LIVE, waiting="SELECT unnest(%(waiting)s::text[])", queued="SELECT unnest(%(queued)s::text[])"
+)
+
+NEXT_WAITING = liveness.NEXT_WAITING.format(after="%s", limit=liveness.SWEPT_MAX)
+
+NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="%s", limit=liveness.SWEPT_MAX)
 
 COUNT_REPAIR = """
 INSERT INTO repairs (reason, count, last_at) VALUES (%s, 1, %s)

@@ -18,7 +18,7 @@ from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.events import Delete, Event, Repair
 from holdfast.core.fork import fork
-from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot, State
+from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot
 from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed, StoreUnavailable
 from holdfast.faults import reach
@@ -58,6 +58,7 @@ from holdfast.store.base import (
     raise_refused,
     request_of,
     topics_of,
+    violation,
 )
 from holdfast.store.bell import WORK
 from holdfast.store.cursor import After, parse, placed
@@ -198,7 +199,7 @@ class PostgresStore(Store):
     async def _scan(self, lane: Lane, statement: str, **values: Any) -> list[Row]:
         async def work(transaction: Transaction) -> list[Row]:
             await transaction.begin_scan()
-            return await transaction.named_rows(statement, **values)
+            return await transaction.planned_rows(statement, **values)
 
         rows: list[Row] = await self._run(work, lane)
         return rows
@@ -337,7 +338,7 @@ class PostgresStore(Store):
     ) -> list[ChatLine]:
         wanted = filter or ALL_CHATS
         values = wanted.values() | {"before": before, "limit": page_size(limit)}
-        found = await self._scan(wanted.lane, sql.LIST_CHATS, **values)
+        found = await self._scan(wanted.lane, sql.list_chats(*wanted.given(before)), **values)
         return [chat_line(row) for row in found]
 
     async def open_calls(self, chat_id: str) -> list[OpenCall]:
@@ -588,7 +589,19 @@ class PostgresStore(Store):
     async def find_violations(self) -> list[Violation]:
         values = self._clock.values()
         found = await self._run(lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS, **values), "reads")
-        return [Violation(chat_id=id, state=State(state), reason=reason) for id, state, reason in found]
+        return [violation(row) for row in found]
+
+    async def _next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
+        waiting = await self._rows(sql.NEXT_WAITING, after[0])
+        queued = await self._rows(sql.NEXT_QUEUED, after[1])
+        return [id for (id,) in waiting], [id for (id,) in queued]
+
+    async def _find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
+        values = {**self._clock.values(), "waiting": waiting, "queued": queued}
+        found = await self._run(
+            lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS_AMONG, **values), "reads"
+        )
+        return [violation(row) for row in found]
 
     async def prune_receipts(self) -> int:
         oldest = self._clock.now() - RECEIPT_DAYS * 86_400_000

@@ -1,5 +1,9 @@
 """The statements of the SQLite store, each named and described. No decision is taken here."""
 
+from functools import cache
+
+from holdfast.core.records import State
+from holdfast.store.listing import Given, where
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 
 
@@ -76,27 +80,42 @@ SELECT (SELECT count(*) FROM chats WHERE parent_id = ?1 AND state IN ('running',
 # JSON that its functions cannot read (it is nested deeper than we take it now) is nothing: one such chat must not
 # take the listing from all.
 # The size is known without reading the text; a message with a picture in it is not worth its megabytes here.
-LIST_CHATS = r"""
+_LISTED = """
 SELECT id, agent, owner, title,
        (SELECT substr(json_extract(body, '$.message.parts[0].text'), 1, 200) FROM journal
         WHERE chat_id = chats.id AND pos = 0 AND octet_length(body) <= 65536 AND json_valid(body)),
        state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
-WHERE (:owner IS NULL OR owner = :owner) AND (:agent IS NULL OR agent = :agent)
-      AND (:state IS NULL OR state = :state) AND (:archived IS NULL OR archived = :archived)
-      AND (:before IS NULL OR id < :before)
-      AND (:pattern IS NULL OR title LIKE :pattern ESCAPE '\'
-           OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
-                      AND json_valid(body)
-                      AND json_extract(body, '$.message.parts[0].text') LIKE :pattern ESCAPE '\'))
-      AND (:metadata IS NULL OR NOT EXISTS (
-          SELECT 1 FROM json_each(:metadata) AS want WHERE NOT EXISTS (
-              SELECT 1 FROM json_each(iif(json_valid(chats.metadata), chats.metadata, '{}')) AS have
-              WHERE have.key = want.key AND want.value =
-                  CASE WHEN have.type IN ('true', 'false') THEN have.type ELSE CAST(have.value AS TEXT) END)))
-ORDER BY id DESC LIMIT :limit
 """
+
+_SEARCHED = r"""
+(title LIKE :pattern ESCAPE '\'
+ OR EXISTS (SELECT 1 FROM journal WHERE chat_id = chats.id AND pos = 0
+            AND json_valid(body) AND json_extract(body, '$.message.parts[0].text') LIKE :pattern ESCAPE '\'))
+"""
+
+_WITH_METADATA = """
+NOT EXISTS (
+    SELECT 1 FROM json_each(:metadata) AS want WHERE NOT EXISTS (
+        SELECT 1 FROM json_each(iif(json_valid(chats.metadata), chats.metadata, '{}')) AS have
+        WHERE have.key = want.key AND want.value =
+            CASE WHEN have.type IN ('true', 'false') THEN have.type ELSE CAST(have.value AS TEXT) END))
+"""
+
+
+@cache
+def list_chats(state: State | None, archived: bool | None, given: Given) -> str:
+    conditions = {
+        "owner": "owner = :owner",
+        "agent": "+agent = :agent" if "owner" in given else "agent = :agent",  # +: not by its index
+        "before": "id < :before",
+        "pattern": _SEARCHED,
+        "metadata": _WITH_METADATA,
+    }
+    flags = {True: "archived = 1", False: "archived = 0"}
+    return f"{_LISTED}{where(conditions, flags, state, archived, given)} ORDER BY id DESC LIMIT :limit"
+
 
 DELETE_CHAT_ROWS = tuple(
     f"DELETE FROM {table} WHERE {column} = ?"

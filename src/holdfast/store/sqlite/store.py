@@ -16,7 +16,7 @@ from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import encode
 from holdfast.core.events import Claim, Delete, Event, Repair
 from holdfast.core.fork import fork
-from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot, State
+from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot
 from holdfast.core.unit import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
     ConfigError,
@@ -68,9 +68,10 @@ from holdfast.store.base import (
     page_size,
     raise_refused,
     request_of,
+    violation,
 )
 from holdfast.store.cursor import After, parse, placed
-from holdfast.store.liveness import liveness_query
+from holdfast.store.liveness import NEXT_QUEUED, NEXT_WAITING, SWEPT_MAX, liveness_query
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.connection import FileIdentity, check_place, connect, reading, translated
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
@@ -98,7 +99,12 @@ T = TypeVar("T")
 LANES: Mapping[Lane, int] = {"reads": 4, "lists": 2, "searches": 2}
 # How often a reader asks whether anybody still waits: some milliseconds of SQLite's work.
 STEPS_BETWEEN_LOOKS = 20_000
-_LIVENESS = liveness_query("workers.host = ?1 AND workers.expires_at > ?2")
+_LIVE = "workers.host = ?1 AND workers.expires_at > ?2"
+_LIVENESS = liveness_query(_LIVE)
+_LIVENESS_AMONG = liveness_query(
+    _LIVE, waiting="SELECT value FROM json_each(?3)", queued="SELECT value FROM json_each(?4)"
+)
+_NEXT_WAITING, _NEXT_QUEUED = (text.format(after="?", limit=SWEPT_MAX) for text in (NEXT_WAITING, NEXT_QUEUED))
 
 
 class _Waiter(NamedTuple):
@@ -426,7 +432,7 @@ class SqliteStore(Store):
     ) -> list[ChatLine]:
         wanted = filter or ALL_CHATS
         values = wanted.values() | {"before": before, "limit": page_size(limit)}
-        found = await self._rows(sql.LIST_CHATS, values, wanted.lane)
+        found = await self._rows(sql.list_chats(*wanted.given(before)), values, wanted.lane)
         return [chat_line(row) for row in found]
 
     async def open_calls(self, chat_id: str) -> list[OpenCall]:
@@ -724,8 +730,19 @@ class SqliteStore(Store):
 
     async def find_violations(self) -> list[Violation]:
         now = self.options.clock.boot_ms()
-        found = await self._rows(_LIVENESS, (self._host, now))
-        return [Violation(chat_id=id, state=State(state), reason=reason) for id, state, reason in found]
+        return [violation(row) for row in await self._rows(_LIVENESS, (self._host, now))]
+
+    async def _next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
+        def work(connection: apsw.Connection) -> tuple[list[str], list[str]]:
+            waiting, queued = rows(connection, _NEXT_WAITING, after[:1]), rows(connection, _NEXT_QUEUED, after[1:])
+            return [id for (id,) in waiting], [id for (id,) in queued]
+
+        return await self._read(work)
+
+    async def _find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
+        now = self.options.clock.boot_ms()
+        values = (self._host, now, encode(waiting).decode(), encode(queued).decode())
+        return [violation(row) for row in await self._rows(_LIVENESS_AMONG, values)]
 
     async def prune_receipts(self) -> int:
         oldest = self.options.clock.wall_ms() - RECEIPT_DAYS * 86_400_000

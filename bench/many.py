@@ -1,0 +1,122 @@
+"""Lists, sweeps and searches where there are very many chats: `make bench BENCH_ARGS=many` (BENCH_CHATS=200000)."""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from bench.chats import PATIENT, WORKER, register
+from bench.figures import Figures
+from holdfast.core import events as ev
+from holdfast.core.records import External, Message, NewChat, Role, State, Text, ToolCall, attempt_id
+from holdfast.store import open_store
+from holdfast.store.base import ChatFilter, Store
+from tests.support.behind import sql
+from tests.support.postgres import PostgresServer
+
+CHATS = int(os.environ.get("BENCH_CHATS", "200000"))
+WAITING = CHATS // 10
+OWNERS = 2_000
+
+FILTERS = {
+    "all": ChatFilter(),
+    "of an owner": ChatFilter(owner="owner-7"),
+    "of an owner, by metadata": ChatFilter(owner="owner-7", metadata={"tenant": "t3"}),
+    "of an owner, searched": ChatFilter(owner="owner-7", search="nowhere to be found"),
+    "of a rare agent": ChatFilter(agent="nobody"),
+    "failed": ChatFilter(state=State.FAILED),
+    "waiting": ChatFilter(state=State.WAITING),
+    "running": ChatFilter(state=State.RUNNING),
+    "archived": ChatFilter(archived=True),
+    "by metadata that none has": ChatFilter(metadata={"tenant": "nobody"}),
+    "searched for what none has": ChatFilter(search="nowhere to be found"),
+}
+
+
+async def many(figures: Figures) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder)}/bench.db"
+        async with open_store(url, PATIENT) as store:
+            await _measure(figures, store, url, "sqlite")
+    with PostgresServer() as server:
+        url = server.create_database()
+        async with open_store(url, PATIENT) as store:
+            await _measure(figures, store, url, "postgres")
+
+
+async def _measure(figures: Figures, store: Store, url: str, name: str) -> None:
+    line = register(store, WORKER)
+    await _two_models(store)
+    _copy(url, "resting", CHATS - WAITING)
+    _copy(url, "waiting", WAITING)
+    sql(url, "ANALYZE")
+    for filter_name, wanted in FILTERS.items():
+        slow = wanted.search or (wanted.metadata and not wanted.owner)
+        took = await _median(lambda wanted=wanted: store.list_chats(wanted), 3 if slow else 15)  # type: ignore[misc]
+        text = f"{name}: list of {CHATS:,} chats, {filter_name}"
+        figures.add(text, took * 1e3, "ms", at_most=None if slow and not wanted.owner else 20)
+    await store.sweep()
+    figures.add(f"{name}: sweep beside {WAITING:,} approvals", await _median(store.sweep, 9) * 1e3, "ms", at_most=40)
+    took = await _median(store.find_violations, 3)
+    figures.add(f"{name}: doctor's look at all of them", took * 1e3, "ms")
+    line.close()
+
+
+async def _median(run: Callable[[], Awaitable[object]], rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        await run()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+async def _two_models(store: Store) -> None:
+    for id in ("resting", "waiting"):
+        message = Message(id=f"user-{id}", role=Role.USER, parts=(Text(text="What is the weather in Bern today?"),))
+        await store.create_chat(NewChat(id=id, agent="agent", message=message, title="The weather"))
+        (snapshot,) = await store.claim_chats(WORKER, {"agent": 1}, 1)
+        by = ev.Writer(WORKER, snapshot.chat.fence, snapshot.chat.epoch)
+        call = ToolCall(call_id="pay", name="pay", arguments="{}")
+        asks = id == "waiting"
+        said = Message(id="said", role=Role.ASSISTANT, parts=(call,) if asks else (Text(text="It rains."),))
+        plans = (ev.PlannedCall(id="pay"),) if asks else ()
+        responded = ev.Responded(by=by, message=said, attempt=attempt_id(by.fence, 1), plans=plans)
+        rest: tuple[ev.Event, ...] = (ev.FinishTurn(by=by),)
+        if asks:
+            rest = (ev.Delegate(by=by, call_id="pay", external=External.QUESTION, question="Pay?"), ev.Park(by=by))
+        await store.commit(snapshot, (responded, *rest), f"commit-{id}")
+
+
+def _copy(url: str, model: str, count: int) -> None:
+    """Behind the store's back: a quarter of a million chats would take it minutes."""
+    numbers = (
+        f"(WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {count}) SELECT n FROM n)"
+        if url.startswith("sqlite")
+        else f"generate_series(1, {count})"
+    )
+    for table, column in (("chats", "id"), ("calls", "chat_id"), ("journal", "chat_id")):
+        sql(url, f"CREATE TABLE more AS SELECT * FROM {table} WHERE {column} = '{model}'")
+        names = _columns(url, table)
+        id = f"'{model}-' || CAST(numbers.n AS TEXT)"
+        told = {
+            column: id,
+            "owner": f"'owner-' || CAST(numbers.n % {OWNERS} AS TEXT)",
+            "metadata": "'{\"tenant\":\"t' || CAST(numbers.n % 10 AS TEXT) || '\"}'",
+        }
+        values = ", ".join(told.get(name, f"more.{name}") for name in names)
+        sql(
+            url,
+            f"INSERT INTO {table} ({', '.join(names)}) SELECT {values} FROM more, {numbers} AS numbers"
+            + ("" if url.startswith("sqlite") else "(n)"),
+        )
+        sql(url, "DROP TABLE more")
+
+
+def _columns(url: str, table: str) -> list[str]:
+    if url.startswith("sqlite"):
+        return [row[0] for row in sql(url, "SELECT name FROM pragma_table_info(?)", (table,))]
+    query = "SELECT column_name FROM information_schema.columns WHERE table_name = ? AND table_schema = 'public'"
+    return [row[0] for row in sql(url, query, (table,))]
