@@ -34,8 +34,10 @@ from holdfast.errors import (
 )
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions, WorkerInfo
+from holdfast.store.migrations import Migration, migrations
 from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite.connection import filesystem_of
+from holdfast.store.sqlite.leases import SqliteLeaseLine
 from holdfast.store.sqlite.store import SqliteStore
 from tests.support.behind import sql
 from tests.support.chats import Hand, history, new_chat, texts, user
@@ -491,7 +493,9 @@ async def test_a_renewal_behind_a_stopped_process_ends_at_its_deadline(url: str,
             assert holder.hear() == "held"
             os.kill(holder.pid, signal.SIGSTOP)
             for _ in range(3):
-                with pytest.raises(StoreTimeout, match="not free within 1 s: is a process stuck") as caught:
+                with pytest.raises(
+                    StoreTimeout, match="not free within 1 s: held by pid .*, which is stopped"
+                ) as caught:
                     hand.line.renew(hand.name)
                 assert caught.value.outcome == "not_written"
             os.kill(holder.pid, signal.SIGCONT)
@@ -502,18 +506,83 @@ async def test_a_renewal_behind_a_stopped_process_ends_at_its_deadline(url: str,
         hand.close()
 
 
-async def test_opening_behind_a_stopped_process_ends_at_its_deadline(url: str, path: Path) -> None:
+async def test_a_file_opens_behind_a_stopped_process_where_nothing_is_to_be_done(url: str, path: Path) -> None:
     await filled(url)
     with Program("tests.store.holder", str(path)) as holder:
         assert holder.hear() == "held"
         os.kill(holder.pid, signal.SIGSTOP)
-        with pytest.raises(StoreTimeout, match="stuck"):
+        async with opened(url, deadline_s=60) as store:
+            assert len(await store.list_chats()) == 3
+            line = SqliteLeaseLine(str(path), "host", StoreOptions(deadline_s=0.1), vfs=None, synchronous="FULL")
+            with pytest.raises(StoreTimeout, match=rf"held by pid {holder.pid} \(.*holder.*\), which is stopped"):
+                line.retire("nobody")
+            line.close()
+            os.kill(holder.pid, signal.SIGCONT)
+            holder.say("go")
+            holder.finish()
+            await store.create_chat(new_chat())
+
+
+async def test_making_a_file_behind_a_stopped_process_ends_at_its_deadline(url: str, path: Path) -> None:
+    with Program("tests.store.holder", str(path)) as holder:
+        assert holder.hear() == "held"
+        os.kill(holder.pid, signal.SIGSTOP)
+        with pytest.raises(StoreTimeout, match=f"pid {holder.pid} .* holds its write lock"):
             await open_store(url, StoreOptions(deadline_s=DEADLINE_S)).open()
         os.kill(holder.pid, signal.SIGCONT)
         holder.say("go")
         holder.finish()
     await until(lambda: open_files(path) == [])  # what was opened after all, for nobody, is closed
+    await filled(url)
     await filled_again(url)
+
+
+async def test_who_starts_behind_a_stopped_process_waits_for_it_and_says_so(
+    url: str, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(url, StoreOptions(deadline_s=0.01))
+    with Program("tests.store.holder", str(path)) as holder:
+        assert holder.hear() == "held"
+        opening = asyncio.ensure_future(store.open(wait_s=600))
+        await until(lambda: [record for record in caplog.records if getattr(record, "action", "") == "store.waiting"])
+        assert f"pid {holder.pid} " in caplog.text
+        assert not opening.done()
+        holder.say("go")
+        holder.finish()
+    await opening
+    await store.close()
+
+
+async def test_a_migration_that_takes_longer_than_the_deadline_is_waited_for(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go, loop_time = threading.Event(), threading.Event(), LoopTime()
+
+    def slow(*_: object) -> int:
+        entered.set()
+        go.wait(60)
+        return 1
+
+    def teach(connection: apsw.Connection) -> None:
+        connection.create_scalar_function("slow", slow, 0)
+
+    monkeypatch.setattr(apsw, "connection_hooks", [*apsw.connection_hooks, teach])
+    known = migrations("sqlite")
+    more = Migration(
+        number=len(known) + 1, name="0099_slow.sql", oldest_code=1, sql="CREATE TABLE t AS SELECT slow();"
+    )
+    monkeypatch.setattr("holdfast.store.sqlite.schema.migrations", lambda _dialect: [*known, more])
+    store = open_store(url, StoreOptions(deadline_s=60))
+    opening = asyncio.ensure_future(store.open())
+    await until(entered.is_set)
+    loop_time.advance(300)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not opening.done()
+    go.set()
+    await opening
+    assert store.schema_version == len(known) + 1
+    await store.close()
 
 
 def open_files(path: Path) -> list[str]:
@@ -528,6 +597,15 @@ def open_files(path: Path) -> list[str]:
 async def filled_again(url: str) -> None:
     async with opened(url) as store:
         assert len(await store.list_chats()) == 3
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_sync_reaches_the_drive_itself_where_the_system_makes_a_difference(path: Path, read_only: bool) -> None:
+    """On macOS a plain one does not. The pragmas are read back, so that a misspelt one would not pass."""
+    sqlite_connection.connect(str(path)).close()
+    connection = sqlite_connection.connect(str(path), read_only=read_only)
+    assert [connection.pragma(name) for name in ("fullfsync", "checkpoint_fullfsync")] == [1, 1]
+    connection.close()
 
 
 # --- open and closed ------------------------------------------------------------------------------------------------

@@ -362,7 +362,8 @@ class Store(ABC):
     async def open(self, wait_s: float = 0.0) -> None:
         """Connect and migrate. Raises StoreUnavailable, StoreAuth, StoreCorrupt, StoreReadOnly, SchemaError.
 
-        A database server that cannot be reached is asked again for `wait_s`; a file is there, or it is not.
+        A database server that cannot be reached is asked again for `wait_s`, and so is a file that has to be changed
+        while another process holds its write lock.
         """
 
     @abstractmethod

@@ -30,6 +30,7 @@ from holdfast.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
+from holdfast.store.sqlite.holder import holder_of
 
 BUSY_TIMEOUT_MS = 5_000
 # After a reset the WAL file is cut back to this; it can grow beyond while a reader is in the way.
@@ -84,6 +85,9 @@ def _configure(connection: apsw.Connection, path: str, *, read_only: bool, synch
     expected = {
         "journal_mode": ("WAL", "wal"),
         "synchronous": (synchronous, {"FULL": 2, "NORMAL": 1, "OFF": 0}[synchronous]),
+        # On macOS a plain fsync leaves the data in the drive's own cache; elsewhere these change nothing.
+        "fullfsync": ("ON", 1),
+        "checkpoint_fullfsync": ("ON", 1),
         "foreign_keys": ("OFF", 0),
         "temp_store": ("MEMORY", 2),
         # What leaves the queue, the deltas or a page's free space is overwritten at once: when a chat is deleted,
@@ -259,6 +263,10 @@ def _inode(path: str) -> tuple[int, int] | None:
 # --- one writer at a time, in turn ----------------------------------------------------------------------------------
 
 
+def lock_path(path: str) -> str:
+    return f"{path}.lock"
+
+
 class WriteLock:
     """The `flock` side files around each write transaction, across processes and across our own connections.
 
@@ -268,9 +276,10 @@ class WriteLock:
 
     def __init__(self, path: str) -> None:
         self._gate = self._lock = -1
+        self.path = lock_path(path)
         try:
             self._gate = _open_side_file(f"{path}.gate")
-            self._lock = _open_side_file(f"{path}.lock")
+            self._lock = _open_side_file(self.path)
         except BaseException:
             self.close()
             raise
@@ -299,6 +308,10 @@ class WriteLock:
         finally:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
         return True
+
+    @property
+    def holder(self) -> str:
+        return holder_of(self.path) or "a process that is not known here"
 
     def close(self) -> None:
         """Does nothing the second time."""
@@ -368,7 +381,7 @@ class TimedWriteLock:
         self._wanted = self._granted = False
         if not granted:
             raise StoreTimeout(
-                f"the write lock of {self._path} was not free within {wait_s:g} s: is a process stuck?"
+                f"the write lock of {self._path} was not free within {wait_s:g} s: held by {self._lock.holder}"
             )
 
     def _ask(self) -> None:

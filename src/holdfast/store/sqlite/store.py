@@ -76,6 +76,7 @@ from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.connection import FileIdentity, check_place, connect, reading, translated
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
 from holdfast.store.sqlite.lookout import check_schema, look
+from holdfast.store.sqlite.opening import Opening
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
@@ -142,18 +143,14 @@ class SqliteStore(Store):
             if self._readers:
                 return
             try:
-                await self._open()
+                await self._open(wait_s)
             except (StoreReadOnly, StoreFull, StoreUnavailable) as error:
                 if not self.options.only_reads:
                     raise
                 await self._open_to_look(error)
 
-    async def _open(self) -> None:
-        opener = threads.Pool("sqlite-open", 1)
-        try:
-            self._writer = await self._on(opener, lambda _: self._prepare())
-        finally:
-            opener.stop()
+    async def _open(self, wait_s: float) -> None:
+        self._writer = await Opening(self.path, self._prepare).writer(max(wait_s, self.options.deadline_s))
         self._writer.start()
         self._identity = self._writer.identity
         self._told_gone = False
@@ -182,12 +179,12 @@ class SqliteStore(Store):
             await self._close_threads()
             raise
 
-    def _prepare(self) -> Writer:
+    def _prepare(self, migrating: Callable[[], None]) -> Writer:
         check_place(self.path)
         connection = connect(self.path, vfs=self._vfs, synchronous=self._synchronous)
         try:
             with translated(self.path):
-                self.schema_version = migrate(connection, self.path)
+                self.schema_version = migrate(connection, self.path, migrating)
                 check_single_machine(connection, self.path, self._host, self.options)
             return Writer(self.path, connection)
         except BaseException:
@@ -254,13 +251,6 @@ class SqliteStore(Store):
 
     # --- threads ------------------------------------------------------------------------------------------------
 
-    async def _on(self, pool: threads.Pool, work: Callable[[Any], T]) -> T:
-        return await self._answer(pool, threads.Job(work, asyncio.get_running_loop()))
-
-    async def _answer(self, pool: threads.Pool, job: threads.Job[T]) -> T:
-        pool.submit(job)
-        return await self._wait(job, pool.give_up)
-
     async def _read(self, work: Callable[[apsw.Connection], T], lane: Lane = "reads") -> T:
         """A statement that nobody waits for any more is interrupted, so that its thread is free for the next one."""
         if not self._readers:
@@ -280,7 +270,9 @@ class SqliteStore(Store):
 
         how = in_one_transaction if self.why_read_only is None else at_a_look
         job: threads.Job[T] = threads.Job(how, asyncio.get_running_loop())
-        return await self._answer(self._readers[lane], job)
+        pool = self._readers[lane]
+        pool.submit(job)
+        return await self._wait(job, pool.give_up)
 
     async def _rows(self, statement: str, values: Values = (), lane: Lane = "reads") -> list[tuple[Any, ...]]:
         return await self._read(lambda connection: rows(connection, statement, values), lane)

@@ -73,6 +73,11 @@ class Writer:
         self.wal_pages_written = 0
         self._thread: Any = None
 
+    def discard(self) -> None:
+        """Instead of `start`, where nobody wants it any more."""
+        self._connection.close()
+        self._lock.close()
+
     def start(self) -> None:
         self._thread = threads.start("sqlite-writer", self._serve)
 
