@@ -71,9 +71,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store_deadline_s: A[Seconds, Meta(description="how long one store operation may take")] = 8.0
     store_wait_s: A[
         NotNegative,
-        Meta(
-            description="how long a server or worker that starts waits for a database that is not there yet, or locked"
-        ),
+        Meta(description="how long a server or worker that starts waits for a database that is away, or locked"),
     ] = 60.0
     stall_report_s: A[Seconds, Meta(description="event loop lag that is reported, with the stack behind it")] = 1.0
     stall_limit_s: A[Seconds, Meta(description="event loop lag at which the process dumps its stacks and exits")] = (

@@ -19,7 +19,7 @@ from holdfast import faults
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import State
-from holdfast.errors import NotFound, RefusedError, StoreFull, StoreUnavailable
+from holdfast.errors import NotFound, RefusedError, StoreCorrupt, StoreFull, StoreUnavailable
 from holdfast.store.base import Key, StoreOptions, WorkerInfo
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.store.sqlite.store import SqliteStore
@@ -365,6 +365,31 @@ async def test_a_read_that_fails_is_told_to_its_reader_alone(
             assert caught.value.outcome == "not_written"
             assert (await store.read_chat("c2")).chat.id == "c2"
             await work_goes_on(store, clock)
+
+
+async def test_a_read_that_went_wrong_once_is_not_a_damaged_file(
+    disk: PowerCutVFS, tmp_path: Path, clock: FakeClock, url: str
+) -> None:
+    """Neither for a reader nor for a writer: only what is still wrong at a second look is to be restored."""
+    location = f"/{tmp_path}/holdfast.db"
+    async with (
+        SqliteStore(location, StoreOptions(clock=clock), vfs=disk.name) as store,
+        SqliteStore(location, StoreOptions(clock=clock)) as other,
+    ):
+        await _unwatched(store)
+        for n in range(3):
+            await other.create_chat(new_chat("what the first one has to read", id=f"c{n}"))
+            disk.faults.fail("read", file="wal", error=apsw.SQLITE_CORRUPT)
+            assert (await store.read_chat(f"c{n}")).chat.id == f"c{n}"
+            await other.create_chat(new_chat("and before it writes, too", id=f"d{n}"))
+            disk.faults.fail("read", file="wal", error=apsw.SQLITE_CORRUPT)
+            await store.submit(f"d{n}", ev.Send(message=user("next")))
+            assert len(disk.faults.tripped) == 2 * n + 2
+        await other.create_chat(new_chat("one that stays wrong", id="c9"))
+        disk.faults.fail("read", file="wal", error=apsw.SQLITE_CORRUPT, times=None)
+        with pytest.raises(StoreCorrupt, match="restore it from a backup"):
+            await store.read_chat("c9")
+        disk.faults.clear()
 
 
 async def test_a_read_that_fails_inside_a_write_is_told_and_leaves_nothing(

@@ -4,6 +4,8 @@ Each gets a typed error that says what to do, and what was in the file before is
 """
 
 import asyncio
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -31,6 +33,7 @@ from holdfast.errors import (
     StoreError,
     StoreGone,
     StoreTimeout,
+    StoreUnavailable,
 )
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions, WorkerInfo
@@ -494,7 +497,7 @@ async def test_a_renewal_behind_a_stopped_process_ends_at_its_deadline(url: str,
             os.kill(holder.pid, signal.SIGSTOP)
             for _ in range(3):
                 with pytest.raises(
-                    StoreTimeout, match="not free within 1 s: held by pid .*, which is stopped"
+                    StoreTimeout, match=r"not free within 1 s: held by pid .*, which is stopped"
                 ) as caught:
                     hand.line.renew(hand.name)
                 assert caught.value.outcome == "not_written"
@@ -606,6 +609,72 @@ def test_a_sync_reaches_the_drive_itself_where_the_system_makes_a_difference(pat
     connection = sqlite_connection.connect(str(path), read_only=read_only)
     assert [connection.pragma(name) for name in ("fullfsync", "checkpoint_fullfsync")] == [1, 1]
     connection.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EIO, errno.EBADF])
+async def test_a_lock_that_the_system_does_not_give_is_told_and_asked_for_again(
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    real = fcntl.flock
+
+    def no_lock(fd: int, how: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    async with opened(url) as store:
+        await store.create_chat(new_chat(id="c1"))
+        hand = Hand(store)
+        monkeypatch.setattr(fcntl, "flock", no_lock)
+        with pytest.raises(StoreUnavailable, match="cannot be locked") as caught:
+            await store.create_chat(new_chat(id="c2"))
+        assert caught.value.outcome == "not_written"
+        with pytest.raises(StoreUnavailable, match="cannot be locked"):
+            hand.line.renew(hand.name)
+        monkeypatch.setattr(fcntl, "flock", real)
+        await store.create_chat(new_chat(id="c2"))
+        hand.line.renew(hand.name)
+        hand.close()
+
+
+async def test_a_lock_that_cannot_be_given_back_fails_nothing_and_is_free(
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def no_unlock(fd: int, how: int) -> None:
+        if how == fcntl.LOCK_UN:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd, how)
+
+    async with opened(url) as store, opened(url) as other:
+        monkeypatch.setattr(fcntl, "flock", no_unlock)
+        for n in range(3):
+            await store.create_chat(new_chat(id=f"c{n}"))
+            await other.create_chat(new_chat(id=f"d{n}"))
+
+
+async def test_a_renewal_that_waited_for_a_lock_in_vain_does_not_keep_the_next_from_asking(
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that waits in the lock is told the error, too, and must not end with it."""
+    real, broken = fcntl.flock, threading.Event()
+
+    def sometimes(fd: int, how: int) -> None:
+        if how & fcntl.LOCK_NB:
+            raise BlockingIOError
+        if how == fcntl.LOCK_EX and broken.is_set():
+            raise OSError(errno.ENOLCK, "no locks available")
+        real(fd, how)
+
+    async with opened(url) as store:
+        hand = Hand(store)
+        monkeypatch.setattr(fcntl, "flock", sometimes)
+        broken.set()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="no locks available"):
+                hand.line.renew(hand.name)
+        broken.clear()
+        hand.line.renew(hand.name)
+        hand.close()
 
 
 # --- open and closed ------------------------------------------------------------------------------------------------

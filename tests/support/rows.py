@@ -1,7 +1,7 @@
 """A store's rows as the database has them, past the store's own code: to compare two stores, and to break one.
 
 `read_rows` sorts every row under what it belongs to: a chat, a worker, a receipt, a repair. What differs between two
-runs of the same work (process ids, paths, instants of leases, lives of chats) is left out.
+runs of the same work (process ids, paths, instants of leases, lives of chats, stamps) is left out.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ TABLES = {
     "repairs": ("reason", "repair"),
 }
 NOT_COMPARED = {"meta"}
+DRAWN = {"life", "stamp", "claim_stamp", "line_stamp"}  # at random
 LEASE_ENDED = "ended"
 
 # "chat talk" -> its rows, as (table, values by column).
@@ -77,9 +78,7 @@ def _stable(table: str, row: dict[str, Any]) -> dict[str, Any]:
         return {"id": row["id"], "info": row["info"], "lease": LEASE_ENDED if row["expires_at"] == 0 else "given"}
     if table == "repairs":
         return {"reason": row["reason"], "count": row["count"]}
-    if table == "chats":
-        return {column: value for column, value in row.items() if column != "life"}
-    return row
+    return {column: value for column, value in row.items() if column not in DRAWN}
 
 
 def _tables(url: str, select: Any) -> list[str]:

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import apsw
 
@@ -66,12 +66,19 @@ def connect(
 ) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     with translated(path):
-        connection = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=200)
         try:
-            _configure(connection, path, read_only=read_only, synchronous=synchronous)
-        except BaseException:
-            connection.close()
-            raise
+            return _connect(path, flags, vfs, read_only=read_only, synchronous=synchronous)
+        except DAMAGED:
+            return _connect(path, flags, vfs, read_only=read_only, synchronous=synchronous)
+
+
+def _connect(path: str, flags: int, vfs: str | None, *, read_only: bool, synchronous: str) -> apsw.Connection:
+    connection = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=200)
+    try:
+        _configure(connection, path, read_only=read_only, synchronous=synchronous)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -147,6 +154,11 @@ def translated(path: str, *, committing: bool = False) -> Iterator[None]:
         yield
     except (apsw.Error, UnicodeError) as error:
         raise explain(error, path, committing=committing) from error
+
+
+# What SQLite says of a damaged file, and of a read that went wrong without an error (a bad cable, memory that flips).
+# A file counts as damaged when a second look finds it so.
+DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 
 
 def explain(error: apsw.Error | UnicodeError, path: str, *, committing: bool = False) -> HoldfastError:
@@ -276,37 +288,53 @@ class WriteLock:
 
     def __init__(self, path: str) -> None:
         self._gate = self._lock = -1
+        self._database = path
         self.path = lock_path(path)
+        self._open()
+        _locks.add(self)
+
+    def _open(self) -> None:
+        """Again, where `_let_go` had to close one of them."""
         try:
-            self._gate = _open_side_file(f"{path}.gate")
-            self._lock = _open_side_file(self.path)
+            if self._gate < 0:
+                self._gate = _open_side_file(f"{self._database}.gate")
+            if self._lock < 0:
+                self._lock = _open_side_file(self.path)
         except BaseException:
             self.close()
             raise
-        _locks.add(self)
 
     def __enter__(self) -> None:
-        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        """Raises StoreUnavailable where the system has no lock to give: nothing was written."""
+        self._open()
+        self._flock(self._gate, fcntl.LOCK_EX)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._flock(self._lock, fcntl.LOCK_EX)
         finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
+            self._gate = _let_go(self._gate)
 
     def __exit__(self, *_: object) -> None:
-        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self._lock = _let_go(self._lock)
 
     def try_enter(self) -> bool:
-        """Only if nobody holds it and nobody waits for it."""
-        try:
-            fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        """Only if nobody holds it and nobody waits for it. Raises as `__enter__` does."""
+        self._open()
+        if not self._flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+            return self._flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
+            self._gate = _let_go(self._gate)
+
+    def _flock(self, fd: int, how: int) -> bool:
+        try:
+            fcntl.flock(fd, how)
+        except BlockingIOError:
+            return False
+        except OSError as error:  # no more locks, a disk that fails
+            raise StoreUnavailable(
+                f"{self.path} cannot be locked ({error}); nothing was written: try again"
+            ) from error
         return True
 
     @property
@@ -322,6 +350,17 @@ class WriteLock:
 
     def __del__(self) -> None:
         self.close()  # one that was opened for a caller who had given up by then
+
+
+def _let_go(fd: int) -> int:
+    """Never fails: what was done under the lock is done. One that cannot be unlocked goes with its descriptor."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    except OSError:
+        with suppress(OSError):
+            os.close(fd)
+        return -1
+    return fd
 
 
 _locks: "weakref.WeakSet[WriteLock]" = weakref.WeakSet()
@@ -361,6 +400,7 @@ class TimedWriteLock:
         self._lock = WriteLock(path)
         self._changed = threading.Condition()
         self._asking = self._wanted = self._granted = self._closed = False
+        self._error: BaseException | None = None  # of the last who asked
 
     @contextmanager
     def within(self, wait_s: float) -> Iterator[None]:
@@ -374,18 +414,31 @@ class TimedWriteLock:
 
     def _wait(self, wait_s: float) -> None:
         self._wanted = True
+        self._error = None
         if not self._asking:
             self._asking = True
             threads.start("sqlite-lock", self._ask)
-        granted = self._changed.wait_for(lambda: self._granted, wait_s)
+        self._changed.wait_for(lambda: self._granted or self._error is not None, wait_s)
+        granted, error = self._granted, self._error
         self._wanted = self._granted = False
+        if error is not None:
+            raise error
         if not granted:
             raise StoreTimeout(
                 f"the write lock of {self._path} was not free within {wait_s:g} s: held by {self._lock.holder}"
             )
 
     def _ask(self) -> None:
-        self._lock.__enter__()
+        try:
+            self._lock.__enter__()
+        except BaseException as error:  # noqa: BLE001  the waiter's; the next one asks anew
+            with self._changed:
+                self._asking = False
+                self._error = error
+                self._changed.notify()
+                if self._closed:
+                    self._lock.close()
+            return
         with self._changed:
             self._asking = False
             if self._wanted:

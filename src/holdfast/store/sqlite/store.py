@@ -73,7 +73,14 @@ from holdfast.store.base import (
 from holdfast.store.cursor import After, parse, placed
 from holdfast.store.liveness import NEXT_QUEUED, NEXT_WAITING, SWEPT_MAX, liveness_query
 from holdfast.store.sqlite import sql
-from holdfast.store.sqlite.connection import FileIdentity, check_place, connect, reading, translated
+from holdfast.store.sqlite.connection import (
+    DAMAGED,
+    FileIdentity,
+    check_place,
+    connect,
+    reading,
+    translated,
+)
 from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
 from holdfast.store.sqlite.lookout import check_schema, look
 from holdfast.store.sqlite.opening import Opening
@@ -260,8 +267,15 @@ class SqliteStore(Store):
             assert self._identity is not None
             self._identity.check()  # an open connection goes on reading a file that was deleted, as if nothing were
             connection.set_progress_handler(lambda: job.unwanted, STEPS_BETWEEN_LOOKS)
-            with translated(self.path), reading(connection):
-                return work(connection)
+            with translated(self.path):
+                try:
+                    with reading(connection):
+                        return work(connection)
+                except DAMAGED:
+                    # What was read may have been wrong, and not what is there: nothing of it is kept for the second.
+                    connection.release_memory()
+                    with reading(connection):
+                        return work(connection)
 
         def at_a_look(_: None) -> T:
             with translated(self.path), look(self.path, self._vfs) as connection:

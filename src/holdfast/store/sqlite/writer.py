@@ -24,9 +24,16 @@ from typing import Any
 import apsw
 
 from holdfast import threads
-from holdfast.errors import StoreClosed
+from holdfast.errors import StoreClosed, StoreCorrupt
 from holdfast.faults import reach
-from holdfast.store.sqlite.connection import BUSY_TIMEOUT_MS, FileIdentity, WriteLock, explain, translated
+from holdfast.store.sqlite.connection import (
+    BUSY_TIMEOUT_MS,
+    DAMAGED,
+    FileIdentity,
+    WriteLock,
+    explain,
+    translated,
+)
 
 log = logging.getLogger("holdfast.store")
 
@@ -44,7 +51,7 @@ Outcome = tuple[threads.Job[Any], Any, BaseException | None]
 
 
 class _HalfWritten(Exception):
-    """A job failed after its first write."""
+    """A job failed after its first write, or found the file damaged: the jobs of the batch are tried one by one."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -157,7 +164,9 @@ class Writer:
                 self._commit(connection, identity)
         except _HalfWritten as half:
             self._roll_back(connection)
-            if len(taken) == 1:
+            if isinstance(half.error, StoreCorrupt):
+                connection.release_memory()  # a second look is at the file
+            elif len(taken) == 1:
                 return [(taken[0], None, half.error)]
             # One job spoilt the transaction of all: the others get one each.
             return [outcome for job in taken for outcome in self._alone(connection, lock, identity, job)]
@@ -187,7 +196,7 @@ class Writer:
         try:
             with lock:
                 self._begin(connection)
-                self._run(connection, job, outcomes)
+                self._run(connection, job, outcomes, alone=True)
                 self._commit(connection, identity)
         except BaseException as error:  # noqa: BLE001  it is the job's own and goes to its waiter
             self._roll_back(connection)
@@ -197,7 +206,11 @@ class Writer:
 
     def _begin(self, connection: apsw.Connection) -> None:
         with translated(self._path):
-            connection.execute("BEGIN IMMEDIATE")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except DAMAGED:
+                connection.release_memory()  # a second look is at the file
+                connection.execute("BEGIN IMMEDIATE")
         reach("write.begun")
 
     def _commit(self, connection: apsw.Connection, identity: FileIdentity) -> None:
@@ -208,13 +221,17 @@ class Writer:
         identity.check()
         self.transactions += 1
 
-    def _run(self, connection: apsw.Connection, job: threads.Job[Any], outcomes: list[Outcome]) -> None:
+    def _run(
+        self, connection: apsw.Connection, job: threads.Job[Any], outcomes: list[Outcome], *, alone: bool = False
+    ) -> None:
         """A job that fails before its first write, as a refused one does, leaves nothing to undo."""
         written = connection.total_changes()
         try:
             outcomes.append((job, job.work(connection), None))
         except Exception as caught:
             error = explain(caught, self._path) if isinstance(caught, apsw.Error | UnicodeError) else caught
+            if isinstance(caught, DAMAGED) and not alone:
+                raise _HalfWritten(error) from caught
             # A full disk or an I/O error may have ended the whole transaction: then the batch fails with it.
             if not connection.in_transaction:
                 raise error from caught
