@@ -21,6 +21,7 @@ from holdfast.core.wake import WakeState
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.store.base import Store
+from holdfast.store.pulse import PROOF_S
 from holdfast.tools.figures import figures as tool_figures
 from holdfast.worker.worker import Worker
 
@@ -128,9 +129,11 @@ DEGRADED: Mapping[str, Callable[[Worker], bool]] = {
 }
 STORE_UNHEALTHY: Mapping[str, Callable[[Store], bool]] = {
     "store_gone": lambda store: store.gone,
+    "no_writes": lambda store: store.pulse.failing_s >= STORE_FAILING_S,
 }
 STORE_DEGRADED: Mapping[str, Callable[[Store], bool]] = {
     "wake_stream_down": lambda store: store.wakes is not None and store.wakes.state is WakeState.RECONNECTING,
+    "writes_failing": lambda store: store.pulse.error is not None and store.pulse.failing_s < STORE_FAILING_S,
     "wal_over_bound": lambda store: _over(store.stats(), "wal_bytes", "wal_bytes_bound"),
 }
 
@@ -153,6 +156,12 @@ def _public(views: Sequence[View]) -> Figures:
         "conversation_history_limit",
         lambda: max((view.config.history_limit for view in views), default=HISTORY_LIMIT),
     )
+    pulses = [view.store.pulse for view in views]
+    ages = [pulse.age_s for pulse in pulses if pulse.age_s is not None]
+    figures.add("write_proved_s", lambda: _rounded(max(ages, default=None)), "no write was proved yet")
+    figures.add("write_proved_s_max", lambda: PROOF_S)
+    figures.add("writes_failing_s", lambda: _rounded(max((pulse.failing_s for pulse in pulses), default=0.0)))
+    figures.add("writes_failing_s_max", lambda: STORE_FAILING_S)
     figures.add("uptime_s", lambda: round(time.monotonic() - _STARTED, 1))
     return figures
 
@@ -188,6 +197,7 @@ def _rss_bytes() -> int:
 def _app(view: View) -> Figures:
     figures = Figures()
     figures.add("store", lambda: view.store.stats())
+    figures.add("last_write_error", lambda: view.store.pulse.error, "there was none")
     figures.add("providers", lambda: view.caller.providers.figures())
     figures.add("transport", lambda: view.models.figures())
     figures.add("local_models", lambda: view.models.local_figures())

@@ -491,3 +491,17 @@ async def _error_of(verb: Awaitable[object]) -> StoreFull | StoreUnavailable | N
     except (StoreFull, StoreUnavailable) as error:
         return error
     return None
+
+
+async def test_a_disk_that_fails_every_sync_is_told_by_health(
+    disk: PowerCutVFS, store: SqliteStore, clock: FakeClock
+) -> None:
+    await store.pulse.beat()
+    disk.faults.fail("sync", file="wal", times=None)
+    await store.pulse.beat()
+    clock.advance(5_000)
+    assert store.pulse.failing_s >= 5
+    assert await store.list_chats() == [], "reads answer"
+    disk.faults.clear()
+    await store.pulse.beat()
+    assert (store.pulse.failing_s, store.pulse.error) == (0, None)

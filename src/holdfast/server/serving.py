@@ -124,6 +124,7 @@ class Serving:
             )
         )
         self._serving: asyncio.Task[None] | None = None
+        self._pulse: asyncio.Task[None] | None = None
         self.ready: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
@@ -138,6 +139,7 @@ class Serving:
         self.ready()
 
     async def _listen(self) -> None:
+        self._pulse = asyncio.create_task(self._app.store.pulse.run_forever())  # also where no worker renews a lease
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
             if self._serving.done():
@@ -159,6 +161,8 @@ class Serving:
             raise errors[0]
 
     async def _stop_http(self) -> None:
+        if self._pulse is not None:
+            self._pulse.cancel()
         if self._serving is not None:
             await asyncio.wait((self._serving,), timeout=CLOSE_S + 5.0)
 

@@ -10,7 +10,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import msgspec
@@ -59,6 +59,7 @@ from holdfast.store import hostlock
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import After, Cursor
 from holdfast.store.liveness import SWEPT_MAX, UNDER_DEAD_LEASE
+from holdfast.store.pulse import Pulse
 from holdfast.store.rows import ChatWrite, call_of, writes_of
 from holdfast.store.stamps import Past, judge, stamped, why_not
 from holdfast.store.wakestream import Source, Wake, WakeStream
@@ -350,6 +351,7 @@ class Store(ABC):
         self.options = options
         self.bell = Bell()
         self._swept_upto = ("", "")  # chats that wait, and chats with a queue
+        self.pulse = Pulse(options.clock, self.prove_writing)
         self.unreadable = 0  # chats passed over because newer code wrote them
         self.schema_version: int | None = None  # of the database, once it is open
         self.poisoned = 0  # chats that were failed here because they had lost every worker
@@ -391,13 +393,24 @@ class Store(ABC):
         """Create a chat; with a first message it is running. Raises InvalidInput, KeyReused."""
         self._check_new_chat(new)
         check_key(key)
-        return await self._create(new, key or own_key(), request_of(key, new))
+        with self._doubting():
+            return await self._create(new, key or own_key(), request_of(key, new))
 
     async def submit(self, chat_id: str, event: Event, key: Key | None = None) -> Answer:
         """Apply a client's event. Raises NotFound, RefusedError, LimitReached, InvalidInput, KeyReused."""
         self._check_event(event)
         check_key(key)
-        return await self._submit(chat_id, event, key or own_key(), request_of(key, chat_id, event))
+        with self._doubting():
+            return await self._submit(chat_id, event, key or own_key(), request_of(key, chat_id, event))
+
+    @contextmanager
+    def _doubting(self) -> Iterator[None]:
+        """A client's write that the store fails is a reason to ask whether any works."""
+        try:
+            yield
+        except StoreError:
+            self.pulse.doubt()
+            raise
 
     @abstractmethod
     async def recall(self, key: Key) -> Answer | None:
@@ -583,6 +596,10 @@ class Store(ABC):
     @abstractmethod
     async def prune_receipts(self) -> int:
         """Forget answers older than seven days: at most PRUNED_MAX, the oldest first. Returns how many."""
+
+    @abstractmethod
+    async def prove_writing(self) -> None:
+        """A small write that is as durable as any, and that waits for no chat."""
 
     @abstractmethod
     def stats(self) -> dict[str, int | float | str | None]:

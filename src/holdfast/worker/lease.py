@@ -116,9 +116,11 @@ class LeaseKeeper:
         except HoldfastError as error:
             # Tried again while there is trust, which runs out by itself.
             self.failed_renewals += 1
+            self._store.pulse.failed(began, error)
             log.warning("renewal failed", extra={"action": "renewal_failed", "error": str(error)})
             return False
         self._trust_from(began)
+        self._store.pulse.proved()
         self.renewals += 1
         return True
 

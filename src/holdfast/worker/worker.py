@@ -177,6 +177,7 @@ class Worker:
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
         self._services.append(loop.create_task(self._prune_forever()))
         self._services.append(loop.create_task(self.strays.run_forever()))
+        self._services.append(loop.create_task(self.store.pulse.run_forever()))
         log.info("ready", extra={"action": "worker.ready", "worker": self.name, "database": str(self.store)})
 
     async def _protect(self, lock: HostLock) -> None:

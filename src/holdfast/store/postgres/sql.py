@@ -257,6 +257,11 @@ UNION ALL SELECT * FROM (
 ORDER BY part, a, b
 """
 
+# -- health
+
+# Another value each time: SQLite writes no page for one that is the same.
+PROVE_WRITING = "INSERT INTO meta VALUES ('writes_proved', 1) ON CONFLICT (key) DO UPDATE SET value = meta.value + 1"
+
 # -- deltas
 
 # Only while the claim holds, all that its runner knew is in the chat's past, the attempt is open, and where no piece

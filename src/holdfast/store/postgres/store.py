@@ -611,6 +611,9 @@ class PostgresStore(Store):
     async def read_repairs(self) -> dict[str, int]:
         return dict(await self._rows(sql.READ_REPAIRS))
 
+    async def prove_writing(self) -> None:
+        await self._write_alone(sql.PROVE_WRITING)
+
     def stats(self) -> dict[str, int | float | str | None]:
         facts = self._connector.facts
         figures: dict[str, int | float | str | None] = {

@@ -177,6 +177,11 @@ READ_ENTRY = "SELECT body FROM journal WHERE chat_id = ? AND seq = ?"
 
 READ_PLACE = "SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id = ?"
 
+# -- health
+
+# Another value each time: SQLite writes no page for one that is the same.
+PROVE_WRITING = "INSERT INTO meta VALUES ('writes_proved', 1) ON CONFLICT (key) DO UPDATE SET value = meta.value + 1"
+
 # -- deltas
 
 # Repeating a flush changes nothing.

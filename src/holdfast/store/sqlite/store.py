@@ -766,6 +766,9 @@ class SqliteStore(Store):
         except StoreCorrupt as error:  # too damaged even for the check
             return [str(error)]
 
+    async def prove_writing(self) -> None:
+        await self._write(lambda connection: rows(connection, sql.PROVE_WRITING))
+
     def stats(self) -> dict[str, int | float | str | None]:
         writer = self._writer
         return {
