@@ -13,7 +13,8 @@
     │       └── UnknownAgent     no agent of that name; the message lists those that there are
     ├── OwnershipLost            this worker may no longer act
     │   ├── LeaseLost            the worker's lease ended; everything it holds is lost to it
-    │   └── StaleWriter          the chat moved on: another fence or epoch
+    │   └── StaleWriter          the chat moved on: another claim or epoch
+    │       └── WentBack         what this worker had written is not there any more: the database went back in time
     ├── RecordError              stored bytes that this code cannot read
     │   ├── UnknownRecord        written by newer code: leave it to a worker that knows it
     │   └── CorruptRecord        not a record at all
@@ -153,6 +154,14 @@ class LeaseLost(OwnershipLost):
 
 class StaleWriter(OwnershipLost):
     code = "stale_writer"
+
+
+class WentBack(StaleWriter):
+    code = "database_went_back"
+
+    def __init__(self, chat_id: str, message: str) -> None:
+        super().__init__(message)
+        self.chat_id = chat_id
 
 
 class RecordError(HoldfastError):

@@ -23,6 +23,7 @@ from holdfast.models.resolve import Models
 from holdfast.store.base import Store
 from holdfast.store.pulse import PROOF_S
 from holdfast.tools.figures import figures as tool_figures
+from holdfast.worker.grip import MISSES_MAX
 from holdfast.worker.worker import Worker
 
 Status = Literal["ok", "degraded", "draining", "unhealthy"]
@@ -30,6 +31,8 @@ Figure = Any
 
 STALLED_MS = 1_000
 STORE_FAILING_S = 5.0
+MISSES_TOLD = 3  # steps in a row that came to nothing
+WENT_BACK_TOLD_S = 600.0
 _STARTED = time.monotonic()
 
 
@@ -125,6 +128,7 @@ DEGRADED: Mapping[str, Callable[[Worker], bool]] = {
     "tools_overdue": lambda worker: any(tool.age_s > tool.deadline_s + 5.0 for tool in worker.running_tools()),
     "store_failing": lambda worker: worker.running and 0 < worker.store_failing_s < STORE_FAILING_S,
     "mcp_server_away": lambda worker: any(link.away for link in worker.tool_servers.links),
+    "steps_missed": lambda worker: any(missed >= MISSES_TOLD for missed in worker.missed_in_a_row),
     "chats_unreadable": lambda worker: worker.store.unreadable > 0,
 }
 STORE_UNHEALTHY: Mapping[str, Callable[[Store], bool]] = {
@@ -132,6 +136,7 @@ STORE_UNHEALTHY: Mapping[str, Callable[[Store], bool]] = {
     "no_writes": lambda store: store.pulse.failing_s >= STORE_FAILING_S,
 }
 STORE_DEGRADED: Mapping[str, Callable[[Store], bool]] = {
+    "database_went_back": lambda store: store.went_back_s is not None and store.went_back_s < WENT_BACK_TOLD_S,
     "wake_stream_down": lambda store: store.wakes is not None and store.wakes.state is WakeState.RECONNECTING,
     "writes_failing": lambda store: store.pulse.error is not None and store.pulse.failing_s < STORE_FAILING_S,
     "wal_over_bound": lambda store: _over(store.stats(), "wal_bytes", "wal_bytes_bound"),
@@ -224,6 +229,10 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("claim_ms", lambda: _rounded(worker.claim_times.average_ms), "none was made yet")
     figures.add("commits", lambda: worker.commit_times.count)
     figures.add("commits_failed", lambda: worker.commit_times.failed)
+    figures.add("steps_missed", lambda: worker.misses.count)
+    figures.add("steps_missed_in_a_row", lambda: max(worker.missed_in_a_row, default=0))
+    figures.add("steps_missed_in_a_row_max", lambda: MISSES_MAX)
+    figures.add("chats_left_after_misses", lambda: worker.misses.left)
     figures.add("commit_ms", lambda: _rounded(worker.commit_times.average_ms), "none was made yet")
     figures.add("commit_longest_ms", lambda: _rounded(worker.commit_times.longest_ms))
     figures.add("tools_running", lambda: [_as_dict(tool) for tool in worker.running_tools()])

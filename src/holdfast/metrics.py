@@ -41,6 +41,8 @@ _WORKER_COUNTERS = {
     "claims_failed": "claims that failed",
     "commits": "commits of runners",
     "commits_failed": "commits that failed and were tried again",
+    "steps_missed": "steps that came to nothing, because the chat was not what they were made for",
+    "chats_left_after_misses": "chats that a runner left because its steps came to nothing",
     "loop_stalls": "times the event loop stalled",
     "hooks_failed": "hooks that failed",
     "bodies_abandoned": "tool bodies that ignored their cancellation",

@@ -1,7 +1,9 @@
 """`holdfast doctor` on a bad day: what is wrong is a row with what to do, and the other rows are there as well."""
 
+import asyncio
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.clock import FakeClock
+from holdfast.store import open_store
+from holdfast.store.base import StoreOptions
 from tests.cli.conftest import Desk, Done
 from tests.support.postgres import SCRAM_OWNER, PostgresServer
 
@@ -121,3 +126,25 @@ def test_a_home_that_is_a_file_is_told(quick: Quick, tmp_path: Path) -> None:
     told = {wrong["what"]: wrong for wrong in found(quick("doctor", "--json", "--home", "file"))}
     assert told["home"]["detail"] == f"{tmp_path}/file is not a folder"
     assert "--home" in told["home"]["advice"]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_database_that_went_back_is_told_for_a_day(
+    quick: Quick, tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path}/h.db" if store == "sqlite" else request.getfixturevalue("postgres_url")
+
+    async def notice(at_ms: int) -> None:
+        async with open_store(url, StoreOptions(clock=FakeClock(wall_ms=at_ms))) as opened:
+            opened._tell_went_back("a test says so")
+            await opened.sweep()
+
+    def codes() -> list[str]:
+        told = json.loads(quick("doctor", "--json", "--database", url).out)
+        return [finding["code"] for finding in told["findings"]]
+
+    now_ms = int(time.time() * 1000)
+    asyncio.run(notice(now_ms - 2 * 86_400_000))
+    assert "database_went_back" not in codes()
+    asyncio.run(notice(now_ms))
+    assert "database_went_back" in codes()

@@ -1,14 +1,17 @@
-"""Several commits in one statement: what comes with a chat is written exactly where the chat is."""
+"""What PostgreSQL alone brings: several commits in one statement, and servers that take each other's place."""
 
 import asyncio
+import re
 
 import psycopg
+import pytest
 
 from holdfast.core import events as ev
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat, user
+from tests.support.postgres import SUPERUSER, PostgresServer
 from tests.support.waiting import eventually
 
 # Whoever updates chat "first" waits until the test lets go.
@@ -53,3 +56,33 @@ async def test_an_update_by_somebody_else_in_the_middle_of_a_statement_leaves_no
             assert last == snapshot.chat.seq
             await store.submit(name, ev.Send(message=user("and more")))
         hand.close()
+
+
+async def test_a_server_on_another_branch_of_its_history_is_noticed_when_it_is_connected_to(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a standby that was promoted, or a backup that was restored to a point in time. (For real: `make long`.)"""
+    async with open_store(postgres_url, StoreOptions()) as store:
+        assert store.went_back == 0
+        origin = store.stats()["origin"]
+        assert re.fullmatch(r"server \d+, timeline \d+", str(origin))
+        monkeypatch.setattr(
+            "holdfast.store.postgres.sql.ORIGIN",
+            "SELECT (SELECT system_identifier FROM pg_control_system())::text, '0000002A'",
+        )
+        await asyncio.gather(*(store.sweep() for _ in range(4)))  # more at once than there are connections yet
+        assert store.went_back == 1
+        assert str(store.stats()["origin"]).endswith("timeline 42")
+        await store.sweep()
+        assert await store.went_back_at() is not None
+
+
+async def test_a_role_that_may_not_know_which_server_it_is_works_all_the_same(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    administrator = postgres_server.url(postgres_url.rpartition("/")[2], user=SUPERUSER, unix_socket=True)
+    sql(administrator, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+    async with open_store(postgres_url, StoreOptions()) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        assert store.stats()["origin"] is None
+        assert store.went_back == 0

@@ -15,7 +15,7 @@ from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.redaction import Secrets
 from holdfast.store.base import Store
 from holdfast.worker.agents import Agent
-from holdfast.worker.strays import Claim, Strays, described
+from holdfast.worker.strays import Held, Strays, described
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat
 from tests.support.turns import QUICK, Gate, rested
@@ -64,8 +64,12 @@ async def test_chats_whose_end_a_restore_has_lost_go_on_under_their_living_worke
         assert await app.store.find_violations() == []
 
 
-def strays_of(store: Store, hand: Hand, driven: set[Claim]) -> Strays:
+def strays_of(store: Store, hand: Hand, driven: set[Held]) -> Strays:
     return Strays(store, Secrets(), lambda: hand.name, lambda: driven)
+
+
+async def claim_of(store: Store, chat_id: str) -> Held:
+    return chat_id, (await store.read_chat(chat_id)).chat.claim_stamp
 
 
 async def holder_of(store: Store, chat_id: str) -> str | None:
@@ -77,7 +81,7 @@ async def test_a_chat_is_let_go_once_two_looks_found_nothing_that_drives_it(stor
     await store.create_chat(new_chat("two", id="c2"))
     hand = Hand(store)
     await hand.claim()
-    strays = strays_of(store, hand, driven={("c2", 1)})
+    strays = strays_of(store, hand, driven={await claim_of(store, "c2")})
     assert await strays.run_once(), "the first look proves nothing: what drives it may just begin"
     assert await holder_of(store, "c1") == hand.name
     assert not await strays.run_once()
@@ -90,14 +94,14 @@ async def test_a_chat_is_let_go_once_two_looks_found_nothing_that_drives_it(stor
 async def test_a_chat_that_a_claim_under_way_may_bring_is_not_let_go(store: Store) -> None:
     await store.create_chat(new_chat("one", id="c1"))
     hand = Hand(store)
-    driven: set[Claim] = set()
+    driven: set[Held] = set()
     strays = strays_of(store, hand, driven)
     strays.claims_begun += 1
     await hand.claim()  # its answer is on the way, for as long as it takes
     for _ in range(4):
         await strays.run_once()
     assert await holder_of(store, "c1") == hand.name
-    driven.add(("c1", 1))
+    driven.add(await claim_of(store, "c1"))
     strays.claims_ended += 1
     for _ in range(4):
         await strays.run_once()
@@ -119,7 +123,7 @@ async def test_a_stray_that_cannot_be_let_go_keeps_no_other_and_is_tried_again(s
     await hand.claim()
     strays = strays_of(store, hand, driven=set())
     for n in range(3):
-        strays.add(f"c{n}", 1, None)
+        strays.add(*await claim_of(store, f"c{n}"), None)
     faults.arm("commit.before", fail)
     await strays.let_go()
     assert len(strays) > 0
@@ -144,7 +148,7 @@ async def test_strays_that_no_store_takes_back_keep_their_worker_from_no_claim(
         await app.store.claim_chats(worker.name, {"elsewhere": 1}, 1)
         with monkeypatch.context() as broken:
             broken.setattr(app.store, "commit", commit)
-            worker.strays.add("c1", 1, None)
+            worker.strays.add(*await claim_of(app.store, "c1"), None)
             await until(lambda: not worker.strays._wanted.is_set())
             assert await rested(await app.create("a", "still there?")) is State.IDLE
             assert [chat_id for chat_id, _, _ in worker.strays] == ["c1"]

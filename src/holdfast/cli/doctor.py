@@ -23,6 +23,7 @@ from holdfast.cli.opening import make_app
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
 from holdfast.cli.words import ago, line, safe
+from holdfast.clock import SystemClock
 from holdfast.config import FILE, Config, sound_config
 from holdfast.core.records import Frozen, State
 from holdfast.disk import make_home
@@ -38,6 +39,7 @@ CHATS_SHOWN_MAX = 20
 CHATS_MAX = 10_000  # of each state that are looked at
 KEYS = (*DEFAULTS, "COMPATIBLE_API_KEY")
 ROOM_BYTES_MIN = 1 << 20
+WENT_BACK_TOLD_MS = 86_400_000
 
 # What to do about a finding whose own words do not say it.
 ADVICE = {
@@ -45,6 +47,7 @@ ADVICE = {
     "home_not_writable": "give yourself the right to write there, or name another home: --home, HOLDFAST_HOME",
     "store_unavailable": "start the server, or correct its address: --database, HOLDFAST_DATABASE, holdfast.toml",
     "store_auth": "they come from --database, HOLDFAST_DATABASE or holdfast.toml: `holdfast config show` says which",
+    "database_went_back": "what a backup or a standby had not got is lost: docs/guarantees.md says what follows",
     "store_read_only": "until then chats can be looked at, and nothing else",
 }
 
@@ -217,7 +220,18 @@ async def _store(store: Store) -> list[Finding]:
         found = Finding(what="store", code="ok", detail=str(store))
         if store.why_read_only is not None:
             found = _wrong("store", store.why_read_only)
-        return [found, *await _chats(store)]
+        return [found, *await _incidents(store), *await _chats(store)]
+
+
+async def _incidents(store: Store) -> list[Finding]:
+    at = await store.went_back_at()
+    if at is None or SystemClock().wall_ms() - at > WENT_BACK_TOLD_MS:
+        return []
+    detail = (
+        f"{ago(at)} a worker found less in the database than had been written to it, or another server in its place"
+    )
+    advice = ADVICE["database_went_back"]
+    return [Finding(what="store", code="database_went_back", detail=detail, advice=advice, wrong=True)]
 
 
 async def _chats(store: Store) -> list[Finding]:

@@ -53,6 +53,7 @@ from holdfast.errors import (
     StaleWriter,
     StoreError,
     StoreTimeout,
+    WentBack,
 )
 from holdfast.ids import new_id
 from holdfast.store import hostlock
@@ -61,7 +62,7 @@ from holdfast.store.cursor import After, Cursor
 from holdfast.store.liveness import SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.pulse import Pulse
 from holdfast.store.rows import ChatWrite, call_of, writes_of
-from holdfast.store.stamps import Past, judge, stamped, why_not
+from holdfast.store.stamps import check_past, is_proven, stamped
 from holdfast.store.wakestream import Source, Wake, WakeStream
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ STORE_DEADLINE_S = 8.0
 RENEWAL_DEADLINE_S = 5.0
 POLL_INTERVAL_S = 0.25
 RECEIPT_DAYS = 7
+WENT_BACK_AT = "went_back_at"  # in the table `meta`
 PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLite
 PAGE_ROWS = 500
 LISTED_MAX = 10_000
@@ -354,6 +356,9 @@ class Store(ABC):
         self.pulse = Pulse(options.clock, self.prove_writing)
         self.unreadable = 0  # chats passed over because newer code wrote them
         self.schema_version: int | None = None  # of the database, once it is open
+        self.went_back = 0  # how often something was missing that had been written, or another server had taken over
+        self._went_back_ms: int | None = None  # when that was last, by boot time
+        self._went_back_told = True
         self.poisoned = 0  # chats that were failed here because they had lost every worker
         self.wakes: WakeStream | None = None  # None: nobody tells us, waiters poll
         self.why_read_only: StoreError | None = None  # why it is open for reading alone
@@ -422,13 +427,23 @@ class Store(ABC):
 
         `snapshot` is the runner's own, from its claim or its last commit; if the chat moved on since, the events are
         applied to what is there now, where that is proven to have come after it (stamps.py). The same commit id again
-        is answered as done. Raises StaleWriter when another claim, past or epoch rules, RefusedError when the state
-        does not take an event.
+        is answered as done. Raises StaleWriter when another claim, past or epoch rules (WentBack where that is the
+        database's doing), RefusedError when the state does not take an event.
         """
 
     @abstractmethod
     async def read_chat(self, chat_id: str) -> Snapshot:
         """Raises NotFound, or RecordError if newer code wrote what this code cannot read."""
+
+    async def follow_chat(self, known: Snapshot) -> Snapshot:
+        """The chat as it is now, for a runner who knew `known` before it asks. Raises NotFound, and StaleWriter where
+        `known` is not in its past: another claim rules, or (WentBack) the database went back.
+        """
+        seen = await self.read_chat(known.chat.id)
+        if not is_proven(seen.chat, known.chat):
+            with self._noticing():
+                check_past(seen.chat, known.chat, await self._line_stamp(known.chat))
+        return seen
 
     @abstractmethod
     async def list_chats(
@@ -521,7 +536,7 @@ class Store(ABC):
 
     @abstractmethod
     async def held_chats(self, worker: str) -> set[tuple[str, int]]:
-        """What is held in this worker's name: each chat, and its fence."""
+        """What is held in this worker's name: each chat, and the stamp of its claim."""
 
     async def expire_workers(self) -> dict[str, int]:
         """Take their chats from workers that are dead: lease over, or flock free on this host.
@@ -580,6 +595,7 @@ class Store(ABC):
         chats back just now. Only an expiry counts as unclean, and only an expiry says whose chat it takes; a repair
         would take the chat from whoever has claimed it meanwhile.
         """
+        await self._keep_went_back()
         await self.expire_workers()
         repaired: dict[str, int] = {}
         for violation in await self._find_some_violations():
@@ -588,6 +604,48 @@ class Store(ABC):
             if await self._apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=True)):
                 repaired[violation.reason] = repaired.get(violation.reason, 0) + 1
         return repaired
+
+    # --- a database that went back ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except WentBack as error:
+            self._tell_went_back(str(error), chat=error.chat_id)
+            raise
+
+    def _tell_went_back(self, why: str, **about: str) -> None:
+        """Here and now; the next sweep keeps it for whoever looks later."""
+        self.went_back += 1
+        self._went_back_told = False
+        self._went_back_ms = SystemClock().boot_ms()
+        extra = {"action": "database_went_back", "error": why, **about}
+        log.warning("the database went back in time, or another one took its place: %s", why, extra=extra)
+
+    async def _keep_went_back(self) -> None:
+        if not self._went_back_told:
+            await self._note(WENT_BACK_AT, self.options.clock.wall_ms())
+            self._went_back_told = True
+
+    @property
+    def went_back_s(self) -> float | None:
+        """Since this process noticed last; None: it never did."""
+        return None if self._went_back_ms is None else (SystemClock().boot_ms() - self._went_back_ms) / 1000
+
+    async def went_back_at(self) -> int | None:
+        """When any process last noticed that the database went back, as far as the database knows."""
+        return (await self._read_notes()).get(WENT_BACK_AT)
+
+    @abstractmethod
+    async def _note(self, key: str, value: int) -> None: ...
+
+    @abstractmethod
+    async def _read_notes(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    async def _line_stamp(self, known: Chat) -> int | None:
+        """What the line that `known` ends with is stamped with now; None where it is gone."""
 
     @abstractmethod
     async def read_repairs(self) -> dict[str, int]:
@@ -833,13 +891,6 @@ def decided(changes: Sequence[Change], commit_id: str | None = None) -> Decided:
     """What a transaction writes. Nothing is written but through here."""
     made = stamped(changes, commit_id)
     return Decided(changes=made, writes=writes_of(made))
-
-
-def check_past(seen: Snapshot, known: Snapshot, line: int | None) -> None:
-    """For a commit that missed: may its events be applied to what is there now? Raises StaleWriter."""
-    past = judge(seen.chat, known.chat, line)
-    if past is not Past.SAME:
-        raise StaleWriter(why_not(past, seen, known))
 
 
 def in_turn(lists: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core.apply import Change
-from holdfast.core.records import Chat, Snapshot
+from holdfast.core.records import Chat
+from holdfast.errors import StaleWriter, WentBack
 from holdfast.ids import new_stamp
 
 
@@ -81,15 +82,17 @@ def judge(seen: Chat, known: Chat, line: int | None) -> Past:
     return Past.SAME
 
 
-def why_not(past: Past, seen: Snapshot, known: Snapshot) -> str:
-    """For people: why a writer that knew `known` may not write to `seen`."""
-    if past is Past.UNDONE:
-        return (
-            f"version {known.chat.version} of chat {known.chat.id}, which this writer knew, is not in its past: the "
-            "database went back"
-        )
-    holder = seen.chat.worker or "nobody"
-    return (
-        f"the chat is held by {holder} under fence {seen.chat.fence}, under another claim than the writer's of "
-        f"fence {known.chat.fence}"
-    )
+def check_past(seen: Chat, known: Chat, line: int | None) -> None:
+    """As `judge`. Raises StaleWriter, WentBack."""
+    match judge(seen, known, line):
+        case Past.OTHER:
+            raise StaleWriter(
+                f"the chat is held by {seen.worker or 'nobody'} under fence {seen.fence}, not under the claim that "
+                f"was made with fence {known.fence}"
+            )
+        case Past.UNDONE:
+            raise WentBack(
+                known.id,
+                f"version {known.version} of the chat was written, under fence {known.fence}, and is not in the past "
+                f"of what is there now (version {seen.version}, fence {seen.fence}): the database went back",
+            )

@@ -16,7 +16,7 @@ from holdfast.clock import Clock
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_object
 from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
-from holdfast.errors import RefusedError, StaleWriter, StoreError
+from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
 from holdfast.ids import new_id
 from holdfast.models.base import Model
 from holdfast.models.calls import Caller
@@ -40,6 +40,15 @@ from holdfast.worker.toolservers import ToolServers
 log = logging.getLogger("holdfast.runner")
 
 COMMIT_RETRY_S_MAX = 2.0
+MISSES_MAX = 8  # a stop, an edit or a message makes one; each then gets through
+
+
+class Misses:
+    """Steps of all runners of a worker that came to nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.left = 0  # chats that were left because of them
 
 
 class Shared(Frozen):
@@ -58,6 +67,7 @@ class Shared(Frozen):
     clock: Clock
     trusted: Callable[[], bool]  # may this worker still act?
     commits: Durations
+    misses: Misses
     traces: Traces
     history_limit: int
     children: Children | None  # None only where nothing guards them
@@ -88,6 +98,7 @@ class Grip:
         self.draining = False
         self.lost = False  # the chat is not ours any more: whatever else was asked for, nothing is to be done
         self.changed = asyncio.Event()  # something may be there to do
+        self.missed = 0  # steps in a row that came to nothing
         self.behind = False  # somebody else wrote to the chat: look before deciding
         self.bodies: dict[str, Body] = {}  # of calls, by id, while they run
         self.hooks = (*shared.plugins, *agent.hooks)
@@ -140,30 +151,51 @@ class Grip:
 
     # --- what others did --------------------------------------------------------------------------------
 
-    def notice(self, seen: Snapshot) -> None:
-        chat, mine = seen.chat, self.snapshot.chat
-        if chat.version <= mine.version:
+    async def notice(self) -> None:
+        """A look at what others did, while something runs. What it finds is taken between two steps."""
+        seen = await self._seen()
+        if seen is None or seen.chat.stamp == self.snapshot.chat.stamp:
             return
         self.behind = True
-        if (chat.worker, chat.fence) != (mine.worker, mine.fence):
-            if chat.fence > mine.fence or chat.worker is None:
-                self.interrupt(Cause.LEASE_LOST)
-        elif chat.state is State.STOPPING:
-            self.interrupt(chat.cause or Cause.USER)
+        if seen.chat.worker != self.snapshot.chat.worker:
+            self.interrupt(Cause.LEASE_LOST)
+        elif seen.chat.state is State.STOPPING:
+            self.interrupt(seen.chat.cause or Cause.USER)
         else:
             self.changed.set()
 
     async def look_again(self) -> None:
+        """Not beside a commit of a body: what it brings and what the look brings would overtake one another."""
+        async with self._commits:
+            while True:
+                try:
+                    self.behind = False
+                    seen = await self._seen()
+                    break
+                except StoreError:
+                    if not self.shared.trusted():
+                        raise
+                    await asyncio.sleep(0.1)
+            if seen is not None:
+                self.snapshot = seen
+        if seen is not None:
+            self.heed_stop()
+
+    async def _seen(self) -> Snapshot | None:
+        """The chat as it is, where all that we know is in its past. Else it is lost: deleted, somebody else's, or of
+        a database that went back, and whatever we would do next would build on what never happened.
+        """
         while True:
+            known = self.snapshot
             try:
-                self.behind = False
-                self._take(await self.shared.store.read_chat(self.chat_id))
-                break
-            except StoreError:
-                if not self.shared.trusted():
-                    raise
-                await asyncio.sleep(0.1)
-        self.heed_stop()
+                seen = await self.shared.store.follow_chat(known)
+            except (OwnershipLost, NotFound) as error:
+                extra = {"action": "chat_lost", "chat": self.chat_id, "fence": known.chat.fence, "error": str(error)}
+                log.info("a chat is not this runner's any more", extra=extra)
+                self.interrupt(Cause.LEASE_LOST)
+                return None
+            if self.snapshot is known:  # else a body committed meanwhile, and the look may be older than that
+                return seen
 
     def heed_stop(self) -> None:
         if self.snapshot.chat.state is State.STOPPING:
@@ -208,11 +240,15 @@ class Grip:
                 try:
                     with self.shared.commits.timed():
                         after = await self.shared.store.commit(self.snapshot, events, commit_id)
-                    self._take(after)
+                    self.snapshot = after
+                    self.missed = 0
                     if after.chat.version > mine + len(events):
                         self._heed_others(after)
                     return after
-                except StaleWriter as error:
+                except WentBack as error:
+                    self.interrupt(Cause.LEASE_LOST)
+                    raise Moved(str(error)) from error
+                except (StaleWriter, NotFound) as error:
                     raise Moved(str(error)) from error
                 except RefusedError as error:
                     await self._check_moved(error)
@@ -235,17 +271,27 @@ class Grip:
         if seen.chat.state is State.STOPPING:
             self.interrupt(seen.chat.cause or Cause.USER)
 
-    def _take(self, snapshot: Snapshot) -> None:
-        """A body's commit and a look may overtake one another; what is newer stays."""
-        if snapshot.chat.version > self.snapshot.chat.version:
-            self.snapshot = snapshot
+    def miss(self, moved: Moved) -> None:
+        """A step came to nothing: the chat was not what it was made for. The next one is made for what is there, and
+        gets through, unless something is wrong that looking does not mend: then the chat is better left. Raises
+        StaleWriter after so many in a row.
+        """
+        self.missed += 1
+        self.shared.misses.count += 1
+        if self.missed >= MISSES_MAX:
+            text = f"{self.missed} steps in a row came to nothing, the last because: {moved}"
+            extra = {"action": "steps_missed", "chat": self.chat_id, "fence": self.snapshot.chat.fence, "error": text}
+            log.error("a chat is left: its steps come to nothing", extra=extra)
+            self.shared.misses.left += 1
+            self.lost = True
+            raise StaleWriter(text) from moved
 
     async def _check_moved(self, refused: RefusedError) -> None:
         """A refusal by a chat that nobody else has touched would come again and again, paid for each time."""
         if refused.reason == "family_full":
             return  # by others, since it was counted: whoever counts again answers the call
         seen = await self.shared.store.read_chat(self.chat_id)
-        if seen.chat.version == self.snapshot.chat.version:
+        if seen.chat.stamp == self.snapshot.chat.stamp:
             raise TurnCannotGoOn(Failure(code="refused", message=str(refused))) from refused
 
     # --- what the agent brings --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from holdfast.core.compaction import Window, estimated_message, summary_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, Role, Snapshot
+from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.base import HistoryRow, Store
 
 PAGE_ROWS = 1_000
@@ -156,7 +157,10 @@ class Past:
     async def _check_gap(self, snapshot: Snapshot) -> None:
         """What is missing is the result of an open call, or was cut off by an edit since the snapshot."""
         if self._known not in {call.pos for call in snapshot.open_calls}:
-            found = await self._store.read_chat(self._chat_id)
+            try:
+                found = await self._store.follow_chat(snapshot)
+            except (OwnershipLost, NotFound) as error:
+                raise Moved(str(error)) from error
             if found.chat.epoch != snapshot.chat.epoch:
                 raise Moved("its history was edited")
 

@@ -73,6 +73,11 @@ class Runner:
         return self._grip.holds
 
     @property
+    def missed(self) -> int:
+        """Steps in a row that came to nothing."""
+        return self._grip.missed
+
+    @property
     def history_size(self) -> int:
         return self._grip.past.size
 
@@ -117,6 +122,8 @@ class Runner:
                 except Moved as moved:
                     log.debug("moved", extra={"action": "moved", "chat": self.chat_id, "why": str(moved)})
                     await self._grip.look_again()
+                    if not self._grip.lost:
+                        self._grip.miss(moved)
                 except (StoreError, OwnershipLost, UnknownRecord):
                     raise
                 except Exception as error:
@@ -245,7 +252,7 @@ class Runner:
                     grip.interrupt(Cause.LEASE_LOST)
                     return
                 try:
-                    grip.notice(await self._shared.store.read_chat(self.chat_id))
+                    await grip.notice()
                 except HoldfastError:
                     continue  # whoever reads it for work will say so
                 except Exception as error:  # whatever it was: a runner that looks no more never hears of a stop

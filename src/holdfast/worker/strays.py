@@ -25,22 +25,22 @@ COMPARE_AGAIN_S = 1.0  # after a look that found something
 AT_ONCE_MAX = 8
 UNREADABLE_MS = 5_000  # how long a chat of newer code is left alone
 
-Claim = tuple[str, int]  # a chat, and the fence under which it is held
+Held = tuple[str, int]  # a chat, and the stamp of the claim under which it is held
 
 
 class Strays:
     """One per worker. `name` and `driven` tell what the worker is called and drives at this moment."""
 
     def __init__(
-        self, store: Store, secrets: Secrets, name: Callable[[], str], driven: Callable[[], Set[Claim]]
+        self, store: Store, secrets: Secrets, name: Callable[[], str], driven: Callable[[], Set[Held]]
     ) -> None:
         self._store = store
         self._secrets = secrets
         self._name = name
         self._driven = driven
-        self._known: dict[Claim, BaseException | None] = {}  # and what their runner ended with
+        self._known: dict[Held, BaseException | None] = {}  # and what their runner ended with
         self._wanted = asyncio.Event()  # there is a new one
-        self._unaccounted: frozenset[Claim] = frozenset()  # found by the last look
+        self._unaccounted: frozenset[Held] = frozenset()  # found by the last look
         self._begun_then = 0
         self.claims_begun = 0
         self.claims_ended = 0
@@ -50,10 +50,10 @@ class Strays:
         return len(self._known)
 
     def __iter__(self) -> Iterator[tuple[str, int, BaseException | None]]:
-        return ((chat_id, fence, error) for (chat_id, fence), error in list(self._known.items()))
+        return ((chat_id, claim_stamp, error) for (chat_id, claim_stamp), error in list(self._known.items()))
 
-    def add(self, chat_id: str, fence: int, error: BaseException | None) -> None:
-        self._known[chat_id, fence] = error
+    def add(self, chat_id: str, claim_stamp: int, error: BaseException | None) -> None:
+        self._known[chat_id, claim_stamp] = error
         self._wanted.set()
 
     async def run_forever(self) -> None:
@@ -93,11 +93,11 @@ class Strays:
         held = await self._store.held_chats(self._name())
         unaccounted = frozenset(held - self._driven() - self._known.keys())
         confirmed = unaccounted & self._unaccounted if claims_heard else frozenset()
-        for chat_id, fence in sorted(confirmed):
+        for chat_id, claim_stamp in sorted(confirmed):
             self.found += 1
-            extra = {"action": "not_driven", "chat": chat_id, "fence": fence}
+            extra = {"action": "not_driven", "chat": chat_id}
             log.warning("a chat is held and not driven: it is let go", extra=extra)
-            self.add(chat_id, fence, None)
+            self.add(chat_id, claim_stamp, None)
         if claims_heard or not self._unaccounted:
             self._begun_then = self.claims_begun
             self._unaccounted = unaccounted - confirmed
@@ -117,7 +117,7 @@ class Strays:
             if not any(await asyncio.gather(*map(self._settle, some))):
                 return
 
-    async def _settle(self, claim: Claim) -> bool:
+    async def _settle(self, claim: Held) -> bool:
         """False: the store failed. One that newer code made unreadable stays ours until it can be read, or our lease
         ends: then a worker that can read it takes it back.
         """
@@ -135,14 +135,17 @@ class Strays:
         self._known.pop(claim, None)
         return True
 
-    async def _hand_over(self, chat_id: str, fence: int, error: BaseException | None) -> None:
-        """As what it is: cleanly, or as after a crash if the runner broke."""
+    async def _hand_over(self, chat_id: str, claim_stamp: int, error: BaseException | None) -> None:
+        """As what it is: cleanly, or as after a crash if the runner broke. Not under another claim: where the
+        database lost the first, this worker may drive the chat under one of the same number.
+        """
         name = self._name()
         snapshot = await self._store.read_chat(chat_id)
         chat = snapshot.chat
-        if (chat.worker, chat.fence) != (name, fence) or chat.state not in (State.RUNNING, State.STOPPING):
+        held = (chat.worker, chat.claim_stamp) == (name, claim_stamp)
+        if not held or chat.state not in (State.RUNNING, State.STOPPING):
             return
-        by = Writer(name, fence, chat.epoch)
+        by = Writer(name, chat.fence, chat.epoch)
         event: Event = Release(by=by)
         if isinstance(error, UnknownRecord):
             event = Release(by=by, delay_ms=UNREADABLE_MS)

@@ -37,12 +37,12 @@ from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.calling import RunningTool
 from holdfast.worker.deltas import DeltaFlusher
-from holdfast.worker.grip import Shared
+from holdfast.worker.grip import Misses, Shared
 from holdfast.worker.guard import Guard
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.runner import Runner
-from holdfast.worker.strays import Strays, described
+from holdfast.worker.strays import Held, Strays, described
 from holdfast.worker.summaries import CompactionFigures
 from holdfast.worker.titles import Titles
 from holdfast.worker.toolservers import ToolServers
@@ -106,6 +106,7 @@ class Worker:
         self.claims_skipped = 0  # no room, or no trust in the lease
         self.claim_times = Durations()
         self.commit_times = Durations()
+        self.misses = Misses()
         self._traces = Traces(on=config.traces)
 
     # --- figures, from any thread ----------------------------------------------------------------------
@@ -141,6 +142,11 @@ class Worker:
     def history_size(self) -> int:
         """Messages in memory, over all chats."""
         return sum(runner.history_size for runner in list(self._runners.values()))
+
+    @property
+    def missed_in_a_row(self) -> list[int]:
+        """Of each runner, the steps that came to nothing since the last one that did not."""
+        return [runner.missed for runner in list(self._runners.values())]
 
     @property
     def bodies_abandoned(self) -> int:
@@ -352,8 +358,8 @@ class Worker:
         finally:
             self.strays.claims_ended += 1
 
-    def _driven(self) -> set[tuple[str, int]]:
-        return {(runner.chat_id, runner.snapshot.chat.fence) for runner in list(self._runners.values())}
+    def _driven(self) -> set[Held]:
+        return {(runner.chat_id, runner.snapshot.chat.claim_stamp) for runner in list(self._runners.values())}
 
     def _drive_or_let_go(self, snapshot: Snapshot, keeper: LeaseKeeper) -> None:
         """What cannot be driven, for a reason that nobody foresaw, keeps the claim's other chats from nothing."""
@@ -361,7 +367,7 @@ class Worker:
             self._drive(snapshot, keeper)
         except Exception as error:  # noqa: BLE001  as above
             self._note_runner_error(snapshot.chat.id, error)
-            self.strays.add(snapshot.chat.id, snapshot.chat.fence, error)
+            self.strays.add(snapshot.chat.id, snapshot.chat.claim_stamp, error)
 
     def _room_by_agent(self, room: int) -> dict[str, int]:
         """How many more chats of each agent this worker may take. An agent without room is not asked for at all."""
@@ -392,6 +398,7 @@ class Worker:
             clock=self._clock,
             trusted=keeper.trusted,
             commits=self.commit_times,
+            misses=self.misses,
             traces=self._traces,
             history_limit=self.config.history_limit,
             children=self.guard,
@@ -407,7 +414,7 @@ class Worker:
         runner = self._runners.pop(task)
         error = None if task.cancelled() else task.exception()
         if runner.holds:
-            self.strays.add(runner.chat_id, runner.snapshot.chat.fence, error)
+            self.strays.add(runner.chat_id, runner.snapshot.chat.claim_stamp, error)
         self._bodies_abandoned += runner.abandoned
         if error is not None:
             self._note_runner_error(runner.chat_id, error)

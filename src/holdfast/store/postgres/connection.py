@@ -173,9 +173,18 @@ class Facts:
 class Connector:
     """Makes connections that are set up as we need them, and says in our words why one cannot be made."""
 
-    def __init__(self, address: Address, clock: DatabaseClock, statement_timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        clock: DatabaseClock,
+        statement_timeout_s: float,
+        on_other_origin: Callable[[str], None] = lambda why: None,
+    ) -> None:
         self.address = address
         self.facts: Facts | None = None
+        self.origin: str | None = None  # which server, and which branch of its history, as far as we may know
+        self._asks_for_origin = True
+        self._on_other_origin = on_other_origin
         self.connects = 0
         self._clock = clock
         timeout_ms = max(100, int((statement_timeout_s - MARGIN_S) * 1000))
@@ -237,6 +246,7 @@ class Connector:
         try:
             connection.deadline = deadline
             self.learn(Facts((await connection.rows(self._look))[0]))
+            await self._recognise(connection)
         except BaseException:
             await connection.discard()
             raise
@@ -246,6 +256,23 @@ class Connector:
     def learn(self, facts: Facts) -> None:
         self.facts = facts
         self._clock.observe(facts.now_ms)
+
+    async def _recognise(self, connection: Connection) -> None:
+        """Another server, or another branch of its history, may know less than the one before it."""
+        if not self._asks_for_origin:
+            return
+        try:
+            ((system, timeline),) = await connection.rows(sql.ORIGIN)
+        except psycopg.Error:
+            if connection.closed:
+                raise
+            self._asks_for_origin = False  # this role may not know, or this server has nothing of the kind
+            return
+        if timeline is None:
+            return
+        before, self.origin = self.origin, f"server {system}, timeline {int(timeline, 16)}"
+        if before is not None and before != self.origin:
+            self._on_other_origin(f"{before} was there before, now it is {self.origin}")
 
     def explain(self, error: psycopg.Error) -> HoldfastError:
         return explain(error, self.address)

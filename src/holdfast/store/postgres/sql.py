@@ -71,6 +71,13 @@ def begin(mode: str, left_ms: int, idle_ms: int) -> str:
     )
 
 
+# Which server this is, and on which branch of its history: a promotion, or a restore to a point in time, begins a new
+# one. A server in recovery has none of its own yet.
+ORIGIN = """
+SELECT (SELECT system_identifier FROM pg_control_system())::text,
+       CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END
+"""
+
 # -- chats
 
 # A chat, its parent and the chat at the top of its family: from the top down, which is the order of all locks.
@@ -364,7 +371,7 @@ LIST_WORKERS = f"""
 SELECT id, host, pid, lock_path, started_at, expires_at - {_LEASE_NOW}, info FROM workers ORDER BY id
 """
 
-HELD_CHATS = "SELECT id, fence FROM chats WHERE worker = %s"
+HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = %s"
 
 # Chats whose holder has no row at all: nobody will ever release them.
 UNKNOWN_HOLDERS = """
@@ -420,6 +427,10 @@ FIND_VIOLATIONS_AMONG = liveness_query(
 NEXT_WAITING = liveness.NEXT_WAITING.format(after="%s", limit=liveness.SWEPT_MAX)
 
 NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="%s", limit=liveness.SWEPT_MAX)
+
+PUT_NOTE = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+READ_NOTES = "SELECT key, value FROM meta"
 
 COUNT_REPAIR = """
 INSERT INTO repairs (reason, count, last_at) VALUES (%s, 1, %s)

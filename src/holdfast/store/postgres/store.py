@@ -49,7 +49,6 @@ from holdfast.store.base import (
     Violation,
     answer_of,
     chat_line,
-    check_past,
     decided,
     open_call,
     own_key,
@@ -75,7 +74,7 @@ from holdfast.store.postgres.schema import check_server, migrate
 from holdfast.store.postgres.swaps import is_plain
 from holdfast.store.postgres.transactions import Transaction, Transactor, Work, snapshot_from
 from holdfast.store.postgres.wakes import PostgresWakes
-from holdfast.store.stamps import is_proven
+from holdfast.store.stamps import check_past, is_proven
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class PostgresStore(Store):
         super().__init__(options)
         self.address = Address(url)
         self._clock = DatabaseClock(options.clock)
-        self._connector = Connector(self.address, self._clock, options.deadline_s)
+        self._connector = Connector(self.address, self._clock, options.deadline_s, self._tell_went_back)
         self._host = boot_id()
         self._pool: Pool | None = None
         self._hints: Sender | None = None
@@ -312,7 +311,8 @@ class PostgresStore(Store):
                 self._announce({chat_id, WORK})
                 return current
             if not is_proven(current.chat, known.chat):
-                check_past(current, known, await transaction.line_stamp(known))
+                with self._noticing():
+                    check_past(current.chat, known.chat, await transaction.line_stamp(known.chat))
             outcome: Decided = decided(await transaction.apply(current, events), commit_id)
             await transaction.write(outcome.writes)
             await transaction.commit()
@@ -557,7 +557,7 @@ class PostgresStore(Store):
         await self._write_alone(sql.END_LEASE, worker, points=("expire.before", "expire.after"))
 
     async def held_chats(self, worker: str) -> set[tuple[str, int]]:
-        return {(chat_id, fence) for chat_id, fence in await self._rows(sql.HELD_CHATS, worker)}
+        return {(chat_id, stamp) for chat_id, stamp in await self._rows(sql.HELD_CHATS, worker)}
 
     async def _unknown_holders(self) -> list[str]:
         return [row[0] for row in await self._rows(sql.UNKNOWN_HOLDERS)]
@@ -608,6 +608,16 @@ class PostgresStore(Store):
         ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, oldest, PRUNED_MAX)
         return int(count)
 
+    async def _line_stamp(self, known: Chat) -> int | None:
+        found: int | None = await self._run(lambda transaction: transaction.line_stamp(known))
+        return found
+
+    async def _note(self, key: str, value: int) -> None:
+        await self._write_alone(sql.PUT_NOTE, key, value)
+
+    async def _read_notes(self) -> dict[str, int]:
+        return dict(await self._rows(sql.READ_NOTES))
+
     async def read_repairs(self) -> dict[str, int]:
         return dict(await self._rows(sql.READ_REPAIRS))
 
@@ -624,6 +634,8 @@ class PostgresStore(Store):
             "clock_offset_ms": self._clock.offset_ms,
             "waiters": self.bell.waiter_count,
             "unreadable_chats": self.unreadable,
+            "went_back": self.went_back,
+            "origin": self._connector.origin,
             "listen": self._listen_state(),
             **self._wake_stats(),
         }

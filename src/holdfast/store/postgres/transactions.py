@@ -16,7 +16,7 @@ from holdfast.core.apply import Change, Refused
 from holdfast.core.codec import NOT_UNICODE
 from holdfast.core.events import Event
 from holdfast.core.limits import Limits
-from holdfast.core.records import Snapshot
+from holdfast.core.records import Chat, Snapshot
 from holdfast.core.unit import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
     HoldfastError,
@@ -171,9 +171,9 @@ class Transaction:
         if state is not None:
             raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=state, event=event)
 
-    async def line_stamp(self, known: Snapshot) -> int | None:
+    async def line_stamp(self, known: Chat) -> int | None:
         """What the line that `known` ends with is stamped with now; None where it is gone."""
-        found = await self.rows(sql.READ_LINE_STAMP, known.chat.id, known.chat.seq)
+        found = await self.rows(sql.READ_LINE_STAMP, known.id, known.seq)
         return found[0][0] if found else None
 
     async def must_load(self, chat_id: str) -> Snapshot:

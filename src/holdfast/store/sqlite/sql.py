@@ -254,7 +254,7 @@ LIVE_WORKER = "SELECT 1 FROM workers WHERE id = ? AND host = ? AND expires_at > 
 
 LIST_WORKERS = "SELECT id, host, pid, lock_path, started_at, renewed_at, expires_at, info FROM workers ORDER BY id"
 
-HELD_CHATS = "SELECT id, fence FROM chats WHERE worker = ?"
+HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = ?"
 
 # Chats whose holder has no row at all: nobody will ever release them.
 UNKNOWN_HOLDERS = """
@@ -273,6 +273,10 @@ ON CONFLICT (reason) DO UPDATE SET count = count + 1, last_at = excluded.last_at
 """
 
 READ_REPAIRS = "SELECT reason, count FROM repairs"
+
+PUT_NOTE = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+READ_NOTES = "SELECT key, value FROM meta"
 
 NEWEST_ROWID = "SELECT max(rowid) FROM journal"
 

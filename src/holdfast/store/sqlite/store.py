@@ -59,7 +59,6 @@ from holdfast.store.base import (
     Violation,
     answer_of,
     chat_line,
-    check_past,
     decided,
     in_turn,
     open_call,
@@ -99,6 +98,7 @@ from holdfast.store.sqlite.writing import (
     swap,
     write_all,
 )
+from holdfast.store.stamps import check_past
 from holdfast.store.unheard import Unheard
 
 T = TypeVar("T")
@@ -384,12 +384,13 @@ class SqliteStore(Store):
             current = must_load(connection, snapshot.chat.id)
             if current.chat.commit_id == commit_id:
                 return current, ()
-            check_past(current, snapshot, line_stamp(connection, snapshot))
+            check_past(current.chat, snapshot.chat, line_stamp(connection, snapshot.chat))
             made = decided(self._transact(connection, current, events), commit_id)
             write_all(connection, made.writes)
             return made.after, made.changes
 
-        after, changes = await self._write(work)
+        with self._noticing():
+            after, changes = await self._write(work)
         self._ring(changes)
         return after
 
@@ -714,7 +715,7 @@ class SqliteStore(Store):
         await self._write(work)
 
     async def held_chats(self, worker: str) -> set[tuple[str, int]]:
-        return {(chat_id, fence) for chat_id, fence in await self._rows(sql.HELD_CHATS, (worker,))}
+        return {(chat_id, stamp) for chat_id, stamp in await self._rows(sql.HELD_CHATS, (worker,))}
 
     async def _unknown_holders(self) -> list[str]:
         return [row[0] for row in await self._rows(sql.UNKNOWN_HOLDERS)]
@@ -791,8 +792,18 @@ class SqliteStore(Store):
             "reader_threads_lost": sum(pool.lost_count for pool in self._readers.values()),
             "waiters": self.bell.waiter_count,
             "unreadable_chats": self.unreadable,
+            "went_back": self.went_back,
             **self._wake_stats(),
         }
+
+    async def _line_stamp(self, known: Chat) -> int | None:
+        return await self._read(lambda connection: line_stamp(connection, known))
+
+    async def _note(self, key: str, value: int) -> None:
+        await self._write(lambda connection: rows(connection, sql.PUT_NOTE, (key, value)))
+
+    async def _read_notes(self) -> dict[str, int]:
+        return dict(await self._rows(sql.READ_NOTES))
 
     async def read_repairs(self) -> dict[str, int]:
         return dict(await self._rows(sql.READ_REPAIRS))

@@ -4,7 +4,7 @@ from typing import Any
 
 import apsw
 
-from holdfast.core.records import Snapshot
+from holdfast.core.records import Chat, Snapshot
 from holdfast.errors import NotFound, RefusedError, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.base import Answer, Key, check_receipt, decode_answer
@@ -34,9 +34,9 @@ def load(connection: apsw.Connection, chat_id: str) -> Snapshot | None:
     return snapshot_of(chat, calls, rows(connection, sql.READ_QUEUE, (chat_id,)))
 
 
-def line_stamp(connection: apsw.Connection, known: Snapshot) -> int | None:
+def line_stamp(connection: apsw.Connection, known: Chat) -> int | None:
     """What the line that `known` ends with is stamped with now; None where it is gone."""
-    found = row(connection, sql.READ_LINE_STAMP, (known.chat.id, known.chat.seq))
+    found = row(connection, sql.READ_LINE_STAMP, (known.id, known.seq))
     return found[0] if found is not None else None
 
 
