@@ -4,6 +4,8 @@ Two readings, both in whole milliseconds: `wall_ms` is what people read and what
 counts from boot, goes on while the machine sleeps, and no one can step it. Leases live on the second.
 """
 
+import ctypes
+import os
 import random
 import time
 from pathlib import Path
@@ -57,5 +59,20 @@ def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        # macOS has no boot id; the boot instant, rounded against clock steps, serves.
-        return f"boot-{round((time.time() - time.clock_gettime(_BOOT_CLOCK)) / 60)}"
+        return _boot_session()
+
+
+def _boot_session() -> str:
+    """macOS draws an id for each boot. The boot instant would not do: it moves when the wall clock is set."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    text = ctypes.create_string_buffer(64)
+    size = ctypes.c_size_t(len(text))
+    if libc.sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, f"kern.bootsessionuuid: {os.strerror(number)}")
+    return session_id(text.raw[: size.value])
+
+
+def session_id(answer: bytes) -> str:
+    """What sysctl answers is a C string, in capitals."""
+    return answer.split(b"\0")[0].decode("ascii").strip().lower()

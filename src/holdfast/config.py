@@ -67,7 +67,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     chats_max: A[Count, Meta(description="chats a worker drives at the same time")] = 100
     poll_s: A[Seconds, Meta(description="how often a worker looks for work that no hint told it about")] = 5.0
     grace_s: A[NotNegative, Meta(description="how long steps may finish when a worker is told to stop")] = 25.0
-    lease_ttl_s: A[Seconds, Meta(description="how long a worker that went silent keeps its chats")] = 30.0
+    lease_ttl_s: A[Seconds, Meta(description="how long a worker may be silent before others take its chats")] = 30.0
     store_deadline_s: A[Seconds, Meta(description="how long one store operation may take")] = 8.0
     store_wait_s: A[
         NotNegative,

@@ -57,7 +57,7 @@ class Supervisor:
 
 async def all_up(app: App) -> bool:
     """As many workers as there are seats hold a lease; the dead do not any more."""
-    return sum(lease.expires_in_ms > 0 for lease in await app.store.list_workers()) == WORKERS
+    return sum(lease.ended is None for lease in await app.store.list_workers()) == WORKERS
 
 
 async def test_a_chat_that_kills_its_worker_every_time_fails_after_five_and_the_fleet_lives(store_url: str) -> None:

@@ -33,7 +33,9 @@ def protect(home: Path) -> None:
 
 def content(home: Path) -> dict[str, bytes]:
     """Of all but the shared memory, in which readers leave marks."""
-    return {file.name: file.read_bytes() for file in home.iterdir() if not file.name.endswith("-shm")}
+    return {
+        file.name: file.read_bytes() for file in home.iterdir() if file.is_file() and not file.name.endswith("-shm")
+    }
 
 
 def unprivileged(desk: Desk, *arguments: str) -> Done:

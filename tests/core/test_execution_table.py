@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.apply import Change, Refused, apply, row_of
-from holdfast.core.records import External, Failure, NewChat, Role, Snapshot, State, Synthetic
+from holdfast.core.records import External, Failure, LeaseEnd, NewChat, Role, Snapshot, State, Synthetic
 from holdfast.core.states import EXECUTION, ROWS
 from tests.support import invariants
 from tests.support.situations import HOUR_MS, SITUATIONS, broken
@@ -57,6 +57,7 @@ fail               refused        failed           idle,running           refuse
 claim              refused        running          stopping               waiting,running  refused
 release            refused        running          stopping               refused          refused
 lease_expired      refused        running,failed   stopping,idle,running  refused          refused
+lease_outlived     refused        running          stopping               refused          refused
 repair             idle,running   running          stopping               waiting,running  failed
 """
 
@@ -199,7 +200,9 @@ def events_for(row: str, snapshot: Snapshot, by: ev.Writer) -> list[ev.Event]:
         case "release":
             return [ev.Release(by=by), ev.Release(by=by, never_begun=tuple(calls))]
         case "lease_expired":
-            return [ev.LeaseExpired(worker=by.worker)]
+            return [ev.LeaseExpired(worker=by.worker, how=how) for how in LeaseEnd]
+        case "lease_outlived":
+            return [ev.LeaseOutlived(worker=by.worker)]
         case "repair":
             return [ev.Repair(reason="test", lease_is_live=live) for live in (True, False)]
         case "park" | "finish_turn":

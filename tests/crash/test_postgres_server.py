@@ -23,6 +23,7 @@ from tests.crash.reference import Reference, play_undisturbed, portion
 from tests.crash.writer import WRITER_S_MAX, read_log, start_writer
 from tests.support.aftermath import Successor, find_faults
 from tests.support.chats import Hand, call, history, new_chat, texts, user
+from tests.support.leases import silence
 from tests.support.looptime import LoopTime
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import TcpProxy
@@ -159,7 +160,7 @@ async def test_a_server_that_dies_under_load_loses_nothing_and_nothing_happens_t
             assert difference(portion(found, run.prefix), expected) == []
             run.close()
     async with open_store(postgres_url, StoreOptions(clock=clock)) as store:
-        clock.advance(31_000)
+        await silence(store, clock)
         await store.sweep()
         await Successor(store, clock).finish_everything()
         assert await find_faults(store) == []
@@ -302,8 +303,7 @@ async def test_a_commit_that_arrives_after_its_worker_was_given_up_changes_nothi
         with pytest.raises(StoreUnavailable) as caught:
             await finishing
         assert caught.value.outcome == "unknown"
-        clock.advance(31_000)
-        assert await store.expire_workers() == {late.name: 1}
+        assert await silence(store, clock) == {late.name: 1}
         successor = Hand(store)
         await successor.take("c1")
         await successor.end_turn("I do not know whether it was paid")

@@ -12,6 +12,7 @@ from collections import Counter
 
 import msgspec
 
+from holdfast.core.records import LeaseEnd
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, Store, StoreOptions, WorkerInfo
@@ -58,7 +59,7 @@ async def main(url: str, count: int) -> Report:
         line.register(WorkerInfo(worker=NAME, host="", pid=os.getpid()))
         snapshots = await store.claim_chats(NAME, {"agent": count}, count)
         assert len(snapshots) == count
-        line.retire(NAME)
+        await store._end_lease(NAME, LeaseEnd.SILENT)
         line.close()
         say("claimed")
         await loop.run_in_executor(None, sys.stdin.readline)

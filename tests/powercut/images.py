@@ -12,6 +12,7 @@ from holdfast.store.base import StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from tests.crash.reference import Reference, portion
 from tests.support.aftermath import Successor, find_faults
+from tests.support.leases import silence
 from tests.support.powercut import Crash, Recorder, materialise
 from tests.support.rows import Rows, read_rows
 from tests.support.scenario import STEPS
@@ -60,7 +61,7 @@ def _judge_run(found: Rows, prefix: str, crash: Crash, reference: Reference) -> 
 
 async def _finish(store: SqliteStore, clock: FakeClock) -> None:
     """The machine is up again, its workers are not: everything can be taken over and brought to an end."""
-    clock.advance(31_000)
+    await silence(store, clock)
     await store.sweep()
     assert await find_faults(store) == []
     await Successor(store, clock).finish_everything()

@@ -27,6 +27,7 @@ from tests.crash.reference import Reference, portion
 from tests.powercut.images import PREFIXES, SHARED_STEPS, judge_all
 from tests.support.aftermath import Successor, find_faults
 from tests.support.chats import Hand, call, history, new_chat, texts, unique, user
+from tests.support.leases import silence
 from tests.support.powercut import FaultyCall, FileKind, PowerCutVFS, materialise
 from tests.support.rows import difference, read_rows
 from tests.support.scenario import Run, Step
@@ -84,7 +85,7 @@ async def work_goes_on(store: SqliteStore, clock: FakeClock) -> None:
     assert said == ["hello", "let me see", "seen", "done", "and then?", "nothing more"]
     worker.line.retire(worker.name)
     worker.close()
-    clock.advance(31_000)
+    await silence(store, clock)
     await store.sweep()
     await Successor(store, clock).finish_everything()
     assert await find_faults(store) == []
@@ -148,15 +149,12 @@ async def test_on_a_full_disk_every_waiter_is_told_nothing_is_half_written_and_r
 async def test_a_lease_on_a_full_disk_is_not_renewed_and_then_is(
     disk: PowerCutVFS, store: SqliteStore, hand: Hand, clock: FakeClock
 ) -> None:
-    clock.advance(20_000)
     disk.faults.disk_full_after(0)
     with pytest.raises(StoreFull):
         hand.line.renew(hand.name)
     disk.faults.clear()
-    clock.advance(5_000)
-    hand.line.renew(hand.name)
-    clock.advance(25_000)
-    assert await store.expire_workers() == {}
+    assert hand.line.renew(hand.name).renewal == 1
+    assert await silence(store, clock, hand) == {}
 
 
 async def test_a_store_that_has_no_room_to_begin_with_says_so_and_opens_when_there_is_some(
@@ -279,7 +277,7 @@ async def test_a_lease_that_failed_on_its_way_to_the_disk_is_unknown_and_can_be_
             ask()
         assert caught.value.outcome == "unknown"
         ask()
-    assert [lease.expires_in_ms > 0 for lease in await store.list_workers()] == [False]
+    assert [lease.ended is None for lease in await store.list_workers()] == [False]
     line.close()
     await work_goes_on(store, clock)
 

@@ -228,7 +228,7 @@ async def test_agents_workers_health_metrics_and_the_page_tell_what_is_there(cli
     agents = {agent["name"]: agent for agent in (await client.get("/api/agents")).json()["agents"]}
     assert agents["payer"]["tools"] == ["pay"]
     (worker,) = (await client.get("/api/workers")).json()["workers"]
-    assert worker["lease_expires_in_ms"] > 0
+    assert (worker["lease_ttl_ms"], worker["lease_ended"]) == (30_000, None)
     health = await client.get("/health")
     assert (health.status_code, health.json()["status"]) == (200, "ok")
     detailed = (await client.get("/api/diagnostics")).json()

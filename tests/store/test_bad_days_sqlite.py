@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -42,7 +41,6 @@ from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite.connection import filesystem_of
 from holdfast.store.sqlite.leases import SqliteLeaseLine
 from holdfast.store.sqlite.store import SqliteStore
-from tests.support.behind import sql
 from tests.support.chats import Hand, history, new_chat, texts, user
 from tests.support.deaths import Mortal
 from tests.support.looptime import LoopTime
@@ -263,33 +261,6 @@ async def test_a_network_mount_is_refused_before_anything_is_written(
     monkeypatch.setattr(sqlite_connection, "filesystem_of", lambda _path, _mounts: kind)
     await fails_to_open(url, ConfigError, f"network file system ({kind})", "use a local disk, or PostgreSQL")
     assert contents(tmp_path) == {}
-
-
-def _worker_elsewhere(url: str, renewed_at: int) -> None:
-    row = ("w-far", "another-boot", 4711, None, 0, renewed_at, 1 << 50, "{}")
-    sql(url, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-
-
-@pytest.mark.parametrize("skew_ms", [-20_000, -1, 0, 20_000])
-async def test_a_file_that_another_machine_is_using_is_refused(url: str, skew_ms: int) -> None:
-    """A lease renewed a moment ago under another boot id: two machines. Their clocks need not agree."""
-    await filled(url)
-    _worker_elsewhere(url, time.time_ns() // 1_000_000 + skew_ms)
-    await fails_to_open(
-        url, ConfigError, "'w-far' (pid 4711) of another machine", "one machine; use PostgreSQL for several"
-    )
-    assert sql(url, "SELECT count(*) FROM chats") == [(3,)]
-
-
-async def test_a_file_that_came_from_another_machine_is_fine(url: str) -> None:
-    """Copied over, or from before a reboot: the lease is old, and its chats are taken back."""
-    await filled(url)
-    _worker_elsewhere(url, time.time_ns() // 1_000_000 - 31_000)
-    sql(url, "UPDATE chats SET worker = 'w-far', fence = 1, wake_at = NULL WHERE id = 'c1'")
-    async with opened(url) as store:
-        assert await store.expire_workers() == {"w-far": 1}
-        assert (await store.read_chat("c1")).chat.worker is None
-        assert await store.find_violations() == []
 
 
 # --- permissions --------------------------------------------------------------------------------------------------

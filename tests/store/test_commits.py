@@ -12,6 +12,7 @@ from holdfast.core.records import Cause, Phase, Replay, State
 from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter
 from holdfast.store.base import Store
 from tests.support.chats import Hand, assistant, call, history, journal, new_chat, texts, told, unique, user
+from tests.support.leases import silence
 
 
 @pytest.fixture
@@ -104,8 +105,7 @@ async def test_what_a_call_said_last_does_not_keep_its_outcome_from_a_chat_that_
 
 async def test_a_stale_fence_is_refused_and_writes_nothing(store: Store, hand: Hand, clock: FakeClock) -> None:
     late = hand.response("too late")
-    clock.advance(31_000)
-    assert await store.expire_workers() == {hand.name: 1}
+    assert await silence(store, clock) == {hand.name: 1}
     successor = Hand(store)
     await successor.take("c1")
     before = await store.read_chat("c1")
@@ -123,8 +123,7 @@ async def test_a_stale_writer_is_refused_even_before_anyone_else_claims(
     store: Store, hand: Hand, clock: FakeClock
 ) -> None:
     late = hand.response("too late")
-    clock.advance(31_000)
-    await store.expire_workers()
+    await silence(store, clock)
     with pytest.raises(StaleWriter, match="held by nobody"):
         await store.commit(hand.held, [late], "late")
 
@@ -205,8 +204,7 @@ async def test_a_pure_call_runs_again_and_an_unsafe_one_never(store: Store, hand
             ),
         )
     )
-    clock.advance(31_000)
-    await store.expire_workers()
+    await silence(store, clock)
     successor = Hand(store)
     snapshot = await successor.take("c1")
     assert [(c.id, c.state) for c in snapshot.calls] == [("read", "planned"), ("pay", "unknown")]

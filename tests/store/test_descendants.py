@@ -89,8 +89,7 @@ async def test_a_lost_call_below_that_a_person_is_asked_about_is_told_at_the_roo
     message = hand.response(call("send", "send"), start=True)
     plan = ev.PlannedCall(id="send", on_unknown="ask", start=True)
     await hand.commit(ev.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
-    hand.line.retire(hand.name)
-    await store.expire_workers()
+    await hand.dies()
     successor = Hand(store)
     claimed = {snapshot.chat.id for snapshot in await successor.claim()}
     assert claimed == {"root", "child", "grandchild"}
@@ -143,8 +142,7 @@ async def test_chats_claimed_together_with_their_root_are_handed_over_as_they_ar
         message = hand.response(call(f"send{n}", "send"), start=True)
         plan = ev.PlannedCall(id=f"send{n}", on_unknown="ask", start=True)
         await hand.commit(ev.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
-    hand.line.retire(hand.name)
-    await store.expire_workers()
+    await hand.dies()
     successor = Hand(store)
     taken = await successor.claim()
     assert sorted(snapshot.chat.id for snapshot in taken) == ["child0", "child1", "child2", "root"]

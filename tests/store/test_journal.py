@@ -151,8 +151,7 @@ async def test_after_a_crash_the_preview_is_reset_and_the_partial_text_stays_on_
     attempt = attempt_id(1, 1)
     await store.add_deltas([batch(hand, attempt, 0, "half an ans")])
     page = await store.read_journal("c1")
-    hand.line.retire(hand.name)
-    await store.expire_workers()
+    await hand.dies()
     page = await store.read_journal("c1", page.cursor)
     reset = decode_entry(page.items[0].body)
     assert isinstance(reset, PreviewReset)
@@ -166,8 +165,7 @@ async def test_after_a_stop_and_a_crash_the_preview_stays_until_the_successor_co
     hand = await claimed(store)
     await store.add_deltas([batch(hand, attempt_id(1, 1), 0, "half an ans")])
     await store.submit("c1", ev.Stop())
-    hand.line.retire(hand.name)
-    await store.expire_workers()
+    await hand.dies()
     assert streamed((await store.read_journal("c1")).items) == "half an ans"
 
 

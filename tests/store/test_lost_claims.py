@@ -11,11 +11,12 @@ import pytest
 
 from holdfast import faults
 from holdfast.clock import FakeClock
-from holdfast.core.records import Snapshot
+from holdfast.core.records import LeaseEnd, Snapshot
 from holdfast.errors import LeaseLost, StoreTimeout
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from tests.support.chats import Hand, new_chat
+from tests.support.leases import silence
 from tests.support.looptime import LoopTime
 from tests.support.waiting import until
 
@@ -92,8 +93,7 @@ async def test_a_lost_claim_of_a_worker_whose_lease_is_over_is_forgotten(store: 
         await asyncio.sleep(0)
     claim.cancel()
     await asyncio.wait((claim,))
-    clock.advance(31_000)
-    await store.expire_workers()
+    await silence(store, clock)
     with pytest.raises(LeaseLost):
         await hand.claim()
     successor = Hand(store)
@@ -124,7 +124,7 @@ async def test_a_claim_that_was_cancelled_and_then_refused_complains_to_nobody(s
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     hand = Hand(store)
-    await store._end_lease(hand.name)
+    await store._end_lease(hand.name, LeaseEnd.SILENT)
     claim = asyncio.ensure_future(hand.claim())
     for _ in range(turns):
         await asyncio.sleep(0)

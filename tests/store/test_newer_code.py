@@ -12,6 +12,7 @@ from holdfast.store.base import Store, StoreOptions
 from holdfast.store.migrations import CODE_LEVEL
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, new_chat, texts, user
+from tests.support.leases import silence
 
 
 async def prepared(store: Store, *chat_ids: str) -> None:
@@ -87,7 +88,7 @@ async def test_a_sweep_goes_past_a_chat_that_cannot_be_read(store: Store, store_
     assert len(await hand.claim()) == 4
     sql(store_url, "UPDATE chats SET phase = 'dreaming' WHERE id = 'b'")
     sql(store_url, "UPDATE chats SET error = 'garbage{' WHERE id = 'c'")
-    clock.advance(31_000)
+    await silence(store, clock)
     await store.sweep()
     held = dict(sql(store_url, "SELECT id, worker FROM chats"))
     assert held == {"a": None, "b": hand.name, "c": hand.name, "d": None}

@@ -14,6 +14,7 @@ from holdfast.core.records import Snapshot, State
 from holdfast.errors import OwnershipLost, StaleWriter
 from holdfast.store.base import DeltaBatch, Store
 from tests.support.chats import Hand, call, history, new_chat, texts, told, unique, user
+from tests.support.leases import silence
 from tests.support.rewinding import Backup
 
 
@@ -35,8 +36,7 @@ async def test_a_chat_made_again_under_its_id_takes_no_late_commit_of_the_one_be
 ) -> None:
     await hand.take("c1")
     late = hand.response("of another life", call("k1"))
-    clock.advance(31_000)
-    await store.expire_workers()
+    await silence(store, clock)
     successor = Hand(store)
     await successor.take("c1")
     await successor.end_turn()

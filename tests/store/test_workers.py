@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
-from holdfast.core.records import Cause, External, State
+from holdfast.core.records import Cause, External, LeaseEnd, State
 from holdfast.errors import ConfigError, LeaseLost
 from holdfast.faults import arm
-from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.base import Store
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock, is_dead
 from tests.support.chats import Hand, call, history, new_chat, texts, unique, user
+from tests.support.leases import silence
 
 
 async def test_a_due_chat_is_claimed_once(store: Store) -> None:
@@ -71,31 +71,10 @@ async def test_a_claim_without_a_live_lease_is_refused(store: Store, clock: Fake
     with pytest.raises(LeaseLost, match="'nobody'"):
         await store.claim_chats("nobody", {"agent": 1}, 1)
     hand = Hand(store)
-    clock.advance(30_001)
+    await silence(store, clock)
     with pytest.raises(LeaseLost):
         await hand.claim()
     assert (await store.read_chat("c1")).chat.worker is None
-
-
-async def test_renewal_extends_a_lease_and_never_revives_one(store: Store, clock: FakeClock) -> None:
-    hand = Hand(store)
-    for _ in range(5):
-        clock.advance(20_000)
-        assert hand.line.renew(hand.name).expires_in_ms == 30_000
-    clock.advance(30_001)
-    with pytest.raises(LeaseLost, match=hand.name):
-        hand.line.renew(hand.name)
-
-
-async def test_a_step_of_the_wall_clock_expires_nothing(tmp_path: Path, clock: FakeClock) -> None:
-    """On SQLite. On PostgreSQL leases go by the server's own clock, which no client can step."""
-    async with open_store(f"sqlite:///{tmp_path}/holdfast.db", StoreOptions(clock=clock)) as store:
-        hand = Hand(store)
-        for step_ms in (3_600_000, -7_200_000):
-            clock.step_wall(step_ms)
-            assert await store.expire_workers() == {}
-            hand.line.renew(hand.name)
-        hand.close()
 
 
 async def test_an_expired_workers_chats_go_to_others_with_their_state_untouched(
@@ -104,8 +83,7 @@ async def test_an_expired_workers_chats_go_to_others_with_their_state_untouched(
     await store.create_chat(new_chat(id="c1"))
     lost = Hand(store)
     await lost.take("c1")
-    clock.advance(30_001)
-    assert await store.expire_workers() == {lost.name: 1}
+    assert await silence(store, clock) == {lost.name: 1}
     chat = (await store.read_chat("c1")).chat
     assert (chat.state, chat.worker, chat.unclean) == (State.RUNNING, None, 1)
     assert await store.list_workers() == []
@@ -132,7 +110,7 @@ async def test_a_chat_that_cannot_be_taken_back_keeps_no_other_from_it(store: St
     for chat_id in ("c1", "c2", "c3"):
         await store.create_chat(new_chat(id=chat_id))
     await hand.claim(limit=3)
-    clock.advance(40_000)
+    await store._end_lease(hand.name, LeaseEnd.SILENT)
     arm("write.chat.before", fail)
     await store.sweep()
     owners = {chat_id: (await store.read_chat(chat_id)).chat.worker for chat_id in ("c1", "c2", "c3")}
@@ -197,8 +175,7 @@ async def test_a_chat_that_loses_every_worker_backs_off_and_fails_after_five(sto
         clock.advance(max(0, waits[-1]))
         hand.line.renew(hand.name)
         await hand.take("c1")
-        hand.line.retire(hand.name)
-        await store.expire_workers()
+        await hand.dies()
     chat = (await store.read_chat("c1")).chat
     assert (chat.state, chat.wake_at, chat.worker) == (State.FAILED, None, None)
     assert chat.error is not None
@@ -218,8 +195,7 @@ async def test_a_claim_takes_no_more_suspects_than_it_is_told_and_everybody_else
     for _ in range(store.options.limits.suspect_claims_min):
         hand = Hand(store)
         assert len(await hand.claim()) == 4
-        clock.advance(30_001)
-        await store.sweep()
+        await hand.dies()
         clock.advance(60_000)  # beyond any backoff
     for n in range(4, 8):
         await store.create_chat(new_chat(id=f"c{n}"))

@@ -40,7 +40,7 @@ async def numbered_journal(store: Store, chat_id: str) -> list[tuple[int, AnyEnt
 
 async def find_faults(store: Store) -> list[str]:
     """What is wrong in any chat, by the invariants that know nothing of how it came about."""
-    live = {lease.worker for lease in await store.list_workers() if lease.expires_in_ms > 0}
+    live = {lease.worker for lease in await store.list_workers() if lease.ended is None}
     found = [f"{violation}" for violation in await store.find_violations()]
     for snapshot in await all_chats(store):
         chat_id = snapshot.chat.id

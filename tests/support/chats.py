@@ -9,6 +9,7 @@ from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import AnyEntry, MessageAdded
 from holdfast.core.records import (
     External,
+    LeaseEnd,
     Message,
     NewChat,
     Part,
@@ -58,6 +59,11 @@ class Hand:
         self.snapshot: Snapshot | None = None
         self.attempts = 0
         _hands.append(self)
+
+    async def dies(self) -> None:
+        """As a sweeper that finds its lock free has it: its chats are taken back."""
+        await self.store._end_lease(self.name, LeaseEnd.DIED)
+        await self.store.expire_workers()
 
     def close(self) -> None:
         if self in _hands:

@@ -25,10 +25,10 @@ def freeze(pid: int, store_url: str) -> None:
 
 
 def end_lease(pid: int, store_url: str) -> None:
-    """The lease of a frozen worker has run out. Without this it would have to be a short one, and on a machine that
-    stands still for a moment it would run out before the worker is where the test wants it.
+    """Others saw a frozen worker be silent for its TTL. Without this that would have to be short, and on a machine
+    that stands still for a moment it would end before the worker is where the test wants it.
     """
-    behind.sql(store_url, "UPDATE workers SET expires_at = 0 WHERE pid = ?", (pid,))
+    behind.sql(store_url, "UPDATE workers SET ended = 'silent' WHERE pid = ? AND ended IS NULL", (pid,))
 
 
 def _until_stopped(pid: int) -> None:

@@ -18,6 +18,7 @@ from holdfast.core.records import (
     External,
     Failure,
     File,
+    LeaseEnd,
     Message,
     NewChat,
     Part,
@@ -381,6 +382,11 @@ _EVENTS: dict[str, Maker] = {
     "lease_expired": lambda snapshot, world, row: st.builds(
         ev.LeaseExpired,
         worker=st.sampled_from([*[snapshot.chat.worker or NOBODY] * 3, *world.workers]),
+        how=st.sampled_from(LeaseEnd),
+    ),
+    "lease_outlived": lambda snapshot, world, row: st.builds(
+        ev.LeaseOutlived,
+        worker=st.sampled_from([*[snapshot.chat.worker or NOBODY] * 3, *snapshot.chat.silent.split(), NOBODY]),
     ),
     "repair": lambda snapshot, world, row: st.builds(
         ev.Repair, reason=st.just("test"), lease_is_live=st.just(snapshot.chat.worker in world.workers)

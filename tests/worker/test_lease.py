@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +14,18 @@ from msgspec import Raw
 
 from holdfast.app import App
 from holdfast.clock import SystemClock
-from holdfast.core.records import State
+from holdfast.core.records import LeaseEnd, State
 from holdfast.ids import new_id
-from holdfast.models.scripted import ScriptedModel
+from holdfast.models.scripted import Hold, Say, ScriptedModel
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions, WorkerInfo
 from holdfast.worker.agents import Agent
 from holdfast.worker.lease import LeaseKeeper
-from tests.support.waiting import until
+from tests.support.chats import Hand
+from tests.support.fixtures import FailingStore
+from tests.support.freezing import end_lease, freeze
+from tests.support.programs import Program
+from tests.support.waiting import eventually, until
 
 
 async def test_a_lease_that_was_lost_is_lost_once_and_the_worker_goes_on_with_another(store_url: str) -> None:
@@ -39,7 +44,7 @@ async def test_a_lease_that_was_lost_is_lost_once_and_the_worker_goes_on_with_an
         assert (worker.name, worker._keeper) == (second, current)
         chat = await app.create("a", "hi")
         assert await chat.wait(20.0) is State.IDLE
-        assert {lease.worker for lease in await app.store.list_workers() if lease.expires_in_ms > 0} == {second}
+        assert {lease.worker for lease in await app.store.list_workers() if lease.ended is None} == {second}
 
 
 async def test_a_worker_comes_back_though_the_system_has_no_thread_for_its_lease_at_first(
@@ -59,7 +64,7 @@ async def test_a_worker_comes_back_though_the_system_has_no_thread_for_its_lease
     async with app, app.worker(poll_s=0.2) as worker:
         services, name = list(worker._services), worker.name
         monkeypatch.setattr(threading.Thread, "start", refuse_twice)
-        await app.store._end_lease(name)
+        await app.store._end_lease(name, LeaseEnd.SILENT)
         chat = await app.create("a", "hi")
         assert await chat.wait(20.0) is State.IDLE
         assert len(refused) == 2
@@ -80,9 +85,61 @@ async def test_trust_that_runs_out_while_the_store_does_not_answer_is_noticed_in
     async with open_store(f"sqlite:///{path}", options) as store:
         lost = threading.Event()
         info = WorkerInfo(worker=new_id("worker"), host="", pid=os.getpid(), lock_path=None, info=Raw(b"{}"))
-        keeper = LeaseKeeper(store, info, SystemClock(), lost.set)
+        keeper = LeaseKeeper(store, info, SystemClock(), lost.set, lost.set)
         keeper.start()
         with write_lock(path):
             assert await asyncio.get_running_loop().run_in_executor(None, lambda: lost.wait(20.0))
             assert not keeper.trusted()
             assert keeper.failed_renewals > 0
+        keeper.stop(5.0)
+
+
+async def test_a_worker_whose_trust_ran_out_goes_on_under_its_id_and_nobody_is_counted_dead(
+    failing_store: FailingStore,
+) -> None:
+    """The store was away for longer than trust lasts. Nobody could end the lease meanwhile, so it is still ours."""
+    model = ScriptedModel([Hold(name="gate"), Say(text="Done.")])
+    agent = Agent("a", model)
+    app = App(failing_store.url, [agent], options=StoreOptions(lease_ttl_ms=2_000, deadline_s=1.0))
+    watching = App(failing_store.steady_url, [agent])
+    async with watching, app, app.worker(poll_s=0.2) as worker:
+        name = worker.name
+        chat = await watching.create("a", "go")
+        await model.reached("gate")
+        with failing_store.outage():
+            await until(lambda: worker.trust_left_ms == 0)
+            await until(lambda: not worker.running_chats)
+        await until(lambda: worker.trust_left_ms > 0)
+        model.resume("gate")
+        assert await chat.wait(30.0) is State.IDLE
+        assert worker.name == name
+        assert (await chat.snapshot()).chat.unclean == 0
+        assert [lease.worker for lease in await watching.store.list_workers()] == [name]
+
+
+async def test_a_worker_that_was_taken_for_dead_says_that_it_lives(store_url: str) -> None:
+    """A real process, really frozen; others saw it silent for its TTL and took its chat."""
+    async with App(store_url, [Agent("lone", ScriptedModel([Hold(name="gate")]))]) as app:
+        with Program("tests.worker.lone", store_url, "wait", "600000", "60") as program:
+            assert await hear(program) == "ready"
+            chat = await app.create("lone", "go")
+            assert await hear(program) == "wait"
+            freeze(program.pid, store_url)
+            end_lease(program.pid, store_url)
+            await app.store.sweep()
+            lost = (await chat.snapshot()).chat
+            assert (lost.worker, lost.unclean) == (None, 1)
+            hand = Hand(app.store)
+            await app.store.claim_chats(hand.name, {"lone": 1}, 1)
+            os.kill(program.pid, signal.SIGCONT)
+            await eventually(lambda: _is_clean(app, chat.id))
+            found = (await chat.snapshot()).chat
+            assert (found.worker, found.silent) == (hand.name, "")
+
+
+async def _is_clean(app: App, chat_id: str) -> bool:
+    return (await app.store.read_chat(chat_id)).chat.unclean == 0
+
+
+async def hear(program: Program) -> str:
+    return await asyncio.get_running_loop().run_in_executor(None, program.hear)

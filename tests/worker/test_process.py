@@ -92,7 +92,7 @@ async def test_a_signal_lets_the_step_finish_and_hands_the_chat_over(store_url: 
         assert ("tool", "waited") in said(await chat.messages()), "the step was finished"
         snapshot = await chat.snapshot()
         assert (snapshot.chat.worker, snapshot.chat.cause) == (None, None)
-        assert all(lease.expires_in_ms <= 0 for lease in await app.store.list_workers())
+        assert all(lease.ended is not None for lease in await app.store.list_workers())
         async with app.worker():
             assert await rested(chat) is State.IDLE
         assert [entry.cause for entry in await entries(chat) if isinstance(entry, TurnEnded)] == [None]

@@ -32,7 +32,7 @@ Numbered = list[tuple[int, AnyEntry]]
 
 
 async def judge(store: Store, clients: Clients, evidence: Sequence[Line]) -> list[str]:
-    live = {lease.worker for lease in await store.list_workers() if lease.expires_in_ms > 0}
+    live = {lease.worker for lease in await store.list_workers() if lease.ended is None}
     found = [f"{violation}" for violation in await store.find_violations()]
     found += [f"{count} repairs were needed: {reason}" for reason, count in (await store.read_repairs()).items()]
     found += [f"request {line.n} was not valid: {line.wrong}" for line in evidence if line.wrong]

@@ -25,6 +25,7 @@ from holdfast.server.serving import ADDRESS
 from holdfast.store import hostlock
 
 CONNECT_S = 1.0
+LEASE_FIELDS = ("worker", "pid", "started_at", "renewed_at", "ttl_ms", "ended", "info")
 _PASSWORD = re.compile(r"(://[^:/@?#]*:)[^/?#]*(@)")
 _PASSWORD_OPTION = re.compile(r"([?&]\w*(?:password|dsn|passfile|sslkey)\w*=)[^&#]*")
 
@@ -36,7 +37,7 @@ def masked(url: str) -> str:
 
 def is_live(lease: Lease) -> bool:
     """Its worker may act: the lease lasts, and on this host its process lives."""
-    return lease.expires_in_ms > 0 and not (lease.lock_path is not None and hostlock.is_dead(lease.lock_path))
+    return lease.ended is None and not (lease.lock_path is not None and hostlock.is_dead(lease.lock_path))
 
 
 async def list_workers(where: Where, *, json: bool) -> None:
@@ -44,13 +45,13 @@ async def list_workers(where: Where, *, json: bool) -> None:
         leases = await app.store.list_workers()
     if json:
         for lease in leases:
-            fields = {name: getattr(lease, name) for name in ("worker", "pid", "started_at", "expires_in_ms", "info")}
+            fields = {name: getattr(lease, name) for name in LEASE_FIELDS}
             write_line(msgspec.json.encode({**fields, "live": is_live(lease)}))
         return
     if not (live := [lease for lease in leases if is_live(lease)]):
         print("no workers: chats wait until one comes (holdfast serve, holdfast worker)")
         return
-    heads = ("worker", "host", "pid", "started", "lease", "chats", "agents")
+    heads = ("worker", "host", "pid", "started", "renewed", "chats", "agents")
     print_listing(heads, [_row(lease) for lease in live])
 
 
@@ -63,7 +64,7 @@ def _row(lease: Lease) -> Row:
         Cell(shown=line(host, 30), plain=host),
         Cell(shown=str(lease.pid)),
         Cell(shown=ago(lease.started_at), plain=iso(lease.started_at)),
-        Cell(shown=f"{lease.expires_in_ms / 1000:.0f} s", plain=f"{lease.expires_in_ms / 1000:.0f}"),
+        Cell(shown=ago(lease.renewed_at), plain=iso(lease.renewed_at)),
         Cell(shown=f"{held} of {held_max}", plain=f"{held}/{held_max}"),
         Cell(shown=line(agents, 200), plain=agents),
     )

@@ -28,6 +28,7 @@ from holdfast.core.records import (
     Failure,
     File,
     Frozen,
+    LeaseEnd,
     Message,
     NewChat,
     Phase,
@@ -357,6 +358,7 @@ class Draft:
             cause=None,
             error=None,
             unclean=0,
+            silent="",
             phase=Phase.MODEL,
         )
         self.tell(journal.TurnStarted(turn=self.chat.turn))
@@ -779,7 +781,7 @@ def begin_compaction(draft: Draft, event: ev.Compact) -> None:
         retry(draft, event)
         return
     draft.unarchive()
-    draft.set(error=None, unclean=0)
+    draft.set(error=None, unclean=0, silent="")
     draft.run()
 
 
@@ -790,7 +792,7 @@ def note_compaction(draft: Draft, event: ev.Compact) -> None:
 def retry(draft: Draft, event: ev.Retry | ev.Compact) -> None:
     """The turn goes on where it failed: what was committed is not asked for again."""
     draft.unarchive()
-    draft.set(error=None, cause=None, unclean=0, turn_started_at=draft.now)
+    draft.set(error=None, cause=None, unclean=0, silent="", turn_started_at=draft.now)
     draft.tell(journal.ChatRetried())
     draft.run()
 
@@ -1090,7 +1092,7 @@ def record_outcome(draft: Draft, event: ev.Outcome) -> None:
         moved = draft.move(call, CallEvent.FINISH)
         draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=event.content, error=event.error))
     if draft.chat.unclean:
-        draft.set(unclean=0)
+        draft.set(unclean=0, silent="")
     if event.spawn is not None:
         _spawn(draft, call, event.spawn)
     draft.settle()
@@ -1113,7 +1115,7 @@ def finish_compaction(draft: Draft, event: ev.FinishCompaction) -> None:
             draft.tell(journal.Noted(topic="compaction", text="There was nothing to compact."))
         return
     if draft.chat.unclean:
-        draft.set(unclean=0)
+        draft.set(unclean=0, silent="")
     trimmed = bool(event.error)
     draft.effects["compaction"] = Compaction(upto=event.upto, summary=event.summary, created_at=draft.now)
     draft.tell(
@@ -1147,7 +1149,7 @@ def park(draft: Draft, event: ev.Park) -> None:
         raise Refusal("nothing_outside", "no call waits for anybody outside")
     wake_at = next_expiry(draft.calls)
     draft.own(OwnerEvent.REST)
-    draft.set(state=State.WAITING, wake_at=wake_at, unclean=0)
+    draft.set(state=State.WAITING, wake_at=wake_at, unclean=0, silent="")
     draft.tell(journal.TurnWaiting(call_ids=outside, wake_at=wake_at))
 
 
@@ -1161,7 +1163,7 @@ def finish_turn(draft: Draft, event: ev.FinishTurn) -> None:
     if chat.compact and chat.turn_started_at is None:
         raise Refusal("compaction_is_next", "the compaction that this chat was woken for is still owed")
     answer_seq = chat.batch if event.cause is None else None  # the last response was all it had to say
-    draft.end_turn_and_go_on(event.cause, event.detail, answer_seq, unclean=0)
+    draft.end_turn_and_go_on(event.cause, event.detail, answer_seq, unclean=0, silent="")
 
 
 # A stop comes from a user, a handover from a release or a lost lease; none of them is a turn's own end.
@@ -1174,7 +1176,7 @@ def finish_stop(draft: Draft, event: ev.FinishStop) -> None:
     if event.partial is not None:
         _add_partial(draft, event, event.partial, cause)
     _end_stopped_attempts(draft, event.attempt)
-    _finish_stopping(draft, cause, event.detail, unclean=0)
+    _finish_stopping(draft, cause, event.detail, unclean=0, silent="")
 
 
 def _add_partial(draft: Draft, event: ev.FinishStop, partial: Message, cause: Cause) -> None:
@@ -1298,8 +1300,17 @@ def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
     if draft.chat.worker != event.worker:
         raise Refusal("stale_writer", f"the chat is held by {draft.chat.worker or 'nobody'}, not by {event.worker}")
     draft.own(OwnerEvent.EXPIRE)
+    if event.how is LeaseEnd.RETIRED:
+        _hand_over(draft, Cause.LEASE_LOST, wake_at=draft.now)  # by a worker that lives: there is nothing to count
+    else:
+        _count_death(draft, event)
+
+
+def _count_death(draft: Draft, event: ev.LeaseExpired) -> None:
     unclean = draft.chat.unclean + 1
     draft.set(unclean=unclean)
+    if event.how is LeaseEnd.SILENT:
+        draft.set(silent=f"{draft.chat.silent} {event.worker}".lstrip())
     if unclean >= draft.limits.unclean_claims_max:
         error = Failure(
             code="crash",
@@ -1313,7 +1324,24 @@ def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
         else:
             _fail(draft, error)
     else:
-        _hand_over(draft, Cause.CRASH, wake_at=draft.now + unclean_backoff_ms(unclean))
+        cause = Cause.LEASE_LOST if event.how is LeaseEnd.SILENT else Cause.CRASH
+        _hand_over(draft, cause, wake_at=draft.now + unclean_backoff_ms(unclean))
+
+
+def outlive_lease(draft: Draft, event: ev.LeaseOutlived) -> None:
+    """A worker that lives was no death: the chat is handed over if nobody took it back yet, else not counted."""
+    chat = draft.chat
+    if chat.worker == event.worker:
+        draft.own(OwnerEvent.EXPIRE)
+        _hand_over(draft, Cause.LEASE_LOST, wake_at=draft.now)
+        return
+    silent = chat.silent.split()
+    if event.worker not in silent:
+        raise Refusal("stale_writer", f"the chat was not taken from {event.worker}, or has made progress since")
+    silent.remove(event.worker)
+    draft.set(unclean=chat.unclean - 1, silent=" ".join(silent))
+    if chat.wake_at is not None:
+        draft.set(wake_at=draft.now)
 
 
 def _hand_over(draft: Draft, cause: Cause, *, wake_at: int) -> None:

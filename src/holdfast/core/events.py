@@ -15,6 +15,7 @@ from holdfast.core.records import (
     External,
     Failure,
     Frozen,
+    LeaseEnd,
     Message,
     NewChat,
     OnUnknown,
@@ -383,12 +384,21 @@ class Release(RunnerEvent):
 
 
 class LeaseExpired(Event):
-    """Its holder is gone, or its runner broke (`why`): whatever was going on may be half done."""
+    """Its holder's lease ended, or its runner broke (`why`): whatever was going on may be half done."""
 
     worker: str
+    how: LeaseEnd = LeaseEnd.DIED
     why: str = ""
 
     name = "lease_expired"
+
+
+class LeaseOutlived(Event):
+    """This worker lost its lease and lives: it was no crash that took the chat from it."""
+
+    worker: str
+
+    name = "lease_outlived"
 
 
 class Repair(Event):
@@ -408,7 +418,7 @@ EVENTS: dict[str, type[Event]] = {
         *(ChildEnded, Due, Descendant),
         *(Responded, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),
         *(FinishCompaction, Park, FinishTurn, FinishStop, Fail),
-        *(Claim, Release, LeaseExpired, Repair),
+        *(Claim, Release, LeaseExpired, LeaseOutlived, Repair),
     )
 }
 

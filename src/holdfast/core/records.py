@@ -295,7 +295,8 @@ class Chat(Frozen):
     worker: str | None = None
     fence: int = 0
     wake_at: int | None = None
-    unclean: int = 0  # claims that ended without progress and without a release
+    unclean: int = 0  # workers that were lost with it since its last progress
+    silent: str = ""  # those among them that only went silent, by id: one that turns up alive is taken off again
 
     # concurrency and place
     version: int = 0
@@ -400,15 +401,24 @@ class Compaction(Record):
     created_at: int = 0
 
 
+class LeaseEnd(StrEnum):
+    RETIRED = "retired"  # by its worker, which lives
+    DIED = "died"  # its lock was free
+    SILENT = "silent"  # nobody heard of it for its TTL: it may live
+
+
 class Lease(Frozen):
     """A worker's time-limited right to act. One row per worker."""
 
     worker: str
     host: str  # boot id: which boot of which machine
     pid: int
-    lock_path: str | None  # on the same host, a free flock here means that the worker is dead
+    lock_path: str | None  # a free flock here means that the worker is dead; None: nobody here can tell
     started_at: int
-    expires_in_ms: int  # by the store's own clock, at the moment of reading
+    renewed_at: int  # by a wall clock, for people
+    ttl_ms: int  # a renewal number that stands so long before an observer's eyes may be ended
+    renewal: int = 0
+    ended: LeaseEnd | None = None  # final
     info: Raw = Raw(b"{}")
 
 

@@ -49,7 +49,9 @@ async def list_workers(app: AppOf) -> Response:
                     "id": lease.worker,
                     "pid": lease.pid,
                     "started_at": lease.started_at,
-                    "lease_expires_in_ms": lease.expires_in_ms,
+                    "lease_ttl_ms": lease.ttl_ms,
+                    "lease_renewed_at": lease.renewed_at,
+                    "lease_ended": lease.ended,
                     "info": lease.info,
                 }
                 for lease in await app.store.list_workers()

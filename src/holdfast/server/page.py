@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
 from holdfast import __version__
+from holdfast.core.records import Lease
 from holdfast.health import judge
 from holdfast.server.chats import AppOf
 
@@ -64,7 +65,7 @@ async def status(request: Request, app: AppOf) -> Response:
             (c.id, c.agent, c.called, c.state.value, str(c.queued), _ago(now_ms - c.updated_at)) for c in chats
         ), "no chats yet", mark=3),
         _table("Workers", ("worker", "process", "started", "lease"), (
-            (w.worker, str(w.pid), _ago(now_ms - w.started_at), f"{w.expires_in_ms / 1000:.0f} s") for w in workers
+            (w.worker, str(w.pid), _ago(now_ms - w.started_at), _lease(w, now_ms)) for w in workers
         ), "no worker: chats wait until one comes"),
         "<p>The API is described in <a href=api/openapi.json><code>/api/openapi.json</code></a>.</p>",
     ]  # fmt: skip
@@ -110,3 +111,7 @@ def _ago(ms: float) -> str:
         if ms >= size:
             return f"{ms / size:.0f} {unit} ago"
     return f"{max(ms, 0) / 1000:.0f} s ago"
+
+
+def _lease(lease: Lease, now_ms: float) -> str:
+    return lease.ended or f"renewed {_ago(now_ms - lease.renewed_at)}"

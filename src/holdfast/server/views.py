@@ -250,7 +250,9 @@ class WorkerShown(Shown):
     id: str
     pid: int
     started_at: Ms
-    lease_expires_in_ms: int
+    lease_ttl_ms: int = Field(description="how long it may be silent before another worker ends its lease")
+    lease_renewed_at: int = Field(description="when the worker was heard of last")
+    lease_ended: str | None = Field(description="how its lease ended: retired, died or silent; null while it lasts")
     info: dict[str, Any]
 
 

@@ -8,8 +8,10 @@ a key or a commit id may simply be called again: it is answered as done if it wa
 import hashlib
 import logging
 import math
+import os
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
@@ -20,8 +22,9 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.core.apply import Change, Refused, apply, told_arguments
 from holdfast.core.codec import JSON_DEPTH_MAX, check_text, encode, is_too_deep, too_deep
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
-from holdfast.core.events import Claim, Edit, Event, LeaseExpired, Repair, Send
+from holdfast.core.events import Claim, Edit, Event, LeaseExpired, LeaseOutlived, Repair, Send
 from holdfast.core.history import TOOL_NAME
+from holdfast.core.leases import LeaseWatch
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     NOTHING,
@@ -33,6 +36,7 @@ from holdfast.core.records import (
     External,
     Frozen,
     Lease,
+    LeaseEnd,
     Message,
     NewChat,
     Record,
@@ -333,11 +337,11 @@ class LeaseLine(ABC):
 
     @abstractmethod
     def renew(self, worker: str, info: Raw | None = None) -> Lease:
-        """Extend it by the TTL. Raises LeaseLost once it has ended, even if nobody noticed yet."""
+        """Count its number up. This alone decides: raises LeaseLost once somebody ended it."""
 
     @abstractmethod
     def retire(self, worker: str) -> None:
-        """Give the lease up. What the worker still holds is released as after a crash, by the next sweep."""
+        """Give the lease up. What the worker still holds is handed over by the next sweep."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -531,6 +535,11 @@ class Store(ABC):
         A chat goes to one worker only. A chat this code cannot read is left for a worker that can. Raises LeaseLost.
         """
 
+    @property
+    def lock_folder(self) -> str:
+        """Where workers on this store keep the locks that tell of their death."""
+        return os.path.join(tempfile.gettempdir(), f"holdfast-{os.getuid()}")
+
     @abstractmethod
     async def list_workers(self) -> list[Lease]: ...
 
@@ -538,27 +547,50 @@ class Store(ABC):
     async def held_chats(self, worker: str) -> set[tuple[str, int]]:
         """What is held in this worker's name: each chat, and the stamp of its claim."""
 
-    async def expire_workers(self) -> dict[str, int]:
-        """Take their chats from workers that are dead: lease over, or flock free on this host.
+    async def expire_workers(self, watch: LeaseWatch | None = None, myself: str | None = None) -> dict[str, int]:
+        """Take their chats from workers whose lease ended, and end the leases of those whose flock is free here and
+        of those that `watch` finds silent. `myself` is the worker that looks: nobody observes itself.
 
         Each chat is a transaction of its own. Returns how many chats each lost worker had held.
         """
         lost: dict[str, int] = {}
-        for lease in await self.list_workers():
-            if lease.expires_in_ms <= 0 or (lease.lock_path is not None and hostlock.is_dead(lease.lock_path)):
-                # The lease first, so that it cannot be renewed any more; then chat by chat; then the row.
-                await self._end_lease(lease.worker)
-                lost[lease.worker] = await self._take_back(lease.worker)
+        leases = await self.list_workers()
+        others = [lease for lease in leases if lease.worker != myself]
+        silent = watch.look(others, self.options.clock.boot_ms()) if watch is not None else []
+        for lease in leases:
+            # The lease first, so that it cannot be renewed any more; then chat by chat; then the row.
+            how = lease.ended or await self._end(lease, silent)
+            if how is not None:
+                lost[lease.worker] = await self._take_back(lease.worker, how)
                 if lease.lock_path is not None:
                     hostlock.forget(lease.lock_path)
         for worker in await self._unknown_holders():
-            lost[worker] = await self._take_back(worker)
+            lost[worker] = await self._take_back(worker, LeaseEnd.SILENT)
         return lost
 
-    async def _take_back(self, worker: str) -> int:
+    async def _end(self, lease: Lease, silent: Sequence[Lease]) -> LeaseEnd | None:
+        """How its lease ended just now, if it did: a renewal that comes first wins over silence."""
+        if lease.lock_path is not None and hostlock.is_dead(lease.lock_path):
+            return LeaseEnd.DIED if await self._end_lease(lease.worker, LeaseEnd.DIED) else None
+        if lease in silent and await self._end_lease(lease.worker, LeaseEnd.SILENT, lease.renewal):
+            extra = {"action": "lease.ended", "worker": lease.worker, "renewal": lease.renewal}
+            log.warning("worker %s was silent for its %g s", lease.worker, lease.ttl_ms / 1000, extra=extra)
+            return LeaseEnd.SILENT
+        return None
+
+    async def outlive_lease(self, worker: str, chat_ids: Iterable[str] = ()) -> None:
+        """Said by a worker that lives and goes on under another id: its lease is ended, and no chat that it lost
+        counts that as a death. `chat_ids` is what it knows that it held; each is a transaction. Safe to repeat.
+        """
+        await self._retire_lease(worker)
+        held = [chat_id for chat_id, _ in await self.held_chats(worker)]
+        for chat_id in dict.fromkeys((*chat_ids, *held)):
+            await self._apply_alone(chat_id, LeaseOutlived(worker=worker))
+
+    async def _take_back(self, worker: str, how: LeaseEnd) -> int:
         held = await self.held_chats(worker)
         for chat_id, _ in sorted(held):
-            if await self._apply_alone(chat_id, LeaseExpired(worker=worker)):
+            if await self._apply_alone(chat_id, LeaseExpired(worker=worker, how=how)):
                 with suppress(NotFound, RecordError):
                     error = (await self.read_chat(chat_id)).chat.error
                     self.poisoned += error is not None and error.cause is Cause.CRASH
@@ -586,8 +618,8 @@ class Store(ABC):
         self._swept_upto = (ends[0], ends[1])
         return await self._find_violations_among(waiting, queued)
 
-    async def sweep(self) -> dict[str, int]:
-        """Expire dead workers, then repair violations, each in a transaction of its own, counted by reason.
+    async def sweep(self, watch: LeaseWatch | None = None, myself: str | None = None) -> dict[str, int]:
+        """As `expire_workers`; then repair violations, each in a transaction of its own, counted by reason.
 
         Of the chats that wait, or have a queue, SWEPT_MAX are looked at in each sweep, in turn.
 
@@ -596,7 +628,7 @@ class Store(ABC):
         would take the chat from whoever has claimed it meanwhile.
         """
         await self._keep_went_back()
-        await self.expire_workers()
+        await self.expire_workers(watch, myself)
         repaired: dict[str, int] = {}
         for violation in await self._find_some_violations():
             if violation.reason == UNDER_DEAD_LEASE:
@@ -695,7 +727,12 @@ class Store(ABC):
         """Apply an event that nobody asked for; a Repair is counted in the same transaction."""
 
     @abstractmethod
-    async def _end_lease(self, worker: str) -> None: ...
+    async def _end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
+        """False: it was ended before, or `renewal` is not its number any more."""
+
+    @abstractmethod
+    async def _retire_lease(self, worker: str) -> None:
+        """Ended by its own worker, which lives: that beats what others took it for."""
 
     @abstractmethod
     async def _unknown_holders(self) -> list[str]:

@@ -25,7 +25,7 @@ class HostLock:
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise ConfigError(
                 f"{folder}, where workers keep their locks, belongs to another user or can be written to by others, "
-                "who could have a living worker taken for dead: remove it, or name another place in TMPDIR"
+                "who could have a living worker taken for dead: remove it, or use another (PostgreSQL: set TMPDIR)"
             )
         self.path = path
         self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,6 +1,6 @@
 """Promise 7 as one query, the same on both stores: what no chat may be, with a reason code for each way.
 
-`{live}` is the store's own condition that a row of `workers` is a live lease, by the store's own clock.
+A lease counts as live until it is ended, which needs no clock: who went silent is for observers to end.
 
 Every worker asks it every few seconds, so what it costs must not grow with the chats that are well. Most ways
 to be stranded show in the chat's own row, and an index holds the rows that are so, which is none. Two take a
@@ -27,7 +27,7 @@ REASONS: dict[str, str] = {
     ),
     UNDER_DEAD_LEASE: (
         "chats.state IN ('running', 'stopping') AND chats.worker IS NOT NULL "
-        "AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = chats.worker AND {live})"
+        "AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = chats.worker AND workers.ended IS NULL)"
     ),
     "waiting_but_owned": "chats.state = 'waiting' AND chats.worker IS NOT NULL",
     "waiting_for_nobody": f"chats.state = 'waiting' AND NOT EXISTS ({_OPEN_OUTSIDE})",
@@ -61,11 +61,11 @@ NEXT_WAITING = "SELECT id FROM chats WHERE state = 'waiting' AND id > {after} OR
 NEXT_QUEUED = "SELECT DISTINCT chat_id FROM queue WHERE chat_id > {after} ORDER BY chat_id LIMIT {limit}"
 
 
-def liveness_query(live: str, *, waiting: str = _ALL_WAITING, queued: str = _ALL_QUEUED) -> str:
+def liveness_query(*, waiting: str = _ALL_WAITING, queued: str = _ALL_QUEUED) -> str:
     looked_at = _LOOKED_AT.format(waiting=waiting, queued=queued)
     cases = "\n".join(f"        WHEN {condition} THEN '{reason}'" for reason, condition in REASONS.items())
     return (
         "SELECT id, state, reason FROM (\n    SELECT chats.id AS id, chats.state AS state, CASE\n"
-        f"{cases.format(live=live)}\n    END AS reason\n    FROM chats WHERE chats.id IN ({looked_at})\n) "
+        f"{cases}\n    END AS reason\n    FROM chats WHERE chats.id IN ({looked_at})\n) "
         "AS checked WHERE reason IS NOT NULL ORDER BY id"
     )

@@ -19,6 +19,8 @@ from holdfast.core.records import (
     Chat,
     Compaction,
     External,
+    Lease,
+    LeaseEnd,
     Phase,
     Queued,
     Replay,
@@ -167,6 +169,23 @@ def call_of(row: Sequence[Any]) -> Call:
     except ValueError as error:
         raise UnknownRecord(f"call {values['id']!r} was written by newer code: {error}") from error
     return Call(**values)
+
+
+def lease_of(row: Sequence[Any]) -> Lease:
+    """In the order of WORKER_COLUMNS."""
+    worker, host, pid, lock_path, started_at, renewed_at, ttl_ms, renewal, ended, info = row
+    return Lease(
+        worker=worker,
+        host=host,
+        pid=pid,
+        lock_path=lock_path,
+        started_at=started_at,
+        renewed_at=renewed_at,
+        ttl_ms=ttl_ms,
+        renewal=renewal,
+        ended=LeaseEnd(ended) if ended is not None else None,
+        info=Raw(info.encode()),
+    )
 
 
 def queued_of(row: Sequence[Any]) -> Queued:

@@ -1,7 +1,8 @@
 """Keeping the worker's lease from a thread that does not depend on the event loop.
 
 Trust ends at `renewal started + TTL - margin`, by boot time: a sleeping laptop, a stopped process or a slow store can
-only make it end earlier than the lease itself. After that the worker must not act, whatever the database says.
+only make it end earlier than anybody may end the lease. Without trust the worker must not act, whatever the database
+says. The next renewal decides: it brings trust back, or says that the lease was ended.
 """
 
 import logging
@@ -12,13 +13,13 @@ from msgspec import Raw
 
 from holdfast import threads
 from holdfast.clock import Clock
+from holdfast.core.leases import margin_ms
 from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.store.base import LeaseLine, Store, WorkerInfo
 
 log = logging.getLogger("holdfast.lease")
 
 RENEWALS_PER_TTL = 3.3
-MARGIN_SHARE = 0.1
 RETRY_S = 1.0
 
 
@@ -30,22 +31,30 @@ class LeaseKeeper:
         store: Store,
         worker: WorkerInfo,
         clock: Clock,
-        on_lost: Callable[[], None],
+        on_doubt: Callable[[], None],
+        on_ended: Callable[[], None],
         describe: Callable[[], Raw | None] = lambda: None,
     ) -> None:
-        """`describe` is called before every renewal: what it returns is what the fleet reads of this worker."""
+        """`on_doubt`: trust ran out, and comes back with a renewal. `on_ended`: the lease was, or nobody keeps it any
+        more; once. `describe` is called before every renewal: what it returns is what the fleet reads of us.
+        """
         self._store = store
         self._worker = worker
         self._clock = clock
-        self._on_lost = on_lost
+        self._on_doubt = on_doubt
+        self._on_ended = on_ended
         self._describe = describe
         self._ttl_ms = store.options.lease_ttl_ms
         self._trusted_until_ms = 0
         self._stopping = threading.Event()
         self._registered = threading.Event()
         self._error: BaseException | None = None
+        self._line: LeaseLine | None = None
+        self._taken = False
+        self._doubting = False
         self.renewals = 0
         self.failed_renewals = 0
+        self.doubts = 0  # how often trust ran out
 
     def start(self) -> None:
         """Returns once the lease is held. Raises what kept it from being taken."""
@@ -74,55 +83,84 @@ class LeaseKeeper:
 
     def _serve(self) -> None:
         try:
-            line = self._store.lease_line()
-        except HoldfastError as error:
-            self._error = error
-            self._registered.set()
-            return
-        try:
             began = self._clock.boot_ms()
-            line.register(self._worker)
+            self._open().register(self._worker)
             self._trust_from(began)
+            self._taken = True
             self._registered.set()
-            self._keep(line)
-            if self._stopping.is_set():
-                line.retire(self._worker.worker)
+            self._keep()
+        except LeaseLost:
+            self._trusted_until_ms = 0
+            log.warning("the lease was ended", extra={"action": "lease_lost", "worker": self._worker.worker})
         except HoldfastError as error:
             self._error = error
             extra = {"action": "lease_failed", "worker": self._worker.worker, "error": str(error)}
-            log.error("the lease could not be taken or kept", extra=extra)
+            log.error("the lease could not be taken", extra=extra)
         finally:
-            line.close()
-            if self._registered.is_set() and not self._stopping.is_set():
-                self._on_lost()
             self._registered.set()
+            self._leave()
 
-    def _keep(self, line: LeaseLine) -> None:
-        """Until we stop, or trust is gone: because the lease is, or because nobody could tell."""
+    def _leave(self) -> None:
+        """However it ended, even where nobody knows whether the lease was taken: this id is not used any more, and
+        others should not have to watch it."""
+        try:
+            if self._line is not None or self._taken:
+                self._open().retire(self._worker.worker)
+        except HoldfastError as error:
+            log.warning("the lease was not given back", extra={"action": "retire_failed", "error": str(error)})
+        finally:
+            self._close()
+            if self._taken and not self._stopping.is_set():
+                self._on_ended()
+
+    def _keep(self) -> None:
+        """Until we stop. Raises LeaseLost when somebody ended the lease."""
         wait_s = interval_s = self._ttl_ms / 1000 / RENEWALS_PER_TTL
-        while not self._stopping.wait(min(wait_s, self.trust_left_ms / 1000)):
-            renewed = self._renew(line)
-            if not renewed and not self.trusted():
-                return
-            wait_s = interval_s if renewed else min(RETRY_S, interval_s)
+        while not self._stopping.wait(wait_s):
+            if self._renew():
+                wait_s = interval_s
+                continue
+            wait_s = min(RETRY_S, interval_s)
+            if self.trusted():
+                wait_s = min(wait_s, self.trust_left_ms / 1000)
+            else:
+                self._close()  # whatever is wrong with it: another may be better
+                self._doubt()
 
-    def _renew(self, line: LeaseLine) -> bool:
+    def _doubt(self) -> None:
+        if not self._doubting:
+            self._doubting = True
+            self.doubts += 1
+            log.warning("no renewal: trust ran out", extra={"action": "lease_doubted", "worker": self._worker.worker})
+            self._on_doubt()
+
+    def _renew(self) -> bool:
         began = self._clock.boot_ms()
         try:
-            line.renew(self._worker.worker, self._describe())
+            self._open().renew(self._worker.worker, self._describe())
         except LeaseLost:
-            self._trusted_until_ms = 0
-            return False
+            raise
         except HoldfastError as error:
-            # Tried again while there is trust, which runs out by itself.
+            # Tried again for as long as it takes: trust runs out by itself.
             self.failed_renewals += 1
             self._store.pulse.failed(began, error)
             log.warning("renewal failed", extra={"action": "renewal_failed", "error": str(error)})
             return False
         self._trust_from(began)
         self._store.pulse.proved()
+        self._doubting = False
         self.renewals += 1
         return True
 
+    def _open(self) -> LeaseLine:
+        if self._line is None:
+            self._line = self._store.lease_line()
+        return self._line
+
+    def _close(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
     def _trust_from(self, began_ms: int) -> None:
-        self._trusted_until_ms = began_ms + int(self._ttl_ms * (1 - MARGIN_SHARE))
+        self._trusted_until_ms = began_ms + self._ttl_ms - margin_ms(self._ttl_ms)

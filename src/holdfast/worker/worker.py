@@ -5,12 +5,10 @@ import logging
 import math
 import os
 import platform
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from msgspec import Raw
 
@@ -18,6 +16,7 @@ from holdfast import __version__
 from holdfast.clock import SystemClock, dice
 from holdfast.config import Config
 from holdfast.core.codec import encode
+from holdfast.core.leases import LeaseWatch
 from holdfast.core.records import Cause, Snapshot
 from holdfast.errors import (
     ConfigError,
@@ -31,7 +30,7 @@ from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.store.base import PRUNED_MAX, Store, WorkerInfo
 from holdfast.store.bell import WORK
-from holdfast.store.hostlock import HostLock
+from holdfast.store.hostlock import HostLock, is_dead
 from holdfast.telemetry import Durations, Traces
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool
@@ -51,6 +50,7 @@ from holdfast.worker.watchdog import Watchdog, last_words
 log = logging.getLogger("holdfast.worker")
 
 SWEEP_S = 5.0
+NEIGHBOURS_S = 0.5  # how often the locks of the workers on this host are tried
 REGISTER_AGAIN_S = 1.0
 PRUNE_S = 600.0  # how often each worker looks for receipts that are too old
 KILL_S = 5.0
@@ -86,6 +86,7 @@ class Worker:
         # Starting and stopping never wait for a thread that some tool has blocked.
         self._upkeep = SyncPool(2)
         self._keeper: LeaseKeeper | None = None
+        self._watch = LeaseWatch()
         self._lock: HostLock | None = None
         self.guard: Guard | None = None
         self.watchdog: Watchdog | None = None
@@ -170,8 +171,7 @@ class Worker:
         return words + (f", running {', '.join(tools[:5])}" if tools else "")
 
     async def start(self) -> None:
-        folder = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
-        self._lock = HostLock(str(folder / f"{self.name}.lock"))
+        self._lock = HostLock(f"{self.store.lock_folder}/{self.name}.lock")
         try:
             await self._protect(self._lock)
             await self._join(self.config.store_wait_s, (StoreUnavailable, LeaseLost))
@@ -257,7 +257,12 @@ class Worker:
             info=self._describe(),
         )
         keeper = LeaseKeeper(
-            self.store, info, self._clock, lambda: _call_in(loop, lambda: self._lease_lost(keeper)), self._describe
+            self.store,
+            info,
+            self._clock,
+            on_doubt=lambda: _call_in(loop, lambda: self._lease_doubted(keeper)),
+            on_ended=lambda: _call_in(loop, lambda: self._lease_lost(keeper)),
+            describe=self._describe,
         )
         self._keeper = keeper
         try:
@@ -428,8 +433,16 @@ class Worker:
         extra = {"action": "runner_failed", "chat": chat_id, "error": described(error)}
         log.error("a runner failed", extra=extra, exc_info=trace)
 
+    def _lease_doubted(self, keeper: LeaseKeeper) -> None:
+        """Nobody could say in time that the lease lasts. What runs is ended; the chats stay ours, as far as we know:
+        with the next renewal they are let go, and claimed again by whoever is first.
+        """
+        if keeper is self._keeper:
+            for runner in self._runners.values():
+                runner.interrupt(Cause.LEASE_LOST)
+
     def _lease_lost(self, keeper: LeaseKeeper | None) -> None:
-        """Drop everything, then go on as a new worker: nothing is left to hand over.
+        """Drop everything, then go on as a new worker. Others may have counted this as our death: they are told.
 
         A lease is lost once: whoever notices next, the claim or the keeper's own renewal, finds another keeper here.
         """
@@ -440,21 +453,42 @@ class Worker:
         for runner in self._runners.values():
             runner.interrupt(Cause.LEASE_LOST)
         if self._stopping is None:
-            task = asyncio.get_running_loop().create_task(self._come_back())
+            held = [*self.running_chats, *(chat_id for chat_id, _, _ in self.strays)]
+            task = asyncio.get_running_loop().create_task(self._come_back(self.name, held))
             self._services.append(task)
             task.add_done_callback(self._services.remove)
 
-    async def _come_back(self) -> None:
+    async def _come_back(self, outlived: str, held: list[str]) -> None:
         self.name = new_id("worker")
         await self._join(math.inf, (Exception,))
-
-    async def _sweep_forever(self) -> None:
         while True:
             try:
-                self.repairs.update(await self.store.sweep())
+                return await self.store.outlive_lease(outlived, held)
+            except Exception as error:  # noqa: BLE001  as for claims
+                self._note_trouble("outlive_failed", error)
+            await asyncio.sleep(REGISTER_AGAIN_S)
+
+    async def _sweep_forever(self) -> None:
+        swept_at = -math.inf
+        while True:
+            try:
+                if time.monotonic() - swept_at >= SWEEP_S * 0.8:
+                    self.repairs.update(await self.store.sweep(self._watch, self.name))
+                    swept_at = time.monotonic()
+                else:
+                    await self.store.expire_workers(self._watch, self.name)
             except Exception as error:  # noqa: BLE001  as for claims
                 self._note_trouble("sweep_failed", error)
-            await asyncio.sleep(SWEEP_S * dice.uniform(0.8, 1.2))
+            await self._until_next_look()
+
+    async def _until_next_look(self) -> None:
+        """Often enough to see each lease without a break; at once where a neighbour's lock tells that it died."""
+        pause_s = min(SWEEP_S, self._watch.pause_ms / 1000)
+        look_at = time.monotonic() + pause_s * dice.uniform(0.8, 1.2)
+        while (left_s := look_at - time.monotonic()) > 0:
+            await asyncio.sleep(min(left_s, NEIGHBOURS_S))
+            if any(map(is_dead, self._watch.lock_paths)):
+                return
 
     async def _prune_forever(self) -> None:
         """Every client's call leaves a receipt, with or without a key: nobody else would ever remove them."""

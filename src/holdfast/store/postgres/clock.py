@@ -1,11 +1,11 @@
 """The database's clock, as well as this process can know it without asking.
 
-Leases and wake-ups go by the server's clock, so that machines need not agree on the time. A transaction reads it; a
-commit decided ahead uses the last reading plus the time that passed here since. The reading is taken as of its
+Wake-ups go by the server's clock, so that machines need not agree on the time; leases go by none. A transaction reads
+it; a commit decided ahead uses the last reading plus the time that passed here since. The reading is taken as of its
 arrival, a little later than it was made, so our idea of the time is never ahead of the server's: what we say is due
 now, is due there.
 
-Where a test owns the time, its clock is used for everything instead, leases included.
+Where a test owns the time, its clock is used for everything instead.
 """
 
 from holdfast.clock import Clock, SystemClock
@@ -28,10 +28,8 @@ class DatabaseClock:
         return self._clock.boot_ms() + self._offset_ms
 
     def values(self) -> dict[str, int | None]:
-        """For SQL, what people read and what leases live on. None: the server reads its own clock."""
-        if not self._owned:
-            return {"wall": None, "lease": None}
-        return {"wall": self._clock.wall_ms(), "lease": self._clock.boot_ms()}
+        """For SQL. None: the server reads its own clock."""
+        return {"wall": self._clock.wall_ms() if self._owned else None}
 
     @property
     def offset_ms(self) -> int | None:

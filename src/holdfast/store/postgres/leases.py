@@ -1,4 +1,4 @@
-"""Leases on PostgreSQL: kept over a synchronous connection of their own, expiring by the server's clock."""
+"""Leases on PostgreSQL: kept over a synchronous connection of their own."""
 
 import contextlib
 import selectors
@@ -20,6 +20,7 @@ from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.errors import Fate, NoAnswer, explain, explain_connecting, fate_of
 from holdfast.store.postgres.pauses import pauses
+from holdfast.store.rows import lease_of
 
 T = TypeVar("T")
 
@@ -73,17 +74,17 @@ class PostgresLeaseLine(LeaseLine):
             rows, _ = self._ask(sql.READ_WORKER, values)  # it may be ours, from the time that was not answered
         if not rows:
             raise InvalidInput("worker", f"{worker.worker!r} is registered already; every worker takes a new id")
-        return self._lease(worker.worker, rows[0])
+        return self._lease(rows[0])
 
     def renew(self, worker: str, info: Raw | None = None) -> Lease:
         text = bytes(info).decode() if info is not None else None
         rows, _ = self._ask(sql.RENEW_WORKER, {**self._times(), "worker": worker, "info": text})
         if not rows:
             raise LeaseLost(worker)
-        return self._lease(worker, rows[0])
+        return self._lease(rows[0])
 
     def retire(self, worker: str) -> None:
-        self._ask(sql.RETIRE_WORKER, {"worker": worker})
+        self._ask(sql.RETIRE_WORKER, (worker,))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -97,20 +98,12 @@ class PostgresLeaseLine(LeaseLine):
     def _times(self) -> dict[str, int | None]:
         return {**self._clock.values(), "ttl": self._options.lease_ttl_ms}
 
-    def _lease(self, worker: str, row: Row) -> Lease:
-        pid, lock_path, started_at, info, server_ms = row
+    def _lease(self, row: Row) -> Lease:
+        *columns, server_ms = row
         self._clock.observe(server_ms)
-        return Lease(
-            worker=worker,
-            host=self._host,
-            pid=pid,
-            lock_path=lock_path,
-            started_at=started_at,
-            expires_in_ms=self._options.lease_ttl_ms,
-            info=Raw(info.encode()),
-        )
+        return lease_of(columns)
 
-    def _ask(self, statement: str, values: dict[str, Any]) -> tuple[list[Row], bool]:
+    def _ask(self, statement: str, values: dict[str, Any] | tuple[Any, ...]) -> tuple[list[Row], bool]:
         """The rows, and whether an earlier try may have been written. All of these can be asked again."""
         deadline = time.monotonic() + RENEWAL_DEADLINE_S
         maybe_written = False

@@ -15,7 +15,6 @@ from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
 NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 # Unless a test owns the time: then it is passed in.
-_LEASE_NOW = f"coalesce(%(lease)s::bigint, {NOW})"
 _WALL_NOW = f"coalesce(%(wall)s::bigint, {NOW})"
 
 
@@ -337,39 +336,40 @@ SELECT count(*) FROM gone
 
 # -- workers
 
+WORKER_COLUMNS = "id, host, pid, lock_path, started_at, renewed_at, ttl_ms, renewal, ended, info"
+
 REGISTER_WORKER = f"""
-INSERT INTO workers (id, host, pid, lock_path, started_at, renewed_at, expires_at, info)
-SELECT %(worker)s, %(host)s, %(pid)s, %(lock_path)s, moment.wall, moment.wall, moment.lease + %(ttl)s, %(info)s
-FROM (SELECT {_WALL_NOW} AS wall, {_LEASE_NOW} AS lease) AS moment
+INSERT INTO workers (id, host, pid, lock_path, started_at, renewed_at, ttl_ms, info)
+SELECT %(worker)s, %(host)s, %(pid)s, %(lock_path)s, moment.wall, moment.wall, %(ttl)s, %(info)s
+FROM (SELECT {_WALL_NOW} AS wall) AS moment
 ON CONFLICT (id) DO NOTHING
-RETURNING pid, lock_path, started_at, info, {NOW}
+RETURNING {WORKER_COLUMNS}, {NOW}
 """
 
 READ_WORKER = f"""
-SELECT pid, lock_path, started_at, info, {NOW} FROM workers
-WHERE id = %(worker)s AND host = %(host)s AND pid = %(pid)s
+SELECT {WORKER_COLUMNS}, {NOW} FROM workers WHERE id = %(worker)s AND host = %(host)s AND pid = %(pid)s
 """
 
-# A lease that has run out is not revived: somebody may have acted on it.
+# This alone decides whether a lease lasts. One that was ended is not revived: somebody may have acted on it.
 RENEW_WORKER = f"""
-UPDATE workers SET renewed_at = {_WALL_NOW}, expires_at = moment.lease + %(ttl)s, info = coalesce(%(info)s, info)
-FROM (SELECT {_LEASE_NOW} AS lease) AS moment
-WHERE id = %(worker)s AND expires_at > moment.lease RETURNING pid, lock_path, started_at, info, {NOW}
+UPDATE workers SET renewal = renewal + 1, renewed_at = {_WALL_NOW}, info = coalesce(%(info)s, info)
+WHERE id = %(worker)s AND ended IS NULL RETURNING {WORKER_COLUMNS}, {NOW}
 """
 
-RETIRE_WORKER = "UPDATE workers SET expires_at = 0 WHERE id = %(worker)s"
+RETIRE_WORKER = "UPDATE workers SET ended = 'retired' WHERE id = %s"
 
-# Waits for the claims that this lease is making; it makes no later one.
+# Waits for the claims that this lease is making; it makes no later one. Only while the number stands that was seen,
+# where one was: the lock sees a renewal that came first.
 END_LEASE = """
-WITH ended AS MATERIALIZED (SELECT id FROM workers WHERE id = %s FOR UPDATE)
-UPDATE workers SET expires_at = 0 FROM ended WHERE workers.id = ended.id
+WITH found AS MATERIALIZED (
+    SELECT id FROM workers WHERE id = %s AND ended IS NULL AND renewal = coalesce(%s::bigint, renewal) FOR UPDATE
+)
+UPDATE workers SET ended = %s FROM found WHERE workers.id = found.id RETURNING workers.id
 """
 
 DROP_WORKER = "DELETE FROM workers WHERE id = %s AND NOT EXISTS (SELECT 1 FROM chats WHERE worker = workers.id)"
 
-LIST_WORKERS = f"""
-SELECT id, host, pid, lock_path, started_at, expires_at - {_LEASE_NOW}, info FROM workers ORDER BY id
-"""
+LIST_WORKERS = f"SELECT {WORKER_COLUMNS} FROM workers ORDER BY id"
 
 HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = %s"
 
@@ -383,7 +383,7 @@ WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id 
 
 # A look without a lock, so that a poll that finds nothing costs one statement.
 ANYTHING_DUE = f"""
-SELECT {NOW}, (SELECT expires_at > {_LEASE_NOW} FROM workers WHERE id = %(worker)s), EXISTS (
+SELECT {NOW}, (SELECT ended IS NULL FROM workers WHERE id = %(worker)s), EXISTS (
     SELECT 1 FROM unnest(%(agents)s::text[]) AS given(agent)
     CROSS JOIN LATERAL (
         SELECT 1 FROM chats WHERE agent = given.agent AND wake_at <= (SELECT {_WALL_NOW}) LIMIT 1
@@ -393,7 +393,7 @@ SELECT {NOW}, (SELECT expires_at > {_LEASE_NOW} FROM workers WHERE id = %(worker
 
 # Renewals pass this lock; who ends the lease waits for it.
 SHARE_LEASE = f"""
-SELECT {NOW} FROM workers WHERE id = %(worker)s AND expires_at > {_LEASE_NOW} FOR KEY SHARE
+SELECT {NOW} FROM workers WHERE id = %(worker)s AND ended IS NULL FOR KEY SHARE
 """
 
 # The same, but waits until every claim that this lease was making is decided.
@@ -416,12 +416,10 @@ ON chats.id = given.id AND chats.claim_stamp = given.claim_stamp WHERE chats.wor
 
 # -- upkeep
 
-_LIVE = f"workers.expires_at > {_LEASE_NOW}"
-
-FIND_VIOLATIONS = liveness_query(_LIVE)
+FIND_VIOLATIONS = liveness_query()
 
 FIND_VIOLATIONS_AMONG = liveness_query(
-    _LIVE, waiting="SELECT unnest(%(waiting)s::text[])", queued="SELECT unnest(%(queued)s::text[])"
+    waiting="SELECT unnest(%(waiting)s::text[])", queued="SELECT unnest(%(queued)s::text[])"
 )
 
 NEXT_WAITING = liveness.NEXT_WAITING.format(after="%s", limit=liveness.SWEPT_MAX)

@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 import psycopg
-from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.clock import boot_id
 from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.events import Delete, Event, Repair
 from holdfast.core.fork import fork
-from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot
+from holdfast.core.records import Chat, Compaction, Lease, LeaseEnd, NewChat, Role, Snapshot
 from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed, StoreUnavailable
 from holdfast.faults import reach
@@ -74,6 +74,7 @@ from holdfast.store.postgres.schema import check_server, migrate
 from holdfast.store.postgres.swaps import is_plain
 from holdfast.store.postgres.transactions import Transaction, Transactor, Work, snapshot_from
 from holdfast.store.postgres.wakes import PostgresWakes
+from holdfast.store.rows import lease_of
 from holdfast.store.stamps import check_past, is_proven
 
 log = logging.getLogger(__name__)
@@ -537,24 +538,16 @@ class PostgresStore(Store):
         return claimed.snapshots
 
     async def list_workers(self) -> list[Lease]:
-        return [
-            Lease(
-                worker=id,
-                host=host,
-                pid=pid,
-                # On another machine the same path is another file, or a network's idea of a lock.
-                lock_path=lock_path if host == self._host else None,
-                started_at=started_at,
-                expires_in_ms=left_ms,
-                info=Raw(info.encode()),
-            )
-            for id, host, pid, lock_path, started_at, left_ms, info in await self._named_rows(
-                sql.LIST_WORKERS, **self._clock.values()
-            )
-        ]
+        leases = [lease_of(row) for row in await self._rows(sql.LIST_WORKERS)]
+        # On another machine the same path is another file, or a network's idea of a lock.
+        return [lease if lease.host == self._host else replace(lease, lock_path=None) for lease in leases]
 
-    async def _end_lease(self, worker: str) -> None:
-        await self._write_alone(sql.END_LEASE, worker, points=("expire.before", "expire.after"))
+    async def _end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
+        points = ("expire.before", "expire.after")
+        return bool(await self._write_alone(sql.END_LEASE, worker, renewal, how, points=points))
+
+    async def _retire_lease(self, worker: str) -> None:
+        await self._write_alone(sql.RETIRE_WORKER, worker)
 
     async def held_chats(self, worker: str) -> set[tuple[str, int]]:
         return {(chat_id, stamp) for chat_id, stamp in await self._rows(sql.HELD_CHATS, worker)}
@@ -587,8 +580,7 @@ class PostgresStore(Store):
     # --- upkeep ---------------------------------------------------------------------------------------------------
 
     async def find_violations(self) -> list[Violation]:
-        values = self._clock.values()
-        found = await self._run(lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS, **values), "reads")
+        found = await self._run(lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS), "reads")
         return [violation(row) for row in found]
 
     async def _next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
@@ -597,7 +589,7 @@ class PostgresStore(Store):
         return [id for (id,) in waiting], [id for (id,) in queued]
 
     async def _find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
-        values = {**self._clock.values(), "waiting": waiting, "queued": queued}
+        values = {"waiting": waiting, "queued": queued}
         found = await self._run(
             lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS_AMONG, **values), "reads"
         )

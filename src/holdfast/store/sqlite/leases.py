@@ -1,15 +1,18 @@
-"""Leases on SQLite: kept over a connection of their own, expiring by boot time under this machine's boot id."""
+"""Leases on SQLite: kept over a connection of their own; and which of them are another machine's."""
 
+import os
 import time
 from typing import Any
 
 import apsw
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core.records import Lease
 from holdfast.errors import ConfigError, LeaseLost
 from holdfast.faults import reach
 from holdfast.store.base import RENEWAL_DEADLINE_S, LeaseLine, StoreOptions, WorkerInfo
+from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.connection import FileIdentity, TimedWriteLock, connect, translated
 
@@ -37,22 +40,17 @@ class SqliteLeaseLine(LeaseLine):
             raise
 
     def register(self, worker: WorkerInfo) -> Lease:
-        wall, boot = self._options.clock.wall_ms(), self._options.clock.boot_ms()
-        ttl = self._options.lease_ttl_ms
+        wall, ttl_ms = self._options.clock.wall_ms(), self._options.lease_ttl_ms
         info = bytes(worker.info).decode()
-        row = (worker.worker, self._host, worker.pid, worker.lock_path, wall, wall, boot + ttl, info)
-        self._write(sql.REGISTER_WORKER, row)
-        return self._lease(worker.worker, worker.pid, worker.lock_path, wall, info)
+        row = (worker.worker, self._host, worker.pid, worker.lock_path, wall, wall, ttl_ms, info)
+        return lease_of(self._write(sql.REGISTER_WORKER, row)[0])
 
     def renew(self, worker: str, info: Raw | None = None) -> Lease:
-        wall, boot = self._options.clock.wall_ms(), self._options.clock.boot_ms()
         text = bytes(info).decode() if info is not None else None
-        rows = self._write(
-            sql.RENEW_WORKER, (wall, boot + self._options.lease_ttl_ms, text, worker, self._host, boot)
-        )
+        rows = self._write(sql.RENEW_WORKER, (self._options.clock.wall_ms(), text, worker))
         if not rows:
             raise LeaseLost(worker)
-        return self._lease(worker, *rows[0])
+        return lease_of(rows[0])
 
     def retire(self, worker: str) -> None:
         self._write(sql.RETIRE_WORKER, (worker,))
@@ -60,17 +58,6 @@ class SqliteLeaseLine(LeaseLine):
     def close(self) -> None:
         self._connection.close()
         self._lock.close()
-
-    def _lease(self, worker: str, pid: int, lock_path: str | None, started_at: int, info: str) -> Lease:
-        return Lease(
-            worker=worker,
-            host=self._host,
-            pid=pid,
-            lock_path=lock_path,
-            started_at=started_at,
-            expires_in_ms=self._options.lease_ttl_ms,
-            info=Raw(info.encode()),
-        )
 
     def _write(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         until = time.monotonic() + self._deadline_s
@@ -104,17 +91,20 @@ class SqliteLeaseLine(LeaseLine):
                 return  # the next one tries again
 
 
-def check_single_machine(connection: apsw.Connection, path: str, host: str, options: StoreOptions) -> None:
-    """A lease that another machine keeps renewing means that the file is shared over a network.
-
-    The clocks of two machines do not agree, so a renewal a moment in the future counts as well.
+def located(lease: Lease, lock_folder: str, host: str) -> Lease:
+    """With the path of its lock as it is seen from here: beside the database, wherever that is mounted. A path of
+    elsewhere says nothing on another boot: there it is another file.
     """
-    now = options.clock.wall_ms()
-    for worker, other, pid, *_, renewed_at, _, _ in connection.execute(sql.LIST_WORKERS):
-        age_ms = now - renewed_at
-        if other != host and abs(age_ms) < options.lease_ttl_ms:
-            raise ConfigError(
-                f"{path} is in use by worker {worker!r} (pid {pid}) of another machine, which renewed its lease "
-                f"{max(0, age_ms) // 1000} s ago: a SQLite file belongs to one machine; use PostgreSQL for several. "
-                f"(If this machine was just restarted, try again in {options.lease_ttl_ms / 1000:g} s.)"
-            )
+    if lease.lock_path is None:
+        return lease
+    beside = os.path.join(lock_folder, os.path.basename(lease.lock_path))
+    if os.path.exists(beside):
+        return replace(lease, lock_path=beside)
+    return lease if lease.host == host else replace(lease, lock_path=None)
+
+
+def in_use_elsewhere(path: str, lease: Lease) -> ConfigError:
+    return ConfigError(
+        f"{path} is in use by worker {lease.worker!r} (pid {lease.pid}) of another machine, which has just renewed "
+        "its lease: a SQLite file belongs to one machine; use PostgreSQL for several"
+    )

@@ -235,24 +235,31 @@ DELETE FROM receipts WHERE (principal, key) IN (
 
 # -- workers
 
-REGISTER_WORKER = (
-    "INSERT INTO workers (id, host, pid, lock_path, started_at, renewed_at, expires_at, info) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
+WORKER_COLUMNS = "id, host, pid, lock_path, started_at, renewed_at, ttl_ms, renewal, ended, info"
 
-# A lease that has run out is not revived: somebody may have acted on it.
-RENEW_WORKER = (
-    "UPDATE workers SET renewed_at = ?, expires_at = ?, info = coalesce(?, info) "
-    "WHERE id = ? AND host = ? AND expires_at > ? RETURNING pid, lock_path, started_at, info"
-)
+REGISTER_WORKER = f"""
+INSERT INTO workers (id, host, pid, lock_path, started_at, renewed_at, ttl_ms, info)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING {WORKER_COLUMNS}
+"""
 
-RETIRE_WORKER = "UPDATE workers SET expires_at = 0 WHERE id = ?"
+# This alone decides whether a lease lasts. One that was ended is not revived: somebody may have acted on it.
+RENEW_WORKER = f"""
+UPDATE workers SET renewal = renewal + 1, renewed_at = ?, info = coalesce(?, info)
+WHERE id = ? AND ended IS NULL RETURNING {WORKER_COLUMNS}
+"""
+
+RETIRE_WORKER = "UPDATE workers SET ended = 'retired' WHERE id = ?"
+
+# Only while the number stands that was seen, where one was.
+END_LEASE = """
+UPDATE workers SET ended = ?2 WHERE id = ?1 AND ended IS NULL AND renewal = coalesce(?3, renewal) RETURNING id
+"""
 
 DROP_WORKER = "DELETE FROM workers WHERE id = ? AND NOT EXISTS (SELECT 1 FROM chats WHERE worker = workers.id)"
 
-LIVE_WORKER = "SELECT 1 FROM workers WHERE id = ? AND host = ? AND expires_at > ?"
+LIVE_WORKER = "SELECT 1 FROM workers WHERE id = ? AND ended IS NULL"
 
-LIST_WORKERS = "SELECT id, host, pid, lock_path, started_at, renewed_at, expires_at, info FROM workers ORDER BY id"
+LIST_WORKERS = f"SELECT {WORKER_COLUMNS} FROM workers ORDER BY id"
 
 HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = ?"
 

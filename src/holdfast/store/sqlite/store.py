@@ -1,6 +1,7 @@
 """The SQLite store: writes go to the one writer thread, reads to a few reader threads. The verbs are `base.py`'s."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -8,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import apsw
-from msgspec import Raw
 
 from holdfast import threads
 from holdfast.clock import boot_id
@@ -16,7 +16,8 @@ from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import encode
 from holdfast.core.events import Claim, Delete, Event, Repair
 from holdfast.core.fork import fork
-from holdfast.core.records import Chat, Compaction, Lease, NewChat, Role, Snapshot
+from holdfast.core.leases import LOOKS_PER_TTL, LeaseWatch
+from holdfast.core.records import Chat, Compaction, Lease, LeaseEnd, NewChat, Role, Snapshot
 from holdfast.core.unit import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
     ConfigError,
@@ -71,6 +72,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.cursor import After, parse, placed
 from holdfast.store.liveness import NEXT_QUEUED, NEXT_WAITING, SWEPT_MAX, liveness_query
+from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.connection import (
     DAMAGED,
@@ -80,7 +82,7 @@ from holdfast.store.sqlite.connection import (
     reading,
     translated,
 )
-from holdfast.store.sqlite.leases import SqliteLeaseLine, check_single_machine
+from holdfast.store.sqlite.leases import SqliteLeaseLine, in_use_elsewhere, located
 from holdfast.store.sqlite.lookout import check_schema, look
 from holdfast.store.sqlite.opening import Opening
 from holdfast.store.sqlite.schema import migrate
@@ -103,15 +105,15 @@ from holdfast.store.unheard import Unheard
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+WATCH_S = 0.5  # how often the leases of other boots are looked at, when the store is opened
 # A lane each, with threads of its own: what may read the whole table never stands in the way of what reads one chat.
 LANES: Mapping[Lane, int] = {"reads": 4, "lists": 2, "searches": 2}
 # How often a reader asks whether anybody still waits: some milliseconds of SQLite's work.
 STEPS_BETWEEN_LOOKS = 20_000
-_LIVE = "workers.host = ?1 AND workers.expires_at > ?2"
-_LIVENESS = liveness_query(_LIVE)
-_LIVENESS_AMONG = liveness_query(
-    _LIVE, waiting="SELECT value FROM json_each(?3)", queued="SELECT value FROM json_each(?4)"
-)
+_LIVENESS = liveness_query()
+_LIVENESS_AMONG = liveness_query(waiting="SELECT value FROM json_each(?1)", queued="SELECT value FROM json_each(?2)")
 _NEXT_WAITING, _NEXT_QUEUED = (text.format(after="?", limit=SWEPT_MAX) for text in (NEXT_WAITING, NEXT_QUEUED))
 
 
@@ -135,6 +137,7 @@ class SqliteStore(Store):
         self._readers: dict[Lane, threads.Pool] = {}
         self._identity: FileIdentity | None = None  # of the file that was opened
         self._told_gone = False
+        self._strangers = False  # leases of another boot were there when it was opened
         self._waiting: dict[threads.Job[Any], _Waiter] = {}  # the soonest first
         self._alarm: asyncio.TimerHandle | None = None  # while anybody waits
         self._opening_or_closing = asyncio.Lock()
@@ -165,6 +168,12 @@ class SqliteStore(Store):
             lane: threads.Pool(f"sqlite-{lane}", size, self._open_reader, lambda connection: connection.close())
             for lane, size in LANES.items()
         }
+        try:
+            if self._strangers and not self.options.only_reads:
+                await self._await_other_machines()
+        except BaseException:
+            await self._close_threads()
+            raise
         await self._listen_to(
             SqliteWakes(
                 self.path,
@@ -173,6 +182,29 @@ class SqliteStore(Store):
                 needed=lambda: self.bell.awaited,
             )
         )
+
+    async def _await_other_machines(self) -> None:
+        """A lease of another boot may be this machine's, from before it was started again, or another machine's that
+        has the file over a network. A free lock beside the file tells, and so does a number that moves. Where neither
+        does, the lease is watched for its TTL.
+        """
+        watch, told = LeaseWatch(), False
+        while True:
+            leases = [lease for lease in await self.list_workers() if lease.host != self._host]
+            for lease in leases:
+                if watch.moved(lease):
+                    raise in_use_elsewhere(self.path, lease)
+            silent = watch.look(leases, self.options.clock.boot_ms())
+            left = [lease for lease in leases if lease.ended is None and await self._end(lease, silent) is None]
+            if not left:
+                return
+            ttl_s = max(lease.ttl_ms for lease in left) / 1000
+            if not told:
+                told = True
+                words = "%s may be in use by worker %s of another boot or machine: watching its lease for %g s"
+                extra = {"action": "store.waiting", "worker": left[0].worker, "wait_s": ttl_s}
+                log.warning(words, self.path, left[0].worker, ttl_s, extra=extra)
+            await asyncio.sleep(min(WATCH_S, min(lease.ttl_ms for lease in left) / 1000 / LOOKS_PER_TTL))
 
     async def _open_to_look(self, why: StoreError) -> None:
         """Without a writer, and without anybody who tells us of changes."""
@@ -192,7 +224,8 @@ class SqliteStore(Store):
         try:
             with translated(self.path):
                 self.schema_version = migrate(connection, self.path, migrating)
-                check_single_machine(connection, self.path, self._host, self.options)
+                leases = [lease_of(found) for found in rows(connection, sql.LIST_WORKERS)]
+                self._strangers = any(lease.host != self._host and lease.ended is None for lease in leases)
             return Writer(self.path, connection)
         except BaseException:
             connection.close()
@@ -686,33 +719,30 @@ class SqliteStore(Store):
             return None
 
     def _check_lease(self, connection: apsw.Connection, worker: str) -> None:
-        if row(connection, sql.LIVE_WORKER, (worker, self._host, self.options.clock.boot_ms())) is None:
+        if row(connection, sql.LIVE_WORKER, (worker,)) is None:
             self._unheard.forget(worker)
             raise LeaseLost(worker)
 
+    @property
+    def lock_folder(self) -> str:
+        """Beside the database, so that whoever can open it sees them: another container, the next boot."""
+        return f"{os.path.realpath(self.path)}-workers"
+
     async def list_workers(self) -> list[Lease]:
-        now = self.options.clock.boot_ms()
-        return [
-            Lease(
-                worker=id,
-                host=host,
-                pid=pid,
-                lock_path=lock_path,
-                started_at=started_at,
-                # A lease of another boot has no meaning on this one's clock: that machine is gone.
-                expires_in_ms=expires_at - now if host == self._host else 0,
-                info=Raw(info.encode()),
-            )
-            for id, host, pid, lock_path, started_at, _, expires_at, info in await self._rows(sql.LIST_WORKERS)
-        ]
+        leases = [lease_of(found) for found in await self._rows(sql.LIST_WORKERS)]
+        return [located(lease, self.lock_folder, self._host) for lease in leases]
 
-    async def _end_lease(self, worker: str) -> None:
-        def work(connection: apsw.Connection) -> None:
+    async def _end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
+        def work(connection: apsw.Connection) -> bool:
             reach("expire.before")
-            connection.execute(sql.RETIRE_WORKER, (worker,))
+            ended = rows(connection, sql.END_LEASE, (worker, how, renewal))
             reach("expire.after")
+            return bool(ended)
 
-        await self._write(work)
+        return await self._write(work)
+
+    async def _retire_lease(self, worker: str) -> None:
+        await self._write(lambda connection: rows(connection, sql.RETIRE_WORKER, (worker,)))
 
     async def held_chats(self, worker: str) -> set[tuple[str, int]]:
         return {(chat_id, stamp) for chat_id, stamp in await self._rows(sql.HELD_CHATS, (worker,))}
@@ -736,8 +766,7 @@ class SqliteStore(Store):
     # --- upkeep ---------------------------------------------------------------------------------------------------
 
     async def find_violations(self) -> list[Violation]:
-        now = self.options.clock.boot_ms()
-        return [violation(row) for row in await self._rows(_LIVENESS, (self._host, now))]
+        return [violation(row) for row in await self._rows(_LIVENESS)]
 
     async def _next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
         def work(connection: apsw.Connection) -> tuple[list[str], list[str]]:
@@ -747,8 +776,7 @@ class SqliteStore(Store):
         return await self._read(work)
 
     async def _find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
-        now = self.options.clock.boot_ms()
-        values = (self._host, now, encode(waiting).decode(), encode(queued).decode())
+        values = (encode(waiting).decode(), encode(queued).decode())
         return [violation(row) for row in await self._rows(_LIVENESS_AMONG, values)]
 
     async def prune_receipts(self) -> int:
