@@ -1,4 +1,6 @@
-"""100,000 small commits: the WAL stays under its bound, the file is sound; memory, threads and files stay flat."""
+"""Many small commits, in `make long` 100,000: the WAL stays under its bound, the file is sound; memory, threads and
+files stay flat.
+"""
 
 import asyncio
 import threading
@@ -20,9 +22,10 @@ from holdfast.store.sqlite import leases, writer
 from holdfast.store.sqlite.store import SqliteStore
 from tests.fleet.claimer import Runner
 from tests.support.chats import Hand, new_chat
+from tests.support.scale import scaled
 from tests.support.waiting import until
 
-COMMITS = 100_000
+COMMITS = scaled(20_000, 100_000)
 CHATS = 32
 WARM = COMMITS // 5
 SLOW_READ_S = 0.15
@@ -107,7 +110,9 @@ def rss() -> int:
 
 
 @pytest.mark.timeout(600)
-async def test_100_000_small_commits(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+async def test_many_small_commits_keep_the_wal_and_the_memory_within_their_bounds(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Two clients read without pause, two readers are slow: there is hardly a moment without somebody in the WAL."""
     path = tmp_path / "holdfast.db"
     async with opened(path, lease_ttl_ms=600_000) as store:
@@ -149,7 +154,7 @@ async def test_100_000_small_commits(tmp_path: Path, record_property: Callable[[
         assert load.done >= COMMITS
         written = sum([(await store.read_chat(chat_id)).chat.version for chat_id in chat_ids])
         assert written == load.done + 2 * CHATS, "every commit is one version; so are creation and claim"
-        assert gauge.samples > 1_000
+        assert gauge.samples > 100
         assert gauge.bytes_max <= writer.WAL_BOUND_BYTES
         assert late - early < RSS_GROWTH_BYTES_MAX
         assert await store.check_integrity() == []

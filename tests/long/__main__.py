@@ -25,6 +25,18 @@ STORM_S = 60
 SOAK_MINUTES = 2
 
 
+# Whose tests do less in `make test`: they ask `tests/support/scale.py` how much.
+SCALED = [
+    "tests/fleet/test_wal_bound.py",
+    "tests/store/test_bad_input.py",
+    "tests/store/test_migrations.py",
+    "tests/store/test_wake_sources.py",
+    "tests/tools/test_mcp.py",
+    "tests/worker/test_long_chat.py",
+    "tests/worker/test_random_turns.py",
+]
+
+
 @dataclass(frozen=True)
 class Group:
     """`tests` is what pytest is told; a group without them is a module to run, `program`, with its arguments."""
@@ -53,6 +65,7 @@ def all_groups() -> list[Group]:
         *(Group(file.stem.removeprefix("test_"), [str(file.relative_to(ROOT))]) for file in files),
         Group("mutants", program=["tests.mutation"]),
         Group("explore", drawn),
+        Group("full-size", SCALED, environment={"HOLDFAST_TEST_FULL": "1"}),
         Group("crash-matrix", ["tests/crash/test_kill9.py", "-n2"], environment={"HOLDFAST_CRASH_MATRIX": "full"}),
         Group("storm", ["tests/chaos/test_fleet.py"], environment={"HOLDFAST_SOAK_STORM_S": str(STORM_S)}),
         Group("soak", program=["bench.soak", str(SOAK_MINUTES), plot]),

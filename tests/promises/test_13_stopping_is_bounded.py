@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from holdfast import Agent, Hook, Tool, tool
 from holdfast.testing import Call, Hold, Say, ScriptedModel
 from tests.promises.surface import WAIT_S, Stubborn, app_of, tool_texts
 from tests.support.turns import Gate
-
-BOUND_S = 20.0  # the grace is nothing; what a busy machine needs for the rest of it
 
 
 @pytest.mark.parametrize("kind", ["stubborn tool", "blocking tool", "hung hook", "stalled stream"])
@@ -23,12 +20,12 @@ async def test_whatever_hangs_a_stop_without_grace_ends_soon_and_the_chat_goes_o
     def block() -> str:
         """Block."""
         entered.set()
-        held.wait(60)
+        held.wait()
         return "unblocked"
 
     def hang(_about: Any, _context: Any) -> None:
         entered.set()
-        held.wait(60)
+        held.wait()
 
     stubborn = Stubborn()
     tools: dict[str, list[Tool]] = {"stubborn tool": [stubborn.tool(replay="pure")], "blocking tool": [block]}
@@ -52,9 +49,7 @@ async def test_whatever_hangs_a_stop_without_grace_ends_soon_and_the_chat_goes_o
                 await model.reached("stall")
             else:
                 await asyncio.to_thread(entered.wait, WAIT_S)
-            began = time.monotonic()
-            await asyncio.wait_for(worker.stop(), BOUND_S)
-            assert time.monotonic() - began < BOUND_S
+            await worker.stop()  # while it hangs, which it does for as long as nobody lets it go
             snapshot = await chat.snapshot()
             assert (snapshot.chat.state, snapshot.chat.worker, snapshot.chat.cause) == ("running", None, None)
     finally:

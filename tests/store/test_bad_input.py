@@ -1,7 +1,7 @@
 """Input that no store should have to take: each gets a typed error, and nothing of it is written."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from msgspec import Raw
@@ -9,11 +9,15 @@ from msgspec.structs import replace
 
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
+from holdfast.core.limits import LIMITS
 from holdfast.core.records import NewChat, Role, Sampling, State
 from holdfast.errors import CallerError, InvalidInput, LeaseLost, NotFound, RefusedError
-from holdfast.store.base import ChatFilter, DeltaBatch, Key, Store
+from holdfast.store import open_store
+from holdfast.store.base import ChatFilter, DeltaBatch, Key, Store, StoreOptions
 from tests.support.chats import Hand, call, history, new_chat, told, user
+from tests.support.scale import scaled
 
+QUEUE_MAX = scaled(100, LIMITS.queue_messages_max)
 # Ids that nobody was ever given. Unknown ones are not found; impossible ones are not found either, or called invalid.
 NO_IDS = {
     "unknown": "no-such-chat",
@@ -169,23 +173,32 @@ async def test_deltas_that_are_not_text_are_refused_and_the_others_can_be_sent_a
     hand.close()
 
 
-async def test_the_thousandth_and_first_queued_message_is_refused_and_the_thousand_stay(store: Store) -> None:
+@pytest.fixture
+async def roomy_store(store_url: str, clock: FakeClock) -> AsyncIterator[Store]:
+    """With a queue of `QUEUE_MAX`."""
+    options = StoreOptions(clock=clock, limits=replace(LIMITS, queue_messages_max=QUEUE_MAX))
+    async with open_store(store_url, options) as store:
+        yield store
+
+
+async def test_one_more_queued_message_than_the_limit_is_refused_and_those_before_stay(roomy_store: Store) -> None:
     """A million cannot be queued: the queue of a chat says where it ends, and who is told can act on it."""
+    store = roomy_store
     await store.create_chat(new_chat("hello", id="c1"))
-    for n in range(1_000):
+    for n in range(QUEUE_MAX):
         await store.submit("c1", ev.Send(message=user(f"message {n}", id=f"m{n}")))
     for _ in range(3):
-        with pytest.raises(RefusedError, match="1,000 queued messages, which is the limit") as caught:
+        with pytest.raises(RefusedError, match=f"{QUEUE_MAX:,} queued messages, which is the limit") as caught:
             await store.submit("c1", ev.Send(message=user("one too many")))
         assert caught.value.reason == "limit"
     snapshot = await store.read_chat("c1")
-    assert [queued.id for queued in snapshot.queue] == [f"m{n}" for n in range(1_000)]
+    assert [queued.id for queued in snapshot.queue] == [f"m{n}" for n in range(QUEUE_MAX)]
     hand = Hand(store)
     await hand.take("c1")
     await hand.end_turn()
     assert hand.held.chat.state is State.RUNNING
     await store.submit("c1", ev.Send(message=user("now there is room", id="m-last")))
-    assert len((await store.read_chat("c1")).queue) == 1_000
+    assert len((await store.read_chat("c1")).queue) == QUEUE_MAX
     hand.close()
 
 

@@ -20,10 +20,11 @@ from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat
 from tests.support.postgres import PostgresServer
 from tests.support.programs import Program
+from tests.support.scale import scaled
 from tests.support.waiting import until
 
 PROCESSES = 3
-ROUNDS = 5
+ROUNDS = scaled(2, 10)
 
 DIALECTS = ("sqlite", "postgres")
 

@@ -37,6 +37,7 @@ from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
 from tests.support.postgres import free_port
 from tests.support.programs import ROOT, Program
+from tests.support.scale import scaled
 from tests.support.waiting import until
 
 BOUND_S = 60.0
@@ -540,7 +541,7 @@ async def test_what_befalls_one_request_over_http_ends_no_other() -> None:
 # --- closed ------------------------------------------------------------------------------------------
 
 
-async def test_opened_and_closed_a_hundred_times_it_leaves_nothing(guard: Guard, pool: SyncPool) -> None:
+async def test_opened_and_closed_over_and_over_it_leaves_nothing(guard: Guard, pool: SyncPool) -> None:
     async def once() -> None:
         link = Link(tiny(), guard, pool.run)
         await link.settled()
@@ -556,7 +557,7 @@ async def test_opened_and_closed_a_hundred_times_it_leaves_nothing(guard: Guard,
         return process.num_fds(), threading.active_count(), len(asyncio.all_tasks()), len(process.children())
 
     before = held()
-    for _ in range(100):
+    for _ in range(scaled(25, 100)):
         await once()
     await until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 

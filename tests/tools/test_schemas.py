@@ -80,9 +80,9 @@ def test_one_that_is_fine_stays_as_it_is_byte_for_byte(name: str) -> None:
 def test_alternatives_that_refer_to_each_other_without_end_cost_no_time(word: str) -> None:
     branches = [{"$ref": "#/$defs/A"}] * 200
     bomb = {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": TEXT}, word: branches, "$ref": "#/$defs/A"}}}
-    began_s = time.perf_counter()
+    began_s = time.thread_time()  # of this thread alone: a busy machine has no part in it
     assert object_schema(bomb)["properties"] == {"a": TEXT}
-    assert time.perf_counter() - began_s < 20, "one that follows them all never ends"
+    assert time.thread_time() - began_s < 20, "one that follows them all never ends"
 
 
 def test_what_a_client_declares_is_mended_as_well() -> None:

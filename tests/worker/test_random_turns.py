@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, example, given, seed, settings
 
 from holdfast.models.scripted import Call, Hold, Say
 from holdfast.store.base import Item
+from tests.support.scale import scaled
 from tests.support.scratch import scratch_folder
 from tests.worker.clients import Clients, Sent
 from tests.worker.evidence import Line
@@ -28,7 +29,7 @@ from tests.worker.plans import Act, Plan, plans
 from tests.worker.world import Tamper, World
 
 NewUrl = Callable[[Path], str]
-PLANS = {"sqlite": 26, "postgres": 10}
+PLANS = {"sqlite": scaled(16, 60), "postgres": scaled(8, 30)}
 
 
 @pytest.fixture(params=list(PLANS))
