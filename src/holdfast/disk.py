@@ -89,6 +89,49 @@ def create_path(path: Path, data: bytes, mode: int = 0o600) -> bool:
         os.close(folder)
 
 
+class Draft:
+    """A file that somebody else fills, by its path. It is nobody's until it is published."""
+
+    def __init__(self, folder: int, place: Path, temporary: str, file: int) -> None:
+        self._folder = folder
+        self._name = place.name
+        self._temporary = temporary
+        self._file = file
+        self._published = False
+        self.path = str(place.parent / temporary)
+
+    def publish(self, *, overwrite: bool) -> None:
+        """Synced, and under its name. Raises FileExistsError if there is one that may not be replaced."""
+        _sync(self._file)
+        if overwrite:
+            os.replace(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        else:
+            os.link(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.unlink(self._temporary, dir_fd=self._folder)
+        self._published = True
+        _sync(self._folder)
+
+    def close(self) -> None:
+        if not self._published:
+            _remove(self._folder, self._temporary)
+        os.close(self._file)
+
+
+@contextlib.contextmanager
+def draft(path: Path, mode: int = 0o600) -> Iterator[Draft]:
+    """For what is too large to be written at once, or is written by others: whole or not at all. Raises OSError."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_litter(folder)
+        made = Draft(folder, path, *_new_file(folder, mode))
+        try:
+            yield made
+        finally:
+            made.close()
+    finally:
+        os.close(folder)
+
+
 def make_home(home: Path) -> None:
     """For this user alone, and nothing of it ever gets into somebody's repository. Raises OSError."""
     if not home.is_dir():
@@ -112,9 +155,16 @@ def remove_litter(folder: int) -> None:
                 if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if _is(file, folder, name):
-                        os.unlink(name, dir_fd=folder)
+                        _remove(folder, name)
             finally:
                 os.close(file)
+
+
+def _remove(folder: int, name: str) -> None:
+    """With what a database keeps beside it."""
+    for suffix in ("", "-journal", "-wal", "-shm", ".gate", ".lock"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{name}{suffix}", dir_fd=folder)
 
 
 def _temporaries(folder: int) -> list[str]:

@@ -47,6 +47,7 @@
         ├── StoreTimeout         no answer within its deadline; same `outcome`
         ├── StoreFull            no room on disk; nothing was written, retry when there is room
         ├── StoreReadOnly        the file or server does not accept writes
+        ├── StoreBusy            others use it, and what was asked for needs it alone
         ├── StoreGone            the database file was deleted or replaced under us
         ├── StoreAuth            the server refused the credentials
         ├── StoreCorrupt         not a database, or damaged
@@ -345,6 +346,12 @@ class StoreFull(StoreError):
 
 class StoreReadOnly(StoreError):
     code = "store_read_only"
+
+
+class StoreBusy(StoreError):
+    """Others use it, and what was asked for needs it alone."""
+
+    code = "store_busy"
 
 
 class StoreGone(StoreError):

@@ -46,6 +46,11 @@ POINTS = (
     "migrate.after",
     "checkpoint.before",
     "checkpoint.after",
+    # Copies of a SQLite file.
+    "copy.step",
+    "backup.checked",
+    "restore.prepared",
+    "restore.kept",
 )
 
 _armed: dict[str, tuple[int, Callable[[], None]]] | None = None

@@ -152,6 +152,45 @@ def doctor(json: Json = False, app: AppName = None, home: Home = None, database:
 
 
 @cli.command()
+def backup(
+    file: A[str, typer.Argument(help="Where to put the copy.")],
+    force: A[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Copy the SQLite database to a file, while it is in use; whole, checked, or not at all.
+
+    For PostgreSQL use its own tools, such as pg_dump.
+
+    Example: holdfast backup monday.db
+    """
+    from holdfast.cli.backups import backup
+
+    carry_out(backup(Where(app, home, database), file, force=force), quiet=True)
+
+
+@cli.command()
+def restore(
+    file: A[str | None, typer.Argument(help="A copy that `holdfast backup` made; none for PostgreSQL.")] = None,
+    force: A[bool, typer.Option("--force", help="Replace a database that is there.")] = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Put a backup in the place of the database, and end the leases in it.
+
+    Workers and servers have to be stopped first. For PostgreSQL: restore with its own tools, then run this without a
+    file, so that no lease of then counts.
+
+    Example: holdfast restore monday.db --force
+    """
+    from holdfast.cli.backups import restore
+
+    carry_out(restore(Where(app, home, database), file, force=force), quiet=True)
+
+
+@cli.command()
 def demo() -> None:
     """See it hold fast: a chat, its worker killed with -9 in mid-tool, and the timeline of what became of it.
 

@@ -683,6 +683,24 @@ class Store(ABC):
     async def read_repairs(self) -> dict[str, int]:
         """How many violations were ever repaired, by reason."""
 
+    async def end_all_leases(self) -> int:
+        """After the database was put back to an earlier state: whoever held a chat then does not hold it now.
+
+        Returns how many leases there were. Also notes that it went back, and when.
+        """
+        leases = [lease for lease in await self.list_workers() if lease.ended is None]
+        for lease in leases:
+            await self._retire_lease(lease.worker)  # which is nobody's death
+        await self._note_restored()
+        return len(leases)
+
+    @abstractmethod
+    async def _note_restored(self) -> None: ...
+
+    @abstractmethod
+    async def read_restored_at(self) -> int | None:
+        """When the database was last put back to an earlier state by `holdfast restore`, in ms."""
+
     @abstractmethod
     async def prune_receipts(self) -> int:
         """Forget answers older than seven days: at most PRUNED_MAX, the oldest first. Returns how many."""

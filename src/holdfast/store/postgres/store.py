@@ -595,6 +595,13 @@ class PostgresStore(Store):
         )
         return [violation(row) for row in found]
 
+    async def _note_restored(self) -> None:
+        await self._write_alone(sql.NOTE_RESTORED, self._clock.now())
+
+    async def read_restored_at(self) -> int | None:
+        found = await self._rows(sql.READ_RESTORED_AT)
+        return int(found[0][0]) if found else None
+
     async def prune_receipts(self) -> int:
         oldest = self._clock.now() - RECEIPT_DAYS * 86_400_000
         ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, oldest, PRUNED_MAX)

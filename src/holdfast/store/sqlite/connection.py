@@ -73,9 +73,15 @@ def connect(
 
 
 def _connect(path: str, flags: int, vfs: str | None, *, read_only: bool, synchronous: str) -> apsw.Connection:
+    before = _inode(path)
     connection = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=200)
     try:
+        before = before or _inode(path)
         _configure(connection, path, read_only=read_only, synchronous=synchronous)
+        # It has SQLite's shared lock now, which keeps a restore away. One that came before that left us with a file
+        # that has no name any more: what is written to it is lost.
+        if _inode(path) != before:
+            raise StoreUnavailable(f"{path} was replaced while it was opened; try again")
     except BaseException:
         connection.close()
         raise

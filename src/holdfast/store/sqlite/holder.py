@@ -39,6 +39,25 @@ def pid_in(lines: list[str], place: str) -> int | None:
     return None
 
 
+def posix_holders(path: str) -> list[str]:
+    """Who has a SQLite file open, as far as Linux tells: they hold its shared lock."""
+    try:
+        found = os.stat(path)
+        with open("/proc/locks", encoding="ascii", errors="replace") as locks:
+            lines = [line.split() for line in locks.read().splitlines() if "->" not in line]
+    except OSError:
+        return []
+    held = {
+        int(words[4])
+        for words in lines
+        if len(words) >= 6
+        and words[1] == "POSIX"
+        and words[4].isdigit()
+        and words[5].rpartition(":")[2] == str(found.st_ino)
+    }
+    return [f"pid {pid}{_described(pid)}" for pid in sorted(held - {0, os.getpid()})]
+
+
 def _described(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:

@@ -779,6 +779,14 @@ class SqliteStore(Store):
         values = (encode(waiting).decode(), encode(queued).decode())
         return [violation(row) for row in await self._rows(_LIVENESS_AMONG, values)]
 
+    async def _note_restored(self) -> None:
+        now = self.options.clock.wall_ms()
+        await self._write(lambda connection: rows(connection, sql.NOTE_RESTORED, (now,)))
+
+    async def read_restored_at(self) -> int | None:
+        found = await self._rows(sql.READ_RESTORED_AT)
+        return found[0][0] if found else None
+
     async def prune_receipts(self) -> int:
         oldest = self.options.clock.wall_ms() - RECEIPT_DAYS * 86_400_000
 

@@ -1,0 +1,115 @@
+"""`holdfast backup` and `holdfast restore`: a copy of the database, and back.
+
+PostgreSQL has its own tools for both (docs/operating.md says which). After them `holdfast restore` without a file
+does what they cannot: it ends the leases that came back with the database.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from msgspec.structs import replace as changed
+
+from holdfast.app import App
+from holdfast.cli.opening import UsageError, make_app
+from holdfast.cli.options import Where
+from holdfast.cli.words import safe
+from holdfast.store import open_store
+from holdfast.store.sqlite.backup import back_up, copy_to_restore, in_use, kept_as, replace
+from holdfast.store.sqlite.holder import posix_holders
+from holdfast.store.sqlite.store import SqliteStore
+
+
+async def backup(where: Where, file: str, *, force: bool) -> int:
+    store = _app(where).store
+    if not isinstance(store, SqliteStore):
+        raise UsageError(
+            f"{safe(str(store))} has its own tools for that: pg_dump, or pg_basebackup (docs/operating.md)"
+        )
+    began = time.monotonic()
+    with _Shown("copying") as shown:
+        size = back_up(store.path, _absolute(file), overwrite=force, progress=shown.update)
+    print(f"{safe(file)}: {_megabytes(size)} in {time.monotonic() - began:.1f} s, checked")
+    return 0
+
+
+async def restore(where: Where, file: str | None, *, force: bool) -> int:
+    store = _app(where).store
+    if isinstance(store, SqliteStore):
+        if file is None:
+            raise UsageError("which backup? holdfast restore FILE")
+        return await _restore_file(store, _absolute(file), force=force)
+    if file is not None:
+        raise UsageError(
+            f"{safe(str(store))} is restored by its own tools (docs/operating.md): run `holdfast restore` after "
+            "them, without a file"
+        )
+    async with store:
+        ended = await store.end_all_leases()
+    print(f"{safe(str(store))}: noted that it went back; {_leases(ended)} ended")
+    return 0
+
+
+async def _restore_file(store: SqliteStore, backup: Path, *, force: bool) -> int:
+    path = Path(store.path)
+    _check_place(path, backup, force=force)
+    began = time.monotonic()
+    with _Shown("copying") as shown, copy_to_restore(backup, store.path, shown.update) as draft:
+        # Before it is in its place: nobody is to see a lease of then that looks alive.
+        options = changed(store.options, only_reads=False)
+        async with open_store(f"sqlite:///{draft.path}", options) as copy:
+            ended = await copy.end_all_leases()
+        size = replace(draft, store.path)
+    took_s = time.monotonic() - began
+    print(f"{safe(store.path)}: {_megabytes(size)} in {took_s:.1f} s, checked; {_leases(ended)} ended")
+    return 0
+
+
+def _check_place(path: Path, backup: Path, *, force: bool) -> None:
+    """What can be said before anything is copied."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        return
+    if backup.exists() and path.samefile(backup):
+        raise UsageError(f"{safe(str(backup))} is the database itself")
+    if not force:
+        raise UsageError(f"{path} is there: say --force to replace it (it is kept as {kept_as(str(path))})")
+    if posix_holders(str(path)):
+        raise in_use(str(path))
+
+
+def _absolute(file: str) -> Path:
+    return Path(file).absolute()
+
+
+def _app(where: Where) -> App:
+    return make_app(where.app, home=where.home, database=where.database)
+
+
+def _leases(count: int) -> str:
+    return f"{count} lease{'s' if count != 1 else ''}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1_000_000:,.1f} MB"
+
+
+class _Shown:
+    """How far it is, on one line of a terminal, and nowhere else."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = -1
+
+    def __enter__(self) -> "_Shown":
+        return self
+
+    def update(self, done: int, pages: int) -> None:
+        percent = 100 * done // max(pages, 1)
+        if percent != self._shown and sys.stderr.isatty():
+            self._shown = percent
+            print(f"\r{self._what}: {percent} %", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown >= 0:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
