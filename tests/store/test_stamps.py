@@ -11,8 +11,9 @@ import pytest
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import Snapshot, State
-from holdfast.errors import OwnershipLost, StaleWriter
+from holdfast.errors import OwnershipLost, StaleWriter, WrongCursor
 from holdfast.store.base import DeltaBatch, Store
+from holdfast.store.cursor import Cursor
 from tests.support.chats import Hand, call, history, new_chat, texts, told, unique, user
 from tests.support.leases import silence
 from tests.support.rewinding import Backup
@@ -191,3 +192,54 @@ async def test_text_that_is_streamed_after_a_step_that_was_undone_is_refused(
     await store.submit("c1", ev.Send(message=user("one more")))
     assert await store.add_deltas([batch]) == ("c1",)
     assert await store.read_deltas("c1", batch.attempt) == []
+
+
+# --- readers ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_readers_place_in_what_a_restore_undid_is_refused_though_its_number_is_given_again(
+    store: Store, store_url: str, hand: Hand
+) -> None:
+    """It would miss what has that number now, and take what follows for what follows the lost line."""
+    first = (await store.read_journal("c1")).cursor
+    backup = Backup(store_url)
+    await store.submit("c1", ev.Rename(title="lost"))
+    lost = (await store.read_journal("c1")).cursor
+    assert (await store.read_journal("c1", lost)).items == ()
+    backup.put_back()
+    for n in range(2):
+        await store.submit("c1", ev.Rename(title=f"title {n}"))
+    with pytest.raises(WrongCursor, match="not in this chat's past"):
+        await store.read_journal("c1", lost)
+    assert len((await store.read_journal("c1", first)).items) == 2, "what was before it is a place still"
+
+
+async def test_a_readers_place_in_text_of_a_lost_claim_is_refused_though_its_number_is_given_again(
+    store: Store, store_url: str, hand: Hand
+) -> None:
+    def batch(attempt: int) -> DeltaBatch:
+        bodies = (b'{"part":"text","text":"one"}', b'{"part":"text","text":"two"}')
+        return DeltaBatch(chat=hand.held.chat, attempt=attempt, first_k=0, bodies=bodies)
+
+    backup = Backup(store_url)
+    await hand.take("c1")
+    attempt = hand.attempt()
+    assert await store.add_deltas([batch(attempt)]) == ()
+    lost = (await store.read_journal("c1")).cursor
+    assert (await store.read_journal("c1", lost)).items == ()
+    backup.put_back()
+    await hand.take("c1")
+    with pytest.raises(WrongCursor, match="not in this chat's past"):
+        await store.read_journal("c1", lost)
+    assert await store.add_deltas([batch(attempt)]) == ()
+    with pytest.raises(WrongCursor, match="not in this chat's past"):
+        await store.read_journal("c1", lost)
+
+
+async def test_a_place_that_our_own_code_names_by_number_becomes_a_readers_place(store: Store, hand: Hand) -> None:
+    seq = (await store.read_chat("c1")).chat.seq
+    page = await store.read_journal("c1", Cursor(seq=seq))
+    assert page.items == ()
+    assert (await store.read_journal("c1", page.cursor)).items == ()
+    await store.submit("c1", ev.Rename(title="new"))
+    assert len((await store.read_journal("c1", page.cursor)).items) == 1

@@ -245,17 +245,23 @@ WHERE journal.chat_id = %s AND journal.pos IS NOT NULL AND journal.ref = %s ORDE
 
 READ_ENTRY = "SELECT body FROM journal WHERE chat_id = %s AND seq = %s"
 
-# A page in one statement, so in one moment: the chat's place (part 0), journal entries (1) and, where these reach the
-# end, the deltas of the open attempt (2).
+# A page in one statement, so in one moment: the chat's place, and what there is at the reader's (parts -1 and 0),
+# journal entries (1) and, where these reach the end, the deltas of the open attempt (2).
 READ_JOURNAL = """
 WITH place AS MATERIALIZED (SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id = %(id)s),
 lines AS MATERIALIZED (
-    SELECT seq, at, body FROM journal WHERE chat_id = %(id)s AND seq > %(seq)s ORDER BY seq LIMIT %(limit)s
+    SELECT seq, stamp, at, body FROM journal
+    WHERE chat_id = %(id)s AND seq > %(seq)s AND seq <= (SELECT seq FROM place) ORDER BY seq LIMIT %(limit)s
 )
-SELECT 0 AS part, seq AS a, fence AS b, life AS at, state AS body FROM place
-UNION ALL SELECT 1, seq, NULL, at, body FROM lines
+SELECT -1 AS part, seq AS a, fence AS b,
+       (SELECT stamp FROM journal WHERE chat_id = %(id)s AND seq = %(seq)s) AS stamp, life AS at, state AS body
+FROM place
+UNION ALL SELECT 0, attempt_ended, NULL,
+       (SELECT stamp FROM deltas WHERE chat_id = %(id)s AND attempt = %(attempt)s AND k = %(k)s), NULL, NULL
+FROM place
+UNION ALL SELECT 1, seq, NULL, stamp, at, body FROM lines
 UNION ALL SELECT * FROM (
-    SELECT 2, attempt, k, at, body FROM deltas
+    SELECT 2, attempt, k, stamp, at, body FROM deltas
     WHERE chat_id = %(id)s AND attempt > (SELECT attempt_ended FROM place) AND (attempt, k) > (%(attempt)s, %(k)s)
           AND coalesce((SELECT max(seq) FROM lines), %(seq)s) >= (SELECT seq FROM place)
     ORDER BY attempt, k LIMIT (SELECT %(limit)s - count(*) FROM lines)

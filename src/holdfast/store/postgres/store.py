@@ -60,7 +60,7 @@ from holdfast.store.base import (
     violation,
 )
 from holdfast.store.bell import WORK
-from holdfast.store.cursor import After, parse, placed
+from holdfast.store.cursor import After, Place, parse, placed
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.claims import Claims
@@ -471,10 +471,10 @@ class PostgresStore(Store):
         )
         if not found:
             raise NotFound("chat", chat_id)
-        _, last_seq, fence, life, state = found[0]
-        cursor = placed(cursor, chat_id, life, last_seq, fence)
-        journal = [(seq, at, body) for part, seq, _, at, body in found if part == 1]
-        deltas = [(attempt, k, at, body) for part, attempt, k, at, body in found if part == 2]
+        (_, last_seq, fence, line_stamp, life, state), (_, attempt_ended, _, delta_stamp, _, _) = found[:2]
+        cursor = placed(cursor, Place(chat_id, life, last_seq, fence, attempt_ended, line_stamp, delta_stamp))
+        journal = [(seq, stamp, at, body) for part, seq, _, stamp, at, body in found if part == 1]
+        deltas = [tuple(piece) for part, *piece in found if part == 2]
         return page_of(cursor, journal, deltas, last_seq=last_seq, state=state, limit=limit)
 
     async def add_deltas(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:

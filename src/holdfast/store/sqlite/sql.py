@@ -37,6 +37,8 @@ UPDATE_CHAT_WORK = _update_chat(tuple(name for name in MOVING_COLUMNS if name no
 
 READ_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = ?"
 
+READ_STATE = "SELECT state FROM chats WHERE id = ?"
+
 READ_CALLS = f"SELECT {_columns(CALL_COLUMNS)} FROM calls WHERE chat_id = ? AND batch = ? ORDER BY pos"
 
 READ_QUEUE = "SELECT id, rank, mode, body FROM queue WHERE chat_id = ? ORDER BY rank"
@@ -171,11 +173,18 @@ SELECT journal.pos, journal.role, chats.epoch FROM journal JOIN chats ON chats.i
 WHERE journal.chat_id = ? AND journal.pos IS NOT NULL AND journal.ref = ? ORDER BY journal.pos DESC LIMIT 1
 """
 
-READ_JOURNAL = "SELECT seq, at, body FROM journal WHERE chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+READ_JOURNAL = """
+SELECT seq, stamp, at, body FROM journal WHERE chat_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+"""
 
 READ_ENTRY = "SELECT body FROM journal WHERE chat_id = ? AND seq = ?"
 
-READ_PLACE = "SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id = ?"
+READ_PLACE = """
+SELECT state, life, seq, fence, attempt_ended,
+       (SELECT stamp FROM journal WHERE chat_id = ?1 AND seq = ?2),
+       (SELECT stamp FROM deltas WHERE chat_id = ?1 AND attempt = ?3 AND k = ?4)
+FROM chats WHERE id = ?1
+"""
 
 # -- health
 
@@ -196,7 +205,7 @@ AND (?8 = 0 OR EXISTS (SELECT 1 FROM deltas WHERE chat_id = ?1 AND attempt = ?5 
 """
 
 READ_OPEN_DELTAS = """
-SELECT attempt, k, at, body FROM deltas
+SELECT attempt, k, stamp, at, body FROM deltas
 WHERE chat_id = ?1 AND attempt > ?2 AND (attempt, k) > (?3, ?4) ORDER BY attempt, k LIMIT ?5
 """
 

@@ -70,7 +70,7 @@ from holdfast.store.base import (
     request_of,
     violation,
 )
-from holdfast.store.cursor import After, parse, placed
+from holdfast.store.cursor import After, Place, parse, placed
 from holdfast.store.liveness import NEXT_QUEUED, NEXT_WAITING, SWEPT_MAX, liveness_query
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
@@ -569,19 +569,19 @@ class SqliteStore(Store):
         given = parse(after)
 
         def work(connection: apsw.Connection) -> Page:
-            place = row(connection, sql.READ_PLACE, (chat_id,))
-            if place is None:
+            found = row(connection, sql.READ_PLACE, (chat_id, given.seq, given.attempt, given.k))
+            if found is None:
                 raise NotFound("chat", chat_id)
-            state, last_seq, fence, attempt_ended, life = place
-            cursor = placed(given, chat_id, life, last_seq, fence)
-            journal = rows(connection, sql.READ_JOURNAL, (chat_id, cursor.seq, limit))
-            at_end = not journal or journal[-1][0] == last_seq
+            state, place = found[0], Place(chat_id, *found[1:])
+            cursor = placed(given, place)
+            journal: list[Any] = rows(connection, sql.READ_JOURNAL, (chat_id, cursor.seq, place.seq, limit))
+            at_end = not journal or journal[-1][0] == place.seq
             room = limit - len(journal)
-            deltas: list[tuple[Any, ...]] = []
+            deltas: list[Any] = []
             if at_end and room > 0:
-                place = (chat_id, attempt_ended, cursor.attempt, cursor.k, room)
-                deltas = rows(connection, sql.READ_OPEN_DELTAS, place)
-            return page_of(cursor, journal, deltas, last_seq=last_seq, state=state, limit=limit)
+                behind = (chat_id, place.attempt_ended, cursor.attempt, cursor.k, room)
+                deltas = rows(connection, sql.READ_OPEN_DELTAS, behind)
+            return page_of(cursor, journal, deltas, last_seq=place.seq, state=state, limit=limit)
 
         return await self._read(work)
 

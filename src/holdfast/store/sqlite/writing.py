@@ -48,7 +48,7 @@ def must_load(connection: apsw.Connection, chat_id: str) -> Snapshot:
 
 
 def check_unused(connection: apsw.Connection, chat_id: str, event: str) -> None:
-    found = row(connection, sql.READ_PLACE, (chat_id,))
+    found = row(connection, sql.READ_STATE, (chat_id,))
     if found is not None:
         raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=found[0], event=event)
 
