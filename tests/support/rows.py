@@ -75,7 +75,7 @@ def difference(found: Rows, expected: Rows) -> list[str]:
 
 def _stable(table: str, row: dict[str, Any]) -> dict[str, Any]:
     if table == "workers":
-        return {"id": row["id"], "info": row["info"], "lease": LEASE_ENDED if row["expires_at"] == 0 else "given"}
+        return {"id": row["id"], "info": row["info"], "lease": "given" if row["ended"] is None else LEASE_ENDED}
     if table == "repairs":
         return {"reason": row["reason"], "count": row["count"]}
     return {column: value for column, value in row.items() if column not in DRAWN}
