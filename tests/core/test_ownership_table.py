@@ -107,6 +107,16 @@ def test_a_chat_that_is_not_due_yet_is_not_claimed() -> None:
     story.later(1).claimed("w2")
 
 
+def test_a_chat_that_runs_is_due_whatever_the_clock_says_but_for_a_backoff_of_its_own_length() -> None:
+    assert Story().later(-HOUR_MS).claimed("w2").chat.worker == "w2"
+    story = Story().claimed().lost().claimed()
+    story.does(ev.LeaseExpired(worker="w1"))
+    assert (story.chat.wake_at, story.chat.backoff_ms) == (story.now + 1_000, 1_000)
+    story.refuses(ev.Claim(worker="w2"), reason="not_due")
+    story.later(-1).claimed("w2")
+    assert story.chat.backoff_ms == 0
+
+
 @pytest.mark.parametrize("telling", [answered, failed])
 def test_a_chat_at_rest_is_not_claimed(telling: Callable[[], Story]) -> None:
     telling().later(HOUR_MS).refuses(ev.Claim(worker="w2"), reason="state")

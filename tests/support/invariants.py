@@ -40,6 +40,8 @@ def promise_7(snapshot: Snapshot, live_workers: Collection[str]) -> list[str]:
 def _called_or_held(chat: Chat, live_workers: Collection[str]) -> list[str]:
     if chat.worker is not None and chat.worker not in live_workers:
         return [f"{chat.state}, held by {chat.worker}, which is dead"]
+    if chat.backoff_ms and chat.wake_at is None:
+        return [f"{chat.state}, held by {chat.worker}, and backs off"]
     if (chat.worker is None) == (chat.wake_at is None):
         return [f"{chat.state}, held by {chat.worker or 'nobody'}, and wakes at {chat.wake_at}"]
     return []

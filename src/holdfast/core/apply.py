@@ -302,14 +302,14 @@ class Draft:
         self.own(OwnerEvent.REST)
         # Nobody streams into a chat at rest, and the next holder numbers its attempts higher.
         ended = max(self.chat.attempt_ended, last_attempt_of(self.chat.fence))
-        self.set(state=state, wake_at=None, turn_started_at=None, attempt_ended=ended)
+        self.set(state=state, wake_at=None, backoff_ms=0, turn_started_at=None, attempt_ended=ended)
 
     def run(self) -> None:
         """To running: the holder goes on, or the next worker is called now."""
-        self.set(state=State.RUNNING, wake_at=None if self.chat.worker else self.now)
+        self.set(state=State.RUNNING, wake_at=None if self.chat.worker else self.now, backoff_ms=0)
 
     def stopping(self, cause: Cause) -> None:
-        self.set(state=State.STOPPING, cause=cause, wake_at=None if self.chat.worker else self.now)
+        self.set(state=State.STOPPING, cause=cause, wake_at=None if self.chat.worker else self.now, backoff_ms=0)
         self.tell(journal.StopRequested(cause=cause))
 
     def end_turn(
@@ -1248,11 +1248,16 @@ def _check_nothing_open(draft: Draft) -> None:
 
 
 def claim(draft: Draft, event: ev.Claim) -> None:
-    if draft.chat.wake_at is not None and draft.chat.wake_at > draft.now:
+    if backs_off(draft.chat, draft.now):
         raise Refusal("not_due", f"the chat wakes at {draft.chat.wake_at}, it is {draft.now}")
     draft.own(OwnerEvent.CLAIM, event.worker)
-    draft.set(fence=draft.chat.fence + 1, wake_at=None)
+    draft.set(fence=draft.chat.fence + 1, wake_at=None, backoff_ms=0)
     _settle_lost_calls(draft)
+
+
+def backs_off(chat: Chat, now: int) -> bool:
+    """Of a chat that runs. One that lies further ahead than it is long is over: somebody set the clock back."""
+    return chat.wake_at is not None and 0 < chat.wake_at - now <= chat.backoff_ms
 
 
 def claim_waiting(draft: Draft, event: ev.Claim) -> None:
@@ -1293,7 +1298,7 @@ def release(draft: Draft, event: ev.Release) -> None:
         call = draft.call(call_id)
         draft.move(call, CallEvent.REVERT, started_at=None, starts=call.starts - 1)
     draft.own(OwnerEvent.RELEASE)
-    _hand_over(draft, Cause.SHUTDOWN, wake_at=draft.now + event.delay_ms)
+    _hand_over(draft, Cause.SHUTDOWN, backoff_ms=event.delay_ms)
 
 
 def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
@@ -1301,7 +1306,7 @@ def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
         raise Refusal("stale_writer", f"the chat is held by {draft.chat.worker or 'nobody'}, not by {event.worker}")
     draft.own(OwnerEvent.EXPIRE)
     if event.how is LeaseEnd.RETIRED:
-        _hand_over(draft, Cause.LEASE_LOST, wake_at=draft.now)  # by a worker that lives: there is nothing to count
+        _hand_over(draft, Cause.LEASE_LOST)  # by a worker that lives: there is nothing to count
     else:
         _count_death(draft, event)
 
@@ -1325,7 +1330,7 @@ def _count_death(draft: Draft, event: ev.LeaseExpired) -> None:
             _fail(draft, error)
     else:
         cause = Cause.LEASE_LOST if event.how is LeaseEnd.SILENT else Cause.CRASH
-        _hand_over(draft, cause, wake_at=draft.now + unclean_backoff_ms(unclean))
+        _hand_over(draft, cause, backoff_ms=unclean_backoff_ms(unclean))
 
 
 def outlive_lease(draft: Draft, event: ev.LeaseOutlived) -> None:
@@ -1333,7 +1338,7 @@ def outlive_lease(draft: Draft, event: ev.LeaseOutlived) -> None:
     chat = draft.chat
     if chat.worker == event.worker:
         draft.own(OwnerEvent.EXPIRE)
-        _hand_over(draft, Cause.LEASE_LOST, wake_at=draft.now)
+        _hand_over(draft, Cause.LEASE_LOST)
         return
     silent = chat.silent.split()
     if event.worker not in silent:
@@ -1341,11 +1346,11 @@ def outlive_lease(draft: Draft, event: ev.LeaseOutlived) -> None:
     silent.remove(event.worker)
     draft.set(unclean=chat.unclean - 1, silent=" ".join(silent))
     if chat.wake_at is not None:
-        draft.set(wake_at=draft.now)
+        draft.set(wake_at=draft.now, backoff_ms=0)
 
 
-def _hand_over(draft: Draft, cause: Cause, *, wake_at: int) -> None:
-    draft.set(wake_at=wake_at)
+def _hand_over(draft: Draft, cause: Cause, *, backoff_ms: int = 0) -> None:
+    draft.set(wake_at=draft.now + backoff_ms, backoff_ms=backoff_ms)
     if draft.chat.state is State.RUNNING and draft.chat.phase is Phase.MODEL:
         # The next holder asks the model again. A stopping chat keeps its preview: it becomes the partial text.
         ended = last_attempt_of(draft.chat.fence)
@@ -1357,20 +1362,19 @@ def repair(draft: Draft, event: ev.Repair) -> None:
     """Bring ownership, wake_at and calls back into line with the state."""
     chat = draft.chat
     if chat.state in (State.RUNNING, State.STOPPING):
-        wake_at = chat.wake_at if chat.wake_at is not None else draft.now
         if chat.worker is None:
-            draft.set(wake_at=wake_at)
+            draft.set(wake_at=chat.wake_at if chat.wake_at is not None else draft.now)
         elif event.lease_is_live:
-            draft.set(wake_at=None)
+            draft.set(wake_at=None, backoff_ms=0)
         else:
             draft.own(OwnerEvent.EXPIRE)
-            _hand_over(draft, Cause.LEASE_LOST, wake_at=wake_at)
+            _hand_over(draft, Cause.LEASE_LOST)
     elif chat.state is State.WAITING:
         draft.own(OwnerEvent.REST)
         draft.settle()
     else:
         draft.own(OwnerEvent.REST)
-        draft.set(wake_at=None)
+        draft.set(wake_at=None, backoff_ms=0)
         draft.answer_all("the chat was at rest", lost=True)
         if chat.state is State.IDLE and draft.queue:
             draft.start_next_turn()

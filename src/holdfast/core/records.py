@@ -294,7 +294,10 @@ class Chat(Frozen):
     # ownership
     worker: str | None = None
     fence: int = 0
+    # Running and unowned: due. The instant only sorts, but for a backoff, which ends then and is `backoff_ms` long.
+    # Waiting: the earliest expiry, which people chose and the wall clock decides.
     wake_at: int | None = None
+    backoff_ms: int = 0
     unclean: int = 0  # workers that were lost with it since its last progress
     silent: str = ""  # those among them that only went silent, by id: one that turns up alive is taken off again
 

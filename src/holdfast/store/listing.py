@@ -13,7 +13,7 @@ Given = frozenset[str]  # the names of the filters that have a value
 # Chats at work, by their indexes: held, due, or neither.
 _AT_WORK = """
     id IN (SELECT id FROM chats WHERE worker IS NOT NULL
-           UNION ALL SELECT id FROM chats WHERE wake_at IS NOT NULL
+           UNION ALL SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stopping')
            UNION ALL SELECT id FROM chats
                WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping'))
 """

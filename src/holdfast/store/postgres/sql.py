@@ -387,13 +387,20 @@ WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id 
 
 # -- claims
 
+# Who runs is due, but for a backoff that is not over; who waits is due when the time has come that people chose.
+_READY = (
+    "wake_at IS NOT NULL AND state IN ('running', 'stopping') "
+    "AND (backoff_ms = 0 OR wake_at <= {now} OR wake_at - {now} > backoff_ms)"
+)
+_RUNG = "wake_at <= {now} AND state = 'waiting'"
+
 # A look without a lock, so that a poll that finds nothing costs one statement.
 ANYTHING_DUE = f"""
 SELECT {NOW}, (SELECT ended IS NULL FROM workers WHERE id = %(worker)s), EXISTS (
     SELECT 1 FROM unnest(%(agents)s::text[]) AS given(agent)
-    CROSS JOIN LATERAL (
-        SELECT 1 FROM chats WHERE agent = given.agent AND wake_at <= (SELECT {_WALL_NOW}) LIMIT 1
-    ) AS due
+    CROSS JOIN (SELECT {_WALL_NOW} AS now) AS moment
+    WHERE EXISTS (SELECT 1 FROM chats WHERE agent = given.agent AND {_READY.format(now="moment.now")})
+       OR EXISTS (SELECT 1 FROM chats WHERE agent = given.agent AND {_RUNG.format(now="moment.now")})
 )
 """
 
@@ -406,12 +413,19 @@ SELECT {NOW} FROM workers WHERE id = %(worker)s AND ended IS NULL FOR KEY SHARE
 SETTLE_LEASE = SHARE_LEASE.replace("FOR KEY SHARE", "FOR UPDATE")
 
 # The oldest due chats of each agent. What another worker is claiming, or a client is changing, is left to them.
-DUE_CHATS = """
+DUE_CHATS = f"""
 SELECT due.id, due.agent, due.wake_at FROM unnest(%(agents)s::text[], %(rooms)s::bigint[]) AS given(agent, room)
 CROSS JOIN LATERAL (
-    SELECT id, agent, wake_at FROM chats
-    WHERE agent = given.agent AND wake_at <= %(due)s AND id <> ALL(%(passed)s::text[])
-    ORDER BY wake_at LIMIT given.room FOR UPDATE SKIP LOCKED
+    SELECT * FROM (
+        SELECT id, agent, wake_at FROM chats
+        WHERE agent = given.agent AND {_READY.format(now="%(due)s")} AND id <> ALL(%(passed)s::text[])
+        ORDER BY wake_at LIMIT given.room FOR UPDATE SKIP LOCKED
+    ) AS ready
+    UNION ALL SELECT * FROM (
+        SELECT id, agent, wake_at FROM chats
+        WHERE agent = given.agent AND {_RUNG.format(now="%(due)s")} AND id <> ALL(%(passed)s::text[])
+        ORDER BY wake_at LIMIT given.room FOR UPDATE SKIP LOCKED
+    ) AS rung
 ) AS due
 """
 

@@ -279,7 +279,16 @@ SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL AND worker NOT IN (SE
 
 # -- claims
 
-DUE_CHATS = "SELECT wake_at, id FROM chats WHERE agent = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+# Who runs is due, but for a backoff that is not over; who waits is due when the time has come that people chose.
+DUE_CHATS = """
+SELECT wake_at, id FROM (
+    SELECT wake_at, id FROM chats WHERE agent = ?1 AND wake_at IS NOT NULL AND state IN ('running', 'stopping')
+        AND (backoff_ms = 0 OR wake_at <= ?2 OR wake_at - ?2 > backoff_ms)
+    ORDER BY wake_at LIMIT ?3
+) UNION ALL SELECT wake_at, id FROM (
+    SELECT wake_at, id FROM chats WHERE agent = ?1 AND wake_at <= ?2 AND state = 'waiting' ORDER BY wake_at LIMIT ?3
+) ORDER BY wake_at LIMIT ?3
+"""
 
 # -- upkeep
 
