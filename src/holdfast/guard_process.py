@@ -1,6 +1,6 @@
 """The guard: a small program that outlives its worker, ends what the worker left running, and then itself.
 
-    python -I -S guard_process.py MARK WORKER_PID HARD_LIMIT_S
+    python -I -S guard_process.py MARK WORKER_PID HARD_LIMIT_S [FROZEN_S WRITE_LOCK]
 
 `worker/guard.py` starts it, one per worker. It imports nothing of holdfast, so that it is up in 20 ms; it stands at
 the bottom of holdfast because `processes.py` looks at processes, and proves whose they are, with the same eyes.
@@ -27,8 +27,14 @@ are found less surely than groups.
 A worker whose loop stops beating for HARD_LIMIT_S gets SIGXCPU, on which it dumps its stacks and exits (see
 `worker/watchdog.py`), and five seconds later SIGKILL. Time in which the worker was stopped, or this process itself
 did not run (a suspended machine, a paused VM), does not count.
+
+A worker that is stopped (SIGSTOP, Ctrl-Z) while it holds WRITE_LOCK, the lock of a SQLite file, keeps every process
+from writing for as long as it stands still. Once it has been seen so for FROZEN_S, its lease's TTL, it gets SIGKILL.
+One that holds no such lock is in nobody's way and may stand still for as long as somebody likes; so may one that a
+debugger has stopped. Time in which this process did not run does not count here either.
 """
 
+import fcntl
 import os
 import select
 import signal
@@ -49,6 +55,7 @@ INSIST_S = 5.0
 LINE_MAX = 4096
 PAUSE_S = 0.005
 PAUSE_MAX_S = 0.1
+LOOK_S_MAX = 5.0
 LOOKS_IN_VAIN = 2  # a process that forks and exits can slip through one look
 
 Groups = dict[int, int]
@@ -57,7 +64,7 @@ Groups = dict[int, int]
 class Seen:
     """One process, as it was a moment ago."""
 
-    __slots__ = ("_entries", "dead", "pgid", "pid", "start", "stopped")
+    __slots__ = ("_entries", "dead", "frozen", "pgid", "pid", "start", "stopped")
 
     def __init__(
         self, pid: int, pgid: int, start: int, state: str, entries: "tuple[bytes, ...] | None" = None
@@ -67,6 +74,7 @@ class Seen:
         self.start = start
         self.dead = state in "ZXx"
         self.stopped = state in "Tt"
+        self.frozen = state == "T"  # not by a debugger
         self._entries = entries
 
     def carries(self, mark: bytes) -> bool:
@@ -138,30 +146,63 @@ else:
         return found
 
 
+def holds(pid: int, path: str) -> bool:
+    """Whether this process has the flock of this file. Where the system does not say whose it is: whether anybody
+    keeps it from us.
+    """
+    try:
+        inode = os.stat(path).st_ino
+        if sys.platform == "linux":
+            with open("/proc/locks") as file:
+                # "7: FLOCK  ADVISORY  WRITE 4711 00:2f:1234 0 EOF"; one that waits has an arrow behind its number.
+                rows = [line.split() for line in file]
+            return any(
+                row[1] == "FLOCK" and row[4] == str(pid) and row[5].endswith(f":{inode}") for row in rows if row[5:]
+            )
+        fd = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 # --- while the worker lives --------------------------------------------------------------------------
 
 
 class Listener:
     """Hears the worker until the end of file."""
 
-    def __init__(self, worker: int, hard_limit_s: float) -> None:
+    def __init__(
+        self, worker: int, hard_limit_s: float, frozen_s: float = 0.0, write_lock: str | None = None
+    ) -> None:
         self.groups: Groups = {}
         self._worker = worker
         self._limit_s = hard_limit_s
-        self._tick_s = min(hard_limit_s / 10, 5.0)
+        self._frozen_limit_s = frozen_s if write_lock is not None else 0.0
+        self._write_lock = write_lock
+        limits = [limit for limit in (self._limit_s, self._frozen_limit_s) if limit > 0]
+        self._tick_s = min([limit / 10 for limit in limits] + [LOOK_S_MAX])
         self._watching = False
         self._silent_s = 0.0
+        self._frozen_s = 0.0
         self._warned = False
 
     def listen(self) -> Groups:
         rest = b""
         last = time.monotonic()
         while True:
-            ready, _, _ = select.select([0], [], [], self._tick_s if self._watching else None)
+            looks = self._watching or self._frozen_limit_s > 0
+            ready, _, _ = select.select([0], [], [], self._tick_s if looks else None)
             now = time.monotonic()
             # Capped: what is more than a tick late, this process slept through, and perhaps the worker too.
-            self._silent_s += min(now - last, 1.5 * self._tick_s)
+            passed_s = min(now - last, 1.5 * self._tick_s)
             last = now
+            self._silent_s += passed_s
             if ready:
                 data = os.read(0, 65536)
                 if not data:
@@ -170,8 +211,19 @@ class Listener:
                 rest = rest[:LINE_MAX]
                 for line in lines:
                     self._obey(line.split())
+            if not ready and self._frozen_limit_s > 0:
+                self._watch_frozen(passed_s)
             if self._watching:
                 self._watch()
+
+    def _watch_frozen(self, passed_s: float) -> None:
+        """A worker that stands still says nothing: only then it is looked at."""
+        seen = look_at(self._worker)
+        self._frozen_s = self._frozen_s + passed_s if seen is not None and seen.frozen else 0.0
+        if self._frozen_s < self._frozen_limit_s or os.getppid() != self._worker:
+            return
+        if self._write_lock is not None and holds(self._worker, self._write_lock):
+            send(self._worker, signal.SIGKILL)
 
     def _obey(self, words: list[bytes]) -> None:
         """What is not understood is ignored: no line may ever end the guard, or make it kill."""
@@ -292,11 +344,11 @@ def say(line: str) -> None:
         return  # the worker is gone, as it may
 
 
-def main(mark: str, worker: int, hard_limit_s: float) -> None:
+def main(mark: str, worker: int, hard_limit_s: float, frozen_s: float = 0.0, write_lock: str | None = None) -> None:
     names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGUSR2")
     for name in names:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    listener = Listener(worker, hard_limit_s)
+    listener = Listener(worker, hard_limit_s, frozen_s, write_lock)
     say("ready")
     groups = listener.listen()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -306,4 +358,5 @@ def main(mark: str, worker: int, hard_limit_s: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    frozen = (float(sys.argv[4]), sys.argv[5]) if len(sys.argv) > 5 else (0.0, None)
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), *frozen)

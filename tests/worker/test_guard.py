@@ -1,6 +1,7 @@
 """Nothing that a worker started outlives it, and nothing else is touched: real processes, real deaths."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -19,10 +20,12 @@ from holdfast.app import App
 from holdfast.core.records import State
 from holdfast.errors import ConfigError
 from holdfast.ids import new_id
+from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from holdfast.store.hostlock import HostLock, is_dead
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.guard import Guard
+from tests.support.chats import new_chat
 from tests.support.deaths import Mortal
 from tests.support.programs import Program
 from tests.support.waiting import eventually, until
@@ -422,3 +425,67 @@ async def test_a_worker_whose_registration_fails_leaves_neither_guard_nor_lock(s
         await worker.start()
     assert set(psutil.Process().children()) <= before
     HostLock(f"{worker._lock.path}").release()  # type: ignore[union-attr]
+
+
+# --- a worker that stands still -------------------------------------------------------------------------
+
+
+async def test_a_worker_that_stands_still_with_the_write_lock_is_ended_and_others_write_again(tmp_path: Path) -> None:
+    """It was stopped in the middle of a write (SIGSTOP, Ctrl-Z): every chat of the file stood still with it."""
+    url = f"sqlite:///{tmp_path}/holdfast.db"
+    with Program("tests.worker.frozen", url) as idle, Program("tests.worker.frozen", url) as writer:
+        assert (idle.hear(), writer.hear()) == ("ready", "ready")
+        with Mortal(idle.pid) as in_nobodys_way, Mortal(writer.pid) as in_the_way:
+            idle.say("outside")
+            await until(lambda: is_stopped(idle.pid))
+            writer.say("inside")
+            await until(lambda: is_stopped(writer.pid))
+            assert in_the_way.dies_within(BOUND_S)
+            async with open_store(url) as store:
+                await store.create_chat(new_chat("hello"))
+            # Its guard has looked at it for longer than the other's did.
+            assert not in_nobodys_way.dead, "who holds no lock may stand still for as long as somebody likes"
+            os.kill(idle.pid, signal.SIGCONT)
+            assert idle.hear() == "on again"
+        assert writer.process.wait(BOUND_S) == -signal.SIGKILL
+
+
+def is_stopped(pid: int) -> bool:
+    seen = guard_process.look_at(pid)
+    return seen is not None and seen.frozen
+
+
+def listening(write_lock: str, worker: int) -> guard_process.Listener:
+    return guard_process.Listener(worker, hard_limit_s=0.0, frozen_s=2.0, write_lock=write_lock)
+
+
+def test_only_time_in_which_the_guard_saw_its_worker_stand_still_counts(tmp_path: Path) -> None:
+    """A suspended machine: both stand still, and what they slept through is one tick."""
+    path = tmp_path / "write.lock"
+    with path.open("w") as lock, child() as worker:
+        listener = listening(str(path), worker.pid)
+        listener._watch_frozen(1.9)
+        assert listener._frozen_s == 0, "it runs"
+        os.kill(worker.pid, signal.SIGSTOP)
+        while not is_stopped(worker.pid):
+            pass
+        for _ in range(3):
+            listener._watch_frozen(0.3)
+        os.kill(worker.pid, signal.SIGCONT)
+        while is_stopped(worker.pid):
+            pass
+        listener._watch_frozen(0.3)
+        assert listener._frozen_s == 0, "it ran in between"
+        assert not lock.closed
+
+
+def test_whose_the_write_lock_is_is_told_by_the_system(tmp_path: Path) -> None:
+    path = tmp_path / "write.lock"
+    with path.open("w") as lock:
+        assert not guard_process.holds(os.getpid(), str(path))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert guard_process.holds(os.getpid(), str(path))
+        assert not guard_process.holds(os.getppid(), str(path)) or sys.platform != "linux"
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert not guard_process.holds(os.getpid(), str(path))
+    assert not guard_process.holds(os.getpid(), str(tmp_path / "none"))

@@ -385,6 +385,11 @@ class Store(ABC):
         """
 
     @property
+    def write_lock_path(self) -> str | None:
+        """The file whose lock every writer on this host needs, if there is one: who freezes with it is ended."""
+        return None
+
+    @property
     def gone(self) -> bool:
         """What was opened is not there any more, and does not come back by waiting. Quick, from any thread."""
         return False

@@ -38,12 +38,22 @@ class Guard:
     """`start` and `stop` block, within bounds: call them off the event loop. All else is quick, from any thread.
 
     `lock_fd` is the descriptor of the worker's host lock. Without a hard limit, a loop that stalls is never ended.
+    `write_lock` is the path of a lock that others need: who is stopped with it for `frozen_s` is ended.
     """
 
-    def __init__(self, lock_fd: int | None = None, hard_limit_s: float | None = None) -> None:
+    def __init__(
+        self,
+        lock_fd: int | None = None,
+        hard_limit_s: float | None = None,
+        *,
+        frozen_s: float = 0.0,
+        write_lock: str | None = None,
+    ) -> None:
         self.mark = new_id("mark")
         self._lock_fd = lock_fd
         self._hard_limit_s = hard_limit_s or 0.0
+        self._frozen_s = frozen_s
+        self._write_lock = write_lock
         self._mutex = threading.Lock()
         self._groups: dict[int, int] = {}
         self._pipe: int | None = None  # to the guard
@@ -172,6 +182,8 @@ class Guard:
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
         arguments = [self.mark, str(os.getpid()), str(self._hard_limit_s)]
+        if self._write_lock is not None:
+            arguments += [str(self._frozen_s), self._write_lock]
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard_process.__file__, *arguments],

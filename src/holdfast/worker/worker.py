@@ -189,7 +189,8 @@ class Worker:
     async def _protect(self, lock: HostLock) -> None:
         """Before anything is claimed: what ends our children when we die, and us when we hang."""
         limit_s = self.config.stall_limit_s
-        guard = self.guard = Guard(lock.fileno(), limit_s)
+        frozen_s = self.store.options.lease_ttl_ms / 1000
+        guard = self.guard = Guard(lock.fileno(), limit_s, frozen_s=frozen_s, write_lock=self.store.write_lock_path)
         await self._upkeep.run(guard.start)
         self.tool_servers.guard(guard)
         self._models.guards.join(guard)

@@ -79,6 +79,7 @@ from holdfast.store.sqlite.connection import (
     FileIdentity,
     check_place,
     connect,
+    lock_path,
     reading,
     translated,
 )
@@ -249,6 +250,10 @@ class SqliteStore(Store):
     async def close(self) -> None:
         async with self._opening_or_closing:
             await self._close()
+
+    @property
+    def write_lock_path(self) -> str | None:
+        return os.path.abspath(lock_path(self.path))
 
     @property
     def gone(self) -> bool:
