@@ -278,6 +278,7 @@ def test_text_that_can_be_stored_and_sent_is_let_through(text: str) -> None:
     ("text", "problem"),
     [
         ("a\0b", "has a NUL character at position 1"),
+        ("\0", "has a NUL character at position 0"),
         ("ab\ud800", "is not valid Unicode at position 2"),
         ("é" * 6, "is 12 bytes, the limit is 11"),
     ],

@@ -5,9 +5,11 @@ from itertools import product
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core.compaction import (
     LEFT_OUT,
+    MESSAGE_TOKENS,
     WORKING_ON,
     CompactionPolicy,
     Window,
@@ -187,6 +189,17 @@ def test_where_a_provider_counts_more_than_we_do_less_is_kept() -> None:
     assert find_cut(window(turns(5)), 80, POLICY, scale=2.0) == 8
 
 
+def test_the_current_turn_stays_whole_if_it_takes_exactly_its_share() -> None:
+    messages = [*turns(1), user(), *step("c1"), *step("c2")]
+    whole = CompactionPolicy(keep_turns=2, keep_share=1.0, summary_tokens=10)
+    assert find_cut(window(messages), 50, whole) == 2
+    assert find_cut(window(messages), 49, whole) == 5, "between its steps"
+
+
+def test_where_nothing_can_be_covered_nothing_is_however_little_it_has_to_save() -> None:
+    assert find_cut(window([user()]), None, POLICY, worth=0) is None
+
+
 # --- when -------------------------------------------------------------------------------------------
 
 
@@ -205,6 +218,28 @@ def test_a_figure_for_a_longer_request_is_not_believed_after_a_compaction() -> N
     assert counted(window(messages, start=4)).tokens == 30
     messages[1] = says(input_tokens=25, covered=4)
     assert counted(window(messages, start=4, fixed=25)).tokens == 45
+
+
+def test_a_summary_and_what_is_fixed_are_part_of_what_the_provider_counted() -> None:
+    messages = [user(), says(input_tokens=1_000), user()]
+    found = counted(window(messages, fixed=400, summary=90))
+    assert (found.scale, found.tokens) == (2.0, 1_000 + 2 * 20)
+
+
+def test_instructions_that_came_with_the_open_turn_are_not_in_an_older_figure() -> None:
+    told = replace(user(), instructions="x" * 30)
+    messages = [user(), says(input_tokens=500, covered=4), told]
+
+    def tokens(turn_from: int | None) -> int:
+        found = Window(start=4, messages=messages, sizes=[10] * 3, fixed=490, turn_from=turn_from)
+        return counted(found).tokens
+
+    assert tokens(6) == 520 + 10
+    assert tokens(7) == 520, "the message that began the turn is missing"
+    assert tokens(None) == 520
+    messages[1] = replace(messages[1], instructions="x" * 30)
+    messages[2] = user()
+    assert (tokens(4), tokens(5), tokens(6)) == (520, 520, 520), "the figure holds what came before it"
 
 
 @pytest.mark.parametrize(
@@ -247,8 +282,8 @@ def test_every_part_of_a_message_counts_but_unsigned_reasoning() -> None:
     assert size(Text(text="x" * 300)) == nothing + 100
     assert size(Reasoning(text="x" * 300)) == nothing
     assert size(Reasoning(text="x" * 300, signature=Raw(b'"' + b"s" * 298 + b'"'))) == nothing + 200
-    assert size(ToolCall(call_id="c", name="abc", arguments="x" * 300)) > nothing + 101
-    assert size(ToolResult(call_id="c", name="abc", content="x" * 300)) > nothing + 101
+    assert size(ToolCall(call_id="c", name="abc", arguments="x" * 300)) == nothing + MESSAGE_TOKENS + 101
+    assert size(ToolResult(call_id="c", name="abc", content="x" * 300)) == nothing + MESSAGE_TOKENS + 101
     assert size(File(media_type="image/png", uri="blob:1")) > nothing + 1_000
 
 
@@ -267,6 +302,11 @@ def test_every_part_of_a_message_counts_but_unsigned_reasoning() -> None:
 def test_a_policy_that_makes_no_sense_is_named(policy: CompactionPolicy) -> None:
     assert problem_of(policy)
     assert problem_of(CompactionPolicy()) is None
+
+
+def test_a_policy_may_go_to_the_edge_of_what_makes_sense() -> None:
+    edge = CompactionPolicy(share=1, keep_share=1, keep_turns=1, summary_tokens=1, answer_tokens=1, deadline_s=0.001)
+    assert problem_of(edge) is None
 
 
 # --- what stands for it -----------------------------------------------------------------------------
@@ -317,6 +357,11 @@ def test_a_transcript_tells_who_said_and_did_what_each_part_shortened() -> None:
         "[assistant] Yes.",
     ]
     assert estimated(transcript([user("x" * 100_000)], 800)) < 130
+
+
+def test_what_just_fits_is_not_shortened() -> None:
+    assert shortened("x" * 9, 3) == "x" * 9
+    assert shortened("x" * 10, 3) != "x" * 10
 
 
 def test_what_is_shortened_keeps_head_and_tail_and_says_how_much_is_gone() -> None:

@@ -7,7 +7,8 @@ import pytest
 from holdfast.core import events as ev
 from holdfast.core.apply import Change
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, MessageAdded
-from holdfast.core.records import Cause, External, NewChat, Snapshot, State
+from holdfast.core.limits import Limits
+from holdfast.core.records import Cause, External, NewChat, Snapshot, State, Text
 from holdfast.core.unit import Need, ReadChat, ReadChildren, transact
 from tests.support.situations import calls_planned, model_next
 from tests.support.story import BOOM, SIGNED, START, Story, assistant, user
@@ -87,6 +88,28 @@ def test_depth_grows_with_every_generation() -> None:
     assert story.store.get("grandchild").chat.depth == 2
 
 
+def spawn_of(story: Story, call_id: str, child_id: str, message: str | None = "task") -> ev.Delegate:
+    child = NewChat(id=child_id, agent="helper", message=user(f"{child_id}-{message}") if message else None)
+    return ev.Delegate(by=story.by, call_id=call_id, external=External.CHILD, spawn=child)
+
+
+def test_a_family_has_as_many_open_chats_as_the_limit_says_and_not_one_more() -> None:
+    story = Story(limits=Limits(family_open_max=2)).claimed().calls("a", "b", "c")
+    story.does(spawn_of(story, "a", "first"))
+    story.does(spawn_of(story, "b", "second"))
+    refused = story.refuses(spawn_of(story, "c", "third"), reason="family_full")
+    assert refused.message == "2 chats are open in this family, which is the limit"
+    story.does(spawn_of(story, "c", "idle", None))
+    assert story.store.get("idle").chat.state == "idle", "one without a task is not at work"
+
+
+def test_children_of_one_transaction_count_for_each_other() -> None:
+    story = Story(limits=Limits(family_open_max=2)).claimed().calls("a", "b", "c")
+    story.refuses(*(spawn_of(story, call_id, f"child-{call_id}") for call_id in "abc"), reason="family_full")
+    story.does(*(spawn_of(story, call_id, f"child-{call_id}") for call_id in "ab"))
+    assert {"child-a", "child-b"} <= story.store.chats.keys()
+
+
 # --- the end of a child -----------------------------------------------------------------------------
 
 
@@ -98,6 +121,19 @@ def test_a_childs_end_and_its_parents_wake_are_one_transaction() -> None:
     assert (story.state, story.phase, story.chat.wake_at) == ("running", "model", story.now)
     assert (story.result("a").content, story.result("a").error) == ("42", False)
     assert story.call("a").answered_by == "child"
+
+
+def test_an_answer_that_is_given_and_reported_in_one_transaction_is_the_answer() -> None:
+    story = of_child(parked())
+    said = story.response(assistant("said", Text(text="42")))
+    story.does(ev.Note(by=story.by, topic="x"), said, ev.FinishTurn(by=story.by))
+    assert (of_parent(story).result("a").content, story.state) == ("42", "running")
+
+
+def test_a_childs_end_answers_no_call_that_waits_for_somebody_else() -> None:
+    story = waits_for_child(calls_planned()).delegates("b").parks()
+    of_child(story).claimed("w2").says(text="42").finishes()
+    assert (of_parent(story).state, story.call("a").state, story.call("b").state) == ("waiting", "done", "external")
 
 
 def test_an_empty_answer_is_an_answer() -> None:
