@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.doctor import _chats
 from holdfast.clock import FakeClock
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from tests.cli.conftest import Desk, Done
+from tests.support.chats import Hand, new_chat
 from tests.support.postgres import SCRAM_OWNER, PostgresServer
 
 Quick = Callable[..., Done]
@@ -148,3 +151,23 @@ def test_a_database_that_went_back_is_told_for_a_day(
     assert "database_went_back" not in codes()
     asyncio.run(notice(now_ms))
     assert "database_went_back" in codes()
+
+
+async def test_a_worker_that_holds_chats_and_is_silent_is_told_and_one_that_renews_is_not(store_url: str) -> None:
+    """No clock says that it is gone, and ending its lease is for another worker: until then all is not well."""
+    async with open_store(store_url, StoreOptions(lease_ttl_ms=600)) as store:
+        silent, living = Hand(store), Hand(store)
+        for hand in (silent, living):
+            await store.create_chat(new_chat(id=f"held-by-{hand.name}"))
+            await hand.claim()
+        over = threading.Event()
+        renewing = asyncio.ensure_future(asyncio.to_thread(_renew_until, over, living))
+        findings = await _chats(store)
+        over.set()
+        await renewing
+    assert [finding.detail.split()[0] for finding in findings if finding.code == "lease_silent"] == [silent.name]
+
+
+def _renew_until(over: threading.Event, hand: Hand) -> None:
+    while not over.wait(0.05):
+        hand.line.renew(hand.name)

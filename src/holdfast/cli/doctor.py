@@ -1,11 +1,13 @@
 """`holdfast doctor`: is the environment fit, and is any chat stranded (promise 7)? Every finding has a code."""
 
+import asyncio
 import errno
 import os
 import platform
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,13 +27,14 @@ from holdfast.cli.run import write_line
 from holdfast.cli.words import ago, line, safe
 from holdfast.clock import SystemClock
 from holdfast.config import FILE, Config, sound_config
-from holdfast.core.records import Frozen, State
+from holdfast.core.records import Frozen, Lease, State
 from holdfast.disk import make_home
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.models.resolve import DEFAULTS, default_model
 from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store, StoreOptions
+from holdfast.worker.lease import RENEWALS_PER_TTL
 
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 51, 3)
@@ -39,6 +42,7 @@ CHATS_SHOWN_MAX = 20
 CHATS_MAX = 10_000  # of each state that are looked at
 KEYS = (*DEFAULTS, "COMPATIBLE_API_KEY")
 ROOM_BYTES_MIN = 1 << 20
+LOOK_S = 0.25  # between two looks at the leases of those who hold chats
 WENT_BACK_TOLD_MS = 86_400_000
 
 # What to do about a finding whose own words do not say it.
@@ -234,6 +238,20 @@ async def _incidents(store: Store) -> list[Finding]:
     return [Finding(what="store", code="database_went_back", detail=detail, advice=advice, wrong=True)]
 
 
+async def _silent(store: Store, leases: list[Lease]) -> list[Lease]:
+    """Those of them that are not renewed while we watch for one and a half renewal intervals. No clock tells that a
+    worker is gone."""
+    seen = {lease.worker: lease for lease in leases}
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    over_at = {lease.worker: began + 1.5 * lease.ttl_ms / 1000 / RENEWALS_PER_TTL for lease in leases}
+    while seen and loop.time() < max(over_at[worker] for worker in seen):
+        await asyncio.sleep(LOOK_S)
+        now = {lease.worker: lease for lease in await store.list_workers() if lease.ended is None}
+        seen = {name: lease for name, lease in seen.items() if name in now and now[name].renewal == lease.renewal}
+    return list(seen.values())
+
+
 async def _chats(store: Store) -> list[Finding]:
     live = [lease for lease in await store.list_workers() if is_live(lease)]
     served = {name for lease in live for name in msgspec.json.decode(lease.info).get("agents", [])}
@@ -242,13 +260,21 @@ async def _chats(store: Store) -> list[Finding]:
         for found in await store.find_violations()
     ]
     holders = {lease.worker for lease in live}
+    held: Counter[str | None] = Counter()
     for state in (State.RUNNING, State.STOPPING):
         for chat in await store.list_chats(ChatFilter(state=state), limit=CHATS_MAX):
+            held[chat.worker] += 1
             if chat.worker not in holders and chat.agent not in served:
                 detail = (
                     f"{chat.id} is {state} since {ago(chat.updated_at)}, and no worker has {line(chat.agent, 60)}"
                 )
                 findings.append(Finding(what="chat", code="no_worker_for_agent", detail=detail, wrong=True))
+    for lease in await _silent(store, [lease for lease in live if held[lease.worker]]):
+        detail = (
+            f"{lease.worker} (pid {lease.pid}) holds {held[lease.worker]} chats and does not renew its lease: is it "
+            f"frozen, or gone with its host? A worker that sees that for {lease.ttl_ms / 1000:g} s takes them over"
+        )
+        findings.append(Finding(what="worker", code="lease_silent", detail=detail, wrong=True))
     workers = Finding(what="workers", code="ok", detail=f"{len(live)} live" if live else "none runs now")
     if not findings:
         return [workers, Finding(what="chats", code="ok", detail="none is stranded")]
