@@ -14,6 +14,7 @@ from holdfast.core.records import Snapshot, State
 from holdfast.errors import OwnershipLost, StaleWriter, WrongCursor
 from holdfast.store.base import DeltaBatch, Store
 from holdfast.store.cursor import Cursor
+from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, new_chat, texts, told, unique, user
 from tests.support.leases import silence
 from tests.support.rewinding import Backup
@@ -243,3 +244,32 @@ async def test_a_place_that_our_own_code_names_by_number_becomes_a_readers_place
     assert (await store.read_journal("c1", page.cursor)).items == ()
     await store.submit("c1", ev.Rename(title="new"))
     assert len((await store.read_journal("c1", page.cursor)).items) == 1
+
+
+# --- lines without their chat -------------------------------------------------------------------------------------
+
+ORPHAN = "INSERT INTO journal (chat_id, seq, at, role, pos, ref, body) VALUES ('c1', ?, 1, 'user', ?, 'm', '{}')"
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["idle", "running"])
+async def test_a_chat_whose_journal_has_lines_beyond_its_row_is_found_and_mended(
+    store: Store, store_url: str, hand: Hand, held: bool
+) -> None:
+    """Older code could leave such lines, and every write to the chat failed for good."""
+    await hand.take("c1")
+    if not held:
+        await hand.end_turn()
+    chat = (await store.read_chat("c1")).chat
+    sql(store_url, ORPHAN, (chat.seq + 1, chat.length))
+    with pytest.raises(Exception, match=r"(?i)constraint|such a row already"):
+        await store.submit("c1", ev.Rename(title="cannot be"))
+    for n in range(3):
+        await store.create_chat(new_chat(None, id=f"other{n}"))
+    assert [(found.chat_id, found.reason) for found in await store.find_torn()] == [("c1", "journal_ahead_of_chat")]
+    assert await store.sweep() == {"journal_ahead_of_chat": 1}
+    assert await store.find_torn() == []
+    await store.submit("c1", ev.Rename(title="can be"))
+    if held:
+        await hand.end_turn("goes on")
+    assert "m" not in [row.message_id for row in await store.read_history("c1")]
+    assert (await store.read_chat("c1")).chat.title == "can be"

@@ -257,7 +257,7 @@ async def _chats(store: Store) -> list[Finding]:
     served = {name for lease in live for name in msgspec.json.decode(lease.info).get("agents", [])}
     findings = [
         Finding(what="chat", code=found.reason, detail=f"{found.chat_id} is {found.state}", wrong=True)
-        for found in await store.find_violations()
+        for found in [*await store.find_violations(), *await store.find_torn()]
     ]
     holders = {lease.worker for lease in live}
     held: Counter[str | None] = Counter()

@@ -63,7 +63,7 @@ from holdfast.ids import new_id
 from holdfast.store import hostlock
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import After, Cursor
-from holdfast.store.liveness import SWEPT_MAX, UNDER_DEAD_LEASE
+from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.pulse import Pulse
 from holdfast.store.rows import ChatWrite, call_of, writes_of
 from holdfast.store.stamps import check_past, is_proven, stamped
@@ -363,6 +363,7 @@ class Store(ABC):
         self.went_back = 0  # how often something was missing that had been written, or another server had taken over
         self._went_back_ms: int | None = None  # when that was last, by boot time
         self._went_back_told = True
+        self._torn_upto = ""  # how far sweeps have looked
         self.poisoned = 0  # chats that were failed here because they had lost every worker
         self.wakes: WakeStream | None = None  # None: nobody tells us, waiters poll
         self.why_read_only: StoreError | None = None  # why it is open for reading alone
@@ -616,6 +617,25 @@ class Store(ABC):
     async def _find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
         """As `find_violations`, but of the chats that wait or have a queue only these are looked at."""
 
+    @abstractmethod
+    async def _next_torn(self, after: str) -> list[tuple[str, str, bool]]:
+        """The next SWEPT_MAX chats behind this id: id, state, and whether its journal has lines beyond its row."""
+
+    async def find_torn(self) -> list[Violation]:
+        """Chats that no write gets into, because their journal has lines beyond their row. Looks at every chat."""
+        found: list[Violation] = []
+        after = ""
+        while looked_at := await self._next_torn(after):
+            found += _torn(looked_at)
+            after = looked_at[-1][0]
+        return found
+
+    async def _find_some_torn(self) -> list[Violation]:
+        """A sweep's share, as below."""
+        looked_at = await self._next_torn(self._torn_upto)
+        self._torn_upto = looked_at[-1][0] if len(looked_at) == SWEPT_MAX else ""
+        return _torn(looked_at)
+
     async def _find_some_violations(self) -> list[Violation]:
         """A sweep's share. The next sweep goes on behind it, and begins anew at the end."""
         waiting, queued = await self._next_to_sweep(self._swept_upto)
@@ -635,7 +655,7 @@ class Store(ABC):
         await self._keep_went_back()
         await self.expire_workers(watch, myself)
         repaired: dict[str, int] = {}
-        for violation in await self._find_some_violations():
+        for violation in [*await self._find_some_torn(), *await self._find_some_violations()]:
             if violation.reason == UNDER_DEAD_LEASE:
                 continue  # for the next sweep's expiry
             if await self._apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=True)):
@@ -918,6 +938,12 @@ class Store(ABC):
             "wake_letting_go": figures.letting_go,
             "wake_last_error": self._scrub(figures.last_error) if figures.last_error is not None else None,
         }
+
+
+def _torn(looked_at: Sequence[tuple[str, str, bool]]) -> list[Violation]:
+    return [
+        Violation(chat_id=id, state=State(state), reason=JOURNAL_AHEAD) for id, state, ahead in looked_at if ahead
+    ]
 
 
 def topics_of(changes: Sequence[Change]) -> set[str]:

@@ -15,6 +15,16 @@ _OPEN_OUTSIDE = (
     "AND calls.state IN ('asking', 'external')"
 )
 
+# Not a way to be stranded, but as bad: every write to such a chat fails. Code that joined the rows it had looked at,
+# not those it had changed, left lines that no write of the chat tells of.
+JOURNAL_AHEAD = "journal_ahead_of_chat"
+
+# The next chats in the order of their ids, and whether they are so: one look into the journal's index for each.
+NEXT_TORN = """
+SELECT id, state, EXISTS (SELECT 1 FROM journal WHERE journal.chat_id = chats.id AND journal.seq > chats.seq)
+FROM chats WHERE id > {after} ORDER BY id LIMIT {limit}
+"""
+
 UNDER_DEAD_LEASE = "running_under_dead_lease"
 
 # Reason code -> the condition that makes a chat a violation. The first that holds is the one reported.

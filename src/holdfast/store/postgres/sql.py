@@ -450,6 +450,14 @@ PUT_NOTE = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET val
 
 READ_NOTES = "SELECT key, value FROM meta"
 
+NEXT_TORN = liveness.NEXT_TORN.format(after="%s", limit=liveness.SWEPT_MAX)
+
+# What no write of the chat tells of.
+CUT_TORN = (
+    "DELETE FROM journal WHERE chat_id = %s AND seq > %s",
+    "DELETE FROM calls WHERE chat_id = %s AND batch > %s",
+)
+
 COUNT_REPAIR = """
 INSERT INTO repairs (reason, count, last_at) VALUES (%s, 1, %s)
 ON CONFLICT (reason) DO UPDATE SET count = repairs.count + 1, last_at = excluded.last_at

@@ -61,6 +61,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.bell import WORK
 from holdfast.store.cursor import After, Place, parse, placed
+from holdfast.store.liveness import JOURNAL_AHEAD
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.claims import Claims
@@ -567,6 +568,9 @@ class PostgresStore(Store):
             current = await transaction.must_load(chat_id)
             if transaction.asked_before and current.chat.version >= tried[0].after.chat.version:
                 return  # it did happen, or somebody else moved the chat on; the next look will tell
+            if isinstance(event, Repair) and event.reason == JOURNAL_AHEAD:
+                for statement in sql.CUT_TORN:
+                    await transaction.rows(statement, chat_id, current.chat.seq)
             made = decided(await transaction.apply(current, (event,)))
             tried = made.changes
             await transaction.write(made.writes)
@@ -582,6 +586,9 @@ class PostgresStore(Store):
     async def find_violations(self) -> list[Violation]:
         found = await self._run(lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS), "reads")
         return [violation(row) for row in found]
+
+    async def _next_torn(self, after: str) -> list[tuple[str, str, bool]]:
+        return [(id, state, torn) for id, state, torn in await self._rows(sql.NEXT_TORN, after)]
 
     async def _next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
         waiting = await self._rows(sql.NEXT_WAITING, after[0])

@@ -292,6 +292,9 @@ SELECT wake_at, id FROM (
 
 # -- upkeep
 
+# What no write of the chat tells of.
+CUT_TORN = ("DELETE FROM journal WHERE chat_id = ? AND seq > ?", "DELETE FROM calls WHERE chat_id = ? AND batch > ?")
+
 COUNT_REPAIR = """
 INSERT INTO repairs (reason, count, last_at) VALUES (?, 1, ?)
 ON CONFLICT (reason) DO UPDATE SET count = count + 1, last_at = excluded.last_at

@@ -71,7 +71,7 @@ from holdfast.store.base import (
     violation,
 )
 from holdfast.store.cursor import After, Place, parse, placed
-from holdfast.store.liveness import NEXT_QUEUED, NEXT_WAITING, SWEPT_MAX, liveness_query
+from holdfast.store.liveness import JOURNAL_AHEAD, NEXT_QUEUED, NEXT_TORN, NEXT_WAITING, SWEPT_MAX, liveness_query
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.connection import (
@@ -114,6 +114,7 @@ LANES: Mapping[Lane, int] = {"reads": 4, "lists": 2, "searches": 2}
 # How often a reader asks whether anybody still waits: some milliseconds of SQLite's work.
 STEPS_BETWEEN_LOOKS = 20_000
 _LIVENESS = liveness_query()
+_NEXT_TORN = NEXT_TORN.format(after="?", limit=SWEPT_MAX)
 _LIVENESS_AMONG = liveness_query(waiting="SELECT value FROM json_each(?1)", queued="SELECT value FROM json_each(?2)")
 _NEXT_WAITING, _NEXT_QUEUED = (text.format(after="?", limit=SWEPT_MAX) for text in (NEXT_WAITING, NEXT_QUEUED))
 
@@ -760,7 +761,11 @@ class SqliteStore(Store):
 
     async def _apply_upkeep(self, chat_id: str, event: Event) -> None:
         def work(connection: apsw.Connection) -> tuple[Change, ...]:
-            made = decided(self._transact(connection, must_load(connection, chat_id), (event,)))
+            current = must_load(connection, chat_id)
+            if isinstance(event, Repair) and event.reason == JOURNAL_AHEAD:
+                for statement in sql.CUT_TORN:
+                    connection.execute(statement, (chat_id, current.chat.seq))
+            made = decided(self._transact(connection, current, (event,)))
             write_all(connection, made.writes)
             if isinstance(event, Repair):
                 connection.execute(sql.COUNT_REPAIR, (event.reason, self.options.clock.wall_ms()))
@@ -772,6 +777,9 @@ class SqliteStore(Store):
 
     async def find_violations(self) -> list[Violation]:
         return [violation(row) for row in await self._rows(_LIVENESS)]
+
+    async def _next_torn(self, after: str) -> list[tuple[str, str, bool]]:
+        return [(id, state, bool(torn)) for id, state, torn in await self._rows(_NEXT_TORN, (after,))]
 
     async def _next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
         def work(connection: apsw.Connection) -> tuple[list[str], list[str]]:
