@@ -15,6 +15,7 @@ from bench.chats import PATIENT, WORKER, Lane, lanes, question, register
 from bench.cycles import postgres_cycles, sqlite_cycles
 from bench.figures import Figures, interleaved, rate
 from bench.handover import handover
+from bench.long_chats import long_chats
 from bench.many import many
 from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
@@ -212,6 +213,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "postgres": postgres,
     "postgres-cycles": postgres_cycles,
     "turn-bytes": turn_bytes,
+    "long-chats": long_chats,
     "many": many,
     "handover": handover,
     "server": server,

@@ -148,7 +148,7 @@ async def together(figures: Figures, stage: Stage, bare: Bare, name: str) -> Non
 
 
 @contextlib.asynccontextmanager
-async def _stage(url: str) -> AsyncIterator[Stage]:
+async def staged(url: str) -> AsyncIterator[Stage]:
     stage = Stage(url)
     async with stage.app.worker(grace_s=0.0, chats_max=1_000):
         line = register(stage.app.store, WORKER)
@@ -159,7 +159,7 @@ async def _stage(url: str) -> AsyncIterator[Stage]:
 async def sqlite_cycles(figures: Figures) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.db"
-        async with _stage(f"sqlite:///{path}") as stage:
+        async with staged(f"sqlite:///{path}") as stage:
             raw = RawSqlite(Path(folder) / "raw.db")
             await one_cycle(figures, stage, raw.commit_one_row, "sqlite")
             raw.close()
@@ -172,7 +172,7 @@ async def sqlite_cycles(figures: Figures) -> None:
 async def postgres_cycles(figures: Figures) -> None:
     with PostgresServer() as server:
         url = server.create_database()
-        async with _stage(url) as stage:
+        async with staged(url) as stage:
             raw = await RawPostgres.connect(url)
             await one_cycle(figures, stage, raw.commit_one_row, "postgres")
             await raw.close()

@@ -64,6 +64,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     history_limit: A[Count, Meta(description="messages of each chat kept in memory; the store has all of them")] = (
         HISTORY_LIMIT
     )
+    history_bytes: A[
+        int,
+        Meta(
+            ge=0, description="bytes of older messages that a worker keeps in memory beside those, of all its chats"
+        ),
+    ] = 64 << 20
     chats_max: A[Count, Meta(description="chats a worker drives at the same time")] = 100
     poll_s: A[Seconds, Meta(description="how often a worker looks for work that no hint told it about")] = 5.0
     grace_s: A[NotNegative, Meta(description="how long steps may finish when a worker is told to stop")] = 25.0

@@ -243,6 +243,8 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("sync_threads_max", lambda: worker.sync.size)
     figures.add("threads_abandoned", lambda: worker.sync.abandoned)
     figures.add("bodies_abandoned", lambda: worker.bodies_abandoned)
+    figures.add("history_bytes", lambda: worker.histories.bytes)
+    figures.add("history_bytes_max", lambda: worker.histories.bytes_max)
     figures.add("strays", lambda: len(worker.strays))
     figures.add("chats_not_driven", lambda: worker.strays.found)
     figures.add("runner_errors", lambda: worker.runner_errors)

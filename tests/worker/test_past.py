@@ -5,7 +5,8 @@ import pytest
 from holdfast.core import events as ev
 from holdfast.core.records import Replay, Role, Snapshot
 from holdfast.store.base import Store
-from holdfast.worker.past import Moved, Past
+from holdfast.worker.past import HistoryRoom, Moved, Past
+from tests.support.behind import sql
 from tests.support.chats import Hand, call, new_chat, texts, user
 
 
@@ -45,3 +46,105 @@ async def test_the_result_of_an_open_call_is_missing_and_nobody_moved(store: Sto
     await hand.finish("quick", "first")
     past = Past(store, "talk", limit=100)
     assert texts(await past.messages(hand.held))[:5] == ["one", "before two", "two", "before three", "three"]
+
+
+# --- what is kept in memory -----------------------------------------------------------------------------------------
+
+
+def reword(store_url: str) -> None:
+    """The first message, behind everybody's back: who reads it again sees that."""
+    sql(store_url, "UPDATE journal SET body = replace(body, 'one', 'reworded') WHERE chat_id = 'talk' AND pos = 0")
+
+
+@pytest.mark.parametrize(("bytes_max", "first"), [(1 << 20, "one"), (0, "reworded"), (2_000, "reworded")])
+async def test_messages_past_the_limit_are_kept_while_they_fit_into_the_room(
+    store: Store, store_url: str, bytes_max: int, first: str
+) -> None:
+    hand = await talk(store)
+    room = HistoryRoom(bytes_max)
+    past = room.take(store, "talk", 2)
+    assert texts(await past.messages(hand.held)) == ["one", "before two", "two", "before three", "three"]
+    assert past.size == 2
+    assert (room.bytes > 0) == (first == "one")
+    reword(store_url)
+    assert texts(await past.messages(hand.held))[0] == first
+    assert (await past.window(hand.held, 0)).messages[0].text == first
+
+
+async def test_a_full_room_is_made_free_by_the_chat_that_asked_longest_ago(store: Store, store_url: str) -> None:
+    hand = await talk(store)
+    await store.fork_chat("talk", "other")
+    await store.submit("other", ev.Send(message=user("go on")))
+    room = HistoryRoom(3 * 1_100)
+    past = room.take(store, "talk", 2)
+    await past.messages(hand.held)
+    held = room.bytes
+    assert 0 < held <= room.bytes_max
+    other = room.take(store, "other", 3)
+    await other.messages(await store.read_chat("other"))
+    assert room.bytes <= room.bytes_max
+    reword(store_url)
+    assert texts(await past.messages(hand.held))[0] == "reworded", "it gave up its own"
+
+
+async def after_a_turn(store: Store, hand: Hand) -> HistoryRoom:
+    """A runner has ended the turn of `talk`, and its worker keeps what it knew."""
+    room = HistoryRoom(1 << 20)
+    past = room.take(store, "talk", 2)
+    await past.messages(hand.held)
+    await hand.end_turn("kept")
+    await past.messages(hand.held)
+    room.put_away(past)
+    assert room.bytes > 0
+    return room
+
+
+async def resumed(store: Store, room: HistoryRoom) -> list[str]:
+    snapshot = await store.read_chat("talk")
+    return texts(await room.take(store, "talk", 2).messages(snapshot))
+
+
+async def test_a_chat_that_comes_back_is_not_read_again(store: Store, store_url: str) -> None:
+    room = await after_a_turn(store, await talk(store))
+    await store.submit("talk", ev.Send(message=user("four")))
+    reword(store_url)
+    assert await resumed(store, room) == ["one", "before two", "two", "before three", "three", "kept", "four"]
+
+
+async def test_a_chat_that_another_worker_went_on_with_is_read_from_there(store: Store) -> None:
+    room = await after_a_turn(store, await talk(store))
+    other = Hand(store)
+    await store.submit("talk", ev.Send(message=user("four")))
+    await other.take("talk")
+    await other.end_turn("elsewhere")
+    assert (await resumed(store, room))[-3:] == ["kept", "four", "elsewhere"]
+
+
+async def test_a_chat_that_was_edited_meanwhile_is_read_anew(store: Store) -> None:
+    room = await after_a_turn(store, await talk(store))
+    await edit(store, pos=2)
+    assert await resumed(store, room) == ["one", "before two", "anew"]
+
+
+async def test_a_chat_that_was_made_anew_under_its_id_is_another_one(store: Store) -> None:
+    room = await after_a_turn(store, await talk(store))
+    await store.delete_chat("talk")
+    await store.create_chat(new_chat("not that one", id="talk"))
+    other = Hand(store)
+    for n in range(4):
+        await other.take("talk")
+        await other.end_turn(f"new {n}")
+        await store.submit("talk", ev.Send(message=user(f"more {n}")))
+    said = await resumed(store, room)
+    assert (said[0], "kept" in said) == ("not that one", False)
+
+
+async def test_a_chat_that_was_compacted_meanwhile_begins_with_the_summary(store: Store) -> None:
+    room = await after_a_turn(store, await talk(store))
+    other = Hand(store)
+    await store.submit("talk", ev.Compact())
+    await other.take("talk")
+    await other.commit(ev.FinishCompaction(by=other.by, upto=4, summary="in short"), ev.FinishTurn(by=other.by))
+    said = await resumed(store, room)
+    assert "in short" in said[0]
+    assert said[1:] == ["three", "kept"]

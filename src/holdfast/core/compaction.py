@@ -87,6 +87,7 @@ class Window(Frozen):
     start: int  # history position of the first message; what is before it is in the summary
     messages: Sequence[Message]
     sizes: Sequence[int]  # estimated tokens of each
+    size: int | None = None  # of all of them together, where that is known
     fixed: int = 0  # instructions and tools
     summary: int = 0  # what stands for the positions before `start`
     turn_from: int | None = None  # history position where the open turn began
@@ -101,14 +102,16 @@ class Count(Frozen):
 
 def counted(window: Window) -> Count:
     """The request's tokens: the provider's last figure plus an estimate for what is new."""
+    whole = sum(window.sizes) if window.size is None else window.size
     for at in range(len(window.messages) - 1, -1, -1):
         message = window.messages[at]
         if message.role is Role.ASSISTANT and message.input_tokens and message.covered == window.start:
-            before = window.fixed + window.summary + sum(window.sizes[:at])
+            new = sum(window.sizes[at:])
+            before = window.fixed + window.summary + whole - new
             scale = min(SCALE_MAX, max(1.0, message.input_tokens / max(1, before)))
-            new = sum(window.sizes[at:]) + _told_since(window, at)
+            new += _told_since(window, at)
             return Count(tokens=message.input_tokens + round(scale * new), scale=scale)
-    return Count(tokens=window.fixed + window.summary + sum(window.sizes))
+    return Count(tokens=window.fixed + window.summary + whole)
 
 
 def _told_since(window: Window, at: int) -> int:

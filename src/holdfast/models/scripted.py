@@ -11,13 +11,14 @@ the number that the caller puts into the request.
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
 
-from holdfast.core.records import Frozen, Role
+from holdfast.core.records import Frozen, Message, Role
 from holdfast.core.retry import ErrorFields, Kind
 from holdfast.errors import ConfigError, ProviderError
 from holdfast.models.base import (
@@ -256,8 +257,9 @@ class ScriptedModel:
             self.open_streams -= 1
 
     def _choose(self, request: Request) -> Response:
-        position = position_of(request, self.script.per)
         responses, after = self.script.responses, self.script.after
+        enough = len(responses) if after == "repeat" else None
+        position = position_of(request, self.script.per, enough)
         if position < len(responses):
             return responses[position]
         if after == "repeat" and responses:
@@ -277,12 +279,13 @@ class _Held:
         self.resumed = asyncio.Event()
 
 
-def position_of(request: Request, per: Literal["chat", "turn"] = "chat") -> int:
-    """How many responses the model has given already, by what the request shows of them."""
-    roles = [message.role for message in request.messages]
-    if per == "turn" and Role.USER in roles:
-        del roles[: len(roles) - roles[::-1].index(Role.USER)]
-    return roles.count(Role.ASSISTANT)
+def position_of(request: Request, per: Literal["chat", "turn"] = "chat", enough: int | None = None) -> int:
+    """How many responses the model has given already, by what the request shows of them; it counts up to `enough`."""
+    messages: Iterable[Message] = request.messages
+    if per == "turn":
+        messages = takewhile(lambda message: message.role is not Role.USER, reversed(request.messages))
+    given = (message for message in messages if message.role is Role.ASSISTANT)
+    return sum(1 for _ in islice(given, enough))
 
 
 def echo(request: Request) -> str:

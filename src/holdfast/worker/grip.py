@@ -32,7 +32,7 @@ from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import Body, SyncPool
 from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
-from holdfast.worker.past import Moved, Past
+from holdfast.worker.past import HistoryRoom, Moved
 from holdfast.worker.summaries import CompactionFigures
 from holdfast.worker.titles import Titles
 from holdfast.worker.toolservers import ToolServers
@@ -70,6 +70,7 @@ class Shared(Frozen):
     misses: Misses
     traces: Traces
     history_limit: int
+    histories: HistoryRoom
     children: Children | None  # None only where nothing guards them
     secrets: Secrets  # what must not reach the journal
     tool_servers: ToolServers
@@ -93,7 +94,7 @@ class Grip:
         self.agent = agent
         self.snapshot = snapshot
         self.chat_id = snapshot.chat.id
-        self.past = Past(shared.store, self.chat_id, shared.history_limit)
+        self.past = shared.histories.take(shared.store, self.chat_id, shared.history_limit)
         self.stop: Stop[Cause] = Stop()
         self.draining = False
         self.lost = False  # the chat is not ours any more: whatever else was asked for, nothing is to be done

@@ -1,21 +1,71 @@
 """A chat's history in a runner's memory: loaded once, extended with what the runner commits, reloaded when cut.
 
-It is a cache with a bound: of a long chat the newest messages are kept, and older ones are read again for every
-request. Within the bound a step costs the same in a long chat as in a short one: only what is new is read, checked or
-counted.
+It is a cache with two bounds. The newest messages of each chat are kept, so many (`history_limit`). Older ones
+are kept in a room that all chats of a worker share, so many bytes (`history_bytes`): where it is full, the chat
+that asked longest ago gives up its own, and what has no place in it is read again for every request. Within the
+bounds a step costs the same in a long chat as in a short one: only what is new is read, checked or counted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import TypeVar, overload
 
 from holdfast.core.codec import decode_entry, decode_message
-from holdfast.core.compaction import Window, estimated_message, summary_message
+from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message, summary_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, Role, Snapshot
 from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.base import HistoryRow, Store
 
+T = TypeVar("T")
+
 PAGE_ROWS = 1_000
+MESSAGE_BYTES = 1_000  # what a message takes in memory beside its text, roughly
+
+
+class HistoryRoom:
+    """What a worker keeps of histories beside what its runners have at hand: at most `bytes_max`, the last used ones.
+
+    That is the older messages of chats that it drives, and all messages of chats that it drove: most chats come back
+    to where they were.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self._kept: dict[Past, int] = {}  # those used longest ago first
+        self._put_away: dict[str, Past] = {}  # of chats that nobody drives here, by their ids
+
+    def keep(self, past: "Past", size: int) -> None:
+        """It has so much to keep. What is too much is given up, by those who used theirs longest ago."""
+        self.bytes += size - self._kept.pop(past, 0)
+        self._kept[past] = size
+        while self.bytes > self.bytes_max:
+            first = next(iter(self._kept))
+            self.leave(first)
+            first.give_up_older()
+
+    def leave(self, past: "Past") -> None:
+        self.bytes -= self._kept.pop(past, 0)
+        if self._put_away.get(past.chat_id) is past:
+            del self._put_away[past.chat_id]
+
+    def put_away(self, past: "Past") -> None:
+        """Its runner is over."""
+        self.leave(past)
+        if past.is_whole:
+            self._put_away[past.chat_id] = past
+            self.keep(past, past.bytes)
+
+    def take(self, store: Store, chat_id: str, limit: int) -> "Past":
+        """For a new runner: what is still here of the chat, or nothing yet."""
+        past = self._put_away.get(chat_id)
+        if past is None:
+            return Past(store, chat_id, limit, self)
+        self.leave(past)
+        past.doubt()
+        return past
 
 
 class Moved(Exception):
@@ -25,18 +75,22 @@ class Moved(Exception):
 class Past:
     """What is read belongs to the snapshot it is read for; Moved: an edit has cut it meanwhile."""
 
-    def __init__(self, store: Store, chat_id: str, limit: int) -> None:
+    def __init__(self, store: Store, chat_id: str, limit: int, room: HistoryRoom | None = None) -> None:
         self._store = store
-        self._chat_id = chat_id
+        self.chat_id = chat_id
         self._limit = limit
+        self._room = room or HistoryRoom(0)
         self._epoch = -1
+        self._doubted = False  # others may have written since: look before believing it
         self._start = 0  # positions before this one are in the summary
         self._summary: Message | None = None
         self._summary_text = ""
         self._first = 0  # position of the first message in memory
         self._messages: list[Message] = []
         self._sizes: list[int] = []  # estimated tokens of the first of them, as far as they were asked for
-        self._older: list[Message] | None = None  # those before them, just read to be counted and about to be sent
+        self._older: list[Message] | None = []  # those before them; None: to be read again
+        self._older_sizes: list[int] = []
+        self._older_size = 0  # the sum of them
         self._ahead: dict[int, Message] = {}  # results that came before an earlier call's
         self._checked = 0  # positions before this one are valid together
         self._needs_mending = False  # stored wrong, whoever did that: mended for every request
@@ -81,8 +135,7 @@ class Past:
         if problems(self._messages[max(0, self._checked - self._first) :]):
             self._needs_mending = True
         self._checked = self._known
-        older = self._older if self._older is not None else await self._read(self._start, self._first)
-        whole, self._older = [*older, *self._messages], None
+        whole = [*await self._older_ones(), *self._messages]
         self._trim()
         if self._needs_mending:
             whole = make_valid(whole)
@@ -91,13 +144,14 @@ class Past:
     async def window(self, snapshot: Snapshot, fixed: int) -> Window:
         """The next request, as it is counted and cut. `fixed`: tokens of what is sent beside the messages."""
         await self._catch_up(snapshot)
-        older = self._older = await self._read(self._start, self._first)
-        self._sizes += map(estimated_message, self._messages[len(self._sizes) :])
+        older = await self._older_ones()
+        self._sizes += map(estimated_message, islice(self._messages, len(self._sizes), None))
         chat = snapshot.chat
         return Window(
             start=self._start,
-            messages=[*older, *self._messages],
-            sizes=[*map(estimated_message, older), *self._sizes],
+            messages=_Joined(older, self._messages),
+            sizes=_Joined(self._older_sizes, self._sizes),
+            size=self._older_size + sum(self._sizes),
             fixed=fixed,
             summary=estimated_message(self._summary) if self._summary is not None else 0,
             turn_from=chat.turn_from if chat.turn_started_at is not None else None,
@@ -106,19 +160,21 @@ class Past:
     def begin_at(self, upto: int, summary: str) -> None:
         """From now on the summary stands for the positions before `upto`. Committed, or at least what is sent."""
         assert self._start <= upto <= self._known
+        if self._older is not None:
+            self._older = self._older[upto - self._start :]
+            self._set_older_sizes(self._older_sizes[upto - self._start :])
         gone = max(0, upto - self._first)
-        del self._messages[:gone]
-        del self._sizes[:gone]
+        self._messages, self._sizes = self._messages[gone:], self._sizes[gone:]
         self._first = max(self._first, upto)
         self._set_start(upto, summary)
 
     def _set_start(self, upto: int, summary: str) -> None:
-        self._start, self._summary_text, self._older = upto, summary, None
+        self._start, self._summary_text = upto, summary
         self._summary = summary_message(upto, summary) if upto else None
 
     async def response_of(self, snapshot: Snapshot, call_id: str) -> Message | None:
         """The response that asked for a call, which may still be open."""
-        if snapshot.chat.epoch == self._epoch and (known := self._asking(call_id)) is not None:
+        if snapshot.chat.epoch == self._epoch and not self._doubted and (known := self._asking(call_id)) is not None:
             return known
         place = snapshot.calls[0].pos - 1 if snapshot.calls else -1
         asked = await self._at(place) if place >= 0 else None
@@ -143,16 +199,32 @@ class Past:
 
     async def _catch_up(self, snapshot: Snapshot) -> None:
         chat = snapshot.chat
-        if chat.epoch != self._epoch:
+        if chat.epoch != self._epoch or (self._doubted and not await self._still_holds()):
             await self._begin_anew(chat.epoch)
+        self._doubted = False
         start = self._known
         while self._known < chat.length:
-            rows = await self._store.read_history(self._chat_id, start=start, limit=PAGE_ROWS)
+            rows = await self._store.read_history(self.chat_id, start=start, limit=PAGE_ROWS)
             if not rows:
                 await self._check_gap(snapshot)
                 return
             self.learn(snapshot, {row.pos: _message_of(row) for row in rows})
             start = rows[-1].pos + 1
+
+    async def _still_holds(self) -> bool:
+        """Whether what we have is how the chat's history begins: nobody gives two messages the same id, and what is
+        before a message never changes while the epoch is the same. The summary is read again.
+        """
+        if not self._messages or not (found := await self._row_at(self._known - 1)):
+            return False
+        if found.message_id != self._messages[-1].id:
+            return False
+        compaction = await self._store.read_compaction(self.chat_id)
+        upto, summary = (compaction.upto, compaction.summary) if compaction is not None else (0, "")
+        if not self._start <= upto <= self._known:
+            return False
+        self.begin_at(upto, summary)
+        return True
 
     async def _check_gap(self, snapshot: Snapshot) -> None:
         """What is missing is the result of an open call, or was cut off by an edit since the snapshot."""
@@ -165,25 +237,67 @@ class Past:
                 raise Moved("its history was edited")
 
     async def _begin_anew(self, epoch: int) -> None:
-        compaction = await self._store.read_compaction(self._chat_id)
+        compaction = await self._store.read_compaction(self.chat_id)
         upto, summary = (compaction.upto, compaction.summary) if compaction is not None else (0, "")
         self._set_start(upto, summary)
         self._first = self._checked = upto
         self._messages, self._sizes, self._ahead, self._needs_mending = [], [], {}, False
+        self._older = []
+        self._set_older_sizes([])
+        self._room.leave(self)
         self._epoch = epoch
 
+    async def _older_ones(self) -> list[Message]:
+        """Those between the summary and what is always kept."""
+        if self._older is None:
+            self._older = await self._read(self._start, self._first)
+            self._set_older_sizes(list(map(estimated_message, self._older)))
+        return self._older
+
+    def _set_older_sizes(self, sizes: list[int]) -> None:
+        self._older_sizes, self._older_size = sizes, sum(sizes)
+
     def _trim(self) -> None:
-        """Oldest out first."""
+        """The oldest go where there is room for them, all or none of them."""
         over = len(self._messages) - self._limit
         if over > 0:
+            self._sizes += map(estimated_message, islice(self._messages, len(self._sizes), None))
+            if self._older is not None:
+                self._older += self._messages[:over]
+                self._older_sizes += self._sizes[:over]
+                self._older_size += sum(self._sizes[:over])
             del self._messages[:over]
             del self._sizes[:over]
             self._first += over
+            self._room.keep(self, _bytes(len(self._older), self._older_size)) if self._older else self._room.leave(
+                self
+            )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of it would have to be read again."""
+        return self._epoch >= 0 and self._older is not None and bool(self._messages) and not self._ahead
+
+    @property
+    def bytes(self) -> int:
+        """What all of it takes in memory, roughly."""
+        self._sizes += map(estimated_message, islice(self._messages, len(self._sizes), None))
+        count = len(self._older_sizes) + len(self._sizes)
+        return _bytes(count, self._older_size + sum(self._sizes))
+
+    def give_up_older(self) -> None:
+        """They are read again when they are needed."""
+        self._older = None
+        self._set_older_sizes([])
+
+    def doubt(self) -> None:
+        """Another runner takes it over."""
+        self._doubted = True
 
     async def _read(self, start: int, end: int) -> list[Message]:
         found: list[Message] = []
         while start < end:
-            rows = await self._store.read_history(self._chat_id, start=start, limit=min(PAGE_ROWS, end - start))
+            rows = await self._store.read_history(self.chat_id, start=start, limit=min(PAGE_ROWS, end - start))
             found += [_message_of(row) for row in rows if row.pos < end]
             if not rows:
                 break
@@ -191,10 +305,43 @@ class Past:
         return found
 
     async def _at(self, pos: int) -> Message | None:
-        for row in await self._store.read_history(self._chat_id, start=pos, limit=1):
-            if row.pos == pos:
-                return _message_of(row)
-        return None
+        row = await self._row_at(pos)
+        return _message_of(row) if row is not None else None
+
+    async def _row_at(self, pos: int) -> HistoryRow | None:
+        rows = await self._store.read_history(self.chat_id, start=pos, limit=1)
+        return rows[0] if rows and rows[0].pos == pos else None
+
+
+def _bytes(count: int, tokens: int) -> int:
+    return count * MESSAGE_BYTES + BYTES_PER_TOKEN * tokens
+
+
+class _Joined(Sequence[T]):
+    """Two lists as one, without a copy: what is asked of a window is mostly about its end."""
+
+    def __init__(self, first: Sequence[T], second: Sequence[T]) -> None:
+        self._first, self._second = first, second
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+    def __iter__(self) -> Iterator[T]:
+        return chain(self._first, self._second)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        split = len(self._first)
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            if step == 1 and start >= split:
+                return list(self._second[start - split : stop - split])
+            return [*self._first, *self._second][at]
+        at = at + len(self) if at < 0 else at
+        return self._first[at] if at < split else self._second[at - split]
 
 
 def _message_of(row: HistoryRow) -> Message:

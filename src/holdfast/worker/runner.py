@@ -36,7 +36,7 @@ from holdfast.worker.asking import Asking
 from holdfast.worker.calling import Calling, RunningTool
 from holdfast.worker.compacting import Compacting
 from holdfast.worker.grip import ContextTooLong, Grip, Shared, TurnCannotGoOn
-from holdfast.worker.past import Moved
+from holdfast.worker.past import Moved, Past
 
 log = logging.getLogger("holdfast.runner")
 
@@ -78,8 +78,12 @@ class Runner:
         return self._grip.missed
 
     @property
+    def past(self) -> Past:
+        return self._grip.past
+
+    @property
     def history_size(self) -> int:
-        return self._grip.past.size
+        return self.past.size
 
     @property
     def abandoned(self) -> int:

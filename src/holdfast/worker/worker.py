@@ -40,6 +40,7 @@ from holdfast.worker.grip import Misses, Shared
 from holdfast.worker.guard import Guard
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
+from holdfast.worker.past import HistoryRoom
 from holdfast.worker.runner import Runner
 from holdfast.worker.strays import Held, Strays, described
 from holdfast.worker.summaries import CompactionFigures
@@ -78,6 +79,7 @@ class Worker:
         self.started_at = self._clock.wall_ms()
         self.sync = SyncPool()
         self.deltas = DeltaFlusher(store)
+        self.histories = HistoryRoom(config.history_bytes)
         self.hooks = Hooks(self.sync.run)
         self._plugins = plugins
         self.titles = Titles(store, caller)
@@ -407,6 +409,7 @@ class Worker:
             misses=self.misses,
             traces=self._traces,
             history_limit=self.config.history_limit,
+            histories=self.histories,
             children=self.guard,
             secrets=self.secrets,
             tool_servers=self.tool_servers,
@@ -422,6 +425,8 @@ class Worker:
         if runner.holds:
             self.strays.add(runner.chat_id, runner.snapshot.chat.claim_stamp, error)
         self._bodies_abandoned += runner.abandoned
+        if error is None and not task.cancelled():
+            self.histories.put_away(runner.past)
         if error is not None:
             self._note_runner_error(runner.chat_id, error)
         self.store.bell.ring((WORK,))
