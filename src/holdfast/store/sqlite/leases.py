@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 import apsw
@@ -14,6 +15,7 @@ from holdfast.faults import reach
 from holdfast.store.base import RENEWAL_DEADLINE_S, LeaseLine, StoreOptions, WorkerInfo
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
+from holdfast.store.sqlite.checkpoints import InDoubt, checkpoint, leave
 from holdfast.store.sqlite.connection import FileIdentity, TimedWriteLock, connect, translated
 
 # The writer checkpoints at half of this. In a process that is idle but for its leases, nobody else does: at two pages
@@ -56,7 +58,7 @@ class SqliteLeaseLine(LeaseLine):
         self._write(sql.RETIRE_WORKER, (worker,))
 
     def close(self) -> None:
-        self._connection.close()
+        leave(self._connection, self._path)
         self._lock.close()
 
     def _write(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
@@ -74,8 +76,8 @@ class SqliteLeaseLine(LeaseLine):
                     self._connection.execute("ROLLBACK")
                 raise
             reach("lease.after")
+            self._checkpoint()
         self._identity.check()
-        self._checkpoint()
         return rows
 
     def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
@@ -83,12 +85,10 @@ class SqliteLeaseLine(LeaseLine):
         return int(apsw.SQLITE_OK)
 
     def _checkpoint(self) -> None:
-        """Never fails a renewal: that is done."""
+        """Under the lock. Never fails a renewal: that is done."""
         if self._wal_pages >= CHECKPOINT_PAGES:
-            try:
-                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            except apsw.Error:
-                return  # the next one tries again
+            with suppress(apsw.Error, InDoubt):  # the next one tries again
+                checkpoint(self._connection, self._path, apsw.SQLITE_CHECKPOINT_PASSIVE)
 
 
 def located(lease: Lease, lock_folder: str, host: str) -> Lease:

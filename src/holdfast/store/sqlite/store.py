@@ -74,6 +74,7 @@ from holdfast.store.cursor import After, Place, parse, placed
 from holdfast.store.liveness import JOURNAL_AHEAD, NEXT_QUEUED, NEXT_TORN, NEXT_WAITING, SWEPT_MAX, liveness_query
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
+from holdfast.store.sqlite.checkpoints import in_doubt, leave, write_anew
 from holdfast.store.sqlite.connection import (
     DAMAGED,
     FileIdentity,
@@ -167,8 +168,7 @@ class SqliteStore(Store):
         self._identity = self._writer.identity
         self._told_gone = False
         self._readers = {
-            lane: threads.Pool(f"sqlite-{lane}", size, self._open_reader, lambda connection: connection.close())
-            for lane, size in LANES.items()
+            lane: threads.Pool(f"sqlite-{lane}", size, self._open_reader, self._leave) for lane, size in LANES.items()
         }
         try:
             if self._strangers and not self.options.only_reads:
@@ -222,6 +222,7 @@ class SqliteStore(Store):
 
     def _prepare(self, migrating: Callable[[], None]) -> Writer:
         check_place(self.path)
+        write_anew(self.path, self._vfs)
         connection = connect(self.path, vfs=self._vfs, synchronous=self._synchronous)
         try:
             with translated(self.path):
@@ -230,7 +231,7 @@ class SqliteStore(Store):
                 self._strangers = any(lease.host != self._host and lease.ended is None for lease in leases)
             return Writer(self.path, connection)
         except BaseException:
-            connection.close()
+            leave(connection, self.path)
             raise
 
     def _open_reader(self) -> apsw.Connection:
@@ -244,9 +245,12 @@ class SqliteStore(Store):
         try:
             identity.check()
         except BaseException:
-            connection.close()
+            leave(connection, self.path)
             raise
         return connection
+
+    def _leave(self, connection: apsw.Connection) -> None:
+        leave(connection, self.path)
 
     async def close(self) -> None:
         async with self._opening_or_closing:
@@ -832,6 +836,7 @@ class SqliteStore(Store):
             "wal_pages_max": writer.wal_pages_max if writer else None,
             "wal_pages_written": writer.wal_pages_written if writer else None,
             "checkpoints": writer.checkpoints if writer else None,
+            "in_doubt": in_doubt(self.path),
             "checkpoints_busy": writer.checkpoints_busy if writer else None,
             "write_transactions": writer.transactions if writer else None,
             "write_jobs": writer.jobs if writer else None,

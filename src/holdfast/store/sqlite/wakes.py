@@ -18,6 +18,7 @@ import apsw
 from holdfast import threads
 from holdfast.store.bell import WORK
 from holdfast.store.sqlite import sql
+from holdfast.store.sqlite.checkpoints import leave
 from holdfast.store.sqlite.connection import FileIdentity, reading, translated
 from holdfast.store.sqlite.writing import rows
 from holdfast.store.wakestream import Stream, Wake
@@ -42,6 +43,9 @@ class _Eye:
         self._path = path
         self._identity = FileIdentity(path)
         self._seen: _Seen | None = None
+
+    def leave(self) -> None:
+        leave(self.connection, self._path)
 
     def look(self) -> Wake | None:
         """What was written since the last look. By this process too: who heard of it already looks once more."""
@@ -160,7 +164,7 @@ class _Watcher:
             elif job.take():
                 threads.deliver([(job, *self._try(job.work))])
         if self._eye is not None:
-            self._eye.connection.close()
+            self._eye.leave()
 
     @property
     def _pause_s(self) -> float:

@@ -24,8 +24,9 @@ from typing import Any
 import apsw
 
 from holdfast import threads
-from holdfast.errors import StoreClosed, StoreCorrupt
+from holdfast.errors import StoreClosed, StoreCorrupt, StoreError
 from holdfast.faults import reach
+from holdfast.store.sqlite.checkpoints import InDoubt, checkpoint, leave
 from holdfast.store.sqlite.connection import (
     BUSY_TIMEOUT_MS,
     DAMAGED,
@@ -82,7 +83,7 @@ class Writer:
 
     def discard(self) -> None:
         """Instead of `start`, where nobody wants it any more."""
-        self._connection.close()
+        leave(self._connection, self._path)
         self._lock.close()
 
     def start(self) -> None:
@@ -131,8 +132,8 @@ class Writer:
                 threads.deliver(self._batch(connection, lock, identity, job))
                 self._checkpoint(connection, lock)
         finally:
-            self._last_checkpoint(connection)
-            connection.close()
+            self._last_checkpoint(connection, lock)
+            leave(connection, self._path)
             lock.close()
 
     def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
@@ -257,14 +258,18 @@ class Writer:
             mode = apsw.SQLITE_CHECKPOINT_RESTART
         try:
             if mode == apsw.SQLITE_CHECKPOINT_PASSIVE:
-                total, moved = connection.wal_checkpoint(mode=mode)
+                with lock:
+                    total, moved = checkpoint(connection, self._path, mode)
             else:
                 total, moved = self._exclusive_checkpoint(connection, lock, mode)
             self.checkpoints += 1
             complete = total == moved
             self._scrub = self._scrub and not complete
             self._failing = False
-        except apsw.Error as error:
+        except InDoubt:
+            complete = False
+            self._scrub = False  # what was deleted leaves the WAL when the file is written anew
+        except (apsw.Error, StoreError) as error:
             complete = False
             self._tell(error)
         if not complete:
@@ -273,7 +278,7 @@ class Writer:
         self._next_checkpoint = self._wal_pages + CHECKPOINT_PAGES // 4
         reach("checkpoint.after")
 
-    def _tell(self, error: apsw.Error) -> None:
+    def _tell(self, error: apsw.Error | StoreError) -> None:
         """Of the first in a row: what fails is tried again after every few writes."""
         if not isinstance(error, apsw.BusyError) and not self._failing:
             self._failing = True
@@ -288,14 +293,22 @@ class Writer:
         try:
             with lock:
                 connection.set_busy_timeout(wait_ms)
-                return connection.wal_checkpoint(mode=mode)
+                return checkpoint(connection, self._path, mode)
         finally:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
 
-    def _last_checkpoint(self, connection: apsw.Connection) -> None:
+    def _last_checkpoint(self, connection: apsw.Connection, lock: WriteLock) -> None:
+        """Left to others where they are at work."""
         try:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self.checkpoints += 1
-        except apsw.Error as error:
+            if not lock.try_enter():
+                return
+            try:
+                checkpoint(connection, self._path, apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self.checkpoints += 1
+            finally:
+                lock.__exit__()
+        except InDoubt:
+            self.checkpoints_busy += 1
+        except (apsw.Error, StoreError) as error:
             self.checkpoints_busy += 1
             self._tell(error)
