@@ -2,6 +2,8 @@
 `go_back` makes it the present again.
 """
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Protocol
 import apsw
 
 from tests.support.postgres import PostgresServer
+from tests.support.programs import ROOT
 from tests.support.standby import Standby, pair_url
 
 
@@ -21,18 +24,18 @@ class Rewind(Protocol):
 
 
 class FileRestored:
-    """SQLite: a consistent copy, put back in the place of the file's content while the workers have it open."""
+    """SQLite: a backup that was taken online, put back as the file's content while the workers have it open."""
 
     def __init__(self, folder: Path) -> None:
         self._file = str(folder / "holdfast.db")
-        self._backup = str(folder / "backup.db")
+        self.backup = str(folder / "backup.db")
         self.url = f"sqlite:///{self._file}"
 
     def mark(self) -> None:
-        _copy(self._file, self._backup)
+        assert holdfast("backup", self.backup, "--database", self.url) == 0
 
     def go_back(self) -> None:
-        _copy(self._backup, self._file)
+        _copy(self.backup, self._file)
 
 
 def _copy(source: str, target: str) -> None:
@@ -74,6 +77,12 @@ class StandbyPromoted:
     def go_back(self) -> None:
         self._primary.kill9()
         self._standby.promote()
+
+
+def holdfast(*arguments: str) -> int:
+    """The command, as a person gives it; its exit code."""
+    done = subprocess.run([sys.executable, "-m", "holdfast", *arguments], cwd=ROOT, timeout=120, check=False)
+    return done.returncode
 
 
 @contextmanager

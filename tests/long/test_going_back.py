@@ -14,7 +14,7 @@ from holdfast.app import App
 from holdfast.core.records import State, ToolResult
 from holdfast.errors import NotFound, StoreError
 from tests.long.crew import CALM_S, Crew, create, doctor, registered, renewed, rest
-from tests.long.going_back import Rewind, rewinding
+from tests.long.going_back import FileRestored, Rewind, holdfast, rewinding
 from tests.support.chats import user
 from tests.support.tallies import Figures
 from tests.support.waiting import eventually, until
@@ -120,6 +120,33 @@ async def test_a_database_that_went_back_has_nothing_doubled_looping_or_stranded
     figures("of these, begun again under another call", len(late))
     await until(lambda: "database_went_back" in codes(crew, tmp_path), CALM_S)  # who noticed tells in its next sweep
     assert [member.stop() for member in members] == [0, 0, 0]
+
+
+async def test_a_file_is_restored_by_the_command_once_its_workers_are_gone(tmp_path: Path) -> None:
+    with rewinding("file", tmp_path) as rewind, Crew(rewind.url, tmp_path) as crew:
+        assert isinstance(rewind, FileRestored)
+        members = [crew.launch() for _ in range(2)]
+        async with App(crew.url, [], lease_ttl_s=crew.ttl_s) as app:
+            ending = await create(app, "gated", 4)
+            await crew.at_the_gate(4)
+            rewind.mark()
+            crew.open_gate("a")
+            await rest(app, ending)
+            gone = await create(app, "payer", 1)
+            await rest(app, gone)
+        restore = ("restore", rewind.backup, "--force", "--database", crew.url)
+        assert holdfast(*restore) != 0, "restored though workers have it open"
+        for member in members:
+            member.kill()
+        assert holdfast(*restore) == 0
+        heir = crew.launch()
+        async with App(crew.url, [], lease_ttl_s=crew.ttl_s) as app:
+            await rest(app, ending)
+            assert not await exists(app, gone[0])
+            begun = Counter(line.chat_id for line in crew.evidence() if line.what == "entered")
+            assert {begun[chat_id] for chat_id in ending} == {1}
+        assert "database_went_back" in codes(crew, tmp_path)
+        assert heir.stop() == 0
 
 
 def codes(crew: Crew, home: Path) -> set[str]:
