@@ -34,6 +34,7 @@ from holdfast.models.resolve import DEFAULTS, default_model
 from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store, StoreOptions
+from holdfast.store.observing import find_undriven
 from holdfast.worker.lease import RENEWALS_PER_TTL
 
 PYTHON_MIN = (3, 11)
@@ -269,7 +270,12 @@ async def _chats(store: Store) -> list[Finding]:
                     f"{chat.id} is {state} since {ago(chat.updated_at)}, and no worker has {line(chat.agent, 60)}"
                 )
                 findings.append(Finding(what="chat", code="no_worker_for_agent", detail=detail, wrong=True))
-    for lease in await _silent(store, [lease for lease in live if held[lease.worker]]):
+    holding = [lease for lease in live if held[lease.worker]]
+    silent, undriven = await asyncio.gather(_silent(store, holding), find_undriven(store))
+    for chat_id in undriven:
+        detail = f"{chat_id} is held by a worker that lives and does not drive it: restart that worker if it stays so"
+        findings.append(Finding(what="chat", code="not_driven", detail=detail, wrong=True))
+    for lease in silent:
         detail = (
             f"{lease.worker} (pid {lease.pid}) holds {held[lease.worker]} chats and does not renew its lease: is it "
             f"frozen, or gone with its host? A worker that sees that for {lease.ttl_ms / 1000:g} s takes them over"

@@ -31,6 +31,7 @@ from holdfast.redaction import Secrets
 from holdfast.store.base import PRUNED_MAX, Store, WorkerInfo
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock, is_dead
+from holdfast.store.observing import published
 from holdfast.telemetry import Durations, Traces
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool
@@ -227,6 +228,7 @@ class Worker:
                     "hostname": platform.node(),
                     "agents": self.agents,
                     "chats": len(self._runners),
+                    "driven": published(stamp for _, stamp in self._driven()),
                     "chats_max": self.config.chats_max,
                     "draining": self.draining,
                     "loop_lag_ms": watchdog.lag_ms if watchdog is not None else None,
