@@ -1,14 +1,18 @@
 """What is written, kept and looked at does not grow with what nobody needs."""
 
 import random
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.records import State
+from holdfast.errors import RefusedError
 from holdfast.store.base import ChatFilter, Store
 from holdfast.store.liveness import SWEPT_MAX
 from holdfast.store.postgres import sql as postgres_sql
+from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.sqlite import sql as sqlite_sql
 from holdfast.store.sqlite.store import SqliteStore
@@ -63,8 +67,12 @@ async def copies(store: Store, url: str, count: int) -> None:
     await hand.take("model")
     await hand.park_for_client("there")
     hand.close()
+    copy_rows(url, "model", count)
+
+
+def copy_rows(url: str, model: str, count: int) -> None:
     for table, column in (("chats", "id"), ("calls", "chat_id"), ("journal", "chat_id")):
-        sql(url, f"CREATE TABLE more AS SELECT * FROM {table} WHERE {column} = 'model'")
+        sql(url, f"CREATE TABLE more AS SELECT * FROM {table} WHERE {column} = '{model}'")
         sql(url, f"UPDATE more SET {column} = 'copy-'")
         names = [name for name in columns_of(url, table) if name != column]
         listed = ", ".join(names)
@@ -132,3 +140,33 @@ async def test_a_list_is_read_by_the_index_of_its_filter(store: Store, store_url
     told = "\n".join(str(row[-1]) for row in plan)
     assert index in told, told
     assert "SCAN chats\n" not in told
+
+
+async def test_a_family_of_five_thousand_is_deleted_whole_or_not_at_all_in_a_few_round_trips(
+    store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.create_chat(new_chat(None, id="parent"))
+    await store.create_chat(replace(new_chat(None, id="child"), parent_id="parent", parent_call="k1", depth=1))
+    copy_rows(store_url, "child", 5_000)
+    await store.submit("copy-04321", ev.Send(message=user("work")))
+    with pytest.raises(RefusedError, match="delete refused while the chat is running"):
+        await store.delete_chat("parent", children="include")
+    assert sql(store_url, "SELECT count(*) FROM chats")[0][0] == 5_002
+    await store.submit("copy-04321", ev.Stop())
+    hand = Hand(store)
+    await hand.take("copy-04321")
+    await hand.commit(ev.FinishStop(by=hand.by))
+    hand.close()
+    asked = 0
+    execute = Connection.execute
+
+    async def counted(connection: Connection, *values: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await execute(connection, *values, **options)
+
+    monkeypatch.setattr(Connection, "execute", counted)
+    assert len(await store.delete_chat("parent", children="include")) == 5_002
+    assert asked < 100
+    for table in ("chats", "journal", "calls", "queue"):
+        assert sql(store_url, f"SELECT count(*) FROM {table}")[0][0] == 0, table

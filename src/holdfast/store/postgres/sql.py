@@ -89,6 +89,9 @@ ORDER BY chats.depth, chats.id = %(id)s FOR UPDATE OF chats
 
 LOCK_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = %s FOR UPDATE"
 
+# As many at once, from the top of their family down.
+LOCK_CHATS = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = ANY(%s) ORDER BY depth, id FOR UPDATE"
+
 # Nobody is waited for; who is not there at all is told apart by looking.
 LOCK_CHAT_IF_FREE = f"{LOCK_CHAT} SKIP LOCKED"
 

@@ -14,7 +14,7 @@ import psycopg
 from msgspec.structs import replace
 
 from holdfast.clock import boot_id
-from holdfast.core.apply import Change, Refused, create
+from holdfast.core.apply import Change, Refused, apply, create
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.events import Delete, Event, Repair
 from holdfast.core.fork import fork
@@ -81,6 +81,8 @@ from holdfast.store.stamps import check_past, is_proven
 log = logging.getLogger(__name__)
 
 _KNOWN = ("worker", "claim_stamp", "fence", "seq", "line_stamp")  # of the chat that an attempt was begun in
+
+_FAMILY_PAGE = 500  # chats in one answer, while a family is deleted
 
 FIRST_TRY_S = 1.0  # until whoever waits for a server is told so; the next tries are longer
 BETWEEN_TRIES_S = 0.25
@@ -414,11 +416,10 @@ class PostgresStore(Store):
                     event="delete",
                 )
             ids = [id for id, _ in family]
-            told: list[Change] = []
-            for id in ids:
-                changes = await transaction.apply(await transaction.must_load(id), (Delete(),))
-                # A parent that waits for it is told that no answer will come.
-                told += [change for change in changes if change.after.chat.id not in ids]
+            # A parent that waits for it is told that no answer will come. Those of the spawned ones go with them.
+            changes = await transaction.apply(await transaction.must_load(chat_id), (Delete(),))
+            told = [change for change in changes if change.after.chat.id != chat_id]
+            await self._check_at_rest(transaction, ids[1:])
             await transaction.write(decided(told).writes)
             for statement in sql.DELETE_CHAT_ROWS:
                 await transaction.rows(statement, ids)
@@ -442,9 +443,16 @@ class PostgresStore(Store):
             new = [id for id, _ in family if id not in locked]
             if not new:
                 return family
-            for id in new:
-                await transaction.load(id)
+            await transaction.lock_all(new)
             locked.update(new)
+
+    async def _check_at_rest(self, transaction: Transaction, chat_ids: Sequence[str]) -> None:
+        """Raises what refuses to be deleted. A few round trips for thousands."""
+        for start in range(0, len(chat_ids), _FAMILY_PAGE):
+            for snapshot in await transaction.load_all(chat_ids[start : start + _FAMILY_PAGE]):
+                outcome = apply(snapshot, Delete(), transaction.now, self.options.limits)
+                if isinstance(outcome, Refused):
+                    raise_refused(outcome)
 
     # --- history and journal ------------------------------------------------------------------------------------
 

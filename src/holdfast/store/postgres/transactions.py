@@ -148,6 +148,15 @@ class Transaction:
         self.now = self._clock.observe(server_ms)
         return snapshot_of(chat, _parts(calls), _parts(queue))
 
+    async def lock_all(self, chat_ids: Sequence[str]) -> None:
+        """In one round trip, whatever their number."""
+        for row in await self.rows(sql.LOCK_CHATS, list(chat_ids)):
+            self._locked[row[0]] = row
+
+    async def load_all(self, chat_ids: Sequence[str]) -> list[Snapshot]:
+        """Of chats that this transaction has locked."""
+        return [snapshot_from(row) for row in await self.rows(sql.READ_SNAPSHOTS, list(chat_ids))]
+
     async def load_if_free(self, chat_id: str) -> Snapshot | None:
         """As `load`, for who holds locks already that come behind this one: raises Busy where it would wait."""
         found = await self.rows(sql.LOCK_CHAT_IF_FREE, chat_id)
