@@ -94,9 +94,9 @@ async def test_a_worker_that_outlived_its_lease_is_counted_nowhere(store: Store,
     successor = Hand(store)
     if when == "when another holds it":
         await successor.take("c1")
-    await store.outlive_lease(hand.name, ["c1"])
+    await store.outlive_lease(hand.name)
     if when == "twice":
-        await store.outlive_lease(hand.name, ["c1"])
+        await store.outlive_lease(hand.name)
     await store.sweep()
     chat = (await store.read_chat("c1")).chat
     assert (chat.unclean, chat.silent) == (0, "")
@@ -115,9 +115,23 @@ async def test_what_a_worker_holds_without_knowing_is_handed_over_with_the_rest(
     assert (chat.worker, chat.unclean) == (None, 0)
 
 
+async def test_the_chats_of_a_worker_that_lives_are_told_from_those_of_others_that_went_silent(store: Store) -> None:
+    """It learnt chat by chat that they are not its own any more, and brings no list of them."""
+    hand, other = Hand(store), Hand(store)
+    for chat_id, holder in (("c1", hand), ("c2", other)):
+        await store.create_chat(new_chat(id=chat_id))
+        await holder.take(chat_id)
+    await store._end_lease(hand.name, LeaseEnd.SILENT)
+    await store._end_lease(other.name, LeaseEnd.SILENT)
+    await store.expire_workers()
+    await store.outlive_lease(hand.name)
+    counts = [(await store.read_chat(id)).chat.unclean for id in ("c1", "c2")]
+    assert counts == [0, 1]
+
+
 async def test_a_worker_that_died_is_never_taken_off_again(store: Store) -> None:
     hand = await lost(store, LeaseEnd.DIED)
-    await store.outlive_lease(hand.name, ["c1"])
+    await store.outlive_lease(hand.name)
     assert (await store.read_chat("c1")).chat.unclean == 1
 
 
@@ -130,7 +144,7 @@ async def test_five_freezes_in_one_step_fail_no_chat(store: Store, clock: FakeCl
         assert await silence(store, clock) == {frozen.name: 1}
         with pytest.raises(LeaseLost):
             frozen.line.renew(frozen.name)
-        await store.outlive_lease(frozen.name, ["c1"])
+        await store.outlive_lease(frozen.name)
     chat = (await store.read_chat("c1")).chat
     assert (chat.state, chat.unclean, store.is_suspect(await store.read_chat("c1"))) == (State.RUNNING, 0, False)
 
@@ -155,5 +169,5 @@ async def test_progress_forgets_the_silent_with_the_rest(store: Store) -> None:
     await successor.finish("k1")
     chat = (await store.read_chat("c1")).chat
     assert (chat.unclean, chat.silent) == (0, "")
-    await store.outlive_lease(hand.name, ["c1"])
+    await store.outlive_lease(hand.name)
     assert (await store.read_chat("c1")).chat.version == chat.version, "there was nothing to take back"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from msgspec import Raw
 
@@ -21,7 +22,7 @@ from holdfast.store import open_store
 from holdfast.store.base import StoreOptions, WorkerInfo
 from holdfast.worker.agents import Agent
 from holdfast.worker.lease import LeaseKeeper
-from tests.support.chats import Hand
+from tests.support.chats import Hand, new_chat
 from tests.support.fixtures import FailingStore
 from tests.support.freezing import end_lease, freeze
 from tests.support.programs import Program
@@ -135,6 +136,28 @@ async def test_a_worker_that_was_taken_for_dead_says_that_it_lives(store_url: st
             await eventually(lambda: _is_clean(app, chat.id))
             found = (await chat.snapshot()).chat
             assert (found.worker, found.silent) == (hand.name, "")
+
+
+async def test_a_chat_that_somebody_keeps_locked_keeps_no_silent_lease(postgres_url: str) -> None:
+    """Taking it back takes as long as a store call may, again and again. Whoever looked no more often would see no
+    number stand for a whole TTL."""
+    options = StoreOptions(lease_ttl_ms=1_500, deadline_s=1.0)
+    app = App(postgres_url, [Agent("a", ScriptedModel("Hello."))], options=options)
+    async with app:
+        gone, silent = Hand(app.store), Hand(app.store)
+        await app.store.create_chat(new_chat(id="c1"))
+        await gone.take("c1")
+        gone.line.retire(gone.name)
+
+        async def is_ended() -> bool:
+            leases = await app.store.list_workers()
+            return silent.name not in {lease.worker for lease in leases if lease.ended is None}
+
+        with psycopg.connect(postgres_url) as foreign:
+            foreign.execute("SELECT 1 FROM chats WHERE id = 'c1' FOR UPDATE")
+            async with app.worker(poll_s=0.2):
+                await eventually(is_ended)
+                assert (await app.store.read_chat("c1")).chat.worker == gone.name
 
 
 async def _is_clean(app: App, chat_id: str) -> bool:

@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
@@ -553,6 +553,18 @@ class Store(ABC):
     async def held_chats(self, worker: str) -> set[tuple[str, int]]:
         """What is held in this worker's name: each chat, and the stamp of its claim."""
 
+    async def end_leases(
+        self, watch: LeaseWatch | None = None, myself: str | None = None
+    ) -> list[tuple[Lease, LeaseEnd]]:
+        """The first half of `expire_workers`. It touches no chat, so that no chat keeps an observer from looking.
+        Returns every lease that is ended and not forgotten.
+        """
+        leases = await self.list_workers()
+        others = [lease for lease in leases if lease.worker != myself]
+        silent = watch.look(others, self.options.clock.boot_ms()) if watch is not None else []
+        ends = [(lease, lease.ended or await self._end(lease, silent)) for lease in leases]
+        return [(lease, how) for lease, how in ends if how is not None]
+
     async def expire_workers(self, watch: LeaseWatch | None = None, myself: str | None = None) -> dict[str, int]:
         """Take their chats from workers whose lease ended, and end the leases of those whose flock is free here and
         of those that `watch` finds silent. `myself` is the worker that looks: nobody observes itself.
@@ -560,16 +572,11 @@ class Store(ABC):
         Each chat is a transaction of its own. Returns how many chats each lost worker had held.
         """
         lost: dict[str, int] = {}
-        leases = await self.list_workers()
-        others = [lease for lease in leases if lease.worker != myself]
-        silent = watch.look(others, self.options.clock.boot_ms()) if watch is not None else []
-        for lease in leases:
-            # The lease first, so that it cannot be renewed any more; then chat by chat; then the row.
-            how = lease.ended or await self._end(lease, silent)
-            if how is not None:
-                lost[lease.worker] = await self._take_back(lease.worker, how)
-                if lease.lock_path is not None:
-                    hostlock.forget(lease.lock_path)
+        # The lease first, so that it cannot be renewed any more; then chat by chat; then the row.
+        for lease, how in await self.end_leases(watch, myself):
+            lost[lease.worker] = await self._take_back(lease.worker, how)
+            if lease.lock_path is not None:
+                hostlock.forget(lease.lock_path)
         for worker in await self._unknown_holders():
             lost[worker] = await self._take_back(worker, LeaseEnd.SILENT)
         return lost
@@ -584,13 +591,15 @@ class Store(ABC):
             return LeaseEnd.SILENT
         return None
 
-    async def outlive_lease(self, worker: str, chat_ids: Iterable[str] = ()) -> None:
+    async def outlive_lease(self, worker: str) -> None:
         """Said by a worker that lives and goes on under another id: its lease is ended, and no chat that it lost
-        counts that as a death. `chat_ids` is what it knows that it held; each is a transaction. Safe to repeat.
+        counts that as a death. Which these are the chats say: it may have learnt chat by chat that they are not its
+        own any more, before it learnt why. Each is a transaction. Safe to repeat.
         """
         await self._retire_lease(worker)
+        # In this order: what is not held any more has been counted.
         held = [chat_id for chat_id, _ in await self.held_chats(worker)]
-        for chat_id in dict.fromkeys((*chat_ids, *held)):
+        for chat_id in dict.fromkeys((*held, *await self._lost_in_silence(worker))):
             await self._apply_alone(chat_id, LeaseOutlived(worker=worker))
 
     async def _take_back(self, worker: str, how: LeaseEnd) -> int:
@@ -643,7 +652,7 @@ class Store(ABC):
         self._swept_upto = (ends[0], ends[1])
         return await self._find_violations_among(waiting, queued)
 
-    async def sweep(self, watch: LeaseWatch | None = None, myself: str | None = None) -> dict[str, int]:
+    async def sweep(self) -> dict[str, int]:
         """As `expire_workers`; then repair violations, each in a transaction of its own, counted by reason.
 
         Of the chats that wait, or have a queue, SWEPT_MAX are looked at in each sweep, in turn.
@@ -653,7 +662,7 @@ class Store(ABC):
         would take the chat from whoever has claimed it meanwhile.
         """
         await self._keep_went_back()
-        await self.expire_workers(watch, myself)
+        await self.expire_workers()
         repaired: dict[str, int] = {}
         for violation in [*await self._find_some_torn(), *await self._find_some_violations()]:
             if violation.reason == UNDER_DEAD_LEASE:
@@ -777,6 +786,10 @@ class Store(ABC):
     @abstractmethod
     async def _retire_lease(self, worker: str) -> None:
         """Ended by its own worker, which lives: that beats what others took it for."""
+
+    @abstractmethod
+    async def _lost_in_silence(self, worker: str) -> list[str]:
+        """Chats that were taken from this worker as from one that may live, and have made no progress since."""
 
     @abstractmethod
     async def _unknown_holders(self) -> list[str]:

@@ -8,7 +8,7 @@ import platform
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 from msgspec import Raw
 
@@ -90,6 +90,7 @@ class Worker:
         self._upkeep = SyncPool(2)
         self._keeper: LeaseKeeper | None = None
         self._watch = LeaseWatch()
+        self._sweep_wanted = asyncio.Event()  # a lease was ended: its chats are to be taken back
         self._lock: HostLock | None = None
         self.guard: Guard | None = None
         self.watchdog: Watchdog | None = None
@@ -184,6 +185,7 @@ class Worker:
         self.deltas.start()
         loop = asyncio.get_running_loop()
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
+        self._services.append(loop.create_task(self._look_forever()))
         self._services.append(loop.create_task(self._prune_forever()))
         self._services.append(loop.create_task(self.strays.run_forever()))
         self._services.append(loop.create_task(self.store.pulse.run_forever()))
@@ -461,33 +463,47 @@ class Worker:
         for runner in self._runners.values():
             runner.interrupt(Cause.LEASE_LOST)
         if self._stopping is None:
-            held = [*self.running_chats, *(chat_id for chat_id, _, _ in self.strays)]
-            task = asyncio.get_running_loop().create_task(self._come_back(self.name, held))
+            task = asyncio.get_running_loop().create_task(self._come_back(self.name))
             self._services.append(task)
             task.add_done_callback(self._services.remove)
 
-    async def _come_back(self, outlived: str, held: list[str]) -> None:
+    async def _come_back(self, outlived: str) -> None:
         self.name = new_id("worker")
         await self._join(math.inf, (Exception,))
         while True:
             try:
-                return await self.store.outlive_lease(outlived, held)
+                return await self.store.outlive_lease(outlived)
             except Exception as error:  # noqa: BLE001  as for claims
                 self._note_trouble("outlive_failed", error)
             await asyncio.sleep(REGISTER_AGAIN_S)
 
+    async def _look_forever(self) -> None:
+        """Apart from the sweep: a chat that somebody keeps locked holds that up for seconds, and a look that comes
+        late begins its count anew.
+        """
+        while True:
+            try:
+                if await self.store.end_leases(self._watch, self.name):
+                    self._sweep_wanted.set()
+            except Exception as error:  # noqa: BLE001  as for claims
+                self._note_trouble("look_failed", error)
+            await self._until_next_look()
+
     async def _sweep_forever(self) -> None:
         swept_at = -math.inf
         while True:
+            self._sweep_wanted.clear()
             try:
                 if time.monotonic() - swept_at >= SWEEP_S * 0.8:
-                    self.repairs.update(await self.store.sweep(self._watch, self.name))
+                    self.repairs.update(await self.store.sweep())
                     swept_at = time.monotonic()
                 else:
-                    await self.store.expire_workers(self._watch, self.name)
+                    await self.store.expire_workers()
             except Exception as error:  # noqa: BLE001  as for claims
                 self._note_trouble("sweep_failed", error)
-            await self._until_next_look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SWEEP_S * dice.uniform(0.8, 1.2)):
+                    await self._sweep_wanted.wait()
 
     async def _until_next_look(self) -> None:
         """Often enough to see each lease without a break; at once where a neighbour's lock tells that it died."""

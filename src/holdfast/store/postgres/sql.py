@@ -382,6 +382,14 @@ LIST_WORKERS = f"SELECT {WORKER_COLUMNS} FROM workers ORDER BY id"
 
 HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = %s"
 
+# By the indexes of what runs: due, or held by somebody else.
+LOST_IN_SILENCE = """
+SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stopping')
+    AND silent <> '' AND %(worker)s = ANY(string_to_array(silent, ' '))
+UNION ALL SELECT id FROM chats WHERE worker IS NOT NULL
+    AND silent <> '' AND %(worker)s = ANY(string_to_array(silent, ' '))
+"""
+
 # Chats whose holder has no row at all: nobody will ever release them.
 UNKNOWN_HOLDERS = """
 SELECT DISTINCT worker FROM chats

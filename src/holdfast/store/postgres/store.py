@@ -561,6 +561,9 @@ class PostgresStore(Store):
     async def held_chats(self, worker: str) -> set[tuple[str, int]]:
         return {(chat_id, stamp) for chat_id, stamp in await self._rows(sql.HELD_CHATS, worker)}
 
+    async def _lost_in_silence(self, worker: str) -> list[str]:
+        return [row[0] for row in await self._named_rows(sql.LOST_IN_SILENCE, worker=worker)]
+
     async def _unknown_holders(self) -> list[str]:
         return [row[0] for row in await self._rows(sql.UNKNOWN_HOLDERS)]
 

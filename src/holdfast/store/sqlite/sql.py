@@ -272,6 +272,14 @@ LIST_WORKERS = f"SELECT {WORKER_COLUMNS} FROM workers ORDER BY id"
 
 HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = ?"
 
+# By the indexes of what runs: due, or held by somebody else.
+LOST_IN_SILENCE = """
+SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stopping')
+    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
+UNION ALL SELECT id FROM chats WHERE worker IS NOT NULL
+    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
+"""
+
 # Chats whose holder has no row at all: nobody will ever release them.
 UNKNOWN_HOLDERS = """
 SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL AND worker NOT IN (SELECT id FROM workers)
