@@ -120,6 +120,48 @@ async def test_a_restore_brings_back_what_was_and_ends_the_leases(desk: Desk, ur
         assert await store.read_restored_at() is not None
 
 
+async def test_a_backup_of_another_boot_or_machine_is_restored_at_once_and_counts_no_death(
+    desk: Desk, url: str
+) -> None:
+    async with open_store(url) as store:
+        await store.create_chat(new_chat("hello", id="c1"))
+        hand = Hand(store)
+        await hand.take("c1")
+        sql(url, "UPDATE workers SET host = 'another boot'")
+        assert (await in_a_process(desk, "backup", COPY))[0] == 0
+        hand.close()
+    done = desk.run("restore", COPY, "--force")
+    assert (done.code, done.err) == (0, "")
+    assert "1 lease ended" in done.out
+    async with open_store(url) as store:
+        assert await nobody_holds(store, "c1")
+        assert (await store.read_chat("c1")).chat.unclean == 0
+
+
+async def test_a_second_restore_keeps_what_the_first_one_kept(desk: Desk, url: str) -> None:
+    """Who took the wrong backup first still has the database that it replaced."""
+    await filled(url, "c1")
+    assert desk.run("backup", COPY).code == 0
+    await filled(url, "c2")
+    for _ in range(2):
+        assert desk.run("restore", COPY, "--force").code == 0
+    assert await chats_in(f"{url}.before-restore") == ["c1", "c2"]
+    assert await chats_in(f"{url}.before-restore-2") == ["c1"]
+
+
+async def test_where_a_link_stands_in_for_the_database_the_database_is_replaced(desk: Desk, url: str) -> None:
+    await filled(url, "c1")
+    assert desk.run("backup", COPY).code == 0
+    await filled(url, "c2")
+    real = desk.folder / "real.db"
+    database(desk).rename(real)
+    database(desk).symlink_to(real)
+    assert desk.run("restore", COPY, "--force").code == 0
+    assert database(desk).is_symlink()
+    assert await chats_in(f"sqlite:///{real}") == ["c1"]
+    assert await chats_in(f"sqlite:///{real}.before-restore") == ["c1", "c2"]
+
+
 async def nobody_holds(store: Store, chat_id: str) -> bool:
     """A new worker can have it at once, because the lease of then is over."""
     await store.sweep()

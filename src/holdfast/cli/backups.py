@@ -14,7 +14,6 @@ from holdfast.app import App
 from holdfast.cli.opening import UsageError, make_app
 from holdfast.cli.options import Where
 from holdfast.cli.words import safe
-from holdfast.store import open_store
 from holdfast.store.sqlite.backup import back_up, copy_to_restore, in_use, kept_as, replace
 from holdfast.store.sqlite.holder import posix_holders
 from holdfast.store.sqlite.store import SqliteStore
@@ -51,31 +50,32 @@ async def restore(where: Where, file: str | None, *, force: bool) -> int:
 
 
 async def _restore_file(store: SqliteStore, backup: Path, *, force: bool) -> int:
-    path = Path(store.path)
-    _check_place(path, backup, force=force)
+    path = _check_place(store.path, backup, force=force)
     began = time.monotonic()
-    with _Shown("copying") as shown, copy_to_restore(backup, store.path, shown.update) as draft:
+    with _Shown("copying") as shown, copy_to_restore(backup, str(path), shown.update) as draft:
         # Before it is in its place: nobody is to see a lease of then that looks alive.
         options = changed(store.options, only_reads=False)
-        async with open_store(f"sqlite:///{draft.path}", options) as copy:
+        async with SqliteStore(f"/{draft.path}", options, private=True) as copy:
             ended = await copy.end_all_leases()
-        size = replace(draft, store.path)
+        size = replace(draft, str(path))
     took_s = time.monotonic() - began
     print(f"{safe(store.path)}: {_megabytes(size)} in {took_s:.1f} s, checked; {_leases(ended)} ended")
     return 0
 
 
-def _check_place(path: Path, backup: Path, *, force: bool) -> None:
-    """What can be said before anything is copied."""
+def _check_place(database: str, backup: Path, *, force: bool) -> Path:
+    """What can be said before anything is copied. Returns what is replaced: behind a link, the database itself."""
+    path = Path(database).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        return
+        return path
     if backup.exists() and path.samefile(backup):
         raise UsageError(f"{safe(str(backup))} is the database itself")
     if not force:
         raise UsageError(f"{path} is there: say --force to replace it (it is kept as {kept_as(str(path))})")
     if posix_holders(str(path)):
         raise in_use(str(path))
+    return path
 
 
 def _absolute(file: str) -> Path:

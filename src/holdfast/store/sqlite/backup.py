@@ -13,6 +13,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import apsw
@@ -75,12 +76,12 @@ def replace(draft: disk.Draft, path: str) -> int:
     if _is_a_database(path):
         _empty_wal(path)
     with Alone(path):
+        kept = kept_as(path)
         if os.path.exists(f"{path}-wal") and os.stat(f"{path}-wal").st_size:
             # It can only be that of a file that SQLite cannot read. It is kept with it, under the same name.
-            os.replace(f"{path}-wal", f"{kept_as(path)}-wal")
-        with suppress(FileNotFoundError):
-            os.unlink(kept_as(path))
-        os.link(path, kept_as(path))
+            os.replace(f"{path}-wal", f"{kept}-wal")
+        if not os.path.exists(kept):  # else by a restore that was killed
+            os.link(path, kept)
         os.chmod(draft.path, os.stat(path).st_mode & 0o777)
         reach("restore.kept")
         draft.publish(overwrite=True)
@@ -88,8 +89,14 @@ def replace(draft: disk.Draft, path: str) -> int:
 
 
 def kept_as(path: str) -> str:
-    """Where the database that was replaced is."""
-    return f"{path}.before-restore"
+    """Where the database that is replaced will be. What an earlier restore kept stays: who restores twice mostly took
+    the wrong backup first.
+    """
+    for n in count(1):
+        name = f"{path}.before-restore" + (f"-{n}" if n > 1 else "")
+        if not os.path.lexists(name) or (os.path.exists(name) and os.path.samefile(name, path)):
+            return name
+    raise AssertionError("a counter never ends")
 
 
 def _is_a_database(path: str) -> bool:

@@ -129,9 +129,17 @@ class _Waiter(NamedTuple):
 
 class SqliteStore(Store):
     def __init__(
-        self, location: str, options: StoreOptions, *, vfs: str | None = None, synchronous: str = "FULL"
+        self,
+        location: str,
+        options: StoreOptions,
+        *,
+        vfs: str | None = None,
+        synchronous: str = "FULL",
+        private: bool = False,
     ) -> None:
+        """`private`: a copy of which nobody else knows. Whose leases are in it is not looked at."""
         super().__init__(options)
+        self._private = private
         self.path = _path_of(location)
         self._vfs = vfs
         self._synchronous = synchronous
@@ -171,7 +179,7 @@ class SqliteStore(Store):
             lane: threads.Pool(f"sqlite-{lane}", size, self._open_reader, self._leave) for lane, size in LANES.items()
         }
         try:
-            if self._strangers and not self.options.only_reads:
+            if self._strangers and not self.options.only_reads and not self._private:
                 await self._await_other_machines()
         except BaseException:
             await self._close_threads()
