@@ -26,6 +26,7 @@ from tests.support.chats import Hand, new_chat
 from tests.support.fixtures import FailingStore
 from tests.support.freezing import end_lease, freeze
 from tests.support.programs import Program
+from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually, until
 
 
@@ -116,6 +117,24 @@ async def test_a_worker_whose_trust_ran_out_goes_on_under_its_id_and_nobody_is_c
         assert worker.name == name
         assert (await chat.snapshot()).chat.unclean == 0
         assert [lease.worker for lease in await watching.store.list_workers()] == [name]
+
+
+async def test_what_runs_is_ended_when_trust_runs_out_and_not_when_the_renewal_gives_up(
+    postgres_proxy_url: str, postgres_proxy: TcpProxy
+) -> None:
+    """A renewal may hang for longer than the margin, and so may a runner's look: others may own the chat then."""
+    model = ScriptedModel([Hold(name="gate")])
+    app = App(postgres_proxy_url, [Agent("a", model)], options=StoreOptions(lease_ttl_ms=2_000))
+    async with app, app.worker(poll_s=0.2) as worker:
+        await app.create("a", "go")
+        await model.reached("gate")
+        keeper = worker._keeper
+        assert keeper is not None
+        postgres_proxy.swallow()
+        await until(lambda: not worker.running_chats)
+        assert (keeper.trusted(), keeper.doubts) == (False, 0)
+        postgres_proxy.cut()  # nobody waits for answers to what was swallowed
+        postgres_proxy.forward()
 
 
 async def test_a_worker_that_was_taken_for_dead_says_that_it_lives(store_url: str) -> None:

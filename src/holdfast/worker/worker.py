@@ -186,6 +186,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
         self._services.append(loop.create_task(self._look_forever()))
+        self._services.append(loop.create_task(self._doubt_in_time()))
         self._services.append(loop.create_task(self._prune_forever()))
         self._services.append(loop.create_task(self.strays.run_forever()))
         self._services.append(loop.create_task(self.store.pulse.run_forever()))
@@ -450,6 +451,14 @@ class Worker:
         if keeper is self._keeper:
             for runner in self._runners.values():
                 runner.interrupt(Cause.LEASE_LOST)
+
+    async def _doubt_in_time(self) -> None:
+        """The keeper may hang in a renewal when trust runs out, for longer than the margin before others may act."""
+        while True:
+            keeper = self._keeper
+            if keeper is not None and not keeper.trusted():
+                self._lease_doubted(keeper)
+            await asyncio.sleep(self.trust_left_ms / 1000 or REGISTER_AGAIN_S)
 
     def _lease_lost(self, keeper: LeaseKeeper | None) -> None:
         """Drop everything, then go on as a new worker. Others may have counted this as our death: they are told.
