@@ -11,15 +11,9 @@ from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat, user
-from tests.support.postgres import SUPERUSER, PostgresServer
+from tests.support.postgres import GATE, SUPERUSER, PostgresServer
 from tests.support.waiting import eventually
 
-# Whoever updates chat "first" waits until the test lets go.
-GATE = """
-CREATE FUNCTION wait_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NEW; END $$;
-CREATE TRIGGER gate BEFORE UPDATE ON chats FOR EACH ROW WHEN (OLD.id = 'first') EXECUTE FUNCTION wait_at_the_gate();
-"""
 WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 

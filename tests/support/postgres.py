@@ -70,6 +70,13 @@ host  all {SCRAM_OWNER} 127.0.0.1/32 scram-sha-256
 host  all all 127.0.0.1/32 trust
 """
 
+GATE = """
+CREATE FUNCTION wait_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NEW; END $$;
+CREATE TRIGGER gate BEFORE UPDATE ON chats FOR EACH ROW WHEN (OLD.id = 'first') EXECUTE FUNCTION wait_at_the_gate();
+"""
+"""Whoever updates chat "first" waits until the test lets go of this lock."""
+
 
 class PostgresServer:
     """One cluster and its server: `with PostgresServer() as server: url = server.create_database()`.

@@ -365,9 +365,13 @@ UPDATE workers SET renewal = renewal + 1, renewed_at = {_WALL_NOW}, info = coale
 WHERE id = %(worker)s AND ended IS NULL RETURNING {WORKER_COLUMNS}, {NOW}
 """
 
-RETIRE_WORKER = "UPDATE workers SET ended = 'retired' WHERE id = %s"
+# Both wait for the claims that this lease is making; it makes no later one.
+RETIRE_WORKER = """
+WITH found AS MATERIALIZED (SELECT id FROM workers WHERE id = %s FOR UPDATE)
+UPDATE workers SET ended = 'retired' FROM found WHERE workers.id = found.id
+"""
 
-# Waits for the claims that this lease is making; it makes no later one. Only while the number stands that was seen,
+# Only while the number stands that was seen,
 # where one was: the lock sees a renewal that came first.
 END_LEASE = """
 WITH found AS MATERIALIZED (
