@@ -174,6 +174,27 @@ async def test_a_stop_while_the_worker_drains_keeps_what_was_said(store_url: str
         assert said(await chat.messages())[-1] == ("assistant", "Half an ")
 
 
+async def test_a_chat_that_is_claimed_while_the_worker_drains_is_handed_over_without_a_step(store_url: str) -> None:
+    """A claim that was under way when the stop came may bring what this very worker has just released."""
+    gate, model = Gate(), ScriptedModel([Call(name="gate")], "Done.")
+    app = App(store_url, agents=[Agent("a", model, tools=[gate.tool()])], caller=Caller(policy=QUICK))
+    async with app:
+        await app.create("a", "go")
+        worker = app.new_worker(grace_s=WAIT_S)
+        await worker.start()
+        await gate.entered.wait()
+        stopping = asyncio.ensure_future(worker.stop())
+        await until(lambda: worker.draining and all(service.done() for service in worker._services))
+        late = await app.create("a", "go on")
+        await worker.claim_once()
+        await until(lambda: late.id not in worker.running_chats)
+        assert (await late.snapshot()).chat.worker is None
+        assert await late.state() is State.RUNNING, "the next worker asks the model"
+        assert len(model.requests) == 1
+        gate.opened.set()
+        await stopping
+
+
 async def test_a_chat_that_is_back_before_its_last_runner_is_done_is_still_handed_over(store_url: str) -> None:
     door, gate = Door(), Gate()
     agent = Agent(

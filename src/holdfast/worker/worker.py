@@ -420,6 +420,8 @@ class Worker:
             tool_servers=self.tool_servers,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
+        if self._stopping is not None:
+            runner.drain()  # the claim was under way when the stop came, and may bring what we have just handed over
         task = asyncio.get_running_loop().create_task(runner.run())
         self._runners[task] = runner
         task.add_done_callback(self._runner_done)
