@@ -6,6 +6,7 @@ side of a finding. What is reached only at run time (`getattr` with a computed n
 """
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -77,9 +78,20 @@ class _Names:
         return None
 
 
+def _parsed(source: str) -> ast.Module:
+    """Without the garbage collector, which may finish off what an earlier test left (a failed future, say). That
+    prints a traceback, which is parsed too, and in Python 3.11 one parse inside another makes the outer one fail.
+    """
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        gc.enable()
+
+
 def module_table_changes(source: str) -> list[Finding]:
     """Every place that changes `sys.modules`. Reading and copying it is fine."""
-    tree = ast.parse(source)
+    tree = _parsed(source)
     names = _Names(tree)
     return sorted(set(_module_table_changes(tree, names)))
 
@@ -133,7 +145,7 @@ def unmanaged_threads(source: str) -> list[Finding]:
 
     Naming the classes, for an annotation or an `isinstance`, is fine; so is `run_in_executor` with a pool.
     """
-    tree = ast.parse(source)
+    tree = _parsed(source)
     names = _Names(tree)
     return sorted(set(_unmanaged_threads(tree, names)))
 
