@@ -61,7 +61,7 @@ class Seat:
 class Stage:
     """An app with a worker, and chats on it that go when told."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, context_limit: int | None = None) -> None:
         self._seats: dict[str, Seat] = {}
 
         @tool
@@ -72,7 +72,7 @@ class Stage:
 
         says, asks = Say(text=_TEXT, piece_chars=30), Call(name="weather", arguments='{"city":"Bern"}')
         model = ScriptedModel([says, asks], after="repeat")
-        agent = Agent("cycler", model, tools=[weather], budget=Budget(steps=1_000_000))
+        agent = Agent("cycler", model, tools=[weather], budget=Budget(steps=1_000_000), context_limit=context_limit)
         self.app = App(url, [agent], options=PATIENT)
 
     async def chats(self, how_many: int) -> list[Seat]:
@@ -148,8 +148,8 @@ async def together(figures: Figures, stage: Stage, bare: Bare, name: str) -> Non
 
 
 @contextlib.asynccontextmanager
-async def staged(url: str) -> AsyncIterator[Stage]:
-    stage = Stage(url)
+async def staged(url: str, context_limit: int | None = None) -> AsyncIterator[Stage]:
+    stage = Stage(url, context_limit)
     async with stage.app.worker(grace_s=0.0, chats_max=1_000):
         line = register(stage.app.store, WORKER)
         yield stage

@@ -26,10 +26,11 @@ def nobody_looks_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counted:
-    """Counts what is asked of a store from the first call of the tool until its last one, which waits."""
+    """Counts what is asked of a store from the first call of the tool, or a later one, until its last one waits."""
 
-    def __init__(self, cycles: int = CYCLES) -> None:
+    def __init__(self, cycles: int = CYCLES, begin_at: int = 1) -> None:
         self._cycles = cycles
+        self._begin_at = begin_at
         self.asked: Counter[str] = Counter()
         self._calls = 0
         self.counts: dict[str, int] = {}
@@ -52,9 +53,9 @@ class Counted:
         async def look() -> str:
             """Look."""
             self._calls += 1
-            if self._calls == 1:
+            if self._calls == self._begin_at:
                 self.asked.clear()
-            elif self._calls == 1 + self._cycles:
+            elif self._calls == self._begin_at + self._cycles:
                 self.counts = dict(self.asked)
                 self.reached.set()
                 await self.let_go.wait()
@@ -80,6 +81,25 @@ async def test_a_step_is_two_commits_and_reads_nothing(store_url: str) -> None:
         assert await chat.wait(WAIT_S) is State.IDLE
         history = await chat.messages()
     assert counted.counts == {"commit": 2 * CYCLES}
+    assert model.requests[-1].messages[1:] == history[:-1], "the model was shown what the store holds"
+
+
+@pytest.mark.parametrize("history_bytes", [1 << 20, 0])
+async def test_a_step_past_what_is_at_hand_reads_no_message_twice(store_url: str, history_bytes: int) -> None:
+    """The message that began the turn is asked for at every step, and long gone from the newest ones."""
+    counted = Counted(begin_at=5)
+    model = script(5 + CYCLES)
+    agent = Agent("a", model, instructions="Be brief.", tools=[counted.tool()], context_limit=1_000_000)
+    app = App(store_url, [agent], history_limit=4, history_bytes=history_bytes)
+    async with app, app.worker():
+        counted.watch(app.store)
+        chat = await app.create("a", "go")
+        await asyncio.wait_for(counted.reached.wait(), WAIT_S)
+        counted.let_go.set()
+        assert await chat.wait(WAIT_S) is State.IDLE
+        history = await chat.messages()
+    reads = {} if history_bytes else {"read_history": CYCLES}  # what has no room is read again, once
+    assert counted.counts == {"commit": 2 * CYCLES, **reads}
     assert model.requests[-1].messages[1:] == history[:-1], "the model was shown what the store holds"
 
 

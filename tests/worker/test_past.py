@@ -48,6 +48,25 @@ async def test_the_result_of_an_open_call_is_missing_and_nobody_moved(store: Sto
     assert texts(await past.messages(hand.held))[:5] == ["one", "before two", "two", "before three", "three"]
 
 
+async def test_what_a_request_shows_stays_as_it_is_while_the_chat_goes_on(store: Store) -> None:
+    """It is not copied: a request shows the lists that its runner goes on with."""
+    hand = await talk(store)
+    room = HistoryRoom(1 << 20)
+    past = room.take(store, "talk", 2)
+    first = await past.messages(hand.held)
+    said = ["one", "before two", "two", "before three", "three"]
+    assert texts(first) == said
+    await hand.end_turn("more")
+    await store.submit("talk", ev.Send(message=user("four")))
+    await hand.take("talk")
+    assert texts(await past.messages(hand.held)) == [*said, "more", "four"]
+    past.begin_at(4, "in short")
+    assert texts(await past.messages(hand.held))[1:] == ["three", "more", "four"]
+    room.leave(past)
+    past.give_up_older()
+    assert texts(first) == said
+
+
 # --- what is kept in memory -----------------------------------------------------------------------------------------
 
 

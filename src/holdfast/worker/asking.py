@@ -26,6 +26,7 @@ from holdfast.worker.agents import tool_specs
 from holdfast.worker.deltas import Stream
 from holdfast.worker.grip import ContextTooLong, Grip, TurnCannotGoOn
 from holdfast.worker.hooks import HookFailed
+from holdfast.worker.joined import Joined
 from holdfast.worker.output import REPAIRS_MAX, correction
 from holdfast.worker.past import Moved
 from holdfast.worker.progress import Progress
@@ -90,7 +91,7 @@ class Asking:
         grip.look_for_tools()
         opener = await grip.past.turn_opener(grip.snapshot)
         if text := await grip.instructions():
-            messages = [Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=text),)), *messages]
+            messages = Joined((Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=text),)),), messages)
         asked = opener.sampling if opener is not None else None
         settings = _sampled(agent.settings, asked)
         if agent.output is not None and (settings.output is None or (asked is not None and asked.output is not None)):

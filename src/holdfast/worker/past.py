@@ -6,9 +6,8 @@ that asked longest ago gives up its own, and what has no place in it is read aga
 bounds a step costs the same in a long chat as in a short one: only what is new is read, checked or counted.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import TypeVar, overload
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message, summary_message
@@ -17,8 +16,7 @@ from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, Role, Snapshot
 from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.base import HistoryRow, Store
-
-T = TypeVar("T")
+from holdfast.worker.joined import Joined
 
 PAGE_ROWS = 1_000
 MESSAGE_BYTES = 1_000  # what a message takes in memory beside its text, roughly
@@ -86,12 +84,14 @@ class Past:
         self._summary: Message | None = None
         self._summary_text = ""
         self._first = 0  # position of the first message in memory
+        # These four are only appended to, or replaced as a whole: what a request shows of them stays as it is.
         self._messages: list[Message] = []
         self._sizes: list[int] = []  # estimated tokens of the first of them, as far as they were asked for
         self._older: list[Message] | None = []  # those before them; None: to be read again
         self._older_sizes: list[int] = []
         self._older_size = 0  # the sum of them
         self._ahead: dict[int, Message] = {}  # results that came before an earlier call's
+        self._opener: tuple[int, Message] | None = None  # of a turn that began before all that is here: its position
         self._checked = 0  # positions before this one are valid together
         self._needs_mending = False  # stored wrong, whoever did that: mended for every request
 
@@ -129,17 +129,17 @@ class Past:
         while self._known in self._ahead:
             self._messages.append(self._ahead.pop(self._known))
 
-    async def messages(self, snapshot: Snapshot) -> list[Message]:
+    async def messages(self, snapshot: Snapshot) -> Sequence[Message]:
         """All of it, valid for a provider, with a summary in front where the beginning was compacted."""
         await self._catch_up(snapshot)
         if problems(self._messages[max(0, self._checked - self._first) :]):
             self._needs_mending = True
         self._checked = self._known
-        whole = [*await self._older_ones(), *self._messages]
+        whole: Sequence[Message] = Joined(await self._older_ones(), self._messages)
         self._trim()
         if self._needs_mending:
             whole = make_valid(whole)
-        return whole if self._summary is None else [self._summary, *whole]
+        return whole if self._summary is None else Joined((self._summary,), whole)
 
     async def window(self, snapshot: Snapshot, fixed: int) -> Window:
         """The next request, as it is counted and cut. `fixed`: tokens of what is sent beside the messages."""
@@ -149,8 +149,8 @@ class Past:
         chat = snapshot.chat
         return Window(
             start=self._start,
-            messages=_Joined(older, self._messages),
-            sizes=_Joined(self._older_sizes, self._sizes),
+            messages=Joined(older, self._messages),
+            sizes=Joined(self._older_sizes, self._sizes),
             size=self._older_size + sum(self._sizes),
             fixed=fixed,
             summary=estimated_message(self._summary) if self._summary is not None else 0,
@@ -195,7 +195,12 @@ class Past:
         pos = snapshot.chat.turn_from
         if self._first <= pos < self._known:
             return self._messages[pos - self._first]
-        return await self._at(pos)
+        if self._older is not None and self._start <= pos < self._first:
+            return self._older[pos - self._start]
+        if self._opener is None or self._opener[0] != pos:
+            found = await self._at(pos)
+            self._opener = (pos, found) if found is not None else None
+        return self._opener[1] if self._opener is not None else None
 
     async def _catch_up(self, snapshot: Snapshot) -> None:
         chat = snapshot.chat
@@ -242,6 +247,7 @@ class Past:
         self._set_start(upto, summary)
         self._first = self._checked = upto
         self._messages, self._sizes, self._ahead, self._needs_mending = [], [], {}, False
+        self._opener = None
         self._older = []
         self._set_older_sizes([])
         self._room.leave(self)
@@ -266,8 +272,7 @@ class Past:
                 self._older += self._messages[:over]
                 self._older_sizes += self._sizes[:over]
                 self._older_size += sum(self._sizes[:over])
-            del self._messages[:over]
-            del self._sizes[:over]
+            self._messages, self._sizes = self._messages[over:], self._sizes[over:]
             self._first += over
             self._room.keep(self, _bytes(len(self._older), self._older_size)) if self._older else self._room.leave(
                 self
@@ -315,33 +320,6 @@ class Past:
 
 def _bytes(count: int, tokens: int) -> int:
     return count * MESSAGE_BYTES + BYTES_PER_TOKEN * tokens
-
-
-class _Joined(Sequence[T]):
-    """Two lists as one, without a copy: what is asked of a window is mostly about its end."""
-
-    def __init__(self, first: Sequence[T], second: Sequence[T]) -> None:
-        self._first, self._second = first, second
-
-    def __len__(self) -> int:
-        return len(self._first) + len(self._second)
-
-    def __iter__(self) -> Iterator[T]:
-        return chain(self._first, self._second)
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        split = len(self._first)
-        if isinstance(at, slice):
-            start, stop, step = at.indices(len(self))
-            if step == 1 and start >= split:
-                return list(self._second[start - split : stop - split])
-            return [*self._first, *self._second][at]
-        at = at + len(self) if at < 0 else at
-        return self._first[at] if at < split else self._second[at - split]
 
 
 def _message_of(row: HistoryRow) -> Message:
