@@ -20,13 +20,13 @@ from holdfast.core.decide import (
 from holdfast.core.records import Cause, Snapshot, State
 from tests.support import situations
 from tests.support.situations import SITUATIONS, calls_planned, model_next, said, stopped
-from tests.support.story import START, Story
+from tests.support.story import Story
 
 UNBOUNDED = Budget()
 
 
-def decided(story: Story, *, worker: str = "w1", budget: Budget = UNBOUNDED, now: int | None = None) -> Action:
-    return next_action(story.snapshot, worker, budget, story.now if now is None else now)
+def decided(story: Story, *, worker: str = "w1", budget: Budget = UNBOUNDED) -> Action:
+    return next_action(story.snapshot, worker, budget, 0)
 
 
 # --- whose it is, and what is owed --------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_a_chat_that_is_not_at_work_is_left_even_if_it_names_this_worker(state: 
     for telling in SITUATIONS[state].values():
         snapshot = telling().snapshot
         held = replace(snapshot, chat=replace(snapshot.chat, worker="w1"))
-        assert next_action(held, "w1", UNBOUNDED, START) == Leave()
+        assert next_action(held, "w1", UNBOUNDED, 0) == Leave()
 
 
 @pytest.mark.parametrize("name", SITUATIONS[State.RUNNING])
@@ -92,19 +92,18 @@ def test_calls_come_before_a_compaction_and_a_compaction_before_the_end_of_the_t
     def owing(story: Story) -> Snapshot:
         return replace(story.snapshot, chat=replace(story.chat, compact=True))
 
-    assert isinstance(next_action(owing(with_calls), "w1", UNBOUNDED, START), RunCalls)
-    assert next_action(owing(at_rest), "w1", UNBOUNDED, START) == CompactNow()
-    assert next_action(owing(stopping), "w1", UNBOUNDED, START) == EndStop()
+    assert isinstance(next_action(owing(with_calls), "w1", UNBOUNDED, 0), RunCalls)
+    assert next_action(owing(at_rest), "w1", UNBOUNDED, 0) == CompactNow()
+    assert next_action(owing(stopping), "w1", UNBOUNDED, 0) == EndStop()
 
 
 # --- budgets at their limit -----------------------------------------------------------------------------
 
 
-def used(*, step: int = 0, tokens: int = 0, cost: float = 0.0) -> Snapshot:
-    """A chat whose turn began at START, whose model is next, and that has used so much."""
+def used(*, step: int = 0, tokens: int = 0, cost: float = 0.0, ms: int = 0) -> Snapshot:
+    """A chat whose model is next, and that has used so much in its turn."""
     snapshot = model_next().snapshot
-    assert snapshot.chat.turn_started_at == START
-    return replace(snapshot, chat=replace(snapshot.chat, step=step, turn_tokens=tokens, turn_cost=cost))
+    return replace(snapshot, chat=replace(snapshot.chat, step=step, turn_tokens=tokens, turn_cost=cost, turn_ms=ms))
 
 
 @pytest.mark.parametrize(
@@ -120,35 +119,32 @@ def used(*, step: int = 0, tokens: int = 0, cost: float = 0.0) -> Snapshot:
 def test_a_budget_is_used_up_when_it_is_reached_and_not_before(
     below: Snapshot, at: Snapshot, budget: Budget, detail: str
 ) -> None:
-    assert next_action(below, "w1", budget, START) == AskModel()
-    assert next_action(at, "w1", budget, START) == EndTurn(cause=Cause.BUDGET, detail=detail)
+    assert next_action(below, "w1", budget, 0) == AskModel()
+    assert next_action(at, "w1", budget, 0) == EndTurn(cause=Cause.BUDGET, detail=detail)
 
 
-def test_the_time_of_a_turn_counts_from_its_beginning_and_is_used_up_when_it_is_reached() -> None:
+@pytest.mark.parametrize("committed_ms", [0, 1_000, 2_499])
+def test_the_time_of_a_turn_is_what_was_committed_and_what_was_worked_since_and_is_used_up_when_it_is_reached(
+    committed_ms: int,
+) -> None:
     budget = Budget(seconds=2.5)
-    assert next_action(used(), "w1", budget, START + 2_499) == AskModel()
-    assert next_action(used(), "w1", budget, START + 2_500) == EndTurn(
+    assert next_action(used(ms=committed_ms), "w1", budget, 2_499 - committed_ms) == AskModel()
+    assert next_action(used(ms=committed_ms), "w1", budget, 2_500 - committed_ms) == EndTurn(
         cause=Cause.BUDGET, detail="max_seconds: 2 of 2.5 s"
     )
-
-
-def test_a_turn_of_which_the_beginning_is_not_known_has_used_no_time() -> None:
-    snapshot = used()
-    unknown = replace(snapshot, chat=replace(snapshot.chat, turn_started_at=None))
-    assert exhausted_budget(unknown, Budget(seconds=0.001), START) is None
 
 
 @pytest.mark.parametrize(
     "budget", [Budget(steps=10**9), Budget(steps=10**9, tokens=10**9, seconds=10**9, cost=10**9)]
 )
 def test_what_has_no_limit_or_is_far_from_it_is_never_used_up(budget: Budget) -> None:
-    assert exhausted_budget(used(step=10**6, tokens=10**6, cost=10.0**6), budget, START + 10**6) is None
+    assert exhausted_budget(used(step=10**6, tokens=10**6, cost=10.0**6), budget, 10**6) is None
 
 
 def test_without_a_word_a_turn_has_two_hundred_steps_and_no_other_limit() -> None:
-    far = START + 10 * 365 * 24 * situations.HOUR_MS
+    far = 10 * 365 * 24 * situations.HOUR_MS
     assert exhausted_budget(used(step=199, tokens=10**9, cost=10.0**9), UNBOUNDED, far) is None
-    assert exhausted_budget(used(step=200), UNBOUNDED, START) == "max_steps: 200 of 200 model responses"
+    assert exhausted_budget(used(step=200), UNBOUNDED, 0) == "max_steps: 200 of 200 model responses"
 
 
 def test_at_a_limit_open_calls_still_run_and_a_turn_that_is_done_ends_as_done() -> None:

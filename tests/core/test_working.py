@@ -611,6 +611,41 @@ def test_what_failed_attempts_used_counts_in_the_turn_and_the_next_turn_begins_a
     assert (story.chat.turn_tokens, story.chat.turn_cost) == (0, 0.0)
 
 
+def worked(story: Story, ms: int) -> ev.Writer:
+    return replace(story.by, worked_ms=ms)
+
+
+def test_the_time_that_runners_worked_adds_up_over_claims_whatever_the_clock_says() -> None:
+    story = model_next().later(50_000_000)
+    story.does(replace(story.response(assistant("r", *asks_for("a"))), by=worked(story, 300)))
+    story.later(-90_000_000)
+    story.does(ev.Release(by=worked(story, 40)))
+    story.claimed("w2")
+    story.does(ev.Refuse(by=worked(story, 2), call_id="a", content="no"))
+    assert story.chat.turn_ms == 342
+
+
+def test_the_time_of_a_turn_begins_at_nothing_with_the_next_turn_and_with_a_retry() -> None:
+    story = said()
+    story.does(ev.FinishTurn(by=worked(story, 300)))
+    assert story.chat.turn_ms == 300
+    story.sends("m2")
+    assert story.chat.turn_ms == 0
+    story.claimed()
+    story.does(ev.Fail(by=worked(story, 5), error=BOOM))
+    assert story.chat.turn_ms == 5
+    story.does(ev.Retry())
+    assert story.chat.turn_ms == 0
+
+
+def test_what_is_done_outside_of_a_turn_takes_nothing_of_its_time() -> None:
+    story = answered()
+    story.does(ev.Compact())
+    story.claimed()
+    story.does(ev.FinishCompaction(by=worked(story, 300)))
+    assert story.chat.turn_ms == 0
+
+
 def test_arguments_that_a_hook_changed_are_durable_with_the_start_and_told() -> None:
     story = calls_planned()
     story.does(ev.StartCalls(by=story.by, call_ids=("a", "b"), arguments={"a": '{"x":1}'}))

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.app import App
+from holdfast.core.decide import Budget
 from holdfast.models.scripted import Call, Response, Say, ScriptedModel
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
@@ -22,6 +23,7 @@ from tests.worker.evidence import Evidence, Line, WatchedModel
 LOOK_S = 0.02  # how often a body looks whether its gate is open
 PACE_S = 0.05  # between two words of a model
 EXPIRES_S = 600.0  # of a question
+PATIENT_S, BRIEF_S = 1_800.0, 3.0  # that a turn of these agents may take
 
 
 class Orders(Struct, frozen=True):
@@ -36,7 +38,8 @@ class Orders(Struct, frozen=True):
 def agents(folder: Path, evidence: Evidence) -> list[Agent]:
     """`payer` pays twice and ends. `gated` and `checker` stand in a body until the test opens gate `a`; the first's
     may never be begun twice, the second's may. `late` stands at gate `a` and then at gate `b`. `asker` asks what
-    expires. `talker` only talks, and for long from its second turn on.
+    expires. `talker` only talks, and for long from its second turn on. `patient` and `brief` are as `gated`, and
+    have a time budget.
     """
     tools = toolbox(folder, evidence)
     scripts: dict[str, list[Response]] = {
@@ -46,12 +49,18 @@ def agents(folder: Path, evidence: Evidence) -> list[Agent]:
         "checker": [(Call(name="check_gate"),), (_say(1),)],
         "asker": [(Call(name="ask_user", arguments={"question": "Well?"}),), (_say(1),)],
         "talker": [(_say(1),), (_say(300),), (_say(1),)],
+        "patient": [(_pass("a"),), (_say(1),)],
+        "brief": [(_pass("a"),), (_say(1),)],
     }
+    budgets = {"patient": Budget(seconds=PATIENT_S), "brief": Budget(seconds=BRIEF_S)}
     models = {
         name: ScriptedModel(*script, name=f"model of {name}", per="chat" if name == "talker" else "turn")
         for name, script in scripts.items()
     }
-    return [Agent(name, WatchedModel(model, evidence), tools=tools) for name, model in models.items()]
+    return [
+        Agent(name, WatchedModel(model, evidence), tools=tools, budget=budgets.get(name))
+        for name, model in models.items()
+    ]
 
 
 def _pass(gate: str) -> Call:

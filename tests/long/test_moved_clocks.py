@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.app import App
+from holdfast.core.journal import TurnEnded
 from holdfast.core.records import State
 from tests.long.crew import CALM_S, Crew, create, fences, registered, renewed, rest, taken_over
 from tests.long.member import EXPIRES_S
 from tests.support.postgres import PostgresServer
 from tests.support.tallies import Figures
+from tests.support.turns import entries
 from tests.support.waiting import eventually
 from tests.support.wall_clock import WallClock
 
@@ -130,3 +132,20 @@ async def test_an_expiry_follows_the_clock_that_it_was_set_by(crew: Crew, app: A
     await eventually(waits, CALM_S)
     wall.set_ahead_s(EXPIRES_S + 60)
     await rest(app, [chat_id])
+
+
+@pytest.mark.parametrize(
+    ("agent", "ahead_s", "detail"), [("patient", HOUR_S, None), ("brief", -HOUR_S, "max_seconds")]
+)
+async def test_a_turn_has_the_time_that_it_was_given_however_the_clock_is_set(
+    crew: Crew, app: App, wall: WallClock, agent: str, ahead_s: int, detail: str | None
+) -> None:
+    [chat_id] = await create(app, agent, 1)
+    worker = (await registered(crew.url, [crew.launch()])).values()
+    await crew.at_the_gate(1)
+    await renewed(crew.url, worker, times=4)  # which takes longer than `brief` has time
+    wall.set_ahead_s(ahead_s)
+    crew.open_gate()
+    await rest(app, [chat_id])
+    [ended] = [entry for entry in await entries(app.chat(chat_id)) if isinstance(entry, TurnEnded)]
+    assert (ended.detail and ended.detail.partition(":")[0]) == detail

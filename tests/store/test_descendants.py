@@ -215,6 +215,20 @@ async def test_children_are_counted_by_chat_by_turn_and_by_family(store: Store, 
     assert root.chat.root_id is None
 
 
+async def test_children_of_a_turn_are_counted_though_the_clock_was_set_back(store: Store, clock: FakeClock) -> None:
+    hand = Hand(store)
+    await store.create_chat(new_chat(id="root"))
+    await hand.take("root")
+    await spawn(hand, "one")
+    clock.step_wall(-3_600_000)
+    await spawn(hand, "two")
+    assert (await store.count_children(hand.held.chat)).this_turn == 2
+    await hand.end_turn()
+    await store.submit("root", ev.Send(message=user("again")))
+    await hand.take("root")
+    assert (await store.count_children(hand.held.chat)).this_turn == 0
+
+
 async def test_many_who_spawn_at_once_do_not_go_over_the_limit_of_their_family(store_url: str) -> None:
     """Each of them counted before, and found room."""
     async with open_store(store_url, StoreOptions(limits=Limits(family_open_max=6))) as store:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from holdfast.app import App
+from holdfast.clock import FakeClock
 from holdfast.core.decide import Budget
 from holdfast.core.journal import AttemptFailed, PreviewReset, TurnEnded
 from holdfast.core.records import CallState, Cause, Role, State, Synthetic, ToolCall, ToolResult
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, ScriptedModel, Stall
+from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker.agents import Agent
@@ -244,6 +246,29 @@ async def test_a_budget_ends_the_turn_with_its_name(store_url: str, budget: Budg
         assert (ended[-1].detail or "").startswith(detail)
         snapshot = await chat.snapshot()
         assert snapshot.open_calls == (), "open calls are still run and answered"
+
+
+@pytest.mark.parametrize(
+    ("wall_ms", "budget", "after", "detail"),
+    [
+        (1_000, Budget(seconds=3_600.0), "It rains.", ""),
+        (1 << 42, Budget(seconds=0.000_001, steps=20), "repeat", "max_seconds"),
+    ],
+    ids=["set forward", "set back"],
+)
+async def test_a_clock_that_is_set_during_a_turn_neither_ends_it_nor_gives_it_more_time(
+    store_url: str, wall_ms: int, budget: Budget, after: str, detail: str
+) -> None:
+    """The turn begins decades ago, or decades ahead, by the clock that is on the wall while it runs."""
+    step = [Call(name="weather", arguments={"city": "Bern"})]
+    model = ScriptedModel(step, after="repeat") if after == "repeat" else ScriptedModel(step, after)
+    agent = Agent("a", model, tools=[weather], budget=budget)
+    app = App(store_url, agents=[agent], options=StoreOptions(clock=FakeClock(wall_ms=wall_ms)))
+    async with app, app.worker(poll_s=0.5):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        [ended] = [entry for entry in await entries(chat) if isinstance(entry, TurnEnded)]
+        assert (ended.detail or "").partition(":")[0] == detail
 
 
 async def test_a_call_to_a_tool_that_is_not_active_names_the_active_ones(store_url: str) -> None:

@@ -158,6 +158,7 @@ def apply(snapshot: Snapshot, event: ev.Event, now: int, limits: Limits = LIMITS
         if isinstance(event, ev.RunnerEvent):
             _check_writer(snapshot.chat, event)
             draft.effects["by_runner"] = True
+            draft.work(event.by.worked_ms)
         if isinstance(event, ev.Send):
             _check_unmoved(snapshot.chat, event.length)
         if isinstance(event, ev.Stop) and event.turn not in (None, snapshot.chat.turn):
@@ -172,7 +173,7 @@ def apply(snapshot: Snapshot, event: ev.Event, now: int, limits: Limits = LIMITS
     return change
 
 
-def create(new: NewChat, now: int, limits: Limits = LIMITS) -> Change:
+def create(new: NewChat, now: int, limits: Limits = LIMITS, *, parent_turn: int | None = None) -> Change:
     """A new chat; with a first message it is running. Raises InvalidInput for a message that no user sends."""
     chat = Chat(
         id=new.id,
@@ -185,6 +186,7 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS) -> Change:
         parent_id=new.parent_id,
         parent_call=new.parent_call,
         root_id=new.root_id,
+        parent_turn=parent_turn,
         depth=new.depth,
         created_at=now,
         updated_at=now,
@@ -280,6 +282,10 @@ class Draft:
     def set(self, **fields: Any) -> None:
         self.chat = replace(self.chat, **fields)
 
+    def work(self, ms: int) -> None:
+        if ms and self.chat.turn_started_at is not None:
+            self.set(turn_ms=self.chat.turn_ms + ms)
+
     def tell(self, entry: journal.Entry) -> None:
         self.lines.append(Line(entry))
 
@@ -355,6 +361,7 @@ class Draft:
             step=0,
             turn_tokens=0,
             turn_cost=0.0,
+            turn_ms=0,
             cause=None,
             error=None,
             unclean=0,
@@ -792,7 +799,7 @@ def note_compaction(draft: Draft, event: ev.Compact) -> None:
 def retry(draft: Draft, event: ev.Retry | ev.Compact) -> None:
     """The turn goes on where it failed: what was committed is not asked for again."""
     draft.unarchive()
-    draft.set(error=None, cause=None, unclean=0, silent="", turn_started_at=draft.now)
+    draft.set(error=None, cause=None, unclean=0, silent="", turn_started_at=draft.now, turn_ms=0)
     draft.tell(journal.ChatRetried())
     draft.run()
 

@@ -5,7 +5,11 @@ from holdfast.core.states import OUTSIDE
 
 
 class Budget(Frozen):
-    """What one turn may use. None: no limit. Reaching one ends the turn with cause `budget`."""
+    """What one turn may use. None: no limit. Reaching one ends the turn with cause `budget`.
+
+    `seconds` are those in which a worker worked on it. Waiting for people, clients, children or a worker costs
+    nothing; neither does what a crash undid.
+    """
 
     steps: int = 200
     tokens: int | None = None
@@ -51,7 +55,8 @@ class Leave(Frozen):
 Action = AskModel | RunCalls | AwaitBodies | ParkChat | EndTurn | EndStop | CompactNow | Leave
 
 
-def next_action(snapshot: Snapshot, worker: str, budget: Budget, now: int) -> Action:
+def next_action(snapshot: Snapshot, worker: str, budget: Budget, worked_ms: int) -> Action:
+    """`worked_ms`: how long the runner has worked since the commit that left this snapshot."""
     chat = snapshot.chat
     if chat.worker != worker or chat.state not in (State.RUNNING, State.STOPPING):
         return Leave()
@@ -63,7 +68,7 @@ def next_action(snapshot: Snapshot, worker: str, budget: Budget, now: int) -> Ac
         return CompactNow()
     if chat.phase is Phase.REST:
         return EndTurn()
-    if (exhausted := exhausted_budget(snapshot, budget, now)) is not None:
+    if (exhausted := exhausted_budget(snapshot, budget, worked_ms)) is not None:
         return EndTurn(cause=Cause.BUDGET, detail=exhausted)
     return AskModel()
 
@@ -82,15 +87,15 @@ def _next_for_calls(snapshot: Snapshot) -> Action:
     return ParkChat()
 
 
-def exhausted_budget(snapshot: Snapshot, budget: Budget, now: int) -> str | None:
+def exhausted_budget(snapshot: Snapshot, budget: Budget, worked_ms: int) -> str | None:
     chat = snapshot.chat
     if chat.step >= budget.steps:
         return f"max_steps: {chat.step} of {budget.steps} model responses"
     if budget.tokens is not None and chat.turn_tokens >= budget.tokens:
         return f"max_tokens: {chat.turn_tokens:,} of {budget.tokens:,} tokens"
-    elapsed_s = (now - (chat.turn_started_at or now)) / 1000
-    if budget.seconds is not None and elapsed_s >= budget.seconds:
-        return f"max_seconds: {elapsed_s:.0f} of {budget.seconds:g} s"
+    worked_s = (chat.turn_ms + worked_ms) / 1000
+    if budget.seconds is not None and worked_s >= budget.seconds:
+        return f"max_seconds: {worked_s:.0f} of {budget.seconds:g} s"
     if budget.cost is not None and chat.turn_cost >= budget.cost:
         return f"max_cost: {chat.turn_cost:.4f} of {budget.cost:g}"
     return None

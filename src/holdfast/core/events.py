@@ -172,9 +172,14 @@ class Descendant(Event):
 
 
 class Writer(Struct, frozen=True, gc=False):
+    """Who writes. `worked_ms`: how long it has worked on the chat since its last commit; the first event of a commit
+    tells it.
+    """
+
     worker: str
     fence: int
     epoch: int
+    worked_ms: int = 0
 
 
 class RunnerEvent(Event):

@@ -267,6 +267,7 @@ class Chat(Frozen):
     parent_id: str | None = None  # the chat whose call spawned this one
     parent_call: str | None = None
     root_id: str | None = None  # the chat at the top of its family; None: this one
+    parent_turn: int | None = None  # the turn of its parent in which it was spawned
     depth: int = 0
     forked_from: str | None = None
     forked_at: int | None = None  # history length that was copied
@@ -287,6 +288,7 @@ class Chat(Frozen):
     step: int = 0  # model responses in this turn
     turn_tokens: int = 0
     turn_cost: float = 0.0
+    turn_ms: int = 0  # that runners have worked in this turn, each by its own boot time
     cause: Cause | None = None  # why it is stopping; at rest, why the last turn was cut short
     error: Failure | None = None
     answer_seq: int | None = None  # journal number of the last turn's answer, for a parent; None: it gave none

@@ -105,7 +105,7 @@ class _Unit:
             if change.spawned is not None:
                 if (refused := (yield from self.no_room(change, change.spawned))) is not None:
                     return refused
-                self.record(create(change.spawned, self.now, self.limits))
+                self.record(create(change.spawned, self.now, self.limits, parent_turn=change.after.chat.turn))
             if change.awaited is not None:
                 yield from self.look_at_child(chat.id, change.awaited)
             children: tuple[str, ...] = change.stop_children

@@ -108,6 +108,7 @@ class Grip:
         self._active: tuple[tuple[int, int], dict[str, Tool]] | None = None  # by turn and epoch
         self.known_tools = dict(agent.tools)  # all that were ever active: what was planned can be begun
         self._commits = asyncio.Lock()
+        self._counted_ms = shared.clock.boot_ms()  # upto here its work is counted in the turn's time
 
     @property
     def holds(self) -> bool:
@@ -127,6 +128,11 @@ class Grip:
     @property
     def now(self) -> int:
         return self.shared.clock.wall_ms()
+
+    @property
+    def worked_ms(self) -> int:
+        """Since the last commit, by a clock that cannot be set."""
+        return self.shared.clock.boot_ms() - self._counted_ms
 
     @property
     def span_of_chat(self) -> dict[str, str | int]:
@@ -236,6 +242,8 @@ class Grip:
         delay_s = 0.05
         give_up_at = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
         async with self._commits:
+            worked_ms = self.worked_ms
+            events = (_worked(events[0], worked_ms), *events[1:])
             while True:
                 mine = self.snapshot.chat.version
                 try:
@@ -243,6 +251,7 @@ class Grip:
                         after = await self.shared.store.commit(self.snapshot, events, commit_id)
                     self.snapshot = after
                     self.missed = 0
+                    self._counted_ms += worked_ms
                     if after.chat.version > mine + len(events):
                         self._heed_others(after)
                     return after
@@ -357,6 +366,10 @@ class Grip:
             step=chat.step,
             deps=self.deps,
         )
+
+
+def _worked(event: ev.Event, ms: int) -> ev.Event:
+    return replace(event, by=replace(event.by, worked_ms=ms)) if isinstance(event, ev.RunnerEvent) else event
 
 
 def without_secrets(event: ev.Event, secrets: Secrets) -> ev.Event:

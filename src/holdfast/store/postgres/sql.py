@@ -160,7 +160,7 @@ ORDER BY family.depth, family.id, calls.pos LIMIT %s
 # Open ones of a chat; those it made since an instant; open ones of the whole family.
 COUNT_CHILDREN = """
 SELECT (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND state IN ('running', 'stopping', 'waiting')),
-       (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND created_at >= %(since)s),
+       (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND parent_turn = %(turn)s),
        (SELECT count(*) FROM chats WHERE root_id = %(root)s AND state IN ('running', 'stopping', 'waiting'))
 """
 

@@ -350,9 +350,7 @@ class PostgresStore(Store):
         return [open_call(row) for row in found]
 
     async def count_children(self, chat: Chat) -> ChildCounts:
-        found = await self._named_rows(
-            sql.COUNT_CHILDREN, chat=chat.id, root=chat.root_id or chat.id, since=chat.turn_started_at or 0
-        )
+        found = await self._named_rows(sql.COUNT_CHILDREN, chat=chat.id, root=chat.root_id or chat.id, turn=chat.turn)
         return ChildCounts(*found[0])
 
     async def fork_chat(

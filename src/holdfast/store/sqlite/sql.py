@@ -75,7 +75,7 @@ ORDER BY family.depth, family.id, calls.pos LIMIT ?
 # Open ones of a chat; those it made since an instant; open ones of the whole family.
 COUNT_CHILDREN = """
 SELECT (SELECT count(*) FROM chats WHERE parent_id = ?1 AND state IN ('running', 'stopping', 'waiting')),
-       (SELECT count(*) FROM chats WHERE parent_id = ?1 AND created_at >= ?3),
+       (SELECT count(*) FROM chats WHERE parent_id = ?1 AND parent_turn = ?3),
        (SELECT count(*) FROM chats WHERE root_id = ?2 AND state IN ('running', 'stopping', 'waiting'))
 """
 

@@ -498,7 +498,7 @@ class SqliteStore(Store):
         return [open_call(row) for row in found]
 
     async def count_children(self, chat: Chat) -> ChildCounts:
-        found = await self._rows(sql.COUNT_CHILDREN, (chat.id, chat.root_id or chat.id, chat.turn_started_at or 0))
+        found = await self._rows(sql.COUNT_CHILDREN, (chat.id, chat.root_id or chat.id, chat.turn))
         return ChildCounts(*found[0])
 
     async def fork_chat(
