@@ -1,12 +1,24 @@
 """Lost workers: what a successor finds, what the model is told, when a chat is given up; and repairs."""
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.apply import Change, apply
-from holdfast.core.journal import CallChanged, ChatRepaired, PreviewReset
+from holdfast.core.journal import CallChanged, ChatRepaired, ChatRetried, PreviewReset
 from holdfast.core.limits import LIMITS, UNCLEAN_BACKOFF_MS, Limits, unclean_backoff_ms
-from holdfast.core.records import Cause, External, Replay, Role, Snapshot, State, Synthetic, ToolCall, last_attempt_of
+from holdfast.core.records import (
+    Cause,
+    External,
+    LeaseEnd,
+    Replay,
+    Role,
+    Snapshot,
+    State,
+    Synthetic,
+    ToolCall,
+    last_attempt_of,
+)
 from tests.support import invariants
 from tests.support.situations import (
     SITUATIONS,
@@ -14,13 +26,14 @@ from tests.support.situations import (
     broken,
     call_started_beside_planned,
     calls_planned,
+    given_up_in_silence,
     model_next,
     nearly_given_up,
     said,
     stopped,
     waiting,
 )
-from tests.support.story import START, Story, asks_for, assistant, user
+from tests.support.story import BOOM, START, Story, asks_for, assistant, user
 
 UNKNOWN = (
     "Outcome unknown: tool was started at 2023-11-14T22:13:20.000Z with the arguments {}, and its worker was lost "
@@ -341,6 +354,72 @@ def test_a_new_turn_forgives_earlier_crashes() -> None:
     story.does(ev.LeaseExpired(worker="w1"))
     story.sends("m2")
     assert story.chat.unclean == 0
+
+
+# --- a worker that was taken for dead, and lives ----------------------------------------------------
+
+
+def test_a_chat_that_was_given_up_goes_on_when_a_worker_that_it_was_given_up_for_lives() -> None:
+    story = given_up_in_silence()
+    assert (story.state, story.chat.unclean, story.chat.silent) == ("failed", 5, "w2 w1")
+    worked_ms = story.chat.turn_ms
+    story.does(ev.LeaseOutlived(worker="w1"))
+    assert (story.state, story.chat.error, story.chat.cause, story.chat.unclean) == ("running", None, None, 4)
+    assert (story.chat.silent, story.chat.turn_ms) == ("w2", worked_ms)
+    assert (story.chat.wake_at, story.chat.backoff_ms) == (story.now + 15_000, 15_000), "what four losses earned"
+    assert len(story.tells(ChatRetried)) == 1
+    story.does(ev.LeaseOutlived(worker="w2"))
+    assert (story.chat.unclean, story.chat.silent, story.chat.backoff_ms) == (3, "", 5_000)
+    story.later(15_000).claimed("w2").says().finishes()
+    assert (story.state, story.chat.turn) == ("idle", 1)
+
+
+def test_a_worker_that_lives_changes_nothing_once_a_person_has_dealt_with_the_chat() -> None:
+    for answer in (ev.Retry(), ev.Send(message=user("m2")), ev.Compact()):
+        story = given_up_in_silence()
+        story.does(answer)
+        story.refuses(ev.LeaseOutlived(worker="w1"), reason="stale_writer")
+
+
+def test_a_chat_that_a_person_has_put_away_stays_so_and_no_longer_counts_the_worker_that_lives() -> None:
+    story = given_up_in_silence(archived=True)
+    story.does(ev.LeaseOutlived(worker="w1"))
+    assert (story.state, story.chat.archived, story.chat.unclean, story.chat.silent) == ("failed", True, 4, "w2")
+
+
+def test_a_child_that_was_given_up_stays_so_because_its_parent_was_told() -> None:
+    story = given_up_in_silence()
+    child = replace(story.snapshot, chat=replace(story.chat, parent_id="parent", parent_call="k", root_id="parent"))
+    change = apply(child, ev.LeaseOutlived(worker="w1"), story.now)
+    assert isinstance(change, Change)
+    assert (change.after.chat.state, change.after.chat.unclean) == ("failed", 4)
+
+
+def test_a_chat_that_failed_for_a_reason_of_its_own_does_not_go_on() -> None:
+    story = model_next().lost(LeaseEnd.SILENT).claimed("w2").fails()
+    story.does(ev.LeaseOutlived(worker="w1"))
+    assert (story.state, story.chat.error, story.chat.unclean) == ("failed", BOOM, 0)
+
+
+def test_a_worker_that_lives_takes_nothing_from_what_real_deaths_have_earned() -> None:
+    story = model_next().lost().claimed().lost().claimed().lost(LeaseEnd.SILENT)
+    lost_at = story.now - 5_000
+    story.now = lost_at + 300
+    assert (story.chat.wake_at, story.chat.backoff_ms) == (lost_at + 5_000, 5_000)
+    story.does(ev.LeaseOutlived(worker="w1"))
+    assert (story.chat.unclean, story.chat.wake_at, story.chat.backoff_ms) == (2, lost_at + 1_000, 1_000)
+    story.refuses(ev.Claim(worker="w2"), reason="not_due")
+    story.later(700).claimed("w2")
+
+
+def test_a_chat_that_no_worker_died_with_is_due_at_once() -> None:
+    story = model_next().lost(LeaseEnd.SILENT).claimed("w2").lost(LeaseEnd.SILENT)
+    story.now -= 1_000
+    story.refuses(ev.Claim(worker="w3"), reason="not_due")
+    story.does(ev.LeaseOutlived(worker="w1"))
+    story.does(ev.LeaseOutlived(worker="w2"))
+    assert (story.chat.unclean, story.chat.backoff_ms) == (0, 0)
+    story.claimed("w1")
 
 
 # --- repairs ----------------------------------------------------------------------------------------

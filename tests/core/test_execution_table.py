@@ -57,7 +57,7 @@ fail               refused        failed           idle,running           refuse
 claim              refused        running          stopping               waiting,running  refused
 release            refused        running          stopping               refused          refused
 lease_expired      refused        running,failed   stopping,idle,running  refused          refused
-lease_outlived     refused        running          stopping               refused          refused
+lease_outlived     refused        running          stopping               refused          failed,running
 repair             idle,running   running          stopping               waiting,running  failed
 """
 

@@ -108,6 +108,25 @@ async def test_a_worker_that_outlived_its_lease_is_counted_nowhere(store: Store,
     assert await store.find_violations() == []
 
 
+async def test_a_chat_that_was_given_up_goes_on_when_a_worker_that_was_taken_for_dead_lives(
+    store: Store, clock: FakeClock
+) -> None:
+    await store.create_chat(new_chat(id="c1"))
+    for how in (*[LeaseEnd.DIED] * 4, LeaseEnd.SILENT):
+        hand = Hand(store)
+        await hand.take("c1")
+        await store._end_lease(hand.name, how)
+        await store.expire_workers()
+        clock.advance(20_000)
+    assert (await store.read_chat("c1")).chat.state is State.FAILED
+    await store.outlive_lease(hand.name)
+    clock.advance(20_000)
+    successor = Hand(store)
+    await successor.take("c1")
+    assert (await successor.end_turn("done")).chat.state is State.IDLE
+    assert await store.find_violations() == []
+
+
 async def test_what_a_worker_holds_without_knowing_is_handed_over_with_the_rest(store: Store) -> None:
     hand = await lost(store, LeaseEnd.SILENT, taken_back=False)
     await store.outlive_lease(hand.name)

@@ -6,7 +6,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core import events as ev
-from holdfast.core.records import Cause, External, NewChat, Phase, Queued, Replay, Snapshot, State
+from holdfast.core.records import Cause, External, LeaseEnd, NewChat, Phase, Queued, Replay, Snapshot, State
 from tests.support.story import Story, user
 
 HOUR_MS = 3_600_000
@@ -155,6 +155,16 @@ def failed_and_archived() -> Story:
     return story
 
 
+def given_up_in_silence(*, archived: bool = False) -> Story:
+    """The fifth worker that it lost, and the one before, only went silent."""
+    story = model_next().lost().claimed().lost().claimed().lost()
+    for worker in ("w2", "w1"):
+        story.claimed(worker).lost(LeaseEnd.SILENT)
+    if archived:
+        story.does(ev.Archive())
+    return story
+
+
 SITUATIONS: dict[State, dict[str, Telling]] = {
     State.IDLE: {
         "just created": created,
@@ -210,6 +220,8 @@ SITUATIONS: dict[State, dict[str, Telling]] = {
         "failed with a queue": lambda: failed(queued=True),
         "failed after the answer": failed_after_answer,
         "failed and archived": failed_and_archived,
+        "given up in silence": given_up_in_silence,
+        "given up in silence, and archived": lambda: given_up_in_silence(archived=True),
     },
 }
 

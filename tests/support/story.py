@@ -18,6 +18,7 @@ from holdfast.core.records import (
     Chat,
     External,
     Failure,
+    LeaseEnd,
     Message,
     NewChat,
     OnUnknown,
@@ -188,10 +189,10 @@ class Story:
         self.attempts = 0
         return self
 
-    def lost(self) -> "Story":
+    def lost(self, how: LeaseEnd = LeaseEnd.DIED) -> "Story":
         """The holder's lease ends, and the chat is due again."""
         assert self.chat.worker is not None
-        self.does(ev.LeaseExpired(worker=self.chat.worker))
+        self.does(ev.LeaseExpired(worker=self.chat.worker, how=how))
         if self.chat.wake_at is not None:
             self.now = max(self.now, self.chat.wake_at)
         return self

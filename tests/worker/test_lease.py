@@ -157,6 +157,48 @@ async def test_a_worker_that_was_taken_for_dead_says_that_it_lives(store_url: st
             assert (found.worker, found.silent) == (hand.name, "")
 
 
+async def test_a_worker_that_is_taken_for_dead_while_it_drains_says_that_it_lives(store_url: str) -> None:
+    model = ScriptedModel([Hold(name="gate")])
+    app = App(store_url, [Agent("a", model)], options=StoreOptions(lease_ttl_ms=4_000))
+    async with app:
+        async with app.worker(poll_s=0.2) as worker:
+            chat = await app.create("a", "go")
+            await model.reached("gate")
+            draining = asyncio.ensure_future(worker.stop(grace_s=60.0))
+            await until(lambda: worker.draining)
+            await app.store._end_lease(worker.name, LeaseEnd.SILENT)
+            await app.store.expire_workers()
+            assert (await chat.snapshot()).chat.unclean == 1
+            await draining
+        found = (await chat.snapshot()).chat
+        assert (found.state, found.worker, found.unclean, found.silent) == (State.RUNNING, None, 0, "")
+
+
+async def test_a_worker_that_stops_before_it_could_come_back_says_that_it_lives(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    refused = threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-lease":
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    model = ScriptedModel([Hold(name="gate")])
+    app = App(store_url, [Agent("a", model)], options=StoreOptions(lease_ttl_ms=4_000))
+    async with app:
+        async with app.worker(poll_s=0.2) as worker:
+            chat = await app.create("a", "go")
+            await model.reached("gate")
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            await app.store._end_lease(worker.name, LeaseEnd.SILENT)
+            await app.store.expire_workers()
+            await until(refused.is_set)
+        assert (await chat.snapshot()).chat.unclean == 0
+
+
 async def test_a_chat_that_somebody_keeps_locked_keeps_no_silent_lease(postgres_url: str) -> None:
     """Taking it back takes as long as a store call may, again and again. Whoever looked no more often would see no
     number stand for a whole TTL."""

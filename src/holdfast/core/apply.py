@@ -1347,13 +1347,36 @@ def outlive_lease(draft: Draft, event: ev.LeaseOutlived) -> None:
         draft.own(OwnerEvent.EXPIRE)
         _hand_over(draft, Cause.LEASE_LOST)
         return
-    silent = chat.silent.split()
-    if event.worker not in silent:
-        raise Refusal("stale_writer", f"the chat was not taken from {event.worker}, or has made progress since")
-    silent.remove(event.worker)
-    draft.set(unclean=chat.unclean - 1, silent=" ".join(silent))
+    _uncount(draft, event.worker)
     if chat.wake_at is not None:
-        draft.set(wake_at=draft.now, backoff_ms=0)
+        earned_ms = min(chat.backoff_ms, unclean_backoff_ms(draft.chat.unclean))
+        draft.set(wake_at=chat.wake_at - chat.backoff_ms + earned_ms, backoff_ms=earned_ms)
+
+
+def _uncount(draft: Draft, worker: str) -> None:
+    chat = draft.chat
+    silent = chat.silent.split()
+    if worker not in silent:
+        raise Refusal("stale_writer", f"the chat was not taken from {worker}, or has made progress since")
+    silent.remove(worker)
+    draft.set(unclean=chat.unclean - 1, silent=" ".join(silent))
+
+
+def revive(draft: Draft, event: ev.LeaseOutlived) -> None:
+    """It was given up for one loss too many, and that was none: it goes on, as by a retry, after what is left of its
+    backoff. Not where others have gone on without it: a person who put it away, a parent that was told of its end.
+    """
+    chat = draft.chat
+    _uncount(draft, event.worker)
+    given_up = chat.error is not None and chat.error.cause is Cause.CRASH
+    if not given_up or chat.archived or chat.parent_id is not None:
+        return
+    draft.set(error=None, cause=None, turn_started_at=draft.now)
+    draft.tell(journal.Noted(topic="lease", text=f"Worker {event.worker}, which was taken for lost, lives."))
+    draft.tell(journal.ChatRetried())
+    draft.run()
+    backoff_ms = unclean_backoff_ms(draft.chat.unclean)
+    draft.set(wake_at=draft.now + backoff_ms, backoff_ms=backoff_ms)
 
 
 def _hand_over(draft: Draft, cause: Cause, *, backoff_ms: int = 0) -> None:

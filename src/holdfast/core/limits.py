@@ -35,4 +35,4 @@ UNCLEAN_BACKOFF_MS = (0, 1_000, 5_000, 15_000)
 
 
 def unclean_backoff_ms(unclean: int) -> int:
-    return UNCLEAN_BACKOFF_MS[min(unclean, len(UNCLEAN_BACKOFF_MS)) - 1]
+    return UNCLEAN_BACKOFF_MS[min(unclean, len(UNCLEAN_BACKOFF_MS)) - 1] if unclean else 0

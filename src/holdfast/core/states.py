@@ -145,7 +145,10 @@ EXECUTION: dict[str, dict[State, Cell]] = {
         RUNNING: Cell("expire_lease", (RUNNING, FAILED)),
         STOPPING: Cell("expire_lease", (STOPPING, IDLE, RUNNING)),
     },
-    "lease_outlived": _stays("outlive_lease", RUNNING, STOPPING),
+    "lease_outlived": {
+        **_stays("outlive_lease", RUNNING, STOPPING),
+        FAILED: Cell("revive", (FAILED, RUNNING)),
+    },
     "repair": {
         IDLE: Cell("repair", (IDLE, RUNNING)),
         RUNNING: Cell("repair", (RUNNING,)),

@@ -91,6 +91,7 @@ class Worker:
         self._keeper: LeaseKeeper | None = None
         self._watch = LeaseWatch()
         self._sweep_wanted = asyncio.Event()  # a lease was ended: its chats are to be taken back
+        self._outlived: list[str] = []  # ids under which this worker was taken for dead, until others are told
         self._lock: HostLock | None = None
         self.guard: Guard | None = None
         self.watchdog: Watchdog | None = None
@@ -212,7 +213,9 @@ class Worker:
                 leaving.callback(self._lock.release)
             leaving.callback(upkeep.stop)
             leaving.callback(self.sync.stop)
+            leaving.push_async_callback(self._say_at_last_that_we_lived)
             if keeper is not None:
+                self._outlived.append(self.name)  # the chats know whether it was ever taken for dead
                 leaving.push_async_callback(upkeep.run, lambda: keeper.stop(self.store.options.deadline_s))
             if guard is not None:
                 self._models.guards.leave(guard)
@@ -473,20 +476,32 @@ class Worker:
         keeper.abandon()
         for runner in self._runners.values():
             runner.interrupt(Cause.LEASE_LOST)
+        self._outlived.append(self.name)
         if self._stopping is None:
-            task = asyncio.get_running_loop().create_task(self._come_back(self.name))
+            task = asyncio.get_running_loop().create_task(self._come_back())
             self._services.append(task)
             task.add_done_callback(self._services.remove)
 
-    async def _come_back(self, outlived: str) -> None:
+    async def _come_back(self) -> None:
         self.name = new_id("worker")
         await self._join(math.inf, (Exception,))
-        while True:
+        while self._outlived:
+            await self._say_that_we_live()
+            await asyncio.sleep(REGISTER_AGAIN_S if self._outlived else 0)
+
+    async def _say_at_last_that_we_lived(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.store.options.deadline_s):
+                await self._say_that_we_live()
+
+    async def _say_that_we_live(self) -> None:
+        """Once for each id; what fails is left for the next time."""
+        for name in list(self._outlived):
             try:
-                return await self.store.outlive_lease(outlived)
+                await self.store.outlive_lease(name)
+                self._outlived.remove(name)
             except Exception as error:  # noqa: BLE001  as for claims
                 self._note_trouble("outlive_failed", error)
-            await asyncio.sleep(REGISTER_AGAIN_S)
 
     async def _look_forever(self) -> None:
         """Apart from the sweep: a chat that somebody keeps locked holds that up for seconds, and a look that comes

@@ -392,6 +392,8 @@ SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stoppin
     AND silent <> '' AND %(worker)s = ANY(string_to_array(silent, ' '))
 UNION ALL SELECT id FROM chats WHERE worker IS NOT NULL
     AND silent <> '' AND %(worker)s = ANY(string_to_array(silent, ' '))
+UNION ALL SELECT id FROM chats WHERE state = 'failed'
+    AND silent <> '' AND %(worker)s = ANY(string_to_array(silent, ' '))
 """
 
 # Chats whose holder has no row at all: nobody will ever release them.

@@ -278,6 +278,8 @@ SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stoppin
     AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
 UNION ALL SELECT id FROM chats WHERE worker IS NOT NULL
     AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
+UNION ALL SELECT id FROM chats WHERE state = 'failed'
+    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
 """
 
 # Chats whose holder has no row at all: nobody will ever release them.
