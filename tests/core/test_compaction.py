@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -19,7 +21,9 @@ from holdfast.core.compaction import (
     estimated,
     estimated_message,
     find_cut,
+    fitted,
     problem_of,
+    result_tokens,
     shortened,
     spoken,
     summary_message,
@@ -113,6 +117,64 @@ def test_a_cut_is_a_boundary_that_covers_something_and_leaves_what_nobody_answer
     assert found > 4_000
 
 
+def unseen_from(messages: Sequence[Message]) -> int:
+    """From here on no response follows: the last one's calls were answered, and nobody has read that yet."""
+    last = max((at for at, message in enumerate(messages) if message.role is Role.ASSISTANT), default=-1)
+    return last if last >= 0 and messages[last].calls else len(messages)
+
+
+def begins(messages: Sequence[Message]) -> list[int]:
+    return [at for at, message in enumerate(messages) if message.role is Role.USER]
+
+
+def test_no_cut_of_any_small_history_covers_a_result_that_no_model_has_seen() -> None:
+    found = 0
+    for messages in histories(4):
+        for room, turn_from in product((None, 1, 25, 60, 1_000), (None, *begins(messages))):
+            for policy in (POLICY, CompactionPolicy(keep_turns=1, keep_share=0.1, summary_tokens=1)):
+                cut = find_cut(window(messages, turn_from=turn_from), room, policy)  # type: ignore[arg-type]
+                found += cut is not None
+                assert cut is None or cut <= unseen_from(messages), (cut, room, turn_from, messages)
+    assert found > 1_000
+
+
+@st.composite
+def long_histories(draw: st.DrawFn) -> tuple[list[Message], list[int]]:
+    """Turns of all kinds, the last one open or not, each message of any size."""
+    messages: list[Message] = []
+    for at, kind in enumerate(draw(st.lists(st.sampled_from("uua12"), min_size=1, max_size=30))):
+        ids = (f"c{at}", f"d{at}")
+        messages += [user()] if kind == "u" else [says()] if kind == "a" else step(*ids[: int(kind)])
+    sizes = st.lists(st.integers(1, 400_000), min_size=len(messages), max_size=len(messages))
+    return messages, draw(sizes)
+
+
+@given(
+    history=long_histories(),
+    turn=st.none() | st.integers(0, 30),
+    room=st.none() | st.integers(1, 200_000),
+    keep_turns=st.integers(1, 6),
+    keep_share=st.floats(0.01, 1),
+    scale=st.floats(1, 8),
+)
+@settings(max_examples=400)
+def test_no_cut_covers_a_result_that_no_model_has_seen(
+    history: tuple[list[Message], list[int]],
+    turn: int | None,
+    room: int | None,
+    keep_turns: int,
+    keep_share: float,
+    scale: float,
+) -> None:
+    messages, sizes = history
+    policy = CompactionPolicy(keep_turns=keep_turns, keep_share=keep_share)
+    opened = begins(messages)
+    turn_from = opened[turn % len(opened)] if opened and turn is not None else None
+    seen = Window(start=0, messages=messages, sizes=sizes, turn_from=turn_from)
+    cut = find_cut(seen, room, policy, scale=scale)
+    assert cut is None or (cut in boundaries(messages) and cut <= unseen_from(messages))
+
+
 def _shifted(turn_from: int | None) -> int | None:
     return None if turn_from is None else turn_from + 7
 
@@ -156,7 +218,7 @@ def test_a_turn_that_does_not_fit_is_cut_between_its_completed_steps() -> None:
     seen = window(messages, turn_from=0)
     assert find_cut(seen, 80, POLICY) == 6  # keeps the last step and what joined it, 30 of 40
     assert find_cut(seen, 120, POLICY) == 3  # 60 of 60
-    assert find_cut(seen, 20, POLICY) == 8  # keeps what nobody answered, whatever it takes
+    assert find_cut(seen, 20, POLICY) == 6  # keeps what no model has seen, whatever it takes
 
 
 def test_a_history_of_which_the_current_turn_is_missing_is_cut_before_its_last_one() -> None:
@@ -372,6 +434,50 @@ def test_what_is_shortened_keeps_head_and_tail_and_says_how_much_is_gone() -> No
     assert "2,709 characters left out" in short
     assert shortened("short", 100) == "short"
     assert estimated(shortened("中" * 5_000, 100)) < 130
+
+
+def answering(*contents: str) -> list[Message]:
+    """A response with calls, and what they returned."""
+    asks, *results = step(*(f"c{at}" for at in range(len(contents))))
+    return [
+        asks,
+        *(
+            replace(result, parts=(ToolResult(call_id=f"c{at}", name="t", content=content),))
+            for at, (result, content) in enumerate(zip(results, contents, strict=True))
+        ),
+    ]
+
+
+def contents(messages: Sequence[Message]) -> list[str]:
+    return [part.content for message in messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+def test_results_that_fit_together_are_shown_as_they_are() -> None:
+    messages = [user("x" * 9_000), *answering("a" * 150, "b" * 150)]
+    assert fitted(messages, 100) == messages
+    assert contents(fitted([*messages, *messages], 100)) == contents([*messages, *messages]), (
+        "each response by itself"
+    )
+
+
+def test_of_results_that_do_not_fit_the_longest_lose_their_middles_and_each_can_be_seen() -> None:
+    long = "head" + "-" * 60_000 + "tail"
+    first, short, second = contents(fitted(answering(long, "s" * 30, long), 210))
+    assert short == "s" * 30
+    assert first == second == shortened(long, 100), "what the short one leaves is for the others"
+    (alone,) = contents(fitted(answering(long), 100))
+    assert (alone[:4], alone[-4:], "characters left out" in alone) == ("head", "tail", True)
+
+
+def test_what_is_shown_of_a_batch_takes_no_more_than_it_may() -> None:
+    for count in (1, 2, 7, 40):
+        shown = fitted(answering(*("x" * 3_000 * at for at in range(1, count + 1))), 1_000)
+        assert sum(map(estimated, contents(shown))) <= 1_000 + 20 * count, "a note in each says what is missing"
+
+
+def test_results_may_take_the_share_that_the_newest_turns_may() -> None:
+    assert result_tokens(100_000, CompactionPolicy()) == 40_000
+    assert result_tokens(1, CompactionPolicy()) == 32
 
 
 def test_a_summary_gets_a_quarter_of_the_room_at_most_and_enough_to_say_something() -> None:

@@ -9,12 +9,16 @@ The cut, in this order:
    A turn, for this, begins with a user's message.
 3. The current turn stays whole as long as it fits beside a summary.
 4. Else it is cut between its completed steps. A message that nobody answered yet is never covered.
+5. Nor is a result that no model has seen, of whatever turn: no response follows it. For that it must fit, so the
+   results of one response are shown with their middles left out where they take more than `keep_share` (`fitted`).
 
 The same history and policy always give the same cut, so a successor builds the request that its predecessor built.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+
+from msgspec.structs import replace
 
 from holdfast.core.records import File, Frozen, Message, Role, Text, ToolCall, ToolResult
 
@@ -156,14 +160,15 @@ def find_cut(
     messages, sizes = window.messages, [scale * size for size in window.sizes]
     tail = [*accumulate(reversed(sizes), initial=0)][::-1]  # tail[i]: what the messages from i on take
     current, turns = _turns(window)
+    unseen = _unseen(messages)
     keep = room * policy.keep_share if room is not None else tail[0]
-    fits = [at for at in turns[-policy.keep_turns :] if 0 < at <= current and tail[at] <= keep]
+    fits = [at for at in turns[-policy.keep_turns :] if 0 < at <= min(current, unseen) and tail[at] <= keep]
     if fits:
         cut = fits[0]
-    elif room is None or tail[current] <= room - summary_room(room, policy):
+    elif current <= unseen and (room is None or tail[current] <= room - summary_room(room, policy)):
         cut = current
     else:
-        cut = _within_turn(messages, tail, current, keep)
+        cut = _within_turn(messages, tail, current, unseen, keep)
     if cut <= 0 or tail[0] - tail[cut] < worth:
         return None
     return window.start + cut
@@ -193,16 +198,73 @@ def _turns(window: Window) -> tuple[int, list[int]]:
     return current, sorted({*(at for at in begins if at < current), current})
 
 
-def _within_turn(messages: Sequence[Message], tail: Sequence[float], current: int, keep: float) -> int:
-    """Between completed steps of the current turn: as many of the newest as fit. Without one: before the turn, if
-    there is something, else nowhere (0).
+def _unseen(messages: Sequence[Message]) -> int:
+    """From where on results stand that no model has seen: the calls of the last response, which stay with them."""
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].role is Role.ASSISTANT:
+            return at if messages[at].calls else len(messages)
+    return len(messages)
+
+
+def _within_turn(messages: Sequence[Message], tail: Sequence[float], current: int, unseen: int, keep: float) -> int:
+    """Between completed steps of the current turn: as many of the newest as fit. Without one: before the turn and
+    what is unseen, if there is something, else nowhere (0).
     """
     answered = len(messages)
     while answered > current and messages[answered - 1].role is Role.USER:
         answered -= 1
     stepped = next((at for at in range(current, answered) if messages[at].role is Role.ASSISTANT), answered)
-    steps = [at for at in boundaries(messages) if stepped < at <= answered]
-    return next((at for at in steps if tail[at] <= keep), steps[-1] if steps else current)
+    steps = [at for at in boundaries(messages) if stepped < at <= min(answered, unseen)]
+    return next((at for at in steps if tail[at] <= keep), steps[-1] if steps else min(current, unseen))
+
+
+# --- what is shown of results -----------------------------------------------------------------------
+
+
+def result_tokens(request: int, policy: CompactionPolicy) -> int:
+    """What the results of one response may take of a request: of its size alone, so that they look the same later."""
+    return max(_SUMMARY_MIN, int(request * policy.keep_share))
+
+
+def fitted(messages: Sequence[Message], tokens: int) -> list[Message]:
+    """The messages, with the middle of results left out where those of one response take more than `tokens`: of the
+    longest ones, so that all of them can be seen.
+    """
+    shown: list[Message] = []
+    at = 0
+    while at < len(messages):
+        batch = 1
+        while at + batch < len(messages) and messages[at + batch].role is Role.TOOL:
+            batch += 1
+        shown += _fitted_batch(messages[at : at + batch], tokens)
+        at += batch
+    return shown
+
+
+def _fitted_batch(messages: Sequence[Message], tokens: int) -> Sequence[Message]:
+    """A message that is no result, and the results behind it."""
+    sizes = sorted(estimated(part.content) for message in messages for part in _results(message))
+    if sum(sizes) <= tokens:
+        return messages
+    left = tokens
+    for at, size in enumerate(sizes):  # the shortest ones first: what they leave is for the others
+        if size * (len(sizes) - at) > left:
+            left //= len(sizes) - at
+            break
+        left -= size
+    return [_with_results(message, left) if message.role is Role.TOOL else message for message in messages]
+
+
+def _results(message: Message) -> Iterable[ToolResult]:
+    return (part for part in message.parts if isinstance(part, ToolResult))
+
+
+def _with_results(message: Message, tokens: int) -> Message:
+    parts = tuple(
+        replace(part, content=shortened(part.content, tokens)) if isinstance(part, ToolResult) else part
+        for part in message.parts
+    )
+    return replace(message, parts=parts)
 
 
 # --- what stands for what was cut -------------------------------------------------------------------

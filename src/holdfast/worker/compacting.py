@@ -21,6 +21,7 @@ from holdfast.core.compaction import (
     counted,
     estimated,
     find_cut,
+    result_tokens,
     summary_room,
     summary_text,
     trim_text,
@@ -33,6 +34,7 @@ from holdfast.worker.summaries import Summariser, Summary
 
 log = logging.getLogger("holdfast.runner")
 
+RESULTS_WORTH = 0.25  # of a refused request, that shorter results must save for it to be tried again
 COMMIT_PATIENCE_S = 5.0  # how long a store may refuse a summary before the turn goes on without
 
 
@@ -86,20 +88,23 @@ class Compacting:
         await self._carry_out(plan, window)
 
     async def after_refusal(self) -> bool:
-        """The provider says that it is too long, whatever we counted: to half of that, once for each step."""
+        """The provider says that it is too long, whatever we counted: to half of that, once for each step. If that
+        does not do, results that no model has seen are shortened further, as long as there is something to win.
+        """
         chat = self._grip.snapshot.chat
         place = chat.epoch, chat.turn, chat.step
-        if self._refused_at == place:
-            return False
-        self._refused_at = place
-        window = await self._window()
-        count, limit = counted(window), self._limit()
-        room = count.tokens - window.fixed
-        if limit is not None and (allowed := self._budget(limit) - window.fixed) > 0:
+        again, self._refused_at = self._refused_at == place, place
+        refused = await self._window()
+        count, limit, size = counted(refused), self._limit(), sum(refused.sizes)
+        room = count.tokens - refused.fixed
+        if limit is not None and (allowed := self._budget(limit) - refused.fixed) > 0:
             room = min(room, allowed)
-        plan = self._plan("too_long", window, count, max(1, room // 2))
+        room = max(1, room // 2)
+        self._grip.past.fit_results(result_tokens(room, self._grip.agent.compaction))
+        window = await self._window()
+        plan = self._plan("too_long", window, count, room) if not again else None
         if plan is None:
-            return False
+            return sum(window.sizes) < size * (1 - RESULTS_WORTH)
         await self._carry_out(plan, window)
         return True
 
@@ -115,6 +120,8 @@ class Compacting:
 
     async def _window(self) -> Window:
         grip = self._grip
+        if (limit := self._limit()) is not None and grip.agent.compaction.automatic:
+            grip.past.fit_results(result_tokens(self._budget(limit), grip.agent.compaction))
         fixed = estimated(await grip.instructions())
         for tool in (await grip.tools()).values():
             fixed += estimated(tool.name) + estimated(tool.description) + len(tool.schema) // BYTES_PER_TOKEN

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from holdfast.core.codec import decode_entry, decode_message
-from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message, summary_message
+from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message, fitted, summary_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, Role, Snapshot
@@ -71,7 +71,10 @@ class Moved(Exception):
 
 
 class Past:
-    """What is read belongs to the snapshot it is read for; Moved: an edit has cut it meanwhile."""
+    """What is read belongs to the snapshot it is read for; Moved: an edit has cut it meanwhile.
+
+    Where results may take only so much (`fit_results`), it holds and counts them as the model is shown them.
+    """
 
     def __init__(self, store: Store, chat_id: str, limit: int, room: HistoryRoom | None = None) -> None:
         self._store = store
@@ -93,6 +96,8 @@ class Past:
         self._ahead: dict[int, Message] = {}  # results that came before an earlier call's
         self._opener: tuple[int, Message] | None = None  # of a turn that began before all that is here: its position
         self._checked = 0  # positions before this one are valid together
+        self._results_max: int | None = None  # tokens that the results of one response may take
+        self._fitted = 0  # positions before this one are as they are shown
         self._needs_mending = False  # stored wrong, whoever did that: mended for every request
 
     @property
@@ -129,9 +134,37 @@ class Past:
         while self._known in self._ahead:
             self._messages.append(self._ahead.pop(self._known))
 
+    def fit_results(self, tokens: int) -> None:
+        """From now on no response's results are shown with more than so much. It never grows again: what a provider
+        refused once is not shown to it again in the next turn.
+        """
+        if self._results_max is None or tokens < self._results_max:
+            self._results_max = tokens
+            self._epoch = -1  # what is here may be shortened already, and is read again as it is stored
+
+    def _fit(self) -> None:
+        """What is new, but for the results of a response that has not got all of them."""
+        if self._results_max is None:
+            return
+        start = max(0, self._fitted - self._first)
+        end = len(self._messages)
+        while end > start and self._messages[end - 1].role is Role.TOOL:
+            end -= 1
+        if end > start and len(self._messages) - end >= len(self._messages[end - 1].calls):
+            end = len(self._messages)
+        else:
+            end = max(start, end - 1)
+        new = self._messages[start:end]
+        shown = fitted(new, self._results_max)
+        if shown != new:
+            self._messages[start:end] = shown
+            del self._sizes[start:]
+        self._fitted = self._first + end
+
     async def messages(self, snapshot: Snapshot) -> Sequence[Message]:
         """All of it, valid for a provider, with a summary in front where the beginning was compacted."""
         await self._catch_up(snapshot)
+        self._fit()
         if problems(self._messages[max(0, self._checked - self._first) :]):
             self._needs_mending = True
         self._checked = self._known
@@ -144,6 +177,7 @@ class Past:
     async def window(self, snapshot: Snapshot, fixed: int) -> Window:
         """The next request, as it is counted and cut. `fixed`: tokens of what is sent beside the messages."""
         await self._catch_up(snapshot)
+        self._fit()
         older = await self._older_ones()
         self._sizes += map(estimated_message, islice(self._messages, len(self._sizes), None))
         chat = snapshot.chat
@@ -245,7 +279,7 @@ class Past:
         compaction = await self._store.read_compaction(self.chat_id)
         upto, summary = (compaction.upto, compaction.summary) if compaction is not None else (0, "")
         self._set_start(upto, summary)
-        self._first = self._checked = upto
+        self._first = self._checked = self._fitted = upto
         self._messages, self._sizes, self._ahead, self._needs_mending = [], [], {}, False
         self._opener = None
         self._older = []
@@ -257,6 +291,8 @@ class Past:
         """Those between the summary and what is always kept."""
         if self._older is None:
             self._older = await self._read(self._start, self._first)
+            if self._results_max is not None:
+                self._older = fitted(self._older, self._results_max)
             self._set_older_sizes(list(map(estimated_message, self._older)))
         return self._older
 
@@ -264,8 +300,10 @@ class Past:
         self._older_sizes, self._older_size = sizes, sum(sizes)
 
     def _trim(self) -> None:
-        """The oldest go where there is room for them, all or none of them."""
-        over = len(self._messages) - self._limit
+        """The oldest go where there is room for them, all or none of them, and results with what asked for them."""
+        over = max(0, len(self._messages) - self._limit)
+        while over > 0 and self._messages[over].role is Role.TOOL:
+            over -= 1
         if over > 0:
             self._sizes += map(estimated_message, islice(self._messages, len(self._sizes), None))
             if self._older is not None:
