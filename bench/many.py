@@ -1,16 +1,19 @@
 """Lists, sweeps and searches where there are very many chats: `make bench BENCH_ARGS=many` (BENCH_CHATS=200000)."""
 
+import asyncio
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from bench.chats import PATIENT, WORKER, register
 from bench.figures import Figures
 from holdfast.core import events as ev
 from holdfast.core.records import External, Message, NewChat, Role, State, Text, ToolCall, attempt_id
+from holdfast.errors import StoreTimeout
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store
 from tests.support.behind import sql
@@ -19,6 +22,7 @@ from tests.support.postgres import PostgresServer
 CHATS = int(os.environ.get("BENCH_CHATS", "200000"))
 WAITING = CHATS // 10
 OWNERS = 2_000
+SEARCHES = {"sqlite": 12, "postgres": 20}  # so many once made a read take 6.7 and 8 seconds
 
 FILTERS = {
     "all": ChatFilter(),
@@ -61,7 +65,46 @@ async def _measure(figures: Figures, store: Store, url: str, name: str) -> None:
     figures.add(f"{name}: sweep beside {WAITING:,} approvals", await _median(store.sweep, 9) * 1e3, "ms", at_most=40)
     took = await _median(store.find_violations, 3)
     figures.add(f"{name}: doctor's look at all of them", took * 1e3, "ms")
+    await _beside_searches(figures, store, name)
     line.close()
+
+
+async def _beside_searches(figures: Figures, store: Store, name: str) -> None:
+    """One chat read again and again, alone and while many search for what is nowhere, as fast as they are let.
+
+    The searches share the machine's cores with the reads, and on SQLite the interpreter too: that much slower a
+    read may be, but it waits for none of them.
+    """
+    at_once = SEARCHES[name]
+    nowhere = ChatFilter(search="nowhere to be found")
+
+    async def searching() -> None:
+        while True:
+            with suppress(StoreTimeout):  # so many have to wait for their turn
+                await store.list_chats(nowhere)
+
+    alone = await _read_times(store)
+    searches = [asyncio.ensure_future(searching()) for _ in range(at_once)]
+    await asyncio.sleep(1)
+    beside = await _read_times(store)
+    for search in searches:
+        search.cancel()
+    await asyncio.wait(searches)
+    times = f"{alone[0] * 1e3:.1f} → {beside[0] * 1e3:.1f} ms"
+    note = f"median {times}, longest {alone[1] * 1e3:.0f} → {beside[1] * 1e3:.0f} ms"
+    figures.add(f"{name}: a chat read beside {at_once} searches / alone", beside[0] / alone[0], "×", note=note)
+    figures.add(f"{name}: the longest read beside {at_once} searches", beside[1] * 1e3, "ms", at_most=1_000)
+
+
+async def _read_times(store: Store) -> tuple[float, float]:
+    """Median and longest."""
+    times = []
+    for n in range(200):
+        began = time.perf_counter()
+        await store.read_chat(f"resting-{n + 1}")
+        times.append(time.perf_counter() - began)
+        await asyncio.sleep(0.005)
+    return statistics.median(times), max(times)
 
 
 async def _median(run: Callable[[], Awaitable[object]], rounds: int) -> float:

@@ -113,6 +113,22 @@ async def test_a_search_that_nobody_waits_for_any_more_is_ended_in_the_database(
         assert [line.id for line in await store.list_chats(ChatFilter(search="needle"))] == ["c1"]
 
 
+async def test_a_search_whose_caller_has_left_is_ended_in_the_database(store_url: str) -> None:
+    """Long before its deadline, and its connection or thread is there for the next one."""
+    async with open_store(store_url) as store:
+        await store.create_chat(new_chat("needle", id="c1"))
+    async with open_store(store_url, OPTIONS) as store:
+        await settled(store)
+        with endless_searches(store_url):
+            for _ in range(3):  # more than the lane has room for, in all
+                searches = searching(store)
+                await until(lambda: busy(store))
+                await cancelled(*searches)
+                await until(lambda: not running(store, store_url))
+    async with open_store(store_url) as store:
+        assert [line.id for line in await store.list_chats(ChatFilter(search="needle"))] == ["c1"]
+
+
 def running(store: Store, store_url: str) -> int:
     if store_url.startswith("sqlite:"):
         return int(store.stats()["reader_threads_lost"] or 0)

@@ -166,7 +166,8 @@ SELECT (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND state IN ('run
 
 
 def _shallow(column: str) -> str:
-    return f"length({column}) - length(translate({column}, '[{{', '')) <= 2000"
+    """What is short cannot open so many, and its size is known without counting."""
+    return f"(octet_length({column}) <= 2000 OR length({column}) - length(translate({column}, '[{{', '')) <= 2000)"
 
 
 # A NUL that a message holds as an escape cannot be read as JSON here: such a message is looked through as it stands,

@@ -204,8 +204,8 @@ class PostgresStore(Store):
             await transaction.begin_scan()
             return await transaction.planned_rows(statement, **values)
 
-        rows: list[Row] = await self._run(work, lane)
-        return rows
+        self._check_open()
+        return await self._transactor.run(work, lane, only_looks=True)
 
     async def _write_alone(self, statement: str, *values: Any, points: tuple[str, str] | None = None) -> list[Row]:
         """For statements that change nothing when they are repeated."""

@@ -2,7 +2,7 @@
 
 A question whose connection was lost is never assumed to have happened, nor not to have: the work runs again, finds
 out by its receipt, its commit id or its version what became of the first time, and goes on from there. Work runs in
-tasks of the store: cancelling whoever waits for it takes nothing back.
+tasks of the store: cancelling whoever waits for it takes nothing back, and ends only what reads.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import psycopg
+from psycopg import capabilities
 
 from holdfast.core.apply import Change, Refused
 from holdfast.core.codec import NOT_UNICODE
@@ -42,6 +43,7 @@ T = TypeVar("T")
 _BATCH = CHAT_COLUMNS.index("batch")
 # How often a key or an id that somebody else took in the same moment is looked at again.
 _COLLISIONS_MAX = 3
+CALL_OFF_S = 2.0  # for the server to take note that nobody waits any more
 
 _WRITTEN = (
     *("write.chat.after", "write.journal.before", "write.journal.after"),
@@ -282,12 +284,20 @@ class Transactor:
     def task_count(self) -> int:
         return len(self._tasks)
 
-    async def run(self, work: Work[T], share: Share, deadline: float | None = None) -> T:
-        """Whoever is cancelled before there is a connection has asked for nothing; afterwards it takes its course."""
+    async def run(self, work: Work[T], share: Share, deadline: float | None = None, *, only_looks: bool = False) -> T:
+        """Whoever is cancelled before there is a connection has asked for nothing; afterwards it takes its course,
+        but for what only looks: the server is told that nobody waits for it any more.
+        """
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + self._options.deadline_s
         connection = await self._pool.take(deadline, share)
-        return await asyncio.shield(self.own(self._answered(work, connection, deadline)))
+        answer = self.own(self._answered(work, connection, deadline))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if only_looks:
+                answer.cancel()
+            raise
 
     def own(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """A task that lives until it is done, whoever forgets it."""
@@ -335,6 +345,9 @@ class Transactor:
             except UnicodeError as error:
                 await self._leave(connection, Fate.FINAL)
                 raise InvalidInput("text", NOT_UNICODE) from error
+            except asyncio.CancelledError:
+                await self._call_off(connection)
+                raise
             except BaseException:
                 await self._leave(connection, Fate.FINAL)
                 raise
@@ -351,6 +364,17 @@ class Transactor:
                     raise kind(str(error), outcome="unknown") from error
                 raise
         raise AssertionError("pauses never end")
+
+    async def _call_off(self, connection: Connection) -> None:
+        """End what the server is doing for it. The request may come late, so nobody else gets this connection."""
+        try:
+            if capabilities.has_cancel_safe():  # else it would take a thread; then the statement ends at its deadline
+                await connection.cancel_safe(timeout=CALL_OFF_S)
+        except (psycopg.Error, OSError):
+            pass
+        finally:
+            await connection.discard()
+            self._pool.give(connection)
 
     async def _leave(self, connection: Connection, fate: Fate) -> None:
         """Give it back, out of any transaction. Work that ended early, by refusal or by finding out that all is done,
