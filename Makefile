@@ -50,6 +50,15 @@ mutants: setup ## Run the tests of the core against every mutant of it, show the
 long: setup browser ## Run what is long by nature, end with one table (LONG_ARGS="storm soak" for some groups)
 	@$(BIN)/python -m tests.long $(LONG_ARGS)
 
+# Each test with a bound of wall time so many times beside so many busy processes: make steady STEADY_ARGS="-k lease"
+STEADY_TIMES ?= 20
+STEADY_BUSY  ?= 4
+STEADY_ARGS  ?=
+
+.PHONY: steady
+steady: setup ## Run what a bound of wall time could turn many times on a busy machine (STEADY_TIMES=20, STEADY_BUSY=4)
+	@$(BIN)/python -m tests.steady $(STEADY_TIMES) $(STEADY_BUSY) $(STEADY_ARGS)
+
 .PHONY: check
 check: setup ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff format --check $(CODE)

@@ -16,7 +16,12 @@ from holdfast.store.base import Store, StoreOptions
 from tests.support.chats import close_all_hands
 from tests.support.scratch import scratch_folder
 
-pytest_plugins = ("tests.support.fixtures", "tests.support.selection", "tests.support.tallies")
+pytest_plugins = (
+    "tests.support.fixtures",
+    "tests.support.selection",
+    "tests.support.bounds",
+    "tests.support.tallies",
+)
 
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_folder()))  # where `tmp_path` is made
 

@@ -67,7 +67,7 @@ def is_quick(item: pytest.Item, known: dict[Any, bool]) -> bool:
 def needs_process(thing: Any, known: dict[Any, bool]) -> bool:
     if isinstance(thing, ModuleType):
         return _among(thing.__name__)
-    thing = _plain(thing)
+    thing = plain(thing)
     if not isinstance(thing, FunctionType | type):
         return _among(type(thing).__module__)
     if _among(thing.__module__):
@@ -76,7 +76,7 @@ def needs_process(thing: Any, known: dict[Any, bool]) -> bool:
         return False
     if thing not in known:
         known[thing] = False  # functions that call each other
-        known[thing] = any(needs_process(used, known) for used in _used(thing)) or bool(_words(thing) & CALLS)
+        known[thing] = any(needs_process(used, known) for used in used_by(thing)) or bool(_words(thing) & CALLS)
     return known[thing]
 
 
@@ -84,26 +84,26 @@ def _among(module: str) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in PROCESSES)
 
 
-def _plain(thing: Any) -> Any:
+def plain(thing: Any) -> Any:
     """Without what decorators put around it."""
     while hasattr(thing, "__wrapped__"):
         thing = thing.__wrapped__
     return getattr(thing, "__func__", thing)
 
 
-def _functions(thing: FunctionType | type) -> Iterator[FunctionType]:
+def functions_of(thing: FunctionType | type) -> Iterator[FunctionType]:
     if isinstance(thing, FunctionType):
         yield thing
         return
     for value in vars(thing).values():
-        plain = _plain(getattr(value, "fget", value))
-        if isinstance(plain, FunctionType):
-            yield plain
+        bare = plain(getattr(value, "fget", value))
+        if isinstance(bare, FunctionType):
+            yield bare
 
 
 def _words(thing: FunctionType | type) -> set[str]:
     """All names in its code."""
-    return {name for function in _functions(thing) for name in _names(function.__code__)}
+    return {name for function in functions_of(thing) for name in _names(function.__code__)}
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -113,10 +113,10 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _used(thing: FunctionType | type) -> list[Any]:
+def used_by(thing: FunctionType | type) -> list[Any]:
     """What the names in its code stand for, and the classes it is made of."""
     used: list[Any] = list(thing.__bases__) if isinstance(thing, type) else []
-    for function in _functions(thing):
+    for function in functions_of(thing):
         known = function.__globals__
         used += [known[name] for name in _names(function.__code__) if name in known]
     return used
