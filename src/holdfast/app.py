@@ -41,6 +41,7 @@ from holdfast.store.base import (
     request_hash,
 )
 from holdfast.store.bell import rest_topic
+from holdfast.tools import floor
 from holdfast.tools.base import Tool
 from holdfast.worker.agents import Agent
 from holdfast.worker.plugins import load_plugins
@@ -146,6 +147,8 @@ class App:
                     if self._named_no_database and not self.config.database:
                         have_home(self.config)
                     await self.store.open(wait_s)
+                    self._own = floor.own(self.config.home, self.store.lock_folder, self.store.file)
+                    floor.protect(self._own)
                     self.loop = asyncio.get_running_loop()
                     _open.add(self)
         except BaseException:
@@ -159,6 +162,7 @@ class App:
                 return
             _open.discard(self)
             self.loop = None
+            floor.release(self._own)
             try:
                 await self.models.aclose()
             finally:

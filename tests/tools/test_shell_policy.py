@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from holdfast.core.records import CallState, Message, State, ToolResult
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.tools.acts import COMMAND_CHARS_MAX
 from holdfast.tools.context import ToolContext
 from holdfast.tools.shell import shell_tool
-from holdfast.tools.shell_policy import COMMAND_CHARS_MAX, ShellPolicy
+from holdfast.tools.shell_policy import ShellPolicy
 from holdfast.worker.agents import Agent
 from holdfast.worker.hooks import Arguments, Hook
 from tests.support.turns import rested, running
@@ -44,10 +45,10 @@ def root(tmp_path: Path) -> Path:
         "echo '$(id)' '`id`' '>' '&' '\\'",
         "git status && ls | head -n 3; echo done || cat notes.txt",
         "ls\ngit status\n",
-        "cat notes.txt > copy.txt 2>&1",
+        "cat notes.txt > /dev/null 2>&1",
         "cat < notes.txt",
         "grep -r needle . 2>/dev/null",
-        "echo x >> new/../copy.txt",
+        "cat new/../notes.txt",
         "echo 'é ü'",
     ],
 )
@@ -125,20 +126,21 @@ HOSTILE = [
     ("cat <<'EOF'\nx\nEOF", "heredoc redirect"),
     ("cat <<< x", "herestring redirect"),
     # redirections
-    ("echo x > /etc/passwd", "no plain file under the root"),
-    ("echo x > ../outside.txt", "no plain file under the root"),
-    ("echo x > link.txt", "no plain file under the root"),
-    ("echo x > up/outside.txt", "no plain file under the root"),
-    ("cat < /etc/passwd", "no plain file under the root"),
-    ("echo x > /dev/tcp/10.0.0.1/80", "no plain file under the root"),
-    ("echo x > /dev/sda", "no plain file under the root"),
-    ("echo x > .", "no plain file under the root"),
-    ("cd .. && echo x > notes.txt", "redirects to or from `notes.txt`"),
+    ("echo x > notes.txt", "it writes to `notes.txt`"),
+    ("echo x >> new.txt", "it writes to `new.txt`"),
+    ("echo x > /etc/passwd", "it writes to `/etc/passwd`"),
+    ("echo x > link.txt", "it writes to `link.txt`"),
+    ("cat < /etc/passwd", "no plain file or folder under the root"),
+    ("cat < link.txt", "no plain file or folder under the root"),
+    ("echo x > /dev/tcp/10.0.0.1/80", "it reaches `10.0.0.1:80`"),
+    ("cd src && echo x > notes.txt", "it writes to `notes.txt`"),
+    ("cd .. && ls", "it reads `..`"),
+    ("cd src && cat x", "it changes the folder"),
     ("echo x > $X", "simple expansion"),
-    ("echo x > *.txt", "redirects to or from `*.txt`"),
-    ("echo x &> notes.txt", "the redirection `&>`"),
-    ("echo x >& notes.txt", "the redirection `>&`"),
-    ("echo x >| notes.txt", "the redirection `>|`"),
+    ("echo x > *.txt", "it writes to `*.txt`"),
+    ("echo x &> notes.txt", "it writes to `notes.txt`"),
+    ("echo x >& notes.txt", "it writes to `notes.txt`"),
+    ("echo x >| notes.txt", "it writes to `notes.txt`"),
     ("cat 3<> notes.txt", ""),
     ("git > x push", "can be read in two ways"),
     ("> notes.txt", "there is no command in it"),

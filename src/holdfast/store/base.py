@@ -542,6 +542,11 @@ class Store(ABC):
         """
 
     @property
+    def file(self) -> str | None:
+        """The file that it keeps everything in, and beside which other files of its lie; None on a server."""
+        return None
+
+    @property
     def lock_folder(self) -> str:
         """Where workers on this store keep the locks that tell of their death."""
         return os.path.join(tempfile.gettempdir(), f"holdfast-{os.getuid()}")

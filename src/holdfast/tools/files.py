@@ -154,7 +154,7 @@ class _Writer:
     def write_file(self, path: str, content: str, context: ToolContext) -> str:
         """Make a file, or replace all that is in it. Missing folders are made."""
         data = self._encoded(content)
-        with self._root.place(path, make_folders=True) as place:
+        with self._root.place(path, writes=True, make_folders=True) as place:
             _refuse_folder(place)
             with _turn(place.folder, context):
                 disk.write(place.folder, place.name, data)
@@ -165,7 +165,7 @@ class _Writer:
         `replace_all` is true: give enough lines around it."""
         if not old or old == new:
             raise ToolFailed("old must be some text of the file, and new another: to make a file, use write_file")
-        with self._root.place(path) as place, _turn(place.folder, context):
+        with self._root.place(path, writes=True) as place, _turn(place.folder, context):
             text, before = self._read(place)
             count = text.count(old)
             if count == 0:

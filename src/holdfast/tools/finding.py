@@ -14,6 +14,7 @@ from functools import lru_cache
 from holdfast.core.records import Frozen
 from holdfast.errors import ToolFailed
 from holdfast.tools.context import ToolContext
+from holdfast.tools.floor import Floor
 from holdfast.tools.matching import Matcher
 from holdfast.tools.root import SCANNED_MAX, Entry, Place, Root, shown, walk
 
@@ -74,7 +75,7 @@ class Finder:
             lines_of = self._matcher(held, text, regex, ignore_case, bounds.until, context)
             for entry in bounds.over(self._walk(held, place, hidden)):
                 if stat.S_ISREG(entry.mode) and fits(entry.path):
-                    found += self._search(entry, lines_of, bounds)
+                    found += self._search(entry, place.protected, lines_of, bounds)
                     if len(found) >= self._limits.lines_shown:
                         bounds.stopped = (
                             f"stopped after {self._limits.lines_shown:,} lines: search for something rarer"
@@ -84,7 +85,7 @@ class Finder:
 
     def _walk(self, held: ExitStack, place: Place, hidden: bool) -> Iterator[Entry]:
         folder = held.enter_context(place.opened_folder())
-        found = walk(folder, "", hidden=hidden or self._hidden)
+        found = walk(folder, "", place.protected, hidden=hidden or self._hidden)
         held.callback(found.close)  # type: ignore[attr-defined]
         return found
 
@@ -97,9 +98,11 @@ class Finder:
         matcher = Matcher(text, ignore_case=ignore_case, lines_max=most, until=until, context=context)
         return held.enter_context(matcher).lines
 
-    def _search(self, entry: Entry, lines_of: Callable[[bytes], list[int]], bounds: "_Bounds") -> list[str]:
+    def _search(
+        self, entry: Entry, protected: Floor, lines_of: Callable[[bytes], list[int]], bounds: "_Bounds"
+    ) -> list[str]:
         try:
-            with Place(entry.folder, entry.name, entry.path).opened() as (file, found):
+            with Place(entry.folder, entry.name, entry.path, protected).opened() as (file, found):
                 if found.st_size > self._limits.file_bytes:
                     bounds.large += 1
                     return []

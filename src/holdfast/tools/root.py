@@ -4,15 +4,16 @@ No component is ever opened through a symlink. A symlink is read and followed by
 every folder was reached by going down from the root, swapping names or symlinks meanwhile leads to an error, never
 outside. What is opened is a regular file, looked at before and after: no device, and no FIFO that would block.
 
-Not seen: a hard link to a file elsewhere, and what is mounted inside the root. Both are there because somebody with
-the right to do so put them there.
+What nobody may touch in there (`floor.py`) is refused on the way, by name and by inode. Not seen: a hard link to any
+other file elsewhere, and what is mounted inside the root. Both are there because somebody with the right to do so put
+them there.
 """
 
 import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from types import TracebackType
@@ -20,6 +21,7 @@ from typing import NamedTuple, Self
 
 from holdfast import disk
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.tools.floor import Floor, floor
 
 PATH_CHARS_MAX = 4096
 SYMLINKS_MAX = 20
@@ -47,11 +49,13 @@ class Root:
             raise ConfigError(f"{self.path} is not a folder: file tools need one to be confined to")
 
     @contextmanager
-    def place(self, path: str, *, make_folders: bool = False) -> Iterator["Place"]:
-        """Where a path of the model's leads. Raises ToolFailed with the reason if it does not, or not inside."""
-        with told(path), _Walk(self.path, path, make_folders=make_folders) as way:
+    def place(self, path: str, *, writes: bool = False, make_folders: bool = False) -> Iterator["Place"]:
+        """Where a path of the model's leads. Raises ToolFailed with the reason if it does not, or not inside, or to
+        what no tool may touch.
+        """
+        with told(path), _Walk(self.path, path, writes=writes, make_folders=make_folders) as way:
             name = way.go()
-            yield Place(way.folder, name, shown(path))
+            yield Place(way.folder, name, shown(path), way.protected)
 
 
 class Place(NamedTuple):
@@ -60,6 +64,7 @@ class Place(NamedTuple):
     folder: int
     name: str
     shown: str
+    protected: Floor
 
     @contextmanager
     def opened(self) -> Iterator[tuple[int, os.stat_result]]:
@@ -69,6 +74,7 @@ class Place(NamedTuple):
         try:
             found = os.fstat(file)
             _check_regular(found, self.shown)
+            _refuse(self.protected, [self.name], found, self.shown, writes=False)
             yield file, found
         finally:
             os.close(file)
@@ -85,12 +91,15 @@ class Place(NamedTuple):
 class _Walk:
     """The way down from the root, with every folder on it held open."""
 
-    def __init__(self, root: str, path: str, *, make_folders: bool) -> None:
+    def __init__(self, root: str, path: str, *, writes: bool, make_folders: bool) -> None:
         self._pending = deque(_components(root, path))
         self._root = root
         self._shown = shown(path)
+        self._writes = writes
         self._make = make_folders
         self._way: list[int] = []
+        self._names: list[str] = []  # of all folders on the way but the root
+        self.protected = floor()
 
     def __enter__(self) -> Self:
         self._way.append(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -115,16 +124,27 @@ class _Walk:
                 if len(self._way) == 1:
                     raise self._outside()
                 os.close(self._way.pop())
+                self._names.pop()
             elif (target := self._link(part)) is not None:
                 links += 1
                 if links > SYMLINKS_MAX:
                     raise ToolFailed(f"{self._shown} leads through more than {SYMLINKS_MAX} symlinks")
                 self._follow(target)
-            elif self._pending:
-                self._enter(part)
             else:
-                return part
+                self._check(part)
+                if not self._pending:
+                    return part
+                self._enter(part)
         return "."
+
+    def _check(self, part: str) -> None:
+        try:
+            found = os.stat(part, dir_fd=self.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            found = None
+        # With what is still to come: no folder is made on the way to a name that is refused.
+        _refuse(self.protected, [*self._names, part, *self._pending], None, self._shown, writes=self._writes)
+        _refuse(self.protected, [part], found, self._shown, writes=self._writes, above=os.fstat(self.folder))
 
     def _link(self, part: str) -> str | None:
         try:
@@ -141,6 +161,7 @@ class _Walk:
                 raise self._outside()
             while len(self._way) > 1:
                 os.close(self._way.pop())
+            self._names.clear()
             target = inside
         self._pending.extendleft(reversed([part for part in target.split("/") if part not in ("", ".")]))
         if len(self._pending) > PATH_CHARS_MAX:
@@ -155,6 +176,8 @@ class _Walk:
             with suppress(FileExistsError):  # somebody else made it this instant
                 disk.make_folder(self.folder, part)
             self._way.append(os.open(part, _FOLDER, dir_fd=self.folder))
+        self._names.append(part)
+        _refuse(self.protected, [part], os.fstat(self.folder), self._shown, writes=self._writes)
 
     def _outside(self) -> ToolFailed:
         return ToolFailed(
@@ -189,6 +212,19 @@ def _inside(root: str, path: str) -> str | None:
 
 def kind_of(mode: int) -> str:
     return next((kind for test, kind in _KINDS if test(mode)), "a regular file")
+
+
+def _refuse(
+    protected: Floor,
+    names: Sequence[str],
+    found: os.stat_result | None,
+    said: str,
+    *,
+    writes: bool,
+    above: os.stat_result | None = None,
+) -> None:
+    if why := protected.objection(names, found, above, writes=writes):
+        raise ToolFailed(f"{said} {why}")
 
 
 def _check_regular(found: os.stat_result, name: str) -> None:
@@ -240,8 +276,10 @@ class Entry(NamedTuple):
     folder: int
 
 
-def walk(folder: int, prefix: str, *, hidden: bool) -> Iterator[Entry]:
-    """Everything below an open folder, sorted, folders before what is in them. Symlinks are named, not followed."""
+def walk(folder: int, prefix: str, protected: Floor, *, hidden: bool) -> Iterator[Entry]:
+    """Everything below an open folder, sorted, folders before what is in them. Symlinks are named, not followed; so
+    are folders that no tool may look into.
+    """
     open_folders: list[tuple[int, str, Iterator[str]]] = [(os.dup(folder), prefix, _names(folder))]
     try:
         while open_folders:
@@ -253,11 +291,12 @@ def walk(folder: int, prefix: str, *, hidden: bool) -> Iterator[Entry]:
             if disk.is_temporary(name) or (name.startswith(".") and not hidden):
                 continue
             try:
-                mode = os.stat(name, dir_fd=current, follow_symlinks=False).st_mode
+                found = os.stat(name, dir_fd=current, follow_symlinks=False)
             except OSError:  # gone since
                 continue
-            yield Entry(above + name, name, mode, current)
-            if stat.S_ISDIR(mode) and len(open_folders) < DEPTH_MAX:
+            yield Entry(above + name, name, found.st_mode, current)
+            closed = protected.objection([name], found, writes=False) is not None
+            if stat.S_ISDIR(found.st_mode) and not closed and len(open_folders) < DEPTH_MAX:
                 try:
                     below = os.open(name, _FOLDER, dir_fd=current)
                 except OSError:  # gone, swapped, or not for us

@@ -29,9 +29,10 @@ from holdfast.core.records import OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.ids import new_id
 from holdfast.stops import ended_within
+from holdfast.tools.acts import Write, acts_of
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.context import ToolContext, tool_context
-from holdfast.tools.shell_policy import ShellPolicy
+from holdfast.tools.shell_policy import ShellPolicy, refuse_protected
 
 SHELL_DEADLINE_S = 1800.0
 OWN_END_S = 5.0  # the shell ends its command at its deadline, and tells what it said; a body that fails to is cut off
@@ -93,7 +94,9 @@ def shell_tool(
         replay=replay,
         deadline_s=deadline_s + OWN_END_S,
         output_bytes_max=output_bytes_max + 1_000,  # its words about the end are not output
-        needs_approval=policy.bind(None if through else Path(root)) if policy is not None else False,
+        needs_approval=policy.bind(None if through else Path(root), runner.search_path)
+        if policy is not None
+        else False,
         on_unknown=on_unknown,
         description=(
             f"Run a command line with {shell} in {root}. Standard output and error come back as one text, then the "
@@ -120,9 +123,17 @@ class _Shell:
         self._shell = shell
         self._through = through
 
+    @property
+    def search_path(self) -> str:
+        """Where programs are found."""
+        return processes.environment(self._environment)["PATH"]
+
     async def run(self, command: str, context: ToolContext) -> str:
         if "\x00" in command:
             raise ToolFailed("A command line cannot hold a NUL character.")
+        if not self._through:
+            writes = [act for act in acts_of(command) if isinstance(act, Write)]
+            refuse_protected(writes, Path(self._root))  # whatever the policy, and whoever approved
         try:
             done = await (self._run_inside(command, context) if self._through else self._run_here(command, context))
         except OSError as error:

@@ -1,39 +1,41 @@
-"""Which command lines a shell runs without asking: simple commands that begin with words that somebody allowed.
+"""Which command lines a shell runs without asking: those whose every act is allowed, or known to be harmless.
 
-A line is read with a real grammar (tree-sitter's, for bash), and runs unasked only if every part of it is on a short
-list: simple commands of plain words, joined by `;`, `&&`, `||`, `|` and line ends, with redirections to plain files
-under the root. Everything else asks: any other construct, any error of the parser, any disagreement between the
-grammar and a second reading by `shlex`, which shares no code with it. A grammar can be wrong about a corner of the
-language; the plain words left over after that have no corners.
+A line is taken for its acts (`tools/acts.py`). To run unasked,
 
-An allowed prefix allows every argument after it. Allow `("git", "status")`, not `("git",)`, which runs programs by
-`git -c …`; and no interpreter. The policy keeps a model from running what nobody meant it to run; it is no sandbox
-for the programs it lets through.
+- each `run` begins with words that somebody allowed, and the table (`tools/harmless.py`) knows everything after them;
+  or it is, word for word, what somebody allowed;
+- its program does not lie in the root, where a tool could have put another in its place; git finds no settings
+  that start programs (`tools/repository.py`);
+- each `read` leads to a file or folder under the root, with every link on the way followed;
+- there is no `write` but to /dev/null, no `reach`, and no `run(?)`.
+
+Everything else asks. What leads to a protected file (`tools/floor.py`) is refused and not even asked about.
+
+The policy keeps a model from running what nobody meant it to run; it is no sandbox for what somebody allowed by name:
+`pytest` runs whatever the folder holds.
 """
 
-import re
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+import glob
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
-import tree_sitter
-import tree_sitter_bash
-from tree_sitter import Node
-
+from holdfast import processes
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.tools.acts import Act, Reach, Read, Run, Write, acts_of
 from holdfast.tools.context import ToolContext
+from holdfast.tools.floor import floor
+from holdfast.tools.harmless import runs_folder
+from holdfast.tools.repository import objection_to_git
 
-COMMAND_CHARS_MAX = 8_192  # nobody can judge more at a glance
 UNATTENDED = "unattended"  # in a chat's metadata: nobody is there to answer
+MATCHES_MAX = 1_000  # of a pattern that are looked at
+NOWHERE = "/dev/null"
 
-_JOINTS = frozenset({";", "&&", "||", "|"})
-_REDIRECTIONS = frozenset({">", ">>", "<"})
-_PUNCTUATION = ";&|<>()\n"
-# Unquoted, these mean themselves in every shell; `*` and `?` stand for names of files, never for a program.
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^*?-][A-Za-z0-9_./:=@%+,^*?~-]*")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_MOVES = frozenset({"cd", "pushd", "popd"})
 # fmt: off
 # To allow one of these alone is to allow every program there is.
 _RUNNERS = frozenset({
@@ -43,15 +45,14 @@ _RUNNERS = frozenset({
 })
 # fmt: on
 
-_language = tree_sitter.Language(tree_sitter_bash.language())
-
 
 class _Ask(Exception):
     """Why a line is not run unasked."""
 
 
 class ShellPolicy:
-    """`ShellPolicy(allow=[("git", "status"), ("ls",)])`: what begins with one of these runs, everything else asks.
+    """`ShellPolicy(allow=[("git", "status"), ("ls",)])`: what begins with one of these runs, if the rest of it is
+    known to be harmless; everything else asks.
 
     In a chat whose metadata say `"unattended": true` nobody would answer, so there it is denied, and the model is
     told why; `unattended="ask"` lets such a chat wait for an answer all the same.
@@ -63,12 +64,17 @@ class ShellPolicy:
         self.allow = tuple(_checked(prefix) for prefix in allow)
         self.unattended = unattended
 
-    def bind(self, root: Path | None) -> Callable[[dict[str, Any], ToolContext], str | None]:
-        """The decision of a tool whose `command` runs in `root`: for its `needs_approval`."""
+    def bind(
+        self, root: Path | None, search_path: str | None = None
+    ) -> Callable[[dict[str, Any], ToolContext], str | None]:
+        """The decision of a tool whose `command` runs in `root`, and finds programs in `search_path`: for its
+        `needs_approval`."""
 
         def decide(arguments: dict[str, Any], context: ToolContext) -> str | None:
             command = arguments["command"]
-            reason = self.objection(command, root)
+            if root is not None:
+                refuse_protected(acts_of(command), root)
+            reason = self.objection(command, root, search_path)
             if reason is None:
                 return None
             if self.unattended == "deny" and context.metadata.get(UNATTENDED):
@@ -77,42 +83,16 @@ class ShellPolicy:
 
         return decide
 
-    def objection(self, command: str, root: Path | None = None) -> str | None:
-        """Why this line is not run unasked; None if it is. Without a root, no redirection to a file is."""
+    def objection(self, command: str, root: Path | None = None, search_path: str | None = None) -> str | None:
+        """Why this line is not run unasked; None if it is. Without a root, where it runs cannot be looked at: then it
+        writes nothing, reads what it likes, and git asks."""
+        judge = _Judge(self.allow, root, search_path or processes.environment()["PATH"])
         try:
-            self._check(command, root)
+            for act in acts_of(command):
+                judge.check(act)
         except _Ask as why:
             return str(why)
         return None
-
-    def _check(self, command: str, root: Path | None) -> None:
-        if len(command) > COMMAND_CHARS_MAX:
-            raise _Ask(f"it has {len(command):,} characters")
-        if _CONTROL.search(command):
-            raise _Ask("it holds control characters")
-        try:
-            source = command.encode()
-        except UnicodeEncodeError:
-            raise _Ask("it is not text") from None
-        tree = tree_sitter.Parser(_language).parse(source)
-        if tree.root_node.has_error:
-            raise _Ask("it cannot be parsed")
-        line = _Line(source)
-        line.read(tree.root_node)
-        if [word for word in line.words if word.strip(_PUNCTUATION) or not word] != _words_by_shlex(command):
-            raise _Ask("two ways to read it disagree")
-        if not line.commands:
-            raise _Ask("there is no command in it")
-        for argv in line.commands:
-            self._check_argv(argv)
-        moves = any(argv[0][0] in _MOVES for argv in line.commands)
-        for target in line.files:
-            _check_target(target, None if moves else root)
-
-    def _check_argv(self, argv: "list[_Word]") -> None:
-        texts = [text if literal else None for text, literal in argv]
-        if not any(tuple(texts[: len(prefix)]) == prefix for prefix in self.allow):
-            raise _Ask(f"`{' '.join(text for text, _ in argv[:2])[:80]}` is not allowed")
 
 
 def _checked(prefix: Sequence[str]) -> tuple[str, ...]:
@@ -128,129 +108,96 @@ def _checked(prefix: Sequence[str]) -> tuple[str, ...]:
     return words
 
 
-# --- reading a line --------------------------------------------------------------------------------------
+def refuse_protected(acts: Iterable[Act], root: Path) -> None:
+    """Raises ToolFailed if a line reads or writes what no tool may touch, as far as the line itself tells."""
+    protected = floor()
+    for act in acts:
+        if isinstance(act, Read | Write):
+            for path in _meant(act, root):
+                if os.path.realpath(path).startswith("/proc/"):  # most of it is harmless: a person may say so
+                    continue
+                if why := protected.objection_to(path, str(root), writes=isinstance(act, Write)):
+                    raise ToolFailed(f"Denied: `{act.path[:80]}` {why}.")
 
-_Word = tuple[str, bool]  # its text, and whether the shell leaves it as it is
+
+def _meant(act: Read | Write, root: Path) -> list[str]:
+    """The paths that a word stands for. One that stands for no file stands for itself, to the shell."""
+    path = os.path.join(os.path.realpath(root), act.path)
+    found = list(islice(glob.iglob(path), MATCHES_MAX + 1)) if act.pattern and "\x00" not in path else []
+    return found or [path]
 
 
-class _Line:
-    """What the grammar found: commands, files that are redirected to or from, and all words in their order."""
+class _Judge:
+    def __init__(self, allow: Sequence[tuple[str, ...]], root: Path | None, search_path: str) -> None:
+        self._allow = allow
+        self._root = None if root is None else os.path.realpath(root)
+        self._search_path = search_path
 
-    def __init__(self, source: bytes) -> None:
-        self._source = source
-        self.commands: list[list[_Word]] = []
-        self.files: list[_Word] = []
-        self.words: list[str] = []
+    def check(self, act: Act) -> None:
+        match act:
+            case Run():
+                self._check_run(act)
+            case Read():
+                self._check_read(act)
+            case Write():
+                if act.path != NOWHERE:
+                    raise _Ask(f"it writes to `{act.path[:80]}`")
+            case Reach():
+                raise _Ask(f"it reaches `{act.address[:80]}`")
+            case _:
+                assert_never(act)
 
-    def read(self, root: Node) -> None:
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            if node.type in ("program", "list", "pipeline", "redirected_statement"):
-                self._check_gaps(node, b" \t\n")
-                stack += reversed(node.children)
-            elif node.type == "command":
-                self._read_command(node)
-            elif node.type == "file_redirect":
-                self._read_redirect(node)
-            elif node.is_named or node.type not in _JOINTS:
-                raise _Ask(f"it holds {_name(node)}")
-
-    def _read_command(self, node: Node) -> None:
-        self._check_gaps(node, b" \t")
-        argv: list[_Word] = []
-        for child in node.children:
-            if child.type == "file_redirect":
-                self._read_redirect(child)
-            else:
-                argv.append(self._word(child))
-        self.commands.append(argv)
-
-    def _read_redirect(self, node: Node) -> None:
-        self._check_gaps(node, b" \t")
-        children = list(node.children)
-        if children[0].type == "file_descriptor":
-            self.words.append(_text(children.pop(0)))
-        if len(children) != 2:
-            raise _Ask("it holds a redirection that can be read in two ways")
-        operator, target = children
-        word = self._word(target)
-        if operator.type == ">&" and word[0] in ("1", "2"):
+    def _check_run(self, act: Run) -> None:
+        if not act.argv:
+            raise _Ask(act.unknown or "nobody can tell what it runs")
+        if not any(act.argv[: len(prefix)] == prefix for prefix in self._allow):
+            raise _Ask(f"`{' '.join(act.argv[:2])[:80]}` is not allowed")
+        if act.unknown is not None:
+            if act.argv not in self._allow:
+                raise _Ask(act.unknown)
             return
-        if operator.type not in _REDIRECTIONS:
-            raise _Ask(f"it holds the redirection `{operator.type}`")
-        self.files.append(word)
+        program = act.argv[0]
+        if not runs_folder(program):
+            self._check_whereabouts(program)
+        if program == "git":
+            why = "its settings cannot be looked at" if self._root is None else objection_to_git(self._root)
+            if why is not None:
+                raise _Ask(why)
 
-    def _word(self, node: Node) -> _Word:
-        parts = [node] if node.type != "command_name" else node.children
-        if len(parts) == 1 and parts[0].type == "concatenation":
-            self._check_gaps(parts[0], b"")
-            parts = parts[0].children
-        pieces = [_piece(part) for part in parts]
-        word = "".join(text for text, _ in pieces)
-        self.words.append(word)
-        return word, all(literal for _, literal in pieces)
+    def _check_whereabouts(self, program: str) -> None:
+        found = shutil.which(program, path=self._search_path)
+        if self._root is None or found is None:
+            return
+        if any(_under(self._root, path) for path in (os.path.abspath(found), os.path.realpath(found))):
+            raise _Ask(f"`{program}` would be the one in the root, {found[:200]}")
 
-    def _check_gaps(self, node: Node, allowed: bytes) -> None:
-        """What stands between the children, such as a `\\` at the end of a line, is in no node."""
-        at = node.start_byte
-        for start, end in (*((child.start_byte, child.end_byte) for child in node.children), (node.end_byte, 0)):
-            if self._source[at:start].strip(allowed):
-                raise _Ask("it holds something between its words")
-            at = end
+    def _check_read(self, act: Read) -> None:
+        if act.path == NOWHERE or self._root is None:
+            return
+        if act.moved:
+            raise _Ask(f"it reads `{act.path[:80]}`, and it changes the folder: nobody can tell where that leads")
+        paths = _meant(act, Path(self._root))
+        if len(paths) > MATCHES_MAX:
+            raise _Ask(f"`{act.path[:80]}` stands for more than {MATCHES_MAX:,} files")
+        for path in paths:
+            self._check_path(path, act)
 
-
-def _piece(node: Node) -> _Word:
-    text = _text(node)
-    match node.type:
-        case "word" | "number":
-            if not _PLAIN.fullmatch(text):
-                raise _Ask(f"the word `{text[:80]}` is not plain")
-            return text, "*" not in text and "?" not in text
-        case "raw_string":
-            return text[1:-1], True
-        case "string":
-            if any(child.type not in ('"', "string_content") for child in node.children) or set(text) & set("$`\\"):
-                raise _Ask("it holds a string that the shell changes")
-            return text[1:-1], True
-    raise _Ask(f"it holds {_name(node)}")
-
-
-def _name(node: Node) -> str:
-    return node.type.replace("_", " ") if node.is_named else f"`{node.type}`"
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode()
+    def _check_path(self, path: str, act: Read) -> None:
+        assert self._root is not None
+        try:
+            found = os.path.realpath(path)
+            inside = _under(self._root, found)
+            mode = os.stat(found).st_mode if inside and os.path.exists(found) else None
+        except (OSError, ValueError):
+            inside, mode = False, None
+        if not inside or (mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)):
+            raise _Ask(f"it reads `{act.path[:80]}`, which is no plain file or folder under the root")
+        protected = floor()
+        if why := protected.objection_to(found, self._root, writes=False):
+            raise _Ask(f"`{act.path[:80]}` {why}")
+        if act.below and protected.lies_below(found):
+            raise _Ask(f"it reads everything in `{act.path[:80]}`, where keys or holdfast's own files lie")
 
 
-def _words_by_shlex(command: str) -> list[str]:
-    return [word for word in _tokens(command) if word.strip(_PUNCTUATION) or not word]
-
-
-def _tokens(command: str) -> Iterator[str]:
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=_PUNCTUATION)
-    lexer.whitespace = " \t"
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    try:
-        yield from lexer
-    except ValueError:
-        raise _Ask("two ways to read it disagree") from None
-
-
-def _check_target(target: _Word, root: Path | None) -> None:
-    """A plain file under the root, or one that does not exist yet, with every link on the way followed."""
-    text, literal = target
-    if text == "/dev/null":
-        return
-    if not literal or root is None:
-        raise _Ask(f"it redirects to or from `{text[:80]}`")
-    try:
-        base = root.resolve(strict=True)
-        found = (base / text).resolve()
-        inside = found.is_relative_to(base) and (not found.exists() or found.is_file())
-    except (OSError, RuntimeError, ValueError):
-        inside = False
-    if not inside:
-        raise _Ask(f"it redirects to or from `{text[:80]}`, which is no plain file under the root")
+def _under(root: str, path: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")

@@ -742,6 +742,10 @@ class SqliteStore(Store):
             raise LeaseLost(worker)
 
     @property
+    def file(self) -> str | None:
+        return os.path.realpath(self.path)
+
+    @property
     def lock_folder(self) -> str:
         """Beside the database, so that whoever can open it sees them: another container, the next boot."""
         return f"{os.path.realpath(self.path)}-workers"

@@ -1,0 +1,254 @@
+"""What a command line does, as acts: `run(argv)`, `read(path)`, `write(path)`, `reach(address)`.
+
+    acts_of("git status && sort < names > sorted")
+    [Run(git status), Read(.), Run(sort), Read(names), Write(sorted)]
+
+Pure: nothing is looked up, so the acts of a line are the same everywhere; where a path leads, and which acts need
+nobody's consent, is for the reader of them (`tools/shell_policy.py`).
+
+A line is read with a real grammar (tree-sitter's, for bash), and only what is on a short list is understood: simple
+commands of plain words, joined by `;`, `&&`, `||`, `|` and line ends, with redirections. Everything else is `run(?)`,
+an act that nothing allows: any other construct, any error of the parser, any disagreement between the grammar and a
+second reading by `shlex`, which shares no code with it. A grammar can be wrong about a corner of the language; the
+plain words left over after that have no corners.
+
+A command whose program or options the table does not know (`tools/harmless.py`) is a `run` that says so. So is one
+that names a file by a pattern that could stand for an option.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import tree_sitter
+import tree_sitter_bash
+from tree_sitter import Node
+
+from holdfast.core.records import Frozen
+from holdfast.tools.harmless import Unknown, files_of
+
+COMMAND_CHARS_MAX = 8_192  # nobody can judge more at a glance
+
+_JOINTS = frozenset({";", "&&", "||", "|"})
+_WRITING = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
+_PUNCTUATION = ";&|<>()\n"
+# Unquoted, these mean themselves in every shell; `*` and `?` stand for names of files, never for a program.
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^*?-][A-Za-z0-9_./:=@%+,^*?~-]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_MOVES = frozenset({"cd", "pushd", "popd"})
+_SOCKET = re.compile(r"/dev/(?:tcp|udp)/([^/]+)/([^/]+)")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@]*@)?([^/?#]+)")
+
+_language = tree_sitter.Language(tree_sitter_bash.language())
+
+
+class Run(Frozen):
+    """A program is started. `unknown` says what the table does not know to be harmless about it; None if nothing."""
+
+    argv: tuple[str, ...]  # empty: `run(?)`, a line that nobody can tell the programs of
+    unknown: str | None = None
+
+    def __str__(self) -> str:
+        return f"run({' '.join(self.argv) or '?'})"
+
+
+class Read(Frozen):
+    """A file is read, or a folder is listed; `below`: everything in it is read as well."""
+
+    path: str
+    pattern: bool = False  # the shell puts names of files in its place
+    moved: bool = False  # the working directory is another one by then, so a relative path leads nobody knows where
+    below: bool = False
+
+    def __str__(self) -> str:
+        return f"read({self.path})"
+
+
+class Write(Frozen):
+    path: str
+    pattern: bool = False
+    moved: bool = False
+
+    def __str__(self) -> str:
+        return f"write({self.path})"
+
+
+class Reach(Frozen):
+    address: str
+
+    def __str__(self) -> str:
+        return f"reach({self.address})"
+
+
+Act = Run | Read | Write | Reach
+
+
+def acts_of(command: str) -> list[Act]:
+    """In the order of the line. One that cannot be read is `run(?)`, with the reason, and nothing else."""
+    try:
+        return list(_acts(_read(command)))
+    except Unreadable as why:
+        return [Run(argv=(), unknown=str(why))]
+
+
+class Unreadable(Exception):
+    """Why nobody can tell what a line does."""
+
+
+def _read(command: str) -> "_Line":
+    if len(command) > COMMAND_CHARS_MAX:
+        raise Unreadable(f"it has {len(command):,} characters")
+    if _CONTROL.search(command):
+        raise Unreadable("it holds control characters")
+    try:
+        source = command.encode()
+    except UnicodeEncodeError:
+        raise Unreadable("it is not text") from None
+    tree = tree_sitter.Parser(_language).parse(source)
+    if tree.root_node.has_error:
+        raise Unreadable("it cannot be parsed")
+    line = _Line(source)
+    line.read(tree.root_node)
+    if [word for word in line.words if word.strip(_PUNCTUATION) or not word] != _words_by_shlex(command):
+        raise Unreadable("two ways to read it disagree")
+    if not line.commands:
+        raise Unreadable("there is no command in it")
+    return line
+
+
+def _acts(line: "_Line") -> Iterator[Act]:
+    moved = False
+    for argv in line.commands:
+        words = tuple(text for text, _ in argv)
+        try:
+            files = files_of([(text, literal) for text, literal in argv])
+        except Unknown as why:
+            yield Run(argv=words, unknown=str(why))
+            yield from (Reach(address=found[1]) for word in words[1:] if (found := _URL.match(word)))
+            moved = moved or words[0] in _MOVES
+            continue
+        yield Run(argv=words)
+        for path, literal, below in files:
+            yield Read(path=path, pattern=not literal, moved=moved and not path.startswith("/"), below=below)
+        moved = moved or words[0] in _MOVES
+    for operator, (path, literal) in line.files:
+        elsewhere = moved and not path.startswith("/")
+        if found := _SOCKET.fullmatch(path):
+            yield Reach(address=f"{found[1]}:{found[2]}")
+        elif operator == "<":
+            yield Read(path=path, pattern=not literal, moved=elsewhere)
+        else:
+            yield Write(path=path, pattern=not literal, moved=elsewhere)
+
+
+# --- reading a line --------------------------------------------------------------------------------------
+
+_Word = tuple[str, bool]  # its text, and whether the shell leaves it as it is
+
+
+class _Line:
+    """What the grammar found: commands, files that are redirected to or from, and all words in their order."""
+
+    def __init__(self, source: bytes) -> None:
+        self._source = source
+        self.commands: list[list[_Word]] = []
+        self.files: list[tuple[str, _Word]] = []
+        self.words: list[str] = []
+
+    def read(self, root: Node) -> None:
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node.type in ("program", "list", "pipeline", "redirected_statement"):
+                self._check_gaps(node, b" \t\n")
+                stack += reversed(node.children)
+            elif node.type == "command":
+                self._read_command(node)
+            elif node.type == "file_redirect":
+                self._read_redirect(node)
+            elif node.is_named or node.type not in _JOINTS:
+                raise Unreadable(f"it holds {_name(node)}")
+
+    def _read_command(self, node: Node) -> None:
+        self._check_gaps(node, b" \t")
+        argv: list[_Word] = []
+        for child in node.children:
+            if child.type == "file_redirect":
+                self._read_redirect(child)
+            else:
+                argv.append(self._word(child))
+        if not argv:
+            raise Unreadable("there is no command in it")
+        self.commands.append(argv)
+
+    def _read_redirect(self, node: Node) -> None:
+        self._check_gaps(node, b" \t")
+        children = list(node.children)
+        if children[0].type == "file_descriptor":
+            self.words.append(_text(children.pop(0)))
+        if len(children) != 2:
+            raise Unreadable("it holds a redirection that can be read in two ways")
+        operator, target = children
+        word = self._word(target)
+        if operator.type == ">&" and word[0] in ("1", "2"):
+            return
+        if operator.type != "<" and operator.type not in _WRITING:
+            raise Unreadable(f"it holds the redirection `{operator.type}`")
+        self.files.append((operator.type, word))
+
+    def _word(self, node: Node) -> _Word:
+        parts = [node] if node.type != "command_name" else node.children
+        if len(parts) == 1 and parts[0].type == "concatenation":
+            self._check_gaps(parts[0], b"")
+            parts = parts[0].children
+        pieces = [_piece(part) for part in parts]
+        word = "".join(text for text, _ in pieces)
+        self.words.append(word)
+        return word, all(literal for _, literal in pieces)
+
+    def _check_gaps(self, node: Node, allowed: bytes) -> None:
+        """What stands between the children, such as a `\\` at the end of a line, is in no node."""
+        at = node.start_byte
+        for start, end in (*((child.start_byte, child.end_byte) for child in node.children), (node.end_byte, 0)):
+            if self._source[at:start].strip(allowed):
+                raise Unreadable("it holds something between its words")
+            at = end
+
+
+def _piece(node: Node) -> _Word:
+    text = _text(node)
+    match node.type:
+        case "word" | "number":
+            if not _PLAIN.fullmatch(text):
+                raise Unreadable(f"the word `{text[:80]}` is not plain")
+            return text, "*" not in text and "?" not in text
+        case "raw_string":
+            return text[1:-1], True
+        case "string":
+            if any(child.type not in ('"', "string_content") for child in node.children) or set(text) & set("$`\\"):
+                raise Unreadable("it holds a string that the shell changes")
+            return text[1:-1], True
+    raise Unreadable(f"it holds {_name(node)}")
+
+
+def _name(node: Node) -> str:
+    return node.type.replace("_", " ") if node.is_named else f"`{node.type}`"
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode()
+
+
+def _words_by_shlex(command: str) -> list[str]:
+    return [word for word in _tokens(command) if word.strip(_PUNCTUATION) or not word]
+
+
+def _tokens(command: str) -> Iterator[str]:
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=_PUNCTUATION)
+    lexer.whitespace = " \t"
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        yield from lexer
+    except ValueError:
+        raise Unreadable("two ways to read it disagree") from None

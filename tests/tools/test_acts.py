@@ -1,0 +1,139 @@
+"""A line as its acts, the table of what is harmless, and what git finds in a folder."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.tools.acts import Read, Run, acts_of
+from holdfast.tools.harmless import PROGRAMS, runs_folder
+from holdfast.tools.repository import objection_to_git
+from holdfast.tools.shell_policy import ShellPolicy
+
+
+@pytest.mark.parametrize(
+    ("line", "acts"),
+    [
+        ("git status && ls", "run(git status) read(.) run(ls) read(.)"),
+        ("sort < names > sorted", "run(sort) read(names) write(sorted)"),
+        ("cat a b | grep -n x", "run(cat a b) read(a) read(b) run(grep -n x)"),
+        ("grep -rn x src", "run(grep -rn x src) read(src)"),
+        ("echo x >> log 2>&1", "run(echo x) write(log)"),
+        ("ls > /dev/tcp/10.0.0.1/80", "run(ls) read(.) reach(10.0.0.1:80)"),
+        ("curl https://u:p@example.org:8443/x", "run(curl https://u:p@example.org:8443/x) reach(example.org:8443)"),
+        ("sed -n 10,20p a", "run(sed -n 10,20p a) read(a)"),
+        ("find src -name '*.py' -type f", "run(find src -name *.py -type f) read(src)"),
+        ("head -20 a", "run(head -20 a) read(a)"),
+        ("ls $(id)", "run(?)"),
+        ("ls 'x", "run(?)"),
+        ("X=1 ls", "run(?)"),
+    ],
+)
+def test_a_line_is_its_acts(line: str, acts: str) -> None:
+    assert " ".join(str(act) for act in acts_of(line)) == acts
+
+
+def test_the_acts_of_a_line_say_what_the_table_does_not_know() -> None:
+    (known, _), (unknown,) = acts_of("git diff"), acts_of("git diff --output=x")
+    assert isinstance(known, Run)
+    assert known.unknown is None
+    assert isinstance(unknown, Run)
+    assert unknown.unknown == "`git diff --output=x` is not known to be harmless"
+
+
+def test_a_path_behind_a_change_of_folder_leads_nobody_knows_where() -> None:
+    moves, there, after, absolute = [act for act in acts_of("cd a; cat b /c") if isinstance(act, Read)] + [None]
+    assert moves == Read(path="a")
+    assert there == Read(path="b", moved=True)
+    assert after == Read(path="/c")
+    assert absolute is None
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_every_option_of_the_table_is_written_as_one(name: str) -> None:
+    for option in PROGRAMS[name].options.split():
+        assert option.startswith("-")
+        assert option.rstrip("=").count("=") == 0
+
+
+def test_a_command_that_is_allowed_word_for_word_runs_and_nothing_longer(tmp_path: Path) -> None:
+    policy = ShellPolicy(allow=[("make", "test"), ("./run.sh",)])
+    assert policy.objection("make test && ./run.sh", tmp_path) is None
+    assert "not known to be harmless" in (policy.objection("make test SHELL=./x", tmp_path) or "")
+    assert "not known to be harmless" in (policy.objection("./run.sh x", tmp_path) or "")
+
+
+def test_what_runs_the_folder_is_marked_as_such() -> None:
+    assert runs_folder("pytest")
+    assert runs_folder("make")
+    assert not runs_folder("git")
+
+
+def test_a_program_that_lies_in_the_root_is_not_run_unasked(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "ls").write_text("#!/bin/sh\n")
+    (folder / "ls").chmod(0o755)
+    policy = ShellPolicy(allow=[("ls",)])
+    assert policy.objection("ls", tmp_path, "/usr/bin:/bin") is None
+    assert "the one in the root" in (policy.objection("ls", tmp_path, f"{folder}:/usr/bin:/bin") or "")
+
+
+# --- what git would believe ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    return root
+
+
+def test_git_runs_unasked_in_a_repository_as_it_is_made(repository: Path) -> None:
+    assert ShellPolicy(allow=[("git", "status")]).objection("git status -sb", repository) is None
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "[core]\n\tfsmonitor = ./canary",
+        "[CORE] FSMonitor = ./canary",
+        "[core]\n\thooksPath = hooks",
+        "[core]\n\tpager = ./canary",
+        "[core]\n\tworktree = /",
+        '[diff "x"]\n\ttextconv = ./canary',
+        "[diff]\n\texternal = ./canary",
+        '[filter "x"]\n\tclean = ./canary',
+        "[alias]\n\tx = !./canary",
+        "[include]\n\tpath = ../settings",
+        '[includeIf "gitdir:/"]\n\tpath = ../settings',
+        "[gpg]\n\tprogram = ./canary",
+        '[remote "x"]\n\tpromisor = true',
+        "[user]\n\tname = a \\\n[core]\n\tfsmonitor = ./canary",
+        "nonsense",
+        "[core",
+    ],
+)
+def test_git_is_not_run_unasked_where_its_settings_may_start_a_program(repository: Path, setting: str) -> None:
+    with (repository / ".git/config").open("a") as file:
+        file.write(f"\n{setting}\n")
+    assert "settings of the repository" in (objection_to_git(str(repository)) or "")
+
+
+def test_git_is_not_run_unasked_in_a_folder_that_passes_for_a_repository(tmp_path: Path) -> None:
+    root = tmp_path / "plain"
+    root.mkdir()
+    assert objection_to_git(str(root)) is None
+    for name in ("HEAD", "objects", "refs"):
+        (root / name).write_text("x")
+    assert "looks like a repository itself" in (objection_to_git(str(root)) or "")
+
+
+def test_the_settings_of_a_worktree_are_those_of_its_repository(repository: Path, tmp_path: Path) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", *who, "commit", "-q", "--allow-empty", "-m", "x"], cwd=repository, check=True)
+    subprocess.run(["git", "worktree", "add", "-q", str(tmp_path / "other")], cwd=repository, check=True)
+    assert objection_to_git(str(tmp_path / "other")) is None
+    with (repository / ".git/config").open("a") as file:
+        file.write("[core]\n\tfsmonitor = ./canary\n")
+    assert "core.fsmonitor" in (objection_to_git(str(tmp_path / "other")) or "")

@@ -1,0 +1,94 @@
+"""What no tool touches: holdfast's own files in the default layout, by name and by inode, with an app around them."""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.errors import ToolFailed
+from holdfast.tools import floor
+from holdfast.tools.base import Tool, call_tool
+from holdfast.tools.context import ToolContext
+from holdfast.tools.files import file_tools
+from holdfast.tools.shell import shell_tool
+from holdfast.tools.shell_policy import ShellPolicy
+
+
+@pytest.fixture
+async def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
+    """The default layout: the home in the current folder, which is the root of the tools, and an app at work."""
+    monkeypatch.chdir(tmp_path)
+    async with App(home="state"):
+        (tmp_path / "state/token").write_text("the-token-of-the-server")
+        yield tmp_path
+
+
+def call(tools: list[Tool], name: str, **arguments: object) -> str:
+    (made,) = [each for each in tools if each.name == name]
+    return str(made(**made.validate(json.dumps(arguments))))
+
+
+@pytest.mark.parametrize("path", ["state/holdfast.db", "state/token", "state/new", "holdfast.toml", ".git/hooks/x"])
+async def test_a_file_tool_in_the_default_layout_does_not_write_to_what_is_holdfasts(
+    project: Path, path: str
+) -> None:
+    before = (project / "state/holdfast.db").read_bytes()
+    for name, arguments in (("write_file", {"content": ""}), ("edit_file", {"old": "a", "new": "b"})):
+        with pytest.raises(ToolFailed, match=r"by tools|for tools|does not exist"):
+            call(file_tools("."), name, path=path, **arguments)
+    assert (project / "state/holdfast.db").read_bytes() == before
+    assert not (project / "holdfast.toml").exists()
+    assert not (project / ".git").exists()
+
+
+async def test_a_hard_link_to_the_token_is_neither_read_nor_searched(project: Path) -> None:
+    os.link(project / "state/token", project / "notes")
+    with pytest.raises(ToolFailed, match="it holds keys"):
+        call(file_tools("."), "read_file", path="notes")
+    assert "the-token" not in call(file_tools(".", hidden=True), "search_files", text="the-token")
+
+
+async def test_a_home_that_was_moved_away_is_known_by_its_inode(project: Path) -> None:
+    (project / "state").rename(project / "elsewhere")
+    for name in ("elsewhere/token", "elsewhere/holdfast.db"):
+        with pytest.raises(ToolFailed, match="it holds keys"):
+            call(file_tools("."), "read_file", path=name)
+    (project / "elsewhere").rename(project / "state")
+
+
+async def test_a_redirection_to_what_is_holdfasts_is_refused_whoever_approves(project: Path) -> None:
+    os.link(project / "state/token", project / "notes")
+    for policy in (None, ShellPolicy(allow=[("echo",)])):
+        shell = shell_tool(root=".", policy=policy)
+        for target in ("state/token", "notes", "state/holdfast.db-wal", "holdfast.toml", ".git/config"):
+            arguments = json.dumps({"command": f"echo mine > {target}"})
+            with pytest.raises(ToolFailed, match=r"Denied: `.*` is not"):
+                await call_tool(shell, arguments, ToolContext(), lambda work: work())
+    assert (project / "state/token").read_text() == "the-token-of-the-server"
+
+
+async def test_a_line_that_reads_the_token_is_denied_and_not_asked_about(project: Path) -> None:
+    decide = ShellPolicy(allow=[("cat",)]).bind(project)
+    with pytest.raises(ToolFailed, match="Denied"):
+        decide({"command": "cat state/token"}, ToolContext())
+    assert "holdfast's own files" in (ShellPolicy(allow=[("grep",)]).objection("grep -r x .", project) or "")
+
+
+async def test_a_root_inside_of_the_home_is_a_place_like_any_other(project: Path) -> None:
+    (project / "state/work").mkdir()
+    assert "Wrote" in call(file_tools("state/work"), "write_file", path="a", content="x")
+    assert ShellPolicy(allow=[("cat",)]).objection("cat a", project / "state/work") is None
+
+
+async def test_an_app_that_is_closed_protects_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with App(home="state"):
+        pass
+    (tmp_path / "state/notes").write_text("x")
+    assert call(file_tools("."), "read_file", path="state/notes") == "x"
+    assert floor.floor().lies_below(str(tmp_path)) is False
