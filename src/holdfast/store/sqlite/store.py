@@ -748,7 +748,7 @@ class SqliteStore(Store):
     @property
     def lock_folder(self) -> str:
         """Beside the database, so that whoever can open it sees them: another container, the next boot."""
-        return f"{os.path.realpath(self.path)}-workers"
+        return f"{self.path}-workers"
 
     async def list_workers(self) -> list[Lease]:
         leases = [lease_of(found) for found in await self._rows(sql.LIST_WORKERS)]
@@ -888,7 +888,10 @@ def _path_of(location: str) -> str:
         raise ConfigError("a SQLite URL names a file: sqlite:///path/to/file.db or sqlite:////absolute/path.db")
     if path == "/:memory:":
         raise ConfigError("there is no store in memory: name a file, on a tmpfs if it need not outlive a reboot")
-    return os.path.abspath(path[1:])
+    path = os.path.abspath(path[1:])
+    # SQLite keeps its WAL beside the file that a link leads to. Our locks have to lie there, too: with those of a link
+    # two processes would each have a lock of their own around one file.
+    return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def _size(path: str) -> int | None:
