@@ -21,6 +21,7 @@ from holdfast.core.wake import WakeState
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.store.base import Store
+from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
 from holdfast.store.pulse import PROOF_S
 from holdfast.tools.figures import figures as tool_figures
 from holdfast.worker.grip import MISSES_MAX
@@ -32,7 +33,7 @@ Figure = Any
 STALLED_MS = 1_000
 STORE_FAILING_S = 5.0
 MISSES_TOLD = 3  # steps in a row that came to nothing
-WENT_BACK_TOLD_S = 600.0
+INCIDENT_TOLD_S = 600.0
 _STARTED = time.monotonic()
 
 
@@ -136,11 +137,18 @@ STORE_UNHEALTHY: Mapping[str, Callable[[Store], bool]] = {
     "no_writes": lambda store: store.pulse.failing_s >= STORE_FAILING_S,
 }
 STORE_DEGRADED: Mapping[str, Callable[[Store], bool]] = {
-    "database_went_back": lambda store: store.went_back_s is not None and store.went_back_s < WENT_BACK_TOLD_S,
+    WENT_BACK: lambda store: _is_recent(store, WENT_BACK),
+    FAILED_OVER: lambda store: _is_recent(store, FAILED_OVER),
     "wake_stream_down": lambda store: store.wakes is not None and store.wakes.state is WakeState.RECONNECTING,
     "writes_failing": lambda store: store.pulse.error is not None and store.pulse.failing_s < STORE_FAILING_S,
+    "wal_in_doubt": lambda store: bool(store.stats().get("in_doubt")),
     "wal_over_bound": lambda store: _over(store.stats(), "wal_bytes", "wal_bytes_bound"),
 }
+
+
+def _is_recent(store: Store, incident: Incident) -> bool:
+    age_s = store.incidents.age_s(incident)
+    return age_s is not None and age_s < INCIDENT_TOLD_S
 
 
 def _over(stats: Mapping[str, Any], value: str, bound: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.store import open_store
 from holdfast.store.base import Store
+from holdfast.store.incidents import WENT_BACK
 from tests.cli.conftest import Desk
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat
@@ -117,7 +118,7 @@ async def test_a_restore_brings_back_what_was_and_ends_the_leases(desk: Desk, ur
     assert await chats_in(f"{url}.before-restore") == ["c1", "c2"]
     async with open_store(url) as store:
         assert await nobody_holds(store, "c1")
-        assert await store.read_restored_at() is not None
+        assert await store.incident_at(WENT_BACK) is not None
 
 
 async def test_a_backup_of_another_boot_or_machine_is_restored_at_once_and_counts_no_death(
@@ -235,7 +236,7 @@ async def test_on_postgresql_the_leases_of_a_restored_database_are_ended(desk: D
         assert (code, err) == (0, "")
         assert "1 lease ended" in out
         assert await nobody_holds(store, "c1")
-        assert sql(postgres_url, "SELECT value > 0 FROM meta WHERE key = 'restored_at'") == [(True,)]
+        assert sql(postgres_url, "SELECT value > 0 FROM meta WHERE key = 'went_back_at'") == [(True,)]
         for arguments in (("backup", COPY), ("restore", COPY)):
             code, _, err = await in_a_process(desk, *arguments, "--database", postgres_url)
             assert code == 2

@@ -16,6 +16,7 @@ from holdfast.cli.doctor import _chats
 from holdfast.clock import FakeClock
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
+from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
 from tests.cli.conftest import Desk, Done
 from tests.support.chats import Hand, new_chat
 from tests.support.postgres import SCRAM_OWNER, PostgresServer
@@ -132,25 +133,26 @@ def test_a_home_that_is_a_file_is_told(quick: Quick, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_a_database_that_went_back_is_told_for_a_day(
-    quick: Quick, tmp_path: Path, store: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize(("incident", "wrong"), [(WENT_BACK, True), (FAILED_OVER, False)])
+def test_what_befell_a_database_is_told_for_a_day(
+    quick: Quick, tmp_path: Path, store: str, request: pytest.FixtureRequest, incident: Incident, wrong: bool
 ) -> None:
     url = f"sqlite:///{tmp_path}/h.db" if store == "sqlite" else request.getfixturevalue("postgres_url")
 
     async def notice(at_ms: int) -> None:
         async with open_store(url, StoreOptions(clock=FakeClock(wall_ms=at_ms))) as opened:
-            opened._tell_went_back("a test says so")
+            opened.incidents.tell(incident, "a test says so")
             await opened.sweep()
 
-    def codes() -> list[str]:
+    def found() -> list[bool]:
         told = json.loads(quick("doctor", "--json", "--database", url).out)
-        return [finding["code"] for finding in told["findings"]]
+        return [finding["wrong"] for finding in told["findings"] if finding["code"] == incident]
 
     now_ms = int(time.time() * 1000)
     asyncio.run(notice(now_ms - 2 * 86_400_000))
-    assert "database_went_back" not in codes()
+    assert found() == []
     asyncio.run(notice(now_ms))
-    assert "database_went_back" in codes()
+    assert found() == [wrong]
 
 
 async def test_a_worker_that_holds_chats_and_is_silent_is_told_and_one_that_renews_is_not(store_url: str) -> None:

@@ -20,6 +20,7 @@ from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import State
 from holdfast.errors import NotFound, RefusedError, StoreCorrupt, StoreFull, StoreUnavailable
+from holdfast.health import STORE_DEGRADED
 from holdfast.store.base import Key, StoreOptions, WorkerInfo
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.store.sqlite.store import SqliteStore
@@ -449,12 +450,14 @@ async def test_nothing_is_lost_behind_a_failed_sync_after_a_checkpoint_that_a_re
         await create(store, 5)
         assert disk.faults.tripped == ["sync db"]
         assert store.stats()["in_doubt"] is True
+        assert STORE_DEGRADED["wal_in_doubt"](store)
         done = store.stats()["checkpoints"]
         await create(store, 5)
         assert store.stats()["checkpoints"] == done
     assert Path(f"{tmp_path}/holdfast.db-wal").stat().st_size, "closing made no checkpoint either"
     async with SqliteStore(location, StoreOptions(clock=clock), vfs=disk.name) as store:
         assert store.stats()["in_doubt"] is False
+        assert not STORE_DEGRADED["wal_in_doubt"](store)
         await create(store, 5)
         assert store.stats()["checkpoints"]
     for number, crash in enumerate(disk.recorder.crashes(seed=1, count=300, since=since)):

@@ -1,6 +1,5 @@
-"""A SQLite file under two names: its locks, its WAL and its workers are the file's, whatever name it was opened by."""
+"""A SQLite file under two names: its locks and its WAL are the file's, whatever name it was opened by."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ async def names(tmp_path: Path) -> tuple[Path, Path]:
 async def test_who_opened_a_file_by_a_link_waits_for_the_write_lock_of_the_file(names: tuple[Path, Path]) -> None:
     real, link = names
     async with open_store(f"sqlite:///{link}", StoreOptions(deadline_s=1.0)) as store:
-        assert os.path.dirname(store.lock_folder) == str(real.parent)
+        assert Path(store.lock_folder).parent == real.parent
         with Program("tests.store.holder", str(real)) as holder:
             assert holder.hear() == "held"
             with pytest.raises(StoreTimeout):

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
-from holdfast.core.records import Snapshot, State
-from holdfast.errors import OwnershipLost, StaleWriter, WrongCursor
+from holdfast.core.records import Chat, Snapshot, State
+from holdfast.errors import NotFound, OwnershipLost, StaleWriter, WrongCursor
 from holdfast.store.base import DeltaBatch, Store
 from holdfast.store.cursor import Cursor
 from tests.support.behind import sql
@@ -249,6 +249,31 @@ async def test_a_place_that_our_own_code_names_by_number_becomes_a_readers_place
 # --- lines without their chat -------------------------------------------------------------------------------------
 
 ORPHAN = "INSERT INTO journal (chat_id, seq, at, role, pos, ref, body) VALUES ('c1', ?, 1, 'user', ?, 'm', '{}')"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "and made again"])
+async def test_a_chat_that_is_deleted_between_two_looks_is_not_a_database_that_went_back(
+    store: Store, hand: Hand, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """A runner whose chat went to another looks at the chat, and then at the line that it knows."""
+    known = await hand.take("c1")
+    await hand.dies()
+    successor = Hand(store)
+    await successor.take("c1")
+    await successor.end_turn()
+    look = store._line_stamp
+
+    async def look_late(chat: Chat) -> int | None:
+        await store.delete_chat("c1")
+        if again:
+            await store.create_chat(new_chat(id="c1"))
+        return await look(chat)
+
+    monkeypatch.setattr(store, "_line_stamp", look_late)
+    with pytest.raises(StaleWriter if again else NotFound):
+        await store.follow_chat(known)
+    assert not store.incidents.counts
+    successor.close()
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["idle", "running"])

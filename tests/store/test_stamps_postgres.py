@@ -9,6 +9,7 @@ import pytest
 from holdfast.core import events as ev
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
+from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat, user
 from tests.support.postgres import GATE, SUPERUSER, PostgresServer
@@ -57,7 +58,7 @@ async def test_a_server_on_another_branch_of_its_history_is_noticed_when_it_is_c
 ) -> None:
     """As a standby that was promoted, or a backup that was restored to a point in time. (For real: `make long`.)"""
     async with open_store(postgres_url, StoreOptions()) as store:
-        assert store.went_back == 0
+        assert not store.incidents.counts
         origin = store.stats()["origin"]
         assert re.fullmatch(r"server \d+, timeline \d+", str(origin))
         monkeypatch.setattr(
@@ -65,10 +66,11 @@ async def test_a_server_on_another_branch_of_its_history_is_noticed_when_it_is_c
             "SELECT (SELECT system_identifier FROM pg_control_system())::text, '0000002A'",
         )
         await asyncio.gather(*(store.sweep() for _ in range(4)))  # more at once than there are connections yet
-        assert store.went_back == 1
+        assert dict(store.incidents.counts) == {FAILED_OVER: 1}, "nothing that was written is missing"
         assert str(store.stats()["origin"]).endswith("timeline 42")
         await store.sweep()
-        assert await store.went_back_at() is not None
+        assert await store.incident_at(FAILED_OVER) is not None
+        assert await store.incident_at(WENT_BACK) is None
 
 
 async def test_a_role_that_may_not_know_which_server_it_is_works_all_the_same(
@@ -79,4 +81,4 @@ async def test_a_role_that_may_not_know_which_server_it_is_works_all_the_same(
     async with open_store(postgres_url, StoreOptions()) as store:
         await store.create_chat(new_chat("hello", id="c1"))
         assert store.stats()["origin"] is None
-        assert store.went_back == 0
+        assert not store.incidents.counts

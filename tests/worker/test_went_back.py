@@ -56,7 +56,7 @@ async def test_a_runner_whose_steps_were_undone_leaves_and_the_chat_goes_on_from
         unknown = [text for role, text in spoken if role == "tool" and "Outcome unknown" in text]
         assert len(unknown) == 1, "the first call had begun, and the database had not got what came of it"
         assert len(model.requests) <= 5, "the model is asked for what was lost, and not without end"
-        assert app.store.went_back >= 1
+        assert app.store.incidents.counts["database_went_back"] >= 1
         assert "database_went_back" in reasons(app)
         logged = [record for record in caplog.records if getattr(record, "action", "") == "database_went_back"]
         assert logged

@@ -34,6 +34,7 @@ from holdfast.models.resolve import DEFAULTS, default_model
 from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store, StoreOptions
+from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
 from holdfast.store.observing import find_undriven
 from holdfast.worker.lease import RENEWALS_PER_TTL
 
@@ -44,7 +45,11 @@ CHATS_MAX = 10_000  # of each state that are looked at
 KEYS = (*DEFAULTS, "COMPATIBLE_API_KEY")
 ROOM_BYTES_MIN = 1 << 20
 LOOK_S = 0.25  # between two looks at the leases of those who hold chats
-WENT_BACK_TOLD_MS = 86_400_000
+INCIDENT_TOLD_MS = 86_400_000
+BEFELL: dict[Incident, str] = {
+    WENT_BACK: "a worker found less in the database than had been written to it, or it was restored",
+    FAILED_OVER: "another server took the database's place; only a synchronous standby has all that was acknowledged",
+}
 
 # What to do about a finding whose own words do not say it.
 ADVICE = {
@@ -229,14 +234,15 @@ async def _store(store: Store) -> list[Finding]:
 
 
 async def _incidents(store: Store) -> list[Finding]:
-    at = await store.went_back_at()
-    if at is None or SystemClock().wall_ms() - at > WENT_BACK_TOLD_MS:
-        return []
-    detail = (
-        f"{ago(at)} a worker found less in the database than had been written to it, or another server in its place"
-    )
-    advice = ADVICE["database_went_back"]
-    return [Finding(what="store", code="database_went_back", detail=detail, advice=advice, wrong=True)]
+    """Of the last day. That another server took over is not wrong: a synchronous standby loses nothing."""
+    found = []
+    for incident in INCIDENTS:
+        at = await store.incident_at(incident)
+        if at is not None and SystemClock().wall_ms() - at <= INCIDENT_TOLD_MS:
+            detail, advice = f"{ago(at)} {BEFELL[incident]}", ADVICE.get(incident, "")
+            wrong = incident == WENT_BACK
+            found.append(Finding(what="store", code=incident, detail=detail, advice=advice, wrong=wrong))
+    return found
 
 
 async def _silent(store: Store, leases: list[Lease]) -> list[Lease]:

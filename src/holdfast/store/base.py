@@ -63,10 +63,11 @@ from holdfast.ids import new_id
 from holdfast.store import hostlock
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import After, Cursor
+from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.pulse import Pulse
 from holdfast.store.rows import ChatWrite, call_of, writes_of
-from holdfast.store.stamps import check_past, is_proven, stamped
+from holdfast.store.stamps import Past, check_past, is_proven, judge, stamped
 from holdfast.store.wakestream import Source, Wake, WakeStream
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,6 @@ STORE_DEADLINE_S = 8.0
 RENEWAL_DEADLINE_S = 5.0
 POLL_INTERVAL_S = 0.25
 RECEIPT_DAYS = 7
-WENT_BACK_AT = "went_back_at"  # in the table `meta`
 PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLite
 PAGE_ROWS = 500
 LISTED_MAX = 10_000
@@ -360,9 +360,7 @@ class Store(ABC):
         self.pulse = Pulse(options.clock, self.prove_writing)
         self.unreadable = 0  # chats passed over because newer code wrote them
         self.schema_version: int | None = None  # of the database, once it is open
-        self.went_back = 0  # how often something was missing that had been written, or another server had taken over
-        self._went_back_ms: int | None = None  # when that was last, by boot time
-        self._went_back_told = True
+        self.incidents = Incidents()
         self._torn_upto = ""  # how far sweeps have looked
         self.poisoned = 0  # chats that were failed here because they had lost every worker
         self.wakes: WakeStream | None = None  # None: nobody tells us, waiters poll
@@ -451,8 +449,12 @@ class Store(ABC):
         """
         seen = await self.read_chat(known.chat.id)
         if not is_proven(seen.chat, known.chat):
+            line = await self._line_stamp(known.chat)
+            if judge(seen.chat, known.chat, line) is Past.UNDONE:
+                # Or it was deleted between the two looks, and its journal with it: then another tells.
+                seen = await self.read_chat(known.chat.id)
             with self._noticing():
-                check_past(seen.chat, known.chat, await self._line_stamp(known.chat))
+                check_past(seen.chat, known.chat, line)
         return seen
 
     @abstractmethod
@@ -666,7 +668,7 @@ class Store(ABC):
         chats back just now. Only an expiry counts as unclean, and only an expiry says whose chat it takes; a repair
         would take the chat from whoever has claimed it meanwhile.
         """
-        await self._keep_went_back()
+        await self._keep_incidents()
         await self.expire_workers()
         repaired: dict[str, int] = {}
         for violation in [*await self._find_some_torn(), *await self._find_some_violations()]:
@@ -676,37 +678,24 @@ class Store(ABC):
                 repaired[violation.reason] = repaired.get(violation.reason, 0) + 1
         return repaired
 
-    # --- a database that went back ------------------------------------------------------------------------------
+    # --- what befell the database -------------------------------------------------------------------------------
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
         try:
             yield
         except WentBack as error:
-            self._tell_went_back(str(error), chat=error.chat_id)
+            self.incidents.tell(WENT_BACK, str(error), chat=error.chat_id)
             raise
 
-    def _tell_went_back(self, why: str, **about: str) -> None:
-        """Here and now; the next sweep keeps it for whoever looks later."""
-        self.went_back += 1
-        self._went_back_told = False
-        self._went_back_ms = SystemClock().boot_ms()
-        extra = {"action": "database_went_back", "error": why, **about}
-        log.warning("the database went back in time, or another one took its place: %s", why, extra=extra)
+    async def _keep_incidents(self) -> None:
+        for incident in sorted(self.incidents.unkept):
+            await self._note(note_of(incident), self.options.clock.wall_ms())
+            self.incidents.unkept.discard(incident)
 
-    async def _keep_went_back(self) -> None:
-        if not self._went_back_told:
-            await self._note(WENT_BACK_AT, self.options.clock.wall_ms())
-            self._went_back_told = True
-
-    @property
-    def went_back_s(self) -> float | None:
-        """Since this process noticed last; None: it never did."""
-        return None if self._went_back_ms is None else (SystemClock().boot_ms() - self._went_back_ms) / 1000
-
-    async def went_back_at(self) -> int | None:
-        """When any process last noticed that the database went back, as far as the database knows."""
-        return (await self._read_notes()).get(WENT_BACK_AT)
+    async def incident_at(self, incident: Incident) -> int | None:
+        """When any process last noticed one, as far as the database knows, in ms."""
+        return (await self._read_notes()).get(note_of(incident))
 
     @abstractmethod
     async def _note(self, key: str, value: int) -> None: ...
@@ -725,21 +714,13 @@ class Store(ABC):
     async def end_all_leases(self) -> int:
         """After the database was put back to an earlier state: whoever held a chat then does not hold it now.
 
-        Returns how many leases there were. Also notes that it went back, and when.
+        Returns how many leases there were. Also notes that it went back, and when: nobody else may notice.
         """
         leases = [lease for lease in await self.list_workers() if lease.ended is None]
         for lease in leases:
             await self._retire_lease(lease.worker)  # which is nobody's death
-        await self._note_restored()
-        await self._note(WENT_BACK_AT, self.options.clock.wall_ms())  # nobody else may notice, and doctor tells of it
+        await self._note(note_of(WENT_BACK), self.options.clock.wall_ms())
         return len(leases)
-
-    @abstractmethod
-    async def _note_restored(self) -> None: ...
-
-    @abstractmethod
-    async def read_restored_at(self) -> int | None:
-        """When the database was last put back to an earlier state by `holdfast restore`, in ms."""
 
     @abstractmethod
     async def prune_receipts(self) -> int:

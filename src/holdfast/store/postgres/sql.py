@@ -481,12 +481,6 @@ INSERT INTO repairs (reason, count, last_at) VALUES (%s, 1, %s)
 ON CONFLICT (reason) DO UPDATE SET count = repairs.count + 1, last_at = excluded.last_at
 """
 
-NOTE_RESTORED = """
-INSERT INTO meta VALUES ('restored_at', %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
-"""
-
-READ_RESTORED_AT = "SELECT value FROM meta WHERE key = 'restored_at'"
-
 READ_REPAIRS = "SELECT reason, count FROM repairs"
 
 # -- hints

@@ -61,6 +61,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.bell import WORK
 from holdfast.store.cursor import After, Place, parse, placed
+from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from holdfast.store.liveness import JOURNAL_AHEAD
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
@@ -93,7 +94,7 @@ class PostgresStore(Store):
         super().__init__(options)
         self.address = Address(url)
         self._clock = DatabaseClock(options.clock)
-        self._connector = Connector(self.address, self._clock, options.deadline_s, self._tell_went_back)
+        self._connector = Connector(self.address, self._clock, options.deadline_s, self._tell_of_failover)
         self._host = boot_id()
         self._pool: Pool | None = None
         self._hints: Sender | None = None
@@ -592,6 +593,9 @@ class PostgresStore(Store):
 
     # --- upkeep ---------------------------------------------------------------------------------------------------
 
+    def _tell_of_failover(self, why: str) -> None:
+        self.incidents.tell(FAILED_OVER, why)
+
     async def find_violations(self) -> list[Violation]:
         found = await self._run(lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS), "reads")
         return [violation(row) for row in found]
@@ -610,13 +614,6 @@ class PostgresStore(Store):
             lambda transaction: transaction.planned_rows(sql.FIND_VIOLATIONS_AMONG, **values), "reads"
         )
         return [violation(row) for row in found]
-
-    async def _note_restored(self) -> None:
-        await self._write_alone(sql.NOTE_RESTORED, self._clock.now())
-
-    async def read_restored_at(self) -> int | None:
-        found = await self._rows(sql.READ_RESTORED_AT)
-        return int(found[0][0]) if found else None
 
     async def prune_receipts(self) -> int:
         oldest = self._clock.now() - RECEIPT_DAYS * 86_400_000
@@ -649,7 +646,8 @@ class PostgresStore(Store):
             "clock_offset_ms": self._clock.offset_ms,
             "waiters": self.bell.waiter_count,
             "unreadable_chats": self.unreadable,
-            "went_back": self.went_back,
+            "went_back": self.incidents.counts[WENT_BACK],
+            "failed_over": self.incidents.counts[FAILED_OVER],
             "origin": self._connector.origin,
             "listen": self._listen_state(),
             **self._wake_stats(),

@@ -310,10 +310,6 @@ INSERT INTO repairs (reason, count, last_at) VALUES (?, 1, ?)
 ON CONFLICT (reason) DO UPDATE SET count = count + 1, last_at = excluded.last_at
 """
 
-NOTE_RESTORED = "INSERT OR REPLACE INTO meta VALUES ('restored_at', ?)"
-
-READ_RESTORED_AT = "SELECT value FROM meta WHERE key = 'restored_at'"
-
 READ_REPAIRS = "SELECT reason, count FROM repairs"
 
 PUT_NOTE = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"

@@ -71,6 +71,7 @@ from holdfast.store.base import (
     violation,
 )
 from holdfast.store.cursor import After, Place, parse, placed
+from holdfast.store.incidents import WENT_BACK
 from holdfast.store.liveness import JOURNAL_AHEAD, NEXT_QUEUED, NEXT_TORN, NEXT_WAITING, SWEPT_MAX, liveness_query
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
@@ -811,14 +812,6 @@ class SqliteStore(Store):
         values = (encode(waiting).decode(), encode(queued).decode())
         return [violation(row) for row in await self._rows(_LIVENESS_AMONG, values)]
 
-    async def _note_restored(self) -> None:
-        now = self.options.clock.wall_ms()
-        await self._write(lambda connection: rows(connection, sql.NOTE_RESTORED, (now,)))
-
-    async def read_restored_at(self) -> int | None:
-        found = await self._rows(sql.READ_RESTORED_AT)
-        return found[0][0] if found else None
-
     async def prune_receipts(self) -> int:
         oldest = self.options.clock.wall_ms() - RECEIPT_DAYS * 86_400_000
 
@@ -861,7 +854,7 @@ class SqliteStore(Store):
             "reader_threads_lost": sum(pool.lost_count for pool in self._readers.values()),
             "waiters": self.bell.waiter_count,
             "unreadable_chats": self.unreadable,
-            "went_back": self.went_back,
+            "went_back": self.incidents.counts[WENT_BACK],
             **self._wake_stats(),
         }
 
@@ -889,8 +882,8 @@ def _path_of(location: str) -> str:
     if path == "/:memory:":
         raise ConfigError("there is no store in memory: name a file, on a tmpfs if it need not outlive a reboot")
     path = os.path.abspath(path[1:])
-    # SQLite keeps its WAL beside the file that a link leads to. Our locks have to lie there, too: with those of a link
-    # two processes would each have a lock of their own around one file.
+    # SQLite keeps its WAL beside the file that a link leads to. Our locks have to lie there, too: with one beside the
+    # link two processes would each have a lock of their own around one file.
     return os.path.realpath(path) if os.path.islink(path) else path
 
 
