@@ -1,9 +1,11 @@
 """A chat's history as a runner reads it: that of its snapshot, or it says that the chat has moved on."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from holdfast.core import events as ev
-from holdfast.core.records import Replay, Role, Snapshot
+from holdfast.core.records import Message, Replay, Role, Snapshot, ToolResult
 from holdfast.store.base import Store
 from holdfast.worker.past import HistoryRoom, Moved, Past
 from tests.support.behind import sql
@@ -65,6 +67,23 @@ async def test_what_a_request_shows_stays_as_it_is_while_the_chat_goes_on(store:
     room.leave(past)
     past.give_up_older()
     assert texts(first) == said
+
+
+async def test_results_that_are_shortened_later_stay_as_they_were_counted(store: Store) -> None:
+    hand = await talk(store)
+    past = Past(store, "talk", limit=100)
+    past.fit_results(100)
+    await hand.respond(call("first"), call("second"), replay=Replay.PURE)
+    await hand.finish("first", "long " * 200)
+    before = await past.window(hand.held, 0)
+    sizes = list(before.sizes)
+    await hand.finish("second", "long " * 200)
+    assert len(contents((await past.window(hand.held, 0)).messages)[0]) < 600
+    assert (contents(before.messages), list(before.sizes)) == (["long " * 200], sizes)
+
+
+def contents(messages: Sequence[Message]) -> list[str]:
+    return [part.content for message in messages for part in message.parts if isinstance(part, ToolResult)]
 
 
 # --- what is kept in memory -----------------------------------------------------------------------------------------

@@ -157,8 +157,8 @@ class Past:
         new = self._messages[start:end]
         shown = fitted(new, self._results_max)
         if shown != new:
-            self._messages[start:end] = shown
-            del self._sizes[start:]
+            self._messages = [*self._messages[:start], *shown, *self._messages[end:]]
+            self._sizes = self._sizes[:start]
         self._fitted = self._first + end
 
     async def messages(self, snapshot: Snapshot) -> Sequence[Message]:
