@@ -41,6 +41,19 @@ class ModelFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cached_price: NotNegative | None = None  # of input that the provider had in its cache; None: as any input
 
 
+class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For how many days what nobody needs any more is kept. None: for ever."""
+
+    attempts_days: NotNegative | None = None  # streamed text of attempts that are over
+    calls_days: NotNegative | None = None  # calls of earlier steps, beside the history, which has them too
+    compactions_days: NotNegative | None = None  # summaries, since a later one covers them
+    archived_chats_days: NotNegative | None = None  # whole chats, since anything happened in them or their family
+
+    @property
+    def is_set(self) -> bool:
+        return any(days is not None for days in structs.astuple(self))
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one process."""
 
@@ -94,6 +107,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     log_format: A[Literal["text", "json"], Meta(description="one line of text, or of JSON, per event")] = "text"
     traces: A[bool, Meta(description="OpenTelemetry spans, to wherever the SDK was told to send them")] = False
+
+    retention: A[
+        Retention,
+        Meta(
+            description="days after which a worker removes what nobody needs: `[retention]` with `attempts_days`, "
+            "`calls_days`, `compactions_days`, `archived_chats_days`; what is not named is kept for ever"
+        ),
+    ] = Retention()
 
     models: A[
         dict[str, ModelFacts],
@@ -223,13 +244,19 @@ def _parse(name: str, text: str, variable: str) -> Any:
     kind = _TYPES[name]
     if name == "history_limit":
         return _history_limit(text)
+    if name == "retention":  # attempts_days=7, calls_days=30
+        pairs = (part.partition("=") for part in text.split(",") if part.strip())
+        return _convert(kind, {key.strip(): value.strip() for key, _, value in pairs}, f"{variable}={text!r}")
     if name in ("plugins", "allowed_hosts"):
         return tuple(part.strip() for part in text.split(",") if part.strip())
+    return _convert(kind, text.strip(), f"{variable}={text!r}")
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
     try:
-        value = msgspec.convert(text.strip(), kind, strict=False)
+        return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{variable}={text!r} does not fit: {error}") from error
-    return value
+        raise ConfigError(f"{where} does not fit: {error}") from error
 
 
 def _check(name: str, value: Any, where: str) -> None:

@@ -51,6 +51,7 @@ POINTS = (
     "backup.checked",
     "restore.prepared",
     "restore.kept",
+    "vacuum.rebuilt",
 )
 
 _armed: dict[str, tuple[int, Callable[[], None]]] | None = None

@@ -264,6 +264,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("previews_cut", lambda: worker.deltas.streams_cut)
     figures.add("repairs", lambda: dict(worker.repairs))
     figures.add("receipts_pruned", lambda: worker.receipts_pruned)
+    figures.add("retention", worker.pruner.figures)
     figures.add("poison_chats", lambda: worker.store.poisoned)
     figures.add("titles_made", lambda: worker.titles.made)
     figures.add("compactions_made", lambda: worker.compactions.made)

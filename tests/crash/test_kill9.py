@@ -57,8 +57,8 @@ SQLITE_ONLY = {
     "checkpoint.after": "as before",
 }
 
-# Of commands that are no writers of a store: whoever is killed there is tried in tests/cli/test_backups.py.
-OF_COMMANDS = {"copy.step", "backup.checked", "restore.prepared", "restore.kept"}
+# Of commands: whoever is killed there is tried in tests/cli, test_backups.py and test_pruning.py.
+OF_COMMANDS = {"copy.step", "backup.checked", "restore.prepared", "restore.kept", "vacuum.rebuilt"}
 POINTS = set(faults.POINTS) - OF_COMMANDS
 
 STEPS_PER_POINT = 5

@@ -8,12 +8,16 @@ import pytest
 import holdfast
 from holdfast import Agent, Hook, tool
 from holdfast.clock import FakeClock, SystemClock
+from holdfast.config import Config, Retention
+from holdfast.core import events as ev
 from holdfast.core.records import NewChat
 from holdfast.errors import CallerError
 from holdfast.store import open_store
-from holdfast.store.base import Key, StoreOptions
+from holdfast.store.base import DeltaBatch, Key, StoreOptions
 from holdfast.testing import Call, Hold, ScriptedModel
 from tests.promises.surface import WAIT_S, app_of, tool_texts
+from tests.support.behind import sql
+from tests.support.chats import Hand, new_chat
 from tests.support.waiting import until
 
 PAIRS = [
@@ -119,3 +123,33 @@ async def test_what_was_answered_a_week_ago_is_forgotten_while_a_worker_runs(sto
         assert (await app.chat("old").state(), len(await app.chats())) == ("idle", 2)
         (of_app,) = holdfast.diagnostics(detailed=True)["apps"]
         assert of_app["workers"][0]["receipts_pruned"] == 1
+
+
+@pytest.mark.parametrize("policy", [Retention(), Retention(attempts_days=7, archived_chats_days=7)])
+async def test_what_nobody_can_reach_goes_while_a_worker_runs_if_a_retention_is_set_and_not_else(
+    store_url: str, policy: Retention
+) -> None:
+    long_ago = FakeClock(wall_ms=SystemClock().wall_ms() - 8 * 86_400_000)
+    async with open_store(store_url, StoreOptions(clock=long_ago)) as store:
+        hand = Hand(store)
+        await store.create_chat(new_chat("hello", id="c1", agent="a"))
+        (hand.snapshot,) = await hand.claim("a")
+        attempt = hand.attempt()
+        await store.add_deltas([DeltaBatch(chat=hand.held.chat, attempt=attempt, first_k=0, bodies=(b"{}",))])
+        await hand.commit(ev.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
+        await hand.end_turn()
+        await store.create_chat(NewChat(id="archived", agent="a"))
+        await store.submit("archived", ev.Archive())
+        hand.close()
+    app = holdfast.App(store_url, agents=[Agent("a", ScriptedModel("Hi."))], config=Config(retention=policy))
+    async with app, app.worker() as worker:
+        # Receipts are looked at first, in the same slice.
+        await until(lambda: worker.pruner.walks == 1 if policy.is_set else worker.receipts_pruned)
+        (of_app,) = holdfast.diagnostics(detailed=True)["apps"]
+        shown = of_app["workers"][0]["retention"]
+        gone = int(policy.is_set)
+        assert (shown["attempts_pruned"], shown["archived_chats_pruned"], shown["calls_days"]) == (gone, gone, None)
+        assert shown["attempts_days"] == policy.attempts_days
+        assert sorted(line.id for line in await app.chats()) == (["c1"] if gone else ["archived", "c1"])
+        assert await app.chat("c1").text() == "that is all"
+    assert sql(store_url, "SELECT count(*) FROM deltas") == [(1 - gone,)]

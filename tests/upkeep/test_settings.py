@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
 
-from holdfast.config import Config
+from holdfast.config import Config, Retention
 from holdfast.mcp_servers import McpServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
@@ -28,7 +28,9 @@ def rows() -> list[tuple[str, str, str]]:
             if isinstance(default, float)
             else str(default)
         )
-        found.append((field.name, f"`{text}`" if default not in ("", (), {}) else "", metas[-1].description or ""))
+        found.append(
+            (field.name, f"`{text}`" if default not in ("", (), {}, Retention()) else "", metas[-1].description or "")
+        )
     return found
 
 

@@ -4,7 +4,6 @@ PostgreSQL has its own tools for both (docs/operating.md says which). After them
 does what they cannot: it ends the leases that came back with the database.
 """
 
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace as changed
 from holdfast.app import App
 from holdfast.cli.opening import UsageError, make_app
 from holdfast.cli.options import Where
+from holdfast.cli.progress import Progress, megabytes
 from holdfast.cli.words import safe
 from holdfast.store.sqlite.backup import back_up, copy_to_restore, in_use, kept_as, replace
 from holdfast.store.sqlite.holder import posix_holders
@@ -26,9 +26,9 @@ async def backup(where: Where, file: str, *, force: bool) -> int:
             f"{safe(str(store))} has its own tools for that: pg_dump, or pg_basebackup (docs/operating.md)"
         )
     began = time.monotonic()
-    with _Shown("copying") as shown:
+    with Progress("copying") as shown:
         size = back_up(store.path, _absolute(file), overwrite=force, progress=shown.update)
-    print(f"{safe(file)}: {_megabytes(size)} in {time.monotonic() - began:.1f} s, checked")
+    print(f"{safe(file)}: {megabytes(size)} in {time.monotonic() - began:.1f} s, checked")
     return 0
 
 
@@ -52,14 +52,14 @@ async def restore(where: Where, file: str | None, *, force: bool) -> int:
 async def _restore_file(store: SqliteStore, backup: Path, *, force: bool) -> int:
     path = _check_place(store.path, backup, force=force)
     began = time.monotonic()
-    with _Shown("copying") as shown, copy_to_restore(backup, str(path), shown.update) as draft:
+    with Progress("copying") as shown, copy_to_restore(backup, str(path), shown.update) as draft:
         # Before it is in its place: nobody is to see a lease of then that looks alive.
         options = changed(store.options, only_reads=False)
         async with SqliteStore(f"/{draft.path}", options, private=True) as copy:
             ended = await copy.end_all_leases()
         size = replace(draft, str(path))
     took_s = time.monotonic() - began
-    print(f"{safe(store.path)}: {_megabytes(size)} in {took_s:.1f} s, checked; {_leases(ended)} ended")
+    print(f"{safe(store.path)}: {megabytes(size)} in {took_s:.1f} s, checked; {_leases(ended)} ended")
     return 0
 
 
@@ -88,28 +88,3 @@ def _app(where: Where) -> App:
 
 def _leases(count: int) -> str:
     return f"{count} lease{'s' if count != 1 else ''}"
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1_000_000:,.1f} MB"
-
-
-class _Shown:
-    """How far it is, on one line of a terminal, and nowhere else."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._shown = -1
-
-    def __enter__(self) -> "_Shown":
-        return self
-
-    def update(self, done: int, pages: int) -> None:
-        percent = 100 * done // max(pages, 1)
-        if percent != self._shown and sys.stderr.isatty():
-            self._shown = percent
-            print(f"\r{self._what}: {percent} %", end="", file=sys.stderr, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown >= 0:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

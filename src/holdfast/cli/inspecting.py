@@ -10,13 +10,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import asdict
 
 from holdfast.cli.listing import PLAIN_CHARS_MAX, Cell, Row, print_listing
 from holdfast.cli.opening import look_at_app, make_app, open_app, opened
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
 from holdfast.cli.words import ago, line
-from holdfast.config import NAMES, Config, explain_config, load_config
+from holdfast.config import NAMES, Config, Retention, explain_config, load_config
 from holdfast.core.instants import iso
 from holdfast.core.records import Lease
 from holdfast.server.access import load_token
@@ -90,6 +91,8 @@ def _shown(name: str, value: Any) -> Any:
     """As it may be seen: of tool servers the names alone, their variables and headers hold keys."""
     if name == "mcp":
         return tuple(server.name for server in value)
+    if isinstance(value, Retention):
+        return tuple(f"{key}={days:g}" for key, days in asdict(value).items() if days is not None)
     if isinstance(value, dict):
         return tuple(value)
     return masked(value) if isinstance(value, str) else value

@@ -191,6 +191,52 @@ def restore(
 
 
 @cli.command()
+def prune(
+    older_than: A[
+        str | None,
+        typer.Option(
+            "--older-than", help="Such as 30d or 12h, in place of the retention that is set.", metavar="AGE"
+        ),
+    ] = None,
+    archived_chats: A[
+        bool, typer.Option("--archived-chats", help="With --older-than: delete whole archived chats as well.")
+    ] = False,
+    dry_run: A[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
+    json: Json = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Remove what nobody can reach any more: streamed text of old attempts, old calls, old summaries.
+
+    And archived chats, where the setting `retention` or --archived-chats says so. Some rows at a time, beside workers
+    and servers. Ctrl-C ends it; what is done is done. `holdfast vacuum` gives the room back to the disk.
+
+    Example: holdfast prune --older-than 30d --dry-run
+    """
+    from holdfast.cli.pruning import prune
+
+    wish = prune(
+        Where(app, home, database), older_than=older_than, archived_chats=archived_chats, dry_run=dry_run, json=json
+    )
+    carry_out(wish, quiet=True)
+
+
+@cli.command()
+def vacuum(json: Json = False, app: AppName = None, home: Home = None, database: Database = None) -> None:
+    """Give the room of what was deleted back to the disk.
+
+    SQLite: the file is built anew beside the old one, so workers and servers have to be stopped first, and the disk
+    needs room for it. PostgreSQL: VACUUM (ANALYZE) of our tables, beside everybody.
+
+    Example: holdfast vacuum
+    """
+    from holdfast.cli.pruning import vacuum
+
+    carry_out(vacuum(Where(app, home, database), json=json), quiet=True)
+
+
+@cli.command()
 def demo() -> None:
     """See it hold fast: a chat, its worker killed with -9 in mid-tool, and the timeline of what became of it.
 

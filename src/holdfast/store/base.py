@@ -66,6 +66,7 @@ from holdfast.store.cursor import After, Cursor
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.pulse import Pulse
+from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import ChatWrite, call_of, writes_of
 from holdfast.store.stamps import Past, check_past, is_proven, judge, stamped
 from holdfast.store.wakestream import Source, Wake, WakeStream
@@ -317,6 +318,13 @@ def open_call(row: Sequence[Any]) -> OpenCall:
     )
 
 
+class Size(NamedTuple):
+    """Of a database, in bytes. `free` is in the file and used again; None where the server keeps that to itself."""
+
+    total: int
+    free: int | None
+
+
 class ChildCounts(NamedTuple):
     """How many children a chat has. Open: running, stopping or waiting."""
 
@@ -479,8 +487,12 @@ class Store(ABC):
         """Copy the history, as bytes, up to the end of the group that position `upto` is in; lands idle."""
 
     @abstractmethod
-    async def delete_chat(self, chat_id: str, *, children: Children = "refuse") -> tuple[str, ...]:
-        """Really gone, and the spawned chats with it if told so. Returns the ids; refused unless all are at rest."""
+    async def delete_chat(
+        self, chat_id: str, *, children: Children = "refuse", archived_before: int | None = None
+    ) -> tuple[str, ...]:
+        """Really gone, and the spawned chats with it if told so. Returns the ids; refused unless all are at rest, and
+        with `archived_before` (ms) unless it is archived and nothing happened in its family since then.
+        """
 
     # --- history and journal ------------------------------------------------------------------------------------
 
@@ -725,6 +737,31 @@ class Store(ABC):
     @abstractmethod
     async def prune_receipts(self) -> int:
         """Forget answers older than seven days: at most PRUNED_MAX, the oldest first. Returns how many."""
+
+    @abstractmethod
+    async def next_with_leftovers(self, cutoffs: Cutoffs, after: str) -> list[tuple[str, bool]]:
+        """The next LOOKED_AT_MAX chats behind this id, and whether they keep what is to go (retention.py)."""
+
+    @abstractmethod
+    async def drop_leftovers(
+        self, kind: Leftover, chat_ids: Sequence[str], before: int, *, dry_run: bool = False
+    ) -> Amount:
+        """One transaction: of these chats the leftovers from before that instant, at most ROWS_MAX of them and some
+        BYTES_MAX. With `dry_run` all of them are counted, and none deleted. Safe to repeat.
+        """
+
+    @abstractmethod
+    async def next_expired(self, before: int, after: str) -> list[tuple[str, int]]:
+        """The next LOOKED_AT_MAX archived chats behind this id in whose family nothing happened since that instant,
+        and how many there are in each family."""
+
+    @abstractmethod
+    async def measure(self) -> "Size":
+        """How large the database is."""
+
+    def now_ms(self) -> int:
+        """The wall clock by which what is stored gets its instants."""
+        return self.options.clock.wall_ms()
 
     @abstractmethod
     async def prove_writing(self) -> None:
@@ -1040,6 +1077,12 @@ def _check_sampling(sampling: Sampling) -> int:
     if schema:
         check_json_object("sampling output schema", schema)
     return sum(map(len, sampling.stop)) + len(schema)
+
+
+def check_expired(found: Sequence[object], chat_id: str, state: str) -> None:
+    """For `delete_chat` with `archived_before`: what the look inside its transaction found."""
+    if not found:
+        raise RefusedError(f"chat {chat_id!r} is in use again", reason="state", state=state, event="delete")
 
 
 def raise_refused(refused: Refused) -> NoReturn:

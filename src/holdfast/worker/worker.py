@@ -28,7 +28,7 @@ from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
-from holdfast.store.base import PRUNED_MAX, Store, WorkerInfo
+from holdfast.store.base import Store, WorkerInfo
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock, is_dead
 from holdfast.store.observing import published
@@ -42,6 +42,7 @@ from holdfast.worker.guard import Guard
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.past import HistoryRoom
+from holdfast.worker.pruner import Pruner
 from holdfast.worker.runner import Runner
 from holdfast.worker.strays import Held, Strays, described
 from holdfast.worker.summaries import CompactionFigures
@@ -54,7 +55,6 @@ log = logging.getLogger("holdfast.worker")
 SWEEP_S = 5.0
 NEIGHBOURS_S = 0.5  # how often the locks of the workers on this host are tried
 REGISTER_AGAIN_S = 1.0
-PRUNE_S = 600.0  # how often each worker looks for receipts that are too old
 KILL_S = 5.0
 
 
@@ -105,7 +105,7 @@ class Worker:
         self.errors: deque[BaseException] = deque(maxlen=100)  # what runners ended with, newest last
         self.runner_errors = 0
         self.repairs: Counter[str] = Counter()  # by reason, made by this worker
-        self.receipts_pruned = 0
+        self.pruner = Pruner(store, config.retention, self._note_trouble)
         self._bodies_abandoned = 0
         self._store_failed_at: float | None = None  # since when claims and sweeps fail
         self.claims_taken = 0
@@ -155,6 +155,10 @@ class Worker:
         return [runner.missed for runner in list(self._runners.values())]
 
     @property
+    def receipts_pruned(self) -> int:
+        return self.pruner.pruned["receipts"].rows
+
+    @property
     def bodies_abandoned(self) -> int:
         return self._bodies_abandoned + sum(runner.abandoned for runner in list(self._runners.values()))
 
@@ -188,7 +192,7 @@ class Worker:
         self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
         self._services.append(loop.create_task(self._look_forever()))
         self._services.append(loop.create_task(self._doubt_in_time()))
-        self._services.append(loop.create_task(self._prune_forever()))
+        self._services.append(loop.create_task(self.pruner.run_forever()))
         self._services.append(loop.create_task(self.strays.run_forever()))
         self._services.append(loop.create_task(self.store.pulse.run_forever()))
         log.info("ready", extra={"action": "worker.ready", "worker": self.name, "database": str(self.store)})
@@ -539,19 +543,6 @@ class Worker:
             await asyncio.sleep(min(left_s, NEIGHBOURS_S))
             if any(map(is_dead, self._watch.lock_paths)):
                 return
-
-    async def _prune_forever(self) -> None:
-        """Every client's call leaves a receipt, with or without a key: nobody else would ever remove them."""
-        while True:
-            pause_s = PRUNE_S
-            try:
-                count = await self.store.prune_receipts()
-                self.receipts_pruned += count
-                if count >= PRUNED_MAX:
-                    pause_s = 1.0  # there are more, and others want to write as well
-            except Exception as error:  # noqa: BLE001  as for claims
-                self._note_trouble("prune_failed", error)
-            await asyncio.sleep(pause_s * dice.uniform(0.8, 1.2))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: "object") -> None:

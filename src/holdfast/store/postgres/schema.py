@@ -25,7 +25,7 @@ BETWEEN_TRIES_S = 3.0
 HOLDERS_SHOWN = 3
 # "hold": one lock per database for everybody who migrates. Held by the transaction, so it works behind a pooler.
 _LOCK = 0x686F6C64
-_TABLES = ("chats", "journal", "deltas", "calls", "queue", "compactions", "workers", "receipts", "repairs")
+TABLES = ("chats", "journal", "deltas", "calls", "queue", "compactions", "workers", "receipts", "repairs")
 
 
 def check_server(facts: Facts, address: Address) -> None:
@@ -109,7 +109,7 @@ async def _holders(connection: Connection) -> dict[int, str]:
         "  AND nspname = ANY(current_schemas(false)) "
         "  AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())) "
         "ORDER BY xact_start NULLS LAST",
-        ["meta", *_TABLES],
+        ["meta", *TABLES],
     )
     return {
         pid: f"pid {pid} of {user or 'another role'}{f' ({program})' if program else ''}, {state or 'at work'}"
@@ -156,7 +156,7 @@ async def _read_meta(connection: Connection, address: Address) -> dict[str, int]
     found = await connection.rows(
         "SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
         "WHERE relname = ANY(%s) AND nspname = ANY(current_schemas(false))",
-        ["meta", *_TABLES],
+        ["meta", *TABLES],
     )
     present = {name for (name,) in found}
     if not present:

@@ -6,7 +6,7 @@
 from functools import cache
 
 from holdfast.core.records import State
-from holdfast.store import liveness
+from holdfast.store import liveness, retention
 from holdfast.store.listing import Given, where
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
@@ -342,6 +342,39 @@ WITH old AS MATERIALIZED (
     DELETE FROM receipts USING old WHERE receipts.principal = old.principal AND receipts.key = old.key RETURNING 1
 )
 SELECT count(*) FROM gone
+"""
+
+# -- retention
+
+_GIVEN = "(SELECT unnest(%s::text[]) AS id) AS given"
+
+NEXT_WITH_LEFTOVERS = retention.NEXT_WITH_LEFTOVERS.format(
+    after="%(after)s",
+    attempts="%(attempts)s",
+    calls="%(calls)s",
+    compactions="%(compactions)s",
+    limit=retention.LOOKED_AT_MAX,
+)
+
+COUNT_LEFTOVERS = {kind: retention.count_statement(kind, _GIVEN, "%s") for kind in retention.LEFTOVERS}
+
+# Who prunes waits for nobody: what somebody deletes at the same time is left to them.
+DROP_LEFTOVERS = {
+    kind: retention.drop_statement(kind, _GIVEN, "%s", f"FOR UPDATE OF {table} SKIP LOCKED")
+    for kind, table in retention.TABLES.items()
+}
+
+NEXT_EXPIRED = retention.NEXT_EXPIRED.format(
+    after="%(after)s", before="%(before)s", archived="archived", limit=retention.LOOKED_AT_MAX
+)
+
+IS_EXPIRED = retention.IS_EXPIRED.format(id="%(id)s", before="%(before)s", archived="archived")
+
+# Of our tables alone, with their indexes and what is stored beside them.
+MEASURE = """
+SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0)::bigint FROM pg_class
+JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE relname = ANY(%s) AND relkind = 'r' AND nspname = ANY(current_schemas(false))
 """
 
 # -- workers

@@ -6,7 +6,8 @@ Locks are taken in one order: a worker's lease, a chat's parent, the chat, its c
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -44,11 +45,13 @@ from holdfast.store.base import (
     Located,
     OpenCall,
     Page,
+    Size,
     Store,
     StoreOptions,
     Violation,
     answer_of,
     chat_line,
+    check_expired,
     decided,
     open_call,
     own_key,
@@ -72,10 +75,12 @@ from holdfast.store.postgres.connection import Connector, Row, Share
 from holdfast.store.postgres.hints import Sender
 from holdfast.store.postgres.leases import PostgresLeaseLine
 from holdfast.store.postgres.pool import Pool
-from holdfast.store.postgres.schema import check_server, migrate
+from holdfast.store.postgres.schema import TABLES, check_server, migrate
 from holdfast.store.postgres.swaps import is_plain
 from holdfast.store.postgres.transactions import Transaction, Transactor, Work, snapshot_from
+from holdfast.store.postgres.vacuum import vacuum
 from holdfast.store.postgres.wakes import PostgresWakes
+from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import lease_of
 from holdfast.store.stamps import check_past, is_proven
 
@@ -395,7 +400,9 @@ class PostgresStore(Store):
         ((end,),) = await transaction.rows(sql.END_OF_GROUP, source.chat.id, upto)
         return source.chat.length if end is None else int(end)
 
-    async def delete_chat(self, chat_id: str, *, children: Children = "refuse") -> tuple[str, ...]:
+    async def delete_chat(
+        self, chat_id: str, *, children: Children = "refuse", archived_before: int | None = None
+    ) -> tuple[str, ...]:
         tried: tuple[str, ...] = ()
 
         async def work(transaction: Transaction) -> tuple[str, ...]:
@@ -414,6 +421,9 @@ class PostgresStore(Store):
                     state=family[0][1],
                     event="delete",
                 )
+            if archived_before is not None:
+                found = await transaction.named_rows(sql.IS_EXPIRED, id=chat_id, before=archived_before)
+                check_expired(found, chat_id, family[0][1])
             ids = [id for id, _ in family]
             # A parent that waits for it is told that no answer will come. Those of the spawned ones go with them.
             changes = await transaction.apply(await transaction.must_load(chat_id), (Delete(),))
@@ -619,6 +629,39 @@ class PostgresStore(Store):
         oldest = self._clock.now() - RECEIPT_DAYS * 86_400_000
         ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, oldest, PRUNED_MAX)
         return int(count)
+
+    async def next_with_leftovers(self, cutoffs: Cutoffs, after: str) -> list[tuple[str, bool]]:
+        values = {"attempts": cutoffs.attempts, "calls": cutoffs.calls, "compactions": cutoffs.compactions}
+        found = await self._scan("lists", sql.NEXT_WITH_LEFTOVERS, after=after, **values)
+        return [(id, has_some) for id, has_some in found]
+
+    async def drop_leftovers(
+        self, kind: Leftover, chat_ids: Sequence[str], before: int, *, dry_run: bool = False
+    ) -> Amount:
+        if dry_run:
+            ((count, size),) = await self._rows(sql.COUNT_LEFTOVERS[kind], list(chat_ids), before)
+            return Amount(count, int(size))
+        sizes = await self._write_alone(sql.DROP_LEFTOVERS[kind], list(chat_ids), before)
+        return Amount(len(sizes), sum(size for (size,) in sizes))
+
+    async def next_expired(self, before: int, after: str) -> list[tuple[str, int]]:
+        return [
+            (id, family) for id, family in await self._scan("lists", sql.NEXT_EXPIRED, after=after, before=before)
+        ]
+
+    async def measure(self) -> Size:
+        ((total,),) = await self._rows(sql.MEASURE, list(TABLES))
+        return Size(total, None)
+
+    async def vacuum(self) -> AsyncGenerator[str, None]:
+        """Table by table, beside everybody; yields the name of each when it is done."""
+        self._check_open()
+        async with aclosing(vacuum(self._connector, self.options.deadline_s)) as tables:
+            async for table in tables:
+                yield table
+
+    def now_ms(self) -> int:
+        return self._clock.now()
 
     async def _line_stamp(self, known: Chat) -> int | None:
         found: int | None = await self._run(lambda transaction: transaction.line_stamp(known))

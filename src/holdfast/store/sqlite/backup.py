@@ -43,7 +43,7 @@ def back_up(
     with disk.draft(target) as draft:
         with closing(connect(path, read_only=True)) as source, translated(path):
             _copy(source, draft.path, progress)
-        _check(draft.path)
+        check_copy(draft.path)
         reach("backup.checked")
         draft.publish(overwrite=overwrite)
     return target.stat().st_size
@@ -60,7 +60,7 @@ def copy_to_restore(backup: Path, path: str, progress: Progress = lambda _done, 
             if source.pragma("application_id") == 0:
                 raise ConfigError(f"{backup} is empty: it is no backup of ours")
             _copy(source, draft.path, progress)
-        _check(draft.path)
+        check_copy(draft.path)
         yield draft
 
 
@@ -159,7 +159,7 @@ def _copy(source: apsw.Connection, target: str, progress: Progress) -> None:
         made.pragma("journal_mode", "DELETE")  # one file, with nothing beside it
 
 
-def _check(path: str) -> None:
+def check_copy(path: str) -> None:
     with closing(apsw.Connection(path)) as made:
         found = [row[0] for row in made.execute("PRAGMA integrity_check").fetchall()]
     if found != ["ok"]:

@@ -3,6 +3,7 @@
 from functools import cache
 
 from holdfast.core.records import State
+from holdfast.store import retention
 from holdfast.store.listing import Given, where
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 
@@ -241,6 +242,24 @@ DELETE FROM receipts WHERE (principal, key) IN (
     SELECT principal, key FROM receipts WHERE created_at < ? ORDER BY created_at LIMIT ?
 )
 """
+
+# -- retention
+
+_GIVEN = "(SELECT value AS id FROM json_each(?1)) AS given"
+
+NEXT_WITH_LEFTOVERS = retention.NEXT_WITH_LEFTOVERS.format(
+    after="?1", attempts="?2", calls="?3", compactions="?4", limit=retention.LOOKED_AT_MAX
+)
+
+COUNT_LEFTOVERS = {kind: retention.count_statement(kind, _GIVEN, "?2") for kind in retention.LEFTOVERS}
+
+DROP_LEFTOVERS = {kind: retention.drop_statement(kind, _GIVEN, "?2") for kind in retention.LEFTOVERS}
+
+NEXT_EXPIRED = retention.NEXT_EXPIRED.format(
+    after="?1", before="?2", archived="archived = 1", limit=retention.LOOKED_AT_MAX
+)
+
+IS_EXPIRED = retention.IS_EXPIRED.format(id="?1", before="?2", archived="archived = 1")
 
 # -- workers
 

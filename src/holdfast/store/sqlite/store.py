@@ -55,11 +55,13 @@ from holdfast.store.base import (
     Located,
     OpenCall,
     Page,
+    Size,
     Store,
     StoreOptions,
     Violation,
     answer_of,
     chat_line,
+    check_expired,
     decided,
     in_turn,
     open_call,
@@ -73,6 +75,7 @@ from holdfast.store.base import (
 from holdfast.store.cursor import After, Place, parse, placed
 from holdfast.store.incidents import WENT_BACK
 from holdfast.store.liveness import JOURNAL_AHEAD, NEXT_QUEUED, NEXT_TORN, NEXT_WAITING, SWEPT_MAX, liveness_query
+from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import in_doubt, leave, write_anew
@@ -536,7 +539,9 @@ class SqliteStore(Store):
         self._ring(changes)
         return answer
 
-    async def delete_chat(self, chat_id: str, *, children: Children = "refuse") -> tuple[str, ...]:
+    async def delete_chat(
+        self, chat_id: str, *, children: Children = "refuse", archived_before: int | None = None
+    ) -> tuple[str, ...]:
         def work(connection: apsw.Connection) -> tuple[str, ...]:
             reach("delete.before")
             family = rows(connection, sql.READ_FAMILY, (chat_id,))
@@ -549,6 +554,9 @@ class SqliteStore(Store):
                     state=family[0][1],
                     event="delete",
                 )
+            if archived_before is not None:
+                found = rows(connection, sql.IS_EXPIRED, (chat_id, archived_before))
+                check_expired(found, chat_id, family[0][1])
             for id, _ in family:
                 # A parent that waits for it is told that no answer will come.
                 changes = self._transact(connection, must_load(connection, id), (Delete(),))
@@ -820,6 +828,33 @@ class SqliteStore(Store):
             return connection.changes()
 
         return await self._write(work)
+
+    async def next_with_leftovers(self, cutoffs: Cutoffs, after: str) -> list[tuple[str, bool]]:
+        values = (after, cutoffs.attempts, cutoffs.calls, cutoffs.compactions)
+        return [(id, bool(has_some)) for id, has_some in await self._rows(sql.NEXT_WITH_LEFTOVERS, values, "lists")]
+
+    async def drop_leftovers(
+        self, kind: Leftover, chat_ids: Sequence[str], before: int, *, dry_run: bool = False
+    ) -> Amount:
+        values = (encode(chat_ids).decode(), before)
+        if dry_run:
+            return Amount(*(await self._rows(sql.COUNT_LEFTOVERS[kind], values, "lists"))[0])
+
+        def work(connection: apsw.Connection) -> Amount:
+            sizes = rows(connection, sql.DROP_LEFTOVERS[kind], values)
+            return Amount(len(sizes), sum(size for (size,) in sizes))
+
+        return await self._write(work)
+
+    async def next_expired(self, before: int, after: str) -> list[tuple[str, int]]:
+        return [(id, family) for id, family in await self._rows(sql.NEXT_EXPIRED, (after, before), "lists")]
+
+    async def measure(self) -> Size:
+        def work(connection: apsw.Connection) -> Size:
+            page, pages, free = (connection.pragma(name) for name in ("page_size", "page_count", "freelist_count"))
+            return Size(page * pages, page * free)
+
+        return await self._read(work)
 
     async def check_integrity(self) -> list[str]:
         """What SQLite itself finds wrong with the file; empty is good. Reads all of it."""

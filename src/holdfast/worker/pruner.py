@@ -1,0 +1,80 @@
+"""A worker's part in keeping the database small: receipts that are too old and, where a retention is set, the rest.
+
+A slice at a time, with a pause behind each: chats come first.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec.structs import asdict
+
+from holdfast.clock import dice
+from holdfast.config import Retention
+from holdfast.store.base import PRUNED_MAX, Store
+from holdfast.store.retention import KINDS, Amount, Kind, Pruning, cutoffs_of
+
+RECEIPTS_S = 600.0  # how often each worker looks for receipts that are too old
+WALK_S = 3600.0  # from the end of one walk over all chats to the next
+SLICE_S = 0.2  # between two slices
+
+
+class Pruner:
+    """`run_once` is one slice of whatever is next."""
+
+    def __init__(self, store: Store, policy: Retention, on_trouble: Callable[[str, Exception], None]) -> None:
+        self._store = store
+        self._policy = policy
+        self._on_trouble = on_trouble
+        self._walk: Pruning | None = None
+        self._receipts_left_s = 0.0  # until the next look at receipts
+        self._walk_left_s = 0.0
+        self.walks = 0  # that came to their end
+        self.pruned: dict[Kind, Amount] = dict.fromkeys(KINDS, Amount())
+
+    async def run_forever(self) -> None:
+        while True:
+            pause_s = RECEIPTS_S
+            try:
+                pause_s = await self.run_once()
+            except Exception as error:  # noqa: BLE001  a worker that keeps nothing small still drives its chats
+                self._walk = None
+                self._on_trouble("prune_failed", error)
+            pause_s *= dice.uniform(0.8, 1.2)
+            self._receipts_left_s -= pause_s
+            self._walk_left_s -= pause_s
+            await asyncio.sleep(pause_s)
+
+    async def run_once(self) -> float:
+        """Returns how long to wait before the next one, in seconds."""
+        if self._receipts_left_s <= 0:
+            await self._prune_receipts()
+        if self._policy.is_set and self._walk_left_s <= 0:
+            await self._go_on()
+        left_s = min(self._receipts_left_s, self._walk_left_s if self._policy.is_set else self._receipts_left_s)
+        return max(left_s, SLICE_S)
+
+    async def _prune_receipts(self) -> None:
+        """Every client's call leaves one, with or without a key: nobody else would ever remove them."""
+        count = await self._store.prune_receipts()
+        self._add("receipts", Amount(count))
+        # If there are more: others want to write as well.
+        self._receipts_left_s = 1.0 if count >= PRUNED_MAX else RECEIPTS_S
+
+    async def _go_on(self) -> None:
+        walk = self._walk = self._walk or Pruning(self._store, cutoffs_of(self._policy, self._store.now_ms()))
+        before = dict(walk.freed)
+        more = await walk.run_once()
+        for kind, amount in walk.freed.items():
+            self._add(kind, Amount(amount.rows - before[kind].rows, amount.bytes - before[kind].bytes))
+        if not more:
+            self._walk, self._walk_left_s = None, WALK_S
+            self.walks += 1
+
+    def _add(self, kind: Kind, amount: Amount) -> None:
+        self.pruned[kind] = self.pruned[kind].plus(amount)
+
+    def figures(self) -> dict[str, int | float | None]:
+        """From any thread: what went, beside how long it is kept."""
+        counts = {f"{kind}_pruned": amount.rows for kind, amount in self.pruned.items() if kind != "receipts"}
+        size = sum(amount.bytes for amount in self.pruned.values())
+        return {**asdict(self._policy), **counts, "bytes_pruned": size, "walks": self.walks}
