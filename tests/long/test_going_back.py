@@ -48,10 +48,10 @@ async def test_the_doctor_knows_of_a_standby_that_was_promoted_while_every_chat_
     member = crew.launch()
     await registered(crew.url, [member])
     await rest(app, await create(app, "payer", 1))
-    assert "database_went_back" not in codes(crew, tmp_path)
+    assert "database_failed_over" not in codes(crew, tmp_path)
     rewind.mark()
     rewind.go_back()
-    await until(lambda: "database_went_back" in codes(crew, tmp_path), CALM_S)
+    await until(lambda: "database_failed_over" in codes(crew, tmp_path), CALM_S)
     await rest(app, await create(app, "payer", 1))
     assert member.stop() == 0
 

@@ -126,12 +126,29 @@ async def test_a_thousand_concurrent_repeats_of_one_key_happen_once(store: Store
 
 async def test_receipts_are_kept_for_seven_days(store: Store, clock: FakeClock) -> None:
     key, new = Key(principal="", key="k"), new_chat("hello", id="c1")
+    await store.prune_receipts()
     await store.create_chat(new, key)
-    clock.advance(6 * 86_400_000)
+    for hours, pruned in ((7 * 24, 0), (1, 1)):
+        found = 0
+        for _ in range(hours):
+            clock.advance(3_600_000)
+            found += await store.prune_receipts()
+        assert found == pruned
+
+
+@pytest.mark.parametrize("days", [8, -8])
+async def test_a_clock_that_is_set_makes_no_client_do_twice_what_it_did_once(
+    store: Store, clock: FakeClock, days: int
+) -> None:
+    before, after = Key(principal="", key="before", request="r"), Key(principal="", key="after", request="r")
+    await store.prune_receipts()
+    await store.create_chat(new_chat(None), before)
+    clock.step_wall(days * 86_400_000)
     assert await store.prune_receipts() == 0
-    await store.create_chat(new, key)
-    clock.advance(2 * 86_400_000)
-    assert await store.prune_receipts() == 1
+    await store.create_chat(new_chat(None), after)
+    clock.step_wall(-days * 86_400_000)
+    assert await store.prune_receipts() == 0
+    assert None not in [await store.recall(key) for key in (before, after)]
 
 
 async def test_receipts_are_forgotten_in_pieces_the_oldest_first(

@@ -77,6 +77,7 @@ STORE_DEADLINE_S = 8.0
 RENEWAL_DEADLINE_S = 5.0
 POLL_INTERVAL_S = 0.25
 RECEIPT_DAYS = 7
+RECEIPTS_STEP_MS_MAX = 3_600_000
 PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLite
 PAGE_ROWS = 500
 LISTED_MAX = 10_000
@@ -734,9 +735,27 @@ class Store(ABC):
         await self._note(note_of(WENT_BACK), self.options.clock.wall_ms())
         return len(leases)
 
-    @abstractmethod
     async def prune_receipts(self) -> int:
-        """Forget answers older than seven days: at most PRUNED_MAX, the oldest first. Returns how many."""
+        """Forget answers older than seven days: at most PRUNED_MAX, the oldest first. Returns how many.
+
+        By a clock of their own, which stands in the table `meta` and goes on from prune to prune as the wall clock
+        does, but never back and never by more than an hour: a wall clock that is set forward by a week would make
+        clients that ask again do twice what was done once.
+        """
+        wall_ms = self._wall_ms()
+        notes = await self._read_notes()
+        went_on_ms = wall_ms - notes.get("receipts_wall", wall_ms)
+        clock_ms = notes.get("receipts_clock", wall_ms) + max(0, min(went_on_ms, RECEIPTS_STEP_MS_MAX))
+        await self._note("receipts_wall", wall_ms)  # first: what a crash then leaves out is not counted twice
+        await self._note("receipts_clock", clock_ms)
+        return await self._prune_receipts(clock_ms - RECEIPT_DAYS * 86_400_000)
+
+    @abstractmethod
+    def _wall_ms(self) -> int:
+        """By the clock that this store goes by: the server's, where there is one."""
+
+    @abstractmethod
+    async def _prune_receipts(self, before: int) -> int: ...
 
     @abstractmethod
     async def next_with_leftovers(self, cutoffs: Cutoffs, after: str) -> list[tuple[str, bool]]:

@@ -330,9 +330,11 @@ SELECT %s, upto, summary, created_at FROM compactions WHERE chat_id = %s AND upt
 
 READ_RECEIPT = "SELECT hash, answer FROM receipts WHERE principal = %s AND key = %s"
 
-PUT_RECEIPT = (
-    "INSERT INTO receipts (principal, key, hash, answer, chat_id, created_at) VALUES (%s, %s, %s, %s, %s, %s)"
-)
+# `created_at` is by the clock of the receipts, once there is one: a wall clock that is set makes none of them old.
+PUT_RECEIPT = """
+INSERT INTO receipts (principal, key, hash, answer, chat_id, created_at)
+VALUES (%s, %s, %s, %s, %s, COALESCE((SELECT value FROM meta WHERE key = 'receipts_clock'), %s))
+"""
 
 # Two who forget at the same time forget different ones.
 PRUNE_RECEIPTS = """

@@ -29,7 +29,6 @@ from holdfast.store.base import (
     OPEN_CALLS_MAX,
     PAGE_ROWS,
     PRUNED_MAX,
-    RECEIPT_DAYS,
     Answer,
     ChatFilter,
     ChatLine,
@@ -625,9 +624,11 @@ class PostgresStore(Store):
         )
         return [violation(row) for row in found]
 
-    async def prune_receipts(self) -> int:
-        oldest = self._clock.now() - RECEIPT_DAYS * 86_400_000
-        ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, oldest, PRUNED_MAX)
+    def _wall_ms(self) -> int:
+        return self._clock.now()
+
+    async def _prune_receipts(self, before: int) -> int:
+        ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, before, PRUNED_MAX)
         return int(count)
 
     async def next_with_leftovers(self, cutoffs: Cutoffs, after: str) -> list[tuple[str, bool]]:

@@ -235,7 +235,11 @@ SELECT ?1, upto, summary, created_at FROM compactions WHERE chat_id = ?2 AND upt
 
 READ_RECEIPT = "SELECT hash, answer FROM receipts WHERE principal = ? AND key = ?"
 
-PUT_RECEIPT = "INSERT INTO receipts (principal, key, hash, answer, chat_id, created_at) VALUES (?, ?, ?, ?, ?, ?)"
+# `created_at` is by the clock of the receipts, once there is one: a wall clock that is set makes none of them old.
+PUT_RECEIPT = """
+INSERT INTO receipts (principal, key, hash, answer, chat_id, created_at)
+VALUES (?, ?, ?, ?, ?, COALESCE((SELECT value FROM meta WHERE key = 'receipts_clock'), ?))
+"""
 
 PRUNE_RECEIPTS = """
 DELETE FROM receipts WHERE (principal, key) IN (

@@ -40,7 +40,6 @@ from holdfast.store.base import (
     OPEN_CALLS_MAX,
     PAGE_ROWS,
     PRUNED_MAX,
-    RECEIPT_DAYS,
     Answer,
     ChatFilter,
     ChatLine,
@@ -820,11 +819,12 @@ class SqliteStore(Store):
         values = (encode(waiting).decode(), encode(queued).decode())
         return [violation(row) for row in await self._rows(_LIVENESS_AMONG, values)]
 
-    async def prune_receipts(self) -> int:
-        oldest = self.options.clock.wall_ms() - RECEIPT_DAYS * 86_400_000
+    def _wall_ms(self) -> int:
+        return self.options.clock.wall_ms()
 
+    async def _prune_receipts(self, before: int) -> int:
         def work(connection: apsw.Connection) -> int:
-            connection.execute(sql.PRUNE_RECEIPTS, (oldest, PRUNED_MAX))
+            connection.execute(sql.PRUNE_RECEIPTS, (before, PRUNED_MAX))
             return connection.changes()
 
         return await self._write(work)
