@@ -141,10 +141,14 @@ def main(names: Sequence[str]) -> bool:
     groups = {group.name: group for group in all_groups()}
     if unknown := [name for name in names if name not in groups]:
         sys.exit(f"There is no group {', '.join(unknown)}. There are: {', '.join(groups)}")
+    chosen = list(names or groups)
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in names or groups:
-            outcomes.append(run(groups[name], Path(folder)))
+        try:
+            for name in chosen:
+                outcomes.append(run(groups[name], Path(folder)))
+        except KeyboardInterrupt:  # what is there is shown all the same
+            outcomes += [Outcome(name, "stopped or not begun", 0, False, []) for name in chosen[len(outcomes) :]]
     print(f"\n{table(outcomes)}")
     return all(outcome.passed for outcome in outcomes)
 

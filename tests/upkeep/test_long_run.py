@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.long import __main__ as long_run
 from tests.long.__main__ import ROOT, Group, Outcome, main, run, table
 
 TESTS = """
@@ -61,6 +62,24 @@ def test_the_table_shows_what_every_group_showed_and_names_what_failed(tmp_path:
 def test_a_program_that_ends_badly_is_a_bad_group_even_if_it_wrote_nothing(tmp_path: Path) -> None:
     outcome = run(Group("gone", program=["tests.no_such_program"]), tmp_path)
     assert (outcome.summary, outcome.passed) == ("exit code 1", False)
+
+
+def test_a_run_that_is_stopped_shows_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_one(group: Group, folder: Path) -> Outcome:
+        if group.name != "storm":
+            raise KeyboardInterrupt
+        return Outcome(group.name, "2 passed", 61.7, True, [])
+
+    monkeypatch.setattr(long_run, "run", run_one)
+    assert not main(["storm", "soak", "mutants"])
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
+    assert rows[3:] == [
+        ["storm", "2 passed", "62", "good"],
+        ["soak", "stopped or not begun", "0", "BAD"],
+        ["mutants", "stopped or not begun", "0", "BAD"],
+    ]
 
 
 def test_a_group_that_does_not_exist_is_refused_before_anything_runs() -> None:
