@@ -14,12 +14,15 @@ import pytest
 
 from holdfast.cli.doctor import _chats
 from holdfast.clock import FakeClock
+from holdfast.core.records import Lease
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
 from tests.cli.conftest import Desk, Done
 from tests.support.chats import Hand, new_chat
+from tests.support.looptime import LoopTime
 from tests.support.postgres import SCRAM_OWNER, PostgresServer
+from tests.support.waiting import until
 
 Quick = Callable[..., Done]
 
@@ -155,18 +158,33 @@ def test_what_befell_a_database_is_told_for_a_day(
     assert found() == [wrong]
 
 
-async def test_a_worker_that_holds_chats_and_is_silent_is_told_and_one_that_renews_is_not(store_url: str) -> None:
+async def test_a_worker_that_holds_chats_and_is_silent_is_told_and_one_that_renews_is_not(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No clock says that it is gone, and ending its lease is for another worker: until then all is not well."""
-    async with open_store(store_url, StoreOptions(lease_ttl_ms=600)) as store:
+    async with open_store(store_url, StoreOptions(lease_ttl_ms=600_000)) as store:
         silent, living = Hand(store), Hand(store)
         for hand in (silent, living):
             await store.create_chat(new_chat(id=f"held-by-{hand.name}"))
             await hand.claim()
+        looks: list[int] = []
+        look = store.list_workers
+
+        async def look_and_note() -> list[Lease]:
+            leases = await look()
+            looks.extend(lease.renewal for lease in leases if lease.worker == living.name)
+            return leases
+
+        monkeypatch.setattr(store, "list_workers", look_and_note)
         over = threading.Event()
         renewing = asyncio.ensure_future(asyncio.to_thread(_renew_until, over, living))
-        findings = await _chats(store)
+        loop_time = LoopTime()
+        looking = asyncio.ensure_future(_chats(store))
+        await until(lambda: len(set(looks)) > 1)  # the doctor saw that it lives
         over.set()
         await renewing
+        loop_time.advance(600.0)
+        findings = await looking
     assert [finding.detail.split()[0] for finding in findings if finding.code == "lease_silent"] == [silent.name]
 
 

@@ -18,6 +18,7 @@ from holdfast.testing import Call, Hold, ScriptedModel
 from tests.promises.surface import WAIT_S, app_of, tool_texts
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat
+from tests.support.looptime import LoopTime
 from tests.support.waiting import until
 
 PAIRS = [
@@ -89,9 +90,13 @@ async def test_a_message_or_a_queue_beyond_its_limit_is_refused_and_named(store_
 
 
 async def test_threads_that_hang_are_counted_and_shown(store_url: str) -> None:
-    held = threading.Event()
-    # Not so short that it could be given up before a thread has taken it.
-    hooks = [Hook("on_turn_end", lambda snapshot, context: held.wait(60), name="hangs", deadline_s=0.5)]
+    began, held = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        began.set()
+        held.wait(60)
+
+    hooks = [Hook("on_turn_end", hang, name="hangs", deadline_s=600.0)]
     app = app_of(store_url, Agent("a", ScriptedModel("Hi."), hooks=hooks))
 
     def shown() -> dict[str, Any]:
@@ -103,6 +108,8 @@ async def test_threads_that_hang_are_counted_and_shown(store_url: str) -> None:
             await (await app.create("a", "go")).text()
             async with app.worker() as other:
                 assert other.sync.abandoned == 0
+            await until(began.is_set)  # a hook that no thread has begun yet hangs in none
+            LoopTime().advance(600.0)
             await until(lambda: shown()["threads_abandoned"])
             assert shown()["hooks_suspended"] == ["hangs"]
     finally:

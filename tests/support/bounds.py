@@ -56,6 +56,10 @@ def may_be_timed(definition: pytest.Function) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (
+        config.getoption("--times") > 1
+    ):  # all of them once, then all of them again: a run that is stopped saw them all
+        items.sort(key=lambda item: _params(item).get("which_time", 0) if isinstance(item, pytest.Function) else 0)
     if not config.getoption("--timed"):
         return
     calm = [item for item in items if not bounds_of(item)]

@@ -14,6 +14,7 @@ from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker import bodies
 from holdfast.worker.bodies import Body, Returned, SyncPool
+from tests.support.looptime import LoopTime
 from tests.support.waiting import until
 
 
@@ -134,27 +135,33 @@ async def test_a_late_body_that_cannot_be_ended_may_still_be_running(
     stubborn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "KILL_S", 0.05)
-    over = threading.Event()
+    began, over = threading.Event(), threading.Event()
 
-    @tool(deadline_s=1.0)  # a busy machine takes its time to start a thread
+    @tool(deadline_s=600.0)
     def blocks() -> str:
         """Cannot be interrupted."""
+        began.set()
         over.wait(60)
         return "over"
 
-    @tool(deadline_s=1.0)
+    @tool(deadline_s=600.0)
     async def ignores() -> str:
         """Does not let itself be interrupted."""
+        began.set()
         while not over.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
         return "over"
 
+    loop_time = LoopTime()
+    running = asyncio.ensure_future(run(body_of(ignores if stubborn else blocks, set())))
     try:
-        returned = await run(body_of(ignores if stubborn else blocks, set()))
+        await until(began.is_set)
+        loop_time.advance(600.0)
+        returned = await running
     finally:
         over.set()
-    text = "Timed out after 1 s, and could not be ended: it may still be running."
+    text = "Timed out after 600 s, and could not be ended: it may still be running."
     assert returned == Returned(content=text, error=True, unknown=True, ended=False)
 
 

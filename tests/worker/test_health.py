@@ -25,6 +25,7 @@ from holdfast.store.migrations import migrations
 from holdfast.tools.base import tool
 from holdfast.worker.agents import Agent
 from holdfast.worker.hooks import Hook
+from tests.support.looptime import LoopTime
 from tests.support.turns import QUICK, Gate, rested, running, said, weather
 from tests.support.waiting import eventually, until
 
@@ -117,11 +118,19 @@ async def test_the_public_part_names_no_chat_no_owner_and_no_secret(store_url: s
 
 
 async def test_a_hung_hook_is_a_reason_code(store_url: str) -> None:
-    blocked = threading.Event()
-    hooks = [Hook("before_model", lambda request, _: blocked.wait(60), name="sleeper", deadline_s=0.05)]
+    began, blocked = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        began.set()
+        blocked.wait(60)
+
+    hooks = [Hook("before_model", hang, name="sleeper", deadline_s=600.0)]
     async with running(store_url, Agent("a", ScriptedModel("Hi."), hooks=hooks)) as (app, _):
         try:
-            await rested(await app.create("a", "go"))
+            chat = await app.create("a", "go")
+            await until(began.is_set)  # a hook that no thread has begun yet hangs in none
+            LoopTime().advance(600.0)
+            await rested(chat)
             told = holdfast.diagnostics(detailed=True)
             assert told["status"] == "degraded"
             assert {"hooks_suspended", "threads_abandoned"} <= set(told["reasons"])
