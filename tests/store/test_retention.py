@@ -112,6 +112,26 @@ async def test_what_a_chat_at_work_still_needs_is_never_touched(store: Store, st
     assert count(store_url, "deltas") == 0
 
 
+async def test_a_reader_whose_place_is_in_text_that_was_pruned_reads_on_as_if_it_were_there(store: Store) -> None:
+    """Promise 10: the failed attempt and the message, once, and nothing of what it has seen already."""
+    hand = Hand(store)
+    await store.create_chat(new_chat("hello", id="c1"))
+    await hand.take("c1")
+    attempt = hand.attempt()
+    assert await store.add_deltas([words(hand, attempt, "one", "two", "three")]) == ()
+    pages = [await store.read_journal("c1", limit=limit) for limit in (5, 6, 7)]
+    places = [page.cursor for page in pages if page.items[-1].attempt == attempt]
+    assert len(places) >= 2
+    await hand.commit(ev.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
+    await hand.end_turn("that is all")
+    before = [await store.read_journal("c1", place) for place in places]
+    assert await prune(store) == {"attempts": 3}
+    after = [await store.read_journal("c1", place) for place in places]
+    assert [page.items for page in after] == [page.items for page in before]
+    assert all(item.seq is not None for page in after for item in page.items)
+    assert "that is all" in after[0].items[-2].body.decode() + after[0].items[-1].body.decode()
+
+
 async def test_of_the_summaries_the_newest_stays_and_an_edit_or_fork_before_it_works(
     store: Store, store_url: str, clock: FakeClock
 ) -> None:

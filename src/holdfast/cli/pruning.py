@@ -108,7 +108,7 @@ class _Told:
 
     def as_text(self, app: App) -> None:
         if self._interrupted:
-            print("interrupted; what is done is done:")
+            print("interrupted; what is done is done:", flush=True)
         gone = {kind: amount for kind, amount in self._freed.items() if amount.rows}
         for kind, amount in gone.items():
             size = f", {megabytes(amount.bytes)} of text" if amount.bytes else ""
