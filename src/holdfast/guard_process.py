@@ -151,14 +151,8 @@ def holds(pid: int, path: str) -> bool:
     keeps it from us.
     """
     try:
-        inode = os.stat(path).st_ino
         if sys.platform == "linux":
-            with open("/proc/locks") as file:
-                # "7: FLOCK  ADVISORY  WRITE 4711 00:2f:1234 0 EOF"; one that waits has an arrow behind its number.
-                rows = [line.split() for line in file]
-            return any(
-                row[1] == "FLOCK" and row[4] == str(pid) and row[5].endswith(f":{inode}") for row in rows if row[5:]
-            )
+            return pid in lock_holders(path, "FLOCK")
         fd = os.open(path, os.O_RDWR)
     except OSError:
         return False
@@ -169,6 +163,42 @@ def holds(pid: int, path: str) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def lock_holders(path: str, kind: str) -> list[int]:
+    """Who holds a lock of this kind (FLOCK, POSIX) on this file, as Linux lists them; 0 is one in another namespace.
+    Raises OSError where there is no such list.
+    """
+    with open("/proc/locks", encoding="ascii", errors="replace") as file:
+        lines = file.read().splitlines()
+    found = os.stat(path)
+    # On some file systems (overlay, btrfs) a file's own device is not that of its mount, by which locks are listed.
+    places = {_place(device, found.st_ino) for device in (found.st_dev, _mounted_device(path))}
+    return holders_in(lines, kind, places)
+
+
+def holders_in(lines: list[str], kind: str, places: set[str]) -> list[int]:
+    """`7: FLOCK  ADVISORY  WRITE 4711 00:2f:1234 0 EOF`; one that waits has an arrow behind its number."""
+    rows = [line.split() for line in lines]
+    return [int(row[4]) for row in rows if row[5:] and row[1] == kind and row[5] in places and row[4].isdigit()]
+
+
+def _place(device: int, inode: int) -> str:
+    return f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+
+
+def _mounted_device(path: str) -> int:
+    """Without opening it for reading: to close a SQLite file drops the locks that this process has on it."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{fd}") as file:
+            mount = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
+        with open("/proc/self/mountinfo") as file:
+            devices = [words[2] for words in map(str.split, file) if words[0] == mount]
+        major, _, minor = devices[0].partition(":") if devices else ("0", "", "0")
+        return os.makedev(int(major), int(minor))
+    finally:
+        os.close(fd)
 
 
 # --- while the worker lives --------------------------------------------------------------------------

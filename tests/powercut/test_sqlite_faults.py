@@ -9,6 +9,7 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -370,16 +371,25 @@ async def test_a_read_that_fails_is_told_to_its_reader_alone(
             await work_goes_on(store, clock)
 
 
-async def test_a_read_that_went_wrong_once_is_not_a_damaged_file(
-    disk: PowerCutVFS, tmp_path: Path, clock: FakeClock, url: str
-) -> None:
-    """Neither for a reader nor for a writer: only what is still wrong at a second look is to be restored."""
-    location = f"/{tmp_path}/holdfast.db"
+@asynccontextmanager
+async def one_of_two(
+    disk: PowerCutVFS, folder: Path, clock: FakeClock
+) -> AsyncIterator[tuple[SqliteStore, SqliteStore]]:
+    """Two stores on one file. The first one's disk can fail; it has to read what the other wrote."""
+    location = f"/{folder}/holdfast.db"
     async with (
         SqliteStore(location, StoreOptions(clock=clock), vfs=disk.name) as store,
         SqliteStore(location, StoreOptions(clock=clock)) as other,
     ):
         await _unwatched(store)
+        yield store, other
+
+
+async def test_a_read_that_went_wrong_once_is_not_a_damaged_file(
+    disk: PowerCutVFS, tmp_path: Path, clock: FakeClock, url: str
+) -> None:
+    """Neither for a reader nor for a writer: only what is still wrong at a second look is to be restored."""
+    async with one_of_two(disk, tmp_path, clock) as (store, other):
         for n in range(3):
             await other.create_chat(new_chat("what the first one has to read", id=f"c{n}"))
             disk.faults.fail("read", file="wal", error=apsw.SQLITE_CORRUPT)
@@ -399,12 +409,7 @@ async def test_a_read_that_fails_inside_a_write_is_told_and_leaves_nothing(
     disk: PowerCutVFS, tmp_path: Path, clock: FakeClock, url: str
 ) -> None:
     """At its first read, its second, …: whatever a write has to read before it can write."""
-    location = f"/{tmp_path}/holdfast.db"
-    async with (
-        SqliteStore(location, StoreOptions(clock=clock), vfs=disk.name) as store,
-        SqliteStore(location, StoreOptions(clock=clock)) as other,
-    ):
-        await _unwatched(store)
+    async with one_of_two(disk, tmp_path, clock) as (store, other):
         for nth in range(1, 20):
             await other.create_chat(new_chat("what the first one has to read", id=f"c{nth}"))
             before = read_rows(url)

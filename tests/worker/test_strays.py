@@ -13,9 +13,9 @@ from holdfast.core.records import State
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.redaction import Secrets
-from holdfast.store.base import Store
+from holdfast.store.base import Held, Store
 from holdfast.worker.agents import Agent
-from holdfast.worker.strays import Held, Strays, described
+from holdfast.worker.strays import Strays, described
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat
 from tests.support.turns import QUICK, Gate, rested

@@ -27,6 +27,7 @@ from holdfast.cli.run import write_line
 from holdfast.cli.words import ago, line, safe
 from holdfast.clock import SystemClock
 from holdfast.config import FILE, Config, sound_config
+from holdfast.core.leases import watched_s
 from holdfast.core.records import Frozen, Lease, State
 from holdfast.disk import make_home
 from holdfast.errors import ConfigError, HoldfastError
@@ -36,7 +37,6 @@ from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store, StoreOptions
 from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
 from holdfast.store.observing import find_undriven
-from holdfast.worker.lease import RENEWALS_PER_TTL
 
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 51, 3)
@@ -251,7 +251,7 @@ async def _silent(store: Store, leases: list[Lease]) -> list[Lease]:
     seen = {lease.worker: lease for lease in leases}
     loop = asyncio.get_running_loop()
     began = loop.time()
-    over_at = {lease.worker: began + 1.5 * lease.ttl_ms / 1000 / RENEWALS_PER_TTL for lease in leases}
+    over_at = {lease.worker: began + watched_s(lease.ttl_ms) for lease in leases}
     while seen and loop.time() < max(over_at[worker] for worker in seen):
         await asyncio.sleep(LOOK_S)
         now = {lease.worker: lease for lease in await store.list_workers() if lease.ended is None}

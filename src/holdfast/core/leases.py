@@ -15,6 +15,9 @@ from holdfast.core.records import Lease
 LOOKS_PER_TTL = 6  # so often an observer should look: half as often would do
 BREAK_SHARE = 3  # a gap above a TTL's third is a break
 
+RENEWALS_PER_TTL = 3.3
+WATCHED_INTERVALS = 1.5  # in so many renewal intervals a worker that lives has renewed its lease
+
 MARGIN_SHARE = 0.1
 MARGIN_MS_MIN = 2_000
 MARGIN_SHARE_MAX = 0.25
@@ -24,6 +27,15 @@ def margin_ms(ttl_ms: int) -> int:
     """How much earlier a worker stops trusting its lease than anybody may end it: a tenth and at least 2 s, but never
     more than a quarter, so that a very short lease leaves time to act."""
     return int(min(max(ttl_ms * MARGIN_SHARE, MARGIN_MS_MIN), ttl_ms * MARGIN_SHARE_MAX))
+
+
+def renewal_interval_s(ttl_ms: int) -> float:
+    return ttl_ms / 1000 / RENEWALS_PER_TTL
+
+
+def watched_s(ttl_ms: int) -> float:
+    """How long who only looks, and ends nothing, watches a lease before it calls it silent."""
+    return WATCHED_INTERVALS * renewal_interval_s(ttl_ms)
 
 
 class _Seen(Struct):

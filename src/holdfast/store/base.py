@@ -335,6 +335,7 @@ class ChildCounts(NamedTuple):
 
 
 Children = Literal["refuse", "include"]
+Held = tuple[str, int]  # a chat, and the stamp of the claim under which it is held
 
 
 class LeaseLine(ABC):
@@ -570,7 +571,7 @@ class Store(ABC):
     async def list_workers(self) -> list[Lease]: ...
 
     @abstractmethod
-    async def held_chats(self, worker: str) -> set[tuple[str, int]]:
+    async def held_chats(self, worker: str) -> set[Held]:
         """What is held in this worker's name: each chat, and the stamp of its claim."""
 
     async def end_leases(

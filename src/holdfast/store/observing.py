@@ -10,14 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from holdfast.core.leases import watched_s
 from holdfast.core.records import Lease
-from holdfast.store.base import Store
+from holdfast.store.base import Held, Store
 
 DRIVEN_MAX = 1_000  # chats that a worker publishes; one that drives more publishes none
-WATCHED_INTERVALS = 1.5
-RENEWALS_PER_TTL = 3.3  # as the keeper of a lease renews it
-
-Held = tuple[str, int]  # a chat, and the stamp of its claim
 
 
 def published(claim_stamps: Iterable[int]) -> list[int] | None:
@@ -34,7 +31,7 @@ async def find_undriven(store: Store, pause: Callable[[float], Awaitable[None]] 
         if not any(held for _, held in first.values()):
             return []
         ttl_ms = max(lease.ttl_ms for lease, _ in first.values())
-        await pause(WATCHED_INTERVALS * ttl_ms / 1000 / RENEWALS_PER_TTL)
+        await pause(watched_s(ttl_ms))
         then = await _look(store)
         suspects = {
             (worker, held)

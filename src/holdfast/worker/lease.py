@@ -13,13 +13,12 @@ from msgspec import Raw
 
 from holdfast import threads
 from holdfast.clock import Clock
-from holdfast.core.leases import margin_ms
+from holdfast.core.leases import margin_ms, renewal_interval_s
 from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.store.base import LeaseLine, Store, WorkerInfo
 
 log = logging.getLogger("holdfast.lease")
 
-RENEWALS_PER_TTL = 3.3
 RETRY_S = 1.0
 
 
@@ -115,7 +114,7 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         """Until we stop. Raises LeaseLost when somebody ended the lease."""
-        wait_s = interval_s = self._ttl_ms / 1000 / RENEWALS_PER_TTL
+        wait_s = interval_s = renewal_interval_s(self._ttl_ms)
         while not self._stopping.wait(wait_s):
             if self._renew():
                 wait_s = interval_s

@@ -16,7 +16,7 @@ from holdfast.core.records import State
 from holdfast.errors import CallerError, OwnershipLost, RecordError, StoreError, UnknownRecord
 from holdfast.ids import new_id
 from holdfast.redaction import Secrets
-from holdfast.store.base import Store
+from holdfast.store.base import Held, Store
 
 log = logging.getLogger("holdfast.worker")
 
@@ -24,8 +24,6 @@ COMPARE_S = 5.0
 COMPARE_AGAIN_S = 1.0  # after a look that found something
 AT_ONCE_MAX = 8
 UNREADABLE_MS = 5_000  # how long a chat of newer code is left alone
-
-Held = tuple[str, int]  # a chat, and the stamp of the claim under which it is held
 
 
 class Strays:

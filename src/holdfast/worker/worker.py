@@ -28,7 +28,7 @@ from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
-from holdfast.store.base import Store, WorkerInfo
+from holdfast.store.base import Held, Store, WorkerInfo
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock, is_dead
 from holdfast.store.observing import published
@@ -44,7 +44,7 @@ from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.past import HistoryRoom
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.runner import Runner
-from holdfast.worker.strays import Held, Strays, described
+from holdfast.worker.strays import Strays, described
 from holdfast.worker.summaries import CompactionFigures
 from holdfast.worker.titles import Titles
 from holdfast.worker.toolservers import ToolServers

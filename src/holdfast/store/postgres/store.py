@@ -37,6 +37,7 @@ from holdfast.store.base import (
     Decided,
     DeltaBatch,
     DeltaRow,
+    Held,
     HistoryRow,
     Key,
     Lane,
@@ -566,7 +567,7 @@ class PostgresStore(Store):
     async def _retire_lease(self, worker: str) -> None:
         await self._write_alone(sql.RETIRE_WORKER, worker)
 
-    async def held_chats(self, worker: str) -> set[tuple[str, int]]:
+    async def held_chats(self, worker: str) -> set[Held]:
         return {(chat_id, stamp) for chat_id, stamp in await self._rows(sql.HELD_CHATS, worker)}
 
     async def _lost_in_silence(self, worker: str) -> list[str]:

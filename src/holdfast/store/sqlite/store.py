@@ -47,6 +47,7 @@ from holdfast.store.base import (
     Children,
     DeltaBatch,
     DeltaRow,
+    Held,
     HistoryRow,
     Key,
     Lane,
@@ -774,7 +775,7 @@ class SqliteStore(Store):
     async def _retire_lease(self, worker: str) -> None:
         await self._write(lambda connection: rows(connection, sql.RETIRE_WORKER, (worker,)))
 
-    async def held_chats(self, worker: str) -> set[tuple[str, int]]:
+    async def held_chats(self, worker: str) -> set[Held]:
         return {(chat_id, stamp) for chat_id, stamp in await self._rows(sql.HELD_CHATS, (worker,))}
 
     async def _lost_in_silence(self, worker: str) -> list[str]:
