@@ -6,7 +6,10 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     try:
-        from holdfast.cli.main import main as carry_out  # noqa: PLC0415  Ctrl-C can come while it loads
+        from holdfast.keys import seal  # noqa: PLC0415  Ctrl-C can come while it loads
+
+        seal(sys.argv[1:])
+        from holdfast.cli.main import main as carry_out  # noqa: PLC0415  likewise
 
         carry_out()
     except KeyboardInterrupt:

@@ -28,6 +28,18 @@ _SHAPES = re.compile(
 )
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable is one by its name, or holds the password of a URL."""
+    return bool(_NAMED.search(name)) or ("://" in value and "@" in value and bool(_password(value)))
+
+
+def _password(url: str) -> str | None:
+    try:
+        return urlsplit(url).password
+    except ValueError:  # it only looked like one
+        return None
+
+
 class Secrets:
     """The secrets that a process knows, each under the name that stands in its place."""
 
@@ -53,11 +65,7 @@ class Secrets:
 
     def add_url(self, name: str, url: str) -> None:
         """The password in a URL, as it stands there and as it is meant."""
-        try:
-            password = urlsplit(url).password
-        except ValueError:  # it only looked like one
-            return
-        if password is not None:
+        if (password := _password(url)) is not None:
             self.add(name, password)
             self.add(name, unquote(password))
 

@@ -31,6 +31,7 @@ from holdfast.core.leases import watched_s
 from holdfast.core.records import Frozen, Lease, State
 from holdfast.disk import make_home
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.keys import exposures
 from holdfast.models.resolve import DEFAULTS, default_model
 from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
@@ -58,6 +59,7 @@ ADVICE = {
     "store_unavailable": "start the server, or correct its address: --database, HOLDFAST_DATABASE, holdfast.toml",
     "store_auth": "they come from --database, HOLDFAST_DATABASE or holdfast.toml: `holdfast config show` says which",
     "database_went_back": "what a backup or a standby had not got is lost: docs/guarantees.md says what follows",
+    "keys_exposed": "tools could read them: run workers as a user of their own, and give keys to nothing above them",
     "store_read_only": "until then chats can be looked at, and nothing else",
 }
 
@@ -102,7 +104,7 @@ async def examine(where: Where) -> list[Finding]:
         config = app.config
     except HoldfastError as error:
         findings.append(_wrong("app", error))
-    findings += [_home(config.home), _token(config.home), *_models(app, os.environ)]
+    findings += [_home(config.home), _token(config.home), *_models(app, os.environ), *_keys()]
     try:
         store = app.store if app is not None else open_store(config.database_url, _options(config))
         return findings + await _store(store)
@@ -195,6 +197,15 @@ def _token(home: str) -> Finding:
         detail = f"others can read {path}: chmod 600 {path}"
         return Finding(what="token", code="token_exposed", detail=detail, wrong=True)
     return Finding(what="token", code="ok", detail=f"{path}, for you alone")
+
+
+def _keys() -> list[Finding]:
+    """As they are in this process: a worker that is started the same way fares the same."""
+    advice = ADVICE["keys_exposed"]
+    return [
+        Finding(what="keys", code="keys_exposed", detail=found.words, advice=advice, wrong=found.ours)
+        for found in exposures()
+    ]
 
 
 def _models(app: App | None, environ: Mapping[str, str]) -> Iterator[Finding]:
