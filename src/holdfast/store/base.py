@@ -743,7 +743,7 @@ class Store(ABC):
         does, but never back and never by more than an hour: a wall clock that is set forward by a week would make
         clients that ask again do twice what was done once.
         """
-        wall_ms = self._wall_ms()
+        wall_ms = self.now_ms()
         notes = await self._read_notes()
         went_on_ms = wall_ms - notes.get("receipts_wall", wall_ms)
         clock_ms = notes.get("receipts_clock", wall_ms) + max(0, min(went_on_ms, RECEIPTS_STEP_MS_MAX))
@@ -751,9 +751,12 @@ class Store(ABC):
         await self._note("receipts_clock", clock_ms)
         return await self._prune_receipts(clock_ms - RECEIPT_DAYS * 86_400_000)
 
-    @abstractmethod
-    def _wall_ms(self) -> int:
-        """By the clock that this store goes by: the server's, where there is one."""
+    async def aged_ms(self) -> int:
+        """The clock by which what is kept grows old without anybody's asking: that of the receipts. A wall clock that
+        is set forward by a year must not delete what was archived yesterday.
+        """
+        now_ms = self.now_ms()
+        return min(now_ms, (await self._read_notes()).get("receipts_clock", now_ms))
 
     @abstractmethod
     async def _prune_receipts(self, before: int) -> int: ...
@@ -780,7 +783,7 @@ class Store(ABC):
         """How large the database is."""
 
     def now_ms(self) -> int:
-        """The wall clock by which what is stored gets its instants."""
+        """The wall clock by which what is stored gets its instants: the server's, where there is one."""
         return self.options.clock.wall_ms()
 
     @abstractmethod

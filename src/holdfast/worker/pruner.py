@@ -61,7 +61,9 @@ class Pruner:
         self._receipts_left_s = 1.0 if count >= PRUNED_MAX else RECEIPTS_S
 
     async def _go_on(self) -> None:
-        walk = self._walk = self._walk or Pruning(self._store, cutoffs_of(self._policy, self._store.now_ms()))
+        if self._walk is None:
+            self._walk = Pruning(self._store, cutoffs_of(self._policy, await self._store.aged_ms()))
+        walk = self._walk
         before = dict(walk.freed)
         more = await walk.run_once()
         for kind, amount in walk.freed.items():

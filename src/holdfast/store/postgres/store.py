@@ -625,9 +625,6 @@ class PostgresStore(Store):
         )
         return [violation(row) for row in found]
 
-    def _wall_ms(self) -> int:
-        return self._clock.now()
-
     async def _prune_receipts(self, before: int) -> int:
         ((count,),) = await self._write_alone(sql.PRUNE_RECEIPTS, before, PRUNED_MAX)
         return int(count)

@@ -820,9 +820,6 @@ class SqliteStore(Store):
         values = (encode(waiting).decode(), encode(queued).decode())
         return [violation(row) for row in await self._rows(_LIVENESS_AMONG, values)]
 
-    def _wall_ms(self) -> int:
-        return self.options.clock.wall_ms()
-
     async def _prune_receipts(self, before: int) -> int:
         def work(connection: apsw.Connection) -> int:
             connection.execute(sql.PRUNE_RECEIPTS, (before, PRUNED_MAX))
