@@ -110,15 +110,34 @@ class Pool:
         """Threads that were given up and have not come back."""
         return len(self._lost)
 
-    async def run(self, work: Callable[[Any], T]) -> T:
-        """For who has a deadline elsewhere: cancelling the waiter gives up its work."""
-        job = Job(work, asyncio.get_running_loop())
+    async def run(self, work: Callable[[Any], T], *, slow_s: float | None = None) -> T:
+        """For who has a deadline elsewhere: cancelling the waiter gives up its work.
+
+        `slow_s`: work that takes longer may hang. It is still waited for, but another thread takes its place, so that
+        nobody waits behind it.
+        """
+        loop = asyncio.get_running_loop()
+        job = Job(work, loop)
         self.submit(job)
+        timer = None if slow_s is None else loop.call_later(slow_s, self._replace, job, slow_s)
         try:
             return await job.future
         except asyncio.CancelledError:
             self.give_up(job)
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _replace(self, job: Job[Any], slow_s: float) -> None:
+        """It is slow, be it that it waits for others which are: those are replaced by their own waiters."""
+        with self._lock:
+            if job in self._running:
+                self._lost.add(job)
+                self._grow()
+                return
+        if not job.future.done():  # it has not begun: look again
+            job.loop.call_later(slow_s, self._replace, job, slow_s)
 
     def submit(self, job: Job[Any]) -> None:
         with self._lock:

@@ -91,7 +91,11 @@ async def test_a_lookup_that_hangs_holds_up_nobody_and_its_thread_is_counted(mon
     await until(lambda: net.thread_count == 0)
 
 
-async def test_lookups_that_hang_keep_no_other_from_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("waited_for", [True, False])
+async def test_lookups_that_hang_keep_no_other_from_being_made(
+    monkeypatch: pytest.MonkeyPatch, waited_for: bool
+) -> None:
+    """Those that a chat still waits for, too: it waits up to its own deadline, and others would with it."""
     release = threading.Event()
 
     def look_up(host: str, *args: object, **options: object) -> list[object]:
@@ -103,13 +107,17 @@ async def test_lookups_that_hang_keep_no_other_from_being_made(monkeypatch: pyte
     net = Network()
     hanging = [asyncio.ensure_future(net.connect_tcp("hanging.example", 80)) for _ in range(network.LOOKUPS_MAX)]
     await until(lambda: net.thread_count == network.LOOKUPS_MAX)
-    for task in hanging:
-        task.cancel()
-    await asyncio.wait(hanging)
+    if not waited_for:
+        for task in hanging:
+            task.cancel()
+        await asyncio.wait(hanging)
     with pytest.raises(httpcore2.ConnectError, match="the name has no address"):
         await asyncio.wait_for(net.connect_tcp("other.example", 80), 30)
+    assert all(task.cancelled() or not task.done() for task in hanging)
     net.close()
     release.set()
+    await asyncio.wait(hanging)
+    assert all(task.cancelled() or isinstance(task.exception(), httpcore2.ConnectError) for task in hanging)
     await until(lambda: net.thread_count == 0)
 
 

@@ -5,8 +5,10 @@ import ipaddress
 import json
 import logging
 import shutil
+import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 
 from holdfast.core.records import Replay
 from holdfast.errors import ConfigError, ToolFailed
-from holdfast.tools import webcache
+from holdfast.tools import web, webcache
 from holdfast.tools.addresses import internal
 from holdfast.tools.fetch import fetch_tool
 from holdfast.tools.readable import readable
@@ -119,6 +121,22 @@ async def test_if_none_could_be_fetched_the_call_failed(served: Site) -> None:
 async def test_too_many_urls_or_none_are_refused() -> None:
     assert "1 to 10" in await refused()
     assert "1 to 10" in await refused(*["http://site.test/"] * 11)
+
+
+async def test_lookups_that_hang_keep_no_other_from_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def answer(host: str, *args: object, **options: object) -> list[object]:
+        if host == "hanging.example":
+            release.wait(60)
+        return [(None, None, None, None, ("192.0.2.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    hanging = [asyncio.ensure_future(web.look_up("hanging.example")) for _ in range(web.LOOKUPS_MAX)]
+    assert await asyncio.wait_for(web.look_up("other.example"), 30) == ["192.0.2.1"]
+    assert not any(task.done() for task in hanging), "they are still waited for"
+    release.set()
+    assert await asyncio.gather(*hanging) == [["192.0.2.1"]] * len(hanging)
 
 
 @pytest.mark.parametrize("path", ["/dripping", "/silent"])

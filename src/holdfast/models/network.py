@@ -24,7 +24,8 @@ import httpcore2
 from holdfast.models.chunks import Joiner
 from holdfast.threads import Pool
 
-LOOKUPS_MAX = 4  # at once; one that nobody waits for any more, because it hangs, does not count
+LOOKUPS_MAX = 4  # at once; one that hangs does not count
+LOOKUP_SLOW_S = 1.0  # one that takes longer may hang: others go past it
 NEXT_ADDRESS_S = 0.25  # RFC 8305: how long an address may keep the next one waiting
 UNREAD_BYTES_MAX = 256 << 10
 
@@ -81,7 +82,7 @@ class Network(httpcore2.AsyncNetworkBackend):
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             return [(family, address) for family, _, _, _, address in found]
 
-        return _alternating(await self._lookups.run(look_up))
+        return _alternating(await self._lookups.run(look_up, slow_s=LOOKUP_SLOW_S))
 
 
 def _alternating(addresses: list[Address]) -> list[Address]:

@@ -31,6 +31,7 @@ URL_CHARS_MAX = 8_000
 REDIRECTS_MAX = 5
 CONNECT_S = 10.0
 LOOKUPS_MAX = 4  # at once; one that nobody waits for any more, because it hangs, does not count
+LOOKUP_SLOW_S = 1.0  # one that takes longer may hang: others go past it
 ADDRESSES_MAX = 64
 USER_AGENT = "holdfast-fetch"
 
@@ -261,7 +262,7 @@ async def look_up(host: str) -> list[str]:
         return list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
 
     try:
-        return await _lookups.run(ask)
+        return await _lookups.run(ask, slow_s=LOOKUP_SLOW_S)
     except OSError as error:
         raise ToolFailed(f"{host} cannot be found: {error.strerror or error}") from error
 
