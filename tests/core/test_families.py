@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.apply import Change
@@ -45,6 +47,21 @@ def child_state(story: Story) -> State:
 
 
 # --- spawning ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "has"),
+    [
+        (b"{}", b'{"unattended":true,"team":"red"}'),
+        (b'{"team":"blue"}', b'{"unattended":true,"team":"blue"}'),
+    ],
+)
+def test_a_child_has_the_metadata_of_its_parent_under_its_own(own: bytes, has: bytes) -> None:
+    story = model_next().calls("a")
+    chats = story.store.chats
+    chats["chat"] = replace(chats["chat"], metadata=Raw(b'{"unattended":true,"team":"red"}'))
+    waits_for_child(story, spawn=replace(CHILD, metadata=Raw(own)))
+    assert bytes(story.store.get("child").chat.metadata) == has
 
 
 def test_a_child_and_the_call_that_waits_for_it_are_one_transaction() -> None:
@@ -145,7 +162,7 @@ def test_an_answer_that_was_lost_is_said_to_be_lost_and_is_not_an_empty_one() ->
     story = of_child(parked()).says(text="so far")
     story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET))
     of_parent(story)
-    assert story.result("a").content == "The sub-agent ended without a recorded answer."
+    assert story.result("a").content == "The sub-agent reached its limit before it had an answer."
     assert story.result("a").error
 
 
@@ -170,6 +187,7 @@ def test_a_child_that_a_user_stopped_has_no_answer() -> None:
     story.finishes_stop()
     of_parent(story)
     assert (story.state, story.result("a").error) == ("running", True)
+    assert story.result("a").content == "The sub-agent was stopped by the user before it had an answer."
 
 
 @pytest.mark.parametrize("how", ["interrupt", "promote", "edit"])
@@ -336,6 +354,15 @@ def test_a_stop_clears_the_queues_of_the_children() -> None:
     of_parent(story).stops()
     of_child(story).finishes_stop()
     assert (story.state, story.queue) == ("idle", [])
+
+
+def test_a_stop_of_a_parent_at_rest_reaches_the_children_that_it_left_at_work() -> None:
+    story = model_next().calls("a").starts("a")
+    story.does(ev.Outcome(by=story.by, call_id="a", content="spawned", spawn=CHILD))
+    story.says(text="It is at work.").finishes()
+    assert (story.store.get("chat").chat.state, child_state(story)) == (State.IDLE, State.RUNNING)
+    story.does(ev.Stop())
+    assert child_state(story) in (State.STOPPING, State.IDLE)
 
 
 def test_a_stop_reaches_children_that_nobody_waits_for() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core import journal
-from holdfast.core.codec import encode
+from holdfast.core.codec import decode_object, encode
 from holdfast.core.history import problems
 from holdfast.core.instants import iso
 from holdfast.core.limits import LIMITS, Limits, unclean_backoff_ms
@@ -682,8 +682,10 @@ def edit_at_work(draft: Draft, event: ev.Edit) -> None:
 
 
 def nothing_to_stop(draft: Draft, event: ev.Stop) -> None:
+    """But for its children: it may have left some of them at work."""
     if event.clear_queue:
         draft.drop(draft.queue, "cleared")
+    draft.effects["stop_all_children"] = True
 
 
 def stop(draft: Draft, event: ev.Stop) -> None:
@@ -1072,11 +1074,26 @@ def _spawn(draft: Draft, call: Call, new: NewChat) -> None:
         _check_user(new.message)
     chat = draft.chat
     draft.effects["spawned"] = replace(
-        new, parent_id=chat.id, parent_call=call.id, root_id=chat.root_id or chat.id, depth=chat.depth + 1
+        new,
+        metadata=_inherited(chat.metadata, new.metadata),
+        parent_id=chat.id,
+        parent_call=call.id,
+        root_id=chat.root_id or chat.id,
+        depth=chat.depth + 1,
     )
     if chat.state is State.STOPPING and chat.cause is Cause.USER:
         # The stop has already gone through the children and would miss this one.
         draft.effects["stop_children"] = (new.id,)
+
+
+def _inherited(parents: Raw, own: Raw) -> Raw:
+    """A child's metadata: what holds of its parent, such as that nobody is there to answer, holds of it."""
+    if own in (parents, _NO_METADATA):
+        return parents
+    return Raw(encode({**decode_object(parents, "chat's metadata"), **decode_object(own, "chat's metadata")}))
+
+
+_NO_METADATA = Raw(b"{}")
 
 
 def refuse_call(draft: Draft, event: ev.Refuse) -> None:

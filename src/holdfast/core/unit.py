@@ -18,7 +18,7 @@ from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.events import ChildEnded, Descendant, Event, Stop
 from holdfast.core.journal import MessageAdded
 from holdfast.core.limits import LIMITS, Limits
-from holdfast.core.records import Call, Message, NewChat, Snapshot, State
+from holdfast.core.records import Call, Cause, Message, NewChat, Snapshot, State
 
 
 class ReadChat(Struct, frozen=True):
@@ -161,6 +161,9 @@ class _Unit:
             text = f"The sub-agent failed: {chat.error.message}"
             return ChildEnded(child_id=chat.id, turn=turn, text=text, error=True)
         answer = None if chat.answer_seq is None else (yield from self.message(chat.id, chat.answer_seq))
+        if answer is None and chat.cause in _CUT_SHORT:
+            text = f"The sub-agent {_CUT_SHORT[chat.cause]} before it had an answer."
+            return ChildEnded(child_id=chat.id, turn=turn, text=text, error=True)
         return ChildEnded(child_id=chat.id, turn=turn, text=None if answer is None else answer.text)
 
     def message(self, chat_id: str, seq: int) -> Generator[Need, Any, Message | None]:
@@ -180,6 +183,9 @@ _STOPPABLE = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
 
 
 _ANY_TURN = 1 << 62
+
+# Why a child has no answer, as its parent is told. A turn that another message superseded is not the child's end.
+_CUT_SHORT = {Cause.USER: "was stopped by the user", Cause.BUDGET: "reached its limit"}
 
 
 def _lost(child_id: str) -> ChildEnded:
