@@ -479,14 +479,18 @@ class Chat:
 
     async def text(self) -> str:
         """The last answer: waits until the chat rests, then returns what the model said last. Raises TurnFailed."""
+        said = await self._last_response()
+        return said.text if said is not None else ""
+
+    async def _last_response(self) -> Message | None:
         await self.wait()
         chat = (await self.snapshot()).chat
         if chat.state is State.FAILED and chat.error is not None:
             raise TurnFailed(chat.error.code, chat.error.message, chat.error.chain)
         for message in reversed(await self.messages()):
             if message.role is Role.ASSISTANT:
-                return message.text
-        return ""
+                return message
+        return None
 
     async def output(self) -> Any:
         """The last answer as a value of the agent's output type. Raises TurnFailed, and OutputInvalid where a turn
@@ -495,7 +499,8 @@ class Chat:
         agent = self._app.agent((await self.snapshot()).chat.agent)
         if agent.output is None:
             raise ConfigError(f"agent {agent.name!r} declares no output type; give it output=…, or ask for text()")
-        return agent.output.read(await self.text())
+        said = await self._last_response()
+        return agent.output.read(said.answer if said is not None else "")
 
 
 def have_home(config: Config) -> None:

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 from holdfast.core.records import Part, Reasoning, Text, ToolCall
 from holdfast.models.base import Usage
 from holdfast.models.calls import Completed
+from holdfast.models.openai_responses import PARAGRAPH
 from tests.models import judge
 from tests.support.chat_server import ChatServer
 
@@ -45,7 +46,7 @@ def ours(done: Completed) -> Made:
 
 def of_parts(parts: tuple[Part, ...], finish: str | None, usage: Usage | None) -> Made:
     return Made(
-        text="".join(part.text for part in parts if isinstance(part, Text)),
+        text=_said([part.text for part in parts if isinstance(part, Text)]),
         thought="".join(part.text for part in parts if isinstance(part, Reasoning)),
         calls=[(part.name, json.loads(part.arguments)) for part in parts if isinstance(part, ToolCall)],
         finish=finish,
@@ -53,6 +54,11 @@ def of_parts(parts: tuple[Part, ...], finish: str | None, usage: Usage | None) -
         if usage is None
         else (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens),
     )
+
+
+def _said(texts: list[str]) -> str:
+    """Without the empty line that we put between the messages of one response."""
+    return "".join([*texts[:1], *(text.removeprefix(PARAGRAPH) for text in texts[1:])])
 
 
 # --- what they make of a stream

@@ -231,3 +231,16 @@ def test_progress_in_the_journal_is_no_part_of_the_message() -> None:
         Delta(part="text", text="b"),
     ]
     assert parts_of_deltas(deltas) == (Text(text="ab"),)
+
+
+def test_a_response_that_ended_as_refused_asks_for_nothing() -> None:
+    assembler = Assembler(lambda: "c1")
+    for part in (
+        TextDelta(text="I will"),
+        CallStarted(index=0, name="rm"),
+        CallArguments(index=0, text='{"path":"/"}'),
+        CallEnded(index=0),
+        Finished(reason="refused", provider_reason="content_filter"),
+    ):
+        assembler.add(part)
+    assert assembler.parts() == (Text(text="I will"),)

@@ -73,7 +73,13 @@ class Synthetic(StrEnum):
 
 
 class Text(Record, tag="text", tag_field="kind"):
+    """`phase`: what a provider calls it, and wants back: a comment on the way to the answer, or the answer."""
+
     text: str
+    phase: str | None = None
+
+
+FINAL_ANSWER = "final_answer"
 
 
 class Reasoning(Record, tag="reasoning", tag_field="kind"):
@@ -163,6 +169,7 @@ class Message(Record):
     agent_fingerprint: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    estimated_tokens: int | None = None  # of request and response, as we estimate them: its provider counted nothing
     context_limit: int | None = None  # tokens the model that wrote it could hold, where known
     covered: int = 0  # history positions that its request held only as a summary
     stopped: Cause | None = None  # an assistant message that was cut off, and why
@@ -181,6 +188,13 @@ class Message(Record):
     @property
     def text(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def answer(self) -> str:
+        """The text without what was only said on the way to it, where the provider tells them apart."""
+        said = [part for part in self.parts if isinstance(part, Text)]
+        last = [part.text for part in said if part.phase == FINAL_ANSWER]
+        return "".join(last).strip() if last else self.text
 
 
 def result_message(result: ToolResult, created_at: int) -> Message:

@@ -34,6 +34,7 @@ from holdfast.models.mapping import (
     NOBODY,
     arguments_object,
     arguments_text,
+    count_of,
     decode_event,
     encode,
     inline_data,
@@ -284,14 +285,14 @@ class _Delta(Struct, gc=False):
 
 
 class _Details(Struct, gc=False):
-    thinking_tokens: int | None = None
+    thinking_tokens: Any = None
 
 
 class _Usage(Struct, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
+    input_tokens: Any = None
+    output_tokens: Any = None
+    cache_creation_input_tokens: Any = None
+    cache_read_input_tokens: Any = None
     output_tokens_details: _Details | None = None
 
 
@@ -455,12 +456,13 @@ class Decoder:
             if (value := getattr(usage, name)) is not None:
                 setattr(self._counted, name, value)
         counted, details = self._counted, self._counted.output_tokens_details
-        read, made = counted.cache_read_input_tokens or 0, counted.cache_creation_input_tokens or 0
+        read, made = count_of(counted.cache_read_input_tokens), count_of(counted.cache_creation_input_tokens)
         self._usage = Usage(
-            input_tokens=(counted.input_tokens or 0) + read + made,  # cached ones are counted apart here
-            output_tokens=counted.output_tokens or 0,
+            input_tokens=count_of(counted.input_tokens) + read + made,  # cached ones are counted apart here
+            output_tokens=count_of(counted.output_tokens),
             cached_tokens=read,
-            reasoning_tokens=(details.thinking_tokens or 0) if details else 0,
+            reasoning_tokens=count_of(details.thinking_tokens) if details else 0,
+            cache_write_tokens=made,
         )
 
 

@@ -15,6 +15,7 @@ from holdfast.core.limits import LIMITS
 from holdfast.core.records import NOTHING, Part, Reasoning, Text, ToolCall
 from holdfast.errors import LostResult
 from holdfast.models.base import (
+    Alive,
     CallArguments,
     CallEnded,
     CallStarted,
@@ -31,17 +32,18 @@ from holdfast.models.base import (
 class _Words:
     """Text or reasoning that is still growing."""
 
-    __slots__ = ("pieces", "signature", "thought")
+    __slots__ = ("phase", "pieces", "signature", "thought")
 
     def __init__(self, *, thought: bool) -> None:
         self.pieces: list[str] = []
         self.thought = thought
         self.signature: Raw = NOTHING
+        self.phase: str | None = None
 
     def part(self, provider: str | None) -> Part | None:
         text = "".join(self.pieces)
         if not self.thought:
-            return Text(text=text) if text else None
+            return Text(text=text, phase=self.phase) if text else None
         if self.signature != NOTHING:
             return Reasoning(text=text, provider=provider, signature=self.signature)
         return Reasoning(text=text) if text else None
@@ -86,7 +88,13 @@ class Assembler:
         """Take one part. Returns what a client is shown of it, with our call id; None if that is nothing."""
         match part:
             case TextDelta():
-                return self._add_words(part.text, thought=False)
+                if part.begins:
+                    self._blocks.append(_Words(thought=False))
+                delta = self._add_words(part.text, thought=False)
+                block = self._blocks[-1] if part.phase is not None and self._blocks else None
+                if isinstance(block, _Words) and not block.thought:
+                    block.phase = part.phase
+                return delta
             case CallArguments():
                 return self._add_arguments(part)
             case ReasoningDelta():
@@ -106,7 +114,7 @@ class Assembler:
                 self.finished = part
             case Opened():
                 self.request_id = part.request_id
-            case Progress():
+            case Progress() | Alive():
                 pass
         return None
 
@@ -115,8 +123,13 @@ class Assembler:
             return None
         text = self._take(text)
         block = self._blocks[-1] if self._blocks else None
-        # A signature closes its piece of reasoning: what follows is another one.
-        if not isinstance(block, _Words) or block.thought is not thought or block.signature != NOTHING:
+        # A signature closes its piece of reasoning, a phase its piece of text: what follows is another one.
+        if (
+            not isinstance(block, _Words)
+            or block.thought is not thought
+            or block.signature != NOTHING
+            or block.phase is not None
+        ):
             block = _Words(thought=thought)
             self._blocks.append(block)
         block.pieces.append(text)
@@ -157,7 +170,9 @@ class Assembler:
         return not self._blocks
 
     def parts(self) -> tuple[Part, ...]:
-        """The complete response."""
+        """The complete response. One that ended as refused asks for nothing: what it had begun to call is void."""
+        if self.finished is not None and self.finished.reason == "refused":
+            return tuple(part for part in self.partial() if not isinstance(part, ToolCall))
         whole = self.finished is not None
         out_of_room = whole and self.finished is not None and self.finished.reason == "length"
         return tuple(self._parts(lambda call: out_of_room and not is_json_object("".join(call.pieces)), whole=True))

@@ -39,7 +39,7 @@ class Settings(Frozen):
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    tool_choice: str | None = None  # "auto", "none", "required", or the name of a tool
+    tool_choice: str | None = None  # "auto", "none"; of a turn's first response also "required", or a tool's name
     parallel_calls: bool | None = None
     reasoning_effort: str | None = None
     output: OutputSpec | None = None
@@ -74,8 +74,16 @@ class Progress(Frozen):
     text: str
 
 
+class Alive(Frozen):
+    """The stream lives, and brought nothing of the response: a ping, a comment, an event without a word."""
+
+
 class TextDelta(Frozen):
-    text: str
+    """`begins`: it is another piece of text than what came before it. `phase` ends a piece, and says what it was."""
+
+    text: str = ""
+    begins: bool = False
+    phase: str | None = None
 
 
 class ReasoningDelta(Frozen):
@@ -103,12 +111,14 @@ class CallEnded(Frozen):
 
 
 class Usage(Frozen):
-    """Tokens, as the provider counts them. `cached` is part of `input`, `reasoning` of `output`."""
+    """Tokens, as the provider counts them. `cached` and `cache_write` are in `input`, `reasoning` is in `output`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0  # put into the provider's cache with this request
+    estimated: bool = False  # by us: the provider counted nothing
 
 
 FinishReason = Literal["stop", "length", "tool_calls", "refused", "other"]
@@ -122,7 +132,16 @@ class Finished(Frozen):
 
 
 StreamPart = (
-    Opened | Progress | TextDelta | ReasoningDelta | CallStarted | CallArguments | CallEnded | Usage | Finished
+    Opened
+    | Progress
+    | Alive
+    | TextDelta
+    | ReasoningDelta
+    | CallStarted
+    | CallArguments
+    | CallEnded
+    | Usage
+    | Finished
 )
 
 
@@ -136,7 +155,7 @@ class Model(Protocol):
 
     @property
     def provider(self) -> str:
-        """Models with the same provider share a concurrency limit and a cool-down."""
+        """Models with the same provider share a concurrency limit."""
 
     @property
     def context_limit(self) -> int | None:

@@ -36,6 +36,7 @@ from holdfast.models.mapping import (
     NOBODY,
     arguments_object,
     arguments_text,
+    count_of,
     decode_event,
     encode,
     inline_data,
@@ -217,11 +218,11 @@ class _Candidate(Struct, gc=False):
 
 
 class _Usage(Struct, gc=False):
-    promptTokenCount: int | None = None
-    toolUsePromptTokenCount: int | None = None
-    candidatesTokenCount: int | None = None
-    thoughtsTokenCount: int | None = None
-    cachedContentTokenCount: int | None = None
+    promptTokenCount: Any = None
+    toolUsePromptTokenCount: Any = None
+    candidatesTokenCount: Any = None
+    thoughtsTokenCount: Any = None
+    cachedContentTokenCount: Any = None
 
 
 class _Feedback(Struct, gc=False):
@@ -331,11 +332,11 @@ def _kept(signature: str, *, thought: bool = False) -> Raw:
 
 
 def _usage(usage: _Usage) -> Usage:
-    thoughts = usage.thoughtsTokenCount or 0
+    thoughts = count_of(usage.thoughtsTokenCount)
     return Usage(
-        input_tokens=(usage.promptTokenCount or 0) + (usage.toolUsePromptTokenCount or 0),
-        output_tokens=(usage.candidatesTokenCount or 0) + thoughts,
-        cached_tokens=usage.cachedContentTokenCount or 0,
+        input_tokens=count_of(usage.promptTokenCount) + count_of(usage.toolUsePromptTokenCount),
+        output_tokens=count_of(usage.candidatesTokenCount) + thoughts,
+        cached_tokens=count_of(usage.cachedContentTokenCount),
         reasoning_tokens=thoughts,
     )
 

@@ -50,6 +50,14 @@ def arguments_text(value: Any) -> str:
     return encode(value).decode() if value else ""
 
 
+def count_of(value: Any) -> int:
+    """Tokens, as some server wrote them: 3, 3.0 or "3". What is no count is none, and loses no response."""
+    try:
+        return max(0, int(float(value))) if isinstance(value, int | float | str) else 0
+    except (ValueError, OverflowError):
+        return 0
+
+
 def leave_out(body: dict[str, Any], names: Iterable[str]) -> None:
     """Takes parameters out of a body; `a.b` is one inside another, which goes too when nothing is left in it."""
     for name in names:

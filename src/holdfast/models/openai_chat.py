@@ -34,7 +34,7 @@ from holdfast.models.base import (
     Usage,
 )
 from holdfast.models.failures import fields_of, provider_error
-from holdfast.models.mapping import NOBODY, arguments_object, decode_event, said_text, schema_of
+from holdfast.models.mapping import NOBODY, arguments_object, count_of, decode_event, said_text, schema_of
 from holdfast.models.sse import Event
 
 PATH = "/chat/completions"
@@ -252,13 +252,14 @@ class _Choice(Struct, gc=False):
 
 
 class _Details(Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: Any = None
+    cache_write_tokens: Any = None  # OpenRouter
+    reasoning_tokens: Any = None
 
 
 class _Usage(Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
 
@@ -410,10 +411,11 @@ class Decoder:
 def _usage(usage: _Usage) -> Usage:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     return Usage(
-        input_tokens=usage.prompt_tokens or 0,
-        output_tokens=usage.completion_tokens or 0,
-        cached_tokens=(prompt.cached_tokens or 0) if prompt else 0,
-        reasoning_tokens=(completion.reasoning_tokens or 0) if completion else 0,
+        input_tokens=count_of(usage.prompt_tokens),
+        output_tokens=count_of(usage.completion_tokens),
+        cached_tokens=count_of(prompt.cached_tokens) if prompt else 0,
+        reasoning_tokens=count_of(completion.reasoning_tokens) if completion else 0,
+        cache_write_tokens=count_of(prompt.cache_write_tokens) if prompt else 0,
     )
 
 

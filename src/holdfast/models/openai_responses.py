@@ -33,6 +33,7 @@ from holdfast.models.fragments import Fragments
 from holdfast.models.mapping import (
     NOBODY,
     arguments_text,
+    count_of,
     decode_event,
     encode,
     is_url,
@@ -45,6 +46,7 @@ from holdfast.models.mapping import (
 from holdfast.models.sse import Event
 
 PATH = "/responses"
+PARAGRAPH = "\n\n"  # between the messages of one response, for people; the provider gets them as it sent them
 AMENDABLE = frozenset(
     {
         "include",
@@ -132,7 +134,7 @@ _PLAIN = {role: b'{"role":"' + role.encode() + b'","content":' for role in (Role
 def encode_message(message: Message, provider: str) -> bytes:
     """The items of one message, with commas between; nothing if there is nothing to say."""
     parts = message.parts
-    if len(parts) == 1 and type(parts[0]) is Text:  # most of them
+    if len(parts) == 1 and type(parts[0]) is Text and parts[0].phase is None:  # most of them
         return _PLAIN[message.role] + encode(parts[0].text) + b"}"
     if message.role is Role.ASSISTANT:
         return b",".join(_assistant_items(parts, provider))
@@ -151,10 +153,13 @@ def encode_message(message: Message, provider: str) -> bytes:
 def _assistant_items(parts: tuple[Part, ...], provider: str) -> list[bytes]:
     items: list[bytes] = []
     spoken = 0
+    first = True
     for part in parts:
         if isinstance(part, Text) and part.text:
-            items.append(_PLAIN[Role.ASSISTANT] + encode(part.text) + b"}")
-            spoken = len(items)
+            text = part.text if first else part.text.removeprefix(PARAGRAPH)
+            phase = b"" if part.phase is None else b',"phase":' + encode(part.phase)
+            items.append(_PLAIN[Role.ASSISTANT] + encode(text) + phase + b"}")
+            spoken, first = len(items), False
         elif isinstance(part, ToolCall):
             call_id, name, arguments = encode(part.call_id), encode(part.name), encode(part.arguments)
             named = b'{"type":"function_call","call_id":' + call_id + b',"name":' + name
@@ -228,16 +233,18 @@ class _Item(Struct, gc=False):
     encrypted_content: Any = None
     summary: list[_Piece] | None = None
     content: list[_Piece] | None = None
+    phase: Any = None
 
 
 class _Details(Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: Any = None
+    cache_write_tokens: Any = None
+    reasoning_tokens: Any = None
 
 
 class _Usage(Struct, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Any = None
+    output_tokens: Any = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
 
@@ -261,6 +268,8 @@ class _Event(Struct, gc=False):
     summary_index: Any = None
     item: _Item | None = None
     arguments: Any = None
+    text: Any = None
+    refusal: Any = None
     response: _Response | None = None
     error: Any = None
     code: Any = None  # with what follows: of an error
@@ -280,11 +289,12 @@ _REASONS: Mapping[str, FinishReason] = {
 
 
 class _OpenCall:
-    __slots__ = ("begun", "ended", "index")
+    __slots__ = ("begun", "ended", "index", "whole")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.begun = False  # some of its arguments have come
+        self.whole = ""  # all of them, if they came with its start
         self.ended = False
 
 
@@ -304,7 +314,10 @@ class Decoder:
             "response.reasoning_summary_text.delta": self._read_thought,
             "response.reasoning_text.delta": self._read_thought,
             "response.reasoning_summary_part.added": self._next_thought,
+            "response.output_text.done": self._end_text,
+            "response.refusal.done": self._end_text,
             "response.function_call_arguments.delta": self._read_arguments,
+            "response.function_call_arguments.done": self._end_arguments,
             "response.output_item.added": self._start_item,
             "response.output_item.done": self._end_item,
             "response.completed": self._end_response,
@@ -342,13 +355,27 @@ class Decoder:
             reason = "refused"
         elif reason == "stop" and self._calls:
             reason = "tool_calls"
-        parts: list[StreamPart] = [CallEnded(index=call.index) for call in open_calls]
+        parts: list[StreamPart] = []
+        for call in open_calls:
+            self._end_call(call, "", parts)
         return [*parts, Finished(reason=reason, provider_reason=self._reason)]
 
     def _read_text(self, event: _Event, parts: list[StreamPart]) -> None:
         if event.delta and isinstance(event.delta, str):
-            self._spoken.add(event.output_index)
-            parts.append(TextDelta(text=event.delta))
+            self._say(event.output_index, event.delta, parts)
+
+    def _say(self, at: Any, text: str, parts: list[StreamPart]) -> None:
+        """A message of its own is a piece of text of its own, and a paragraph to people."""
+        if self._spoken and at not in self._spoken:
+            parts.append(TextDelta(text=PARAGRAPH, begins=True))
+        self._spoken.add(at)
+        parts.append(TextDelta(text=text))
+
+    def _end_text(self, event: _Event, parts: list[StreamPart]) -> None:
+        text = event.text or event.refusal
+        if text and isinstance(text, str) and event.output_index not in self._spoken:
+            self._refused |= event.refusal is not None
+            self._say(event.output_index, text, parts)
 
     def _read_refusal(self, event: _Event, parts: list[StreamPart]) -> None:
         self._refused = True
@@ -369,11 +396,25 @@ class Decoder:
             call.begun = True
             parts.append(CallArguments(index=call.index, text=event.delta))
 
+    def _end_arguments(self, event: _Event, parts: list[StreamPart]) -> None:
+        call = self._calls.get(event.output_index)
+        if call is not None and not call.begun and (text := arguments_text(event.arguments)):
+            call.begun = True
+            parts.append(CallArguments(index=call.index, text=text))
+
+    def _end_call(self, call: _OpenCall, arguments: str, parts: list[StreamPart]) -> None:
+        """What has not come piece by piece comes whole, from its end or else from its start."""
+        if not call.begun and (text := arguments or call.whole):
+            parts.append(CallArguments(index=call.index, text=text))
+        call.ended = True
+        parts.append(CallEnded(index=call.index))
+
     def _start_item(self, event: _Event, parts: list[StreamPart]) -> None:
         item = event.item
         if item is not None and item.type == "function_call":
             call = self._calls[event.output_index] = _OpenCall(len(self._calls))
             id = item.call_id if isinstance(item.call_id, str) else None
+            call.whole = arguments_text(item.arguments)
             parts.append(CallStarted(index=call.index, name=str(item.name or ""), provider_id=id))
 
     def _end_item(self, event: _Event, parts: list[StreamPart]) -> None:
@@ -382,16 +423,15 @@ class Decoder:
         if item.type == "function_call":
             if at not in self._calls:
                 self._start_item(event, parts)
-            call = self._calls[at]
-            if not call.begun and (text := arguments_text(item.arguments)):
-                parts.append(CallArguments(index=call.index, text=text))
-            call.ended = True
-            parts.append(CallEnded(index=call.index))
-        elif item.type == "message" and at not in self._spoken:
-            for piece in item.content or ():
-                self._refused |= piece.type == "refusal"
-                if text := piece.text or piece.refusal:
-                    parts.append(TextDelta(text=str(text)))
+            self._end_call(self._calls[at], arguments_text(item.arguments), parts)
+        elif item.type == "message":
+            if at not in self._spoken:
+                for piece in item.content or ():
+                    self._refused |= piece.type == "refusal"
+                    if text := piece.text or piece.refusal:
+                        self._say(at, str(text), parts)
+            if at in self._spoken and item.phase and isinstance(item.phase, str):
+                parts.append(TextDelta(phase=item.phase))
         elif item.type == "reasoning":
             self._end_reasoning(item, at, parts)
 
@@ -405,13 +445,14 @@ class Decoder:
             parts.append(ReasoningDelta(signature=Raw(encode(kept))))
 
     def _whole_response(self, response: _Response, parts: list[StreamPart]) -> None:
-        for at, item in enumerate(response.output or ()):
-            self._end_item(_Event(item=item, output_index=at), parts)
         ended = _Event(response=response)
         (self._fail if response.status == "failed" else self._end_response)(ended, parts)
 
     def _end_response(self, event: _Event, parts: list[StreamPart]) -> None:
         response = event.response or _Response()
+        if not (self._spoken or self._thought or self._calls):  # nothing streamed: all of it comes with the end
+            for at, item in enumerate(response.output or ()):
+                self._end_item(_Event(item=item, output_index=at), parts)
         if response.usage is not None:
             parts.append(_usage(response.usage))
         why = response.incomplete_details
@@ -429,10 +470,11 @@ class Decoder:
 def _usage(usage: _Usage) -> Usage:
     given, made = usage.input_tokens_details, usage.output_tokens_details
     return Usage(
-        input_tokens=usage.input_tokens or 0,
-        output_tokens=usage.output_tokens or 0,
-        cached_tokens=(given.cached_tokens or 0) if given else 0,
-        reasoning_tokens=(made.reasoning_tokens or 0) if made else 0,
+        input_tokens=count_of(usage.input_tokens),
+        output_tokens=count_of(usage.output_tokens),
+        cached_tokens=count_of(given.cached_tokens) if given else 0,
+        reasoning_tokens=count_of(made.reasoning_tokens) if made else 0,
+        cache_write_tokens=count_of(given.cache_write_tokens) if given else 0,
     )
 
 
