@@ -39,6 +39,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     input_price: NotNegative | None = None
     output_price: NotNegative | None = None
     cached_price: NotNegative | None = None  # of input that the provider had in its cache; None: as any input
+    cache_write_price: NotNegative | None = None  # of input that it put there; None: a quarter more than any input
 
 
 class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,13 +24,24 @@ from holdfast.errors import (
     SilenceTimeout,
     StoreUnavailable,
 )
-from holdfast.models.base import Model, Progress, Request, Settings, StreamPart, TextDelta, Usage
+from holdfast.models.base import (
+    Alive,
+    Finished,
+    Model,
+    Opened,
+    Progress,
+    Request,
+    Settings,
+    StreamPart,
+    TextDelta,
+    Usage,
+)
 from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, Stopped, failure_of
 from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.models.scripted import Call, Cut, Fail, Finish, Hold, Say, ScriptedModel, Stall, Think
 from holdfast.stops import Stop
-from tests.models.conftest import KEY, Serve, asking, until
+from tests.models.conftest import CALM, KEY, Serve, asking, until
 from tests.models.faketime import FakeTime
 from tests.support.chat_server import (
     DONE,
@@ -551,7 +562,7 @@ async def test_a_stop_ends_a_cool_down(time: FakeTime) -> None:
         await asyncio.Event().wait()
 
     caller = Caller(Providers(timing=replace(time.timing, sleep=sleep)))
-    caller.providers.get("scripted").cool(30)
+    caller.providers.get("scripted").cool("scripted", 30)
     model, stop = ScriptedModel("Hi"), Stop[Cause]()
     call = asyncio.create_task(caller.call([model], asking(), stop=stop))
     await waiting.wait()
@@ -683,7 +694,17 @@ async def test_calls_to_one_provider_are_limited_and_others_are_not(
     await other
 
 
-async def test_after_a_429_everybody_on_that_provider_waits(caller: Caller, time: FakeTime) -> None:
+async def test_a_429_of_one_model_does_not_keep_the_fallback_on_the_same_provider_waiting(
+    caller: Caller, time: FakeTime
+) -> None:
+    limited = ScriptedModel(Fail(status=429, retry_after="20"), provider="p", name="p:large")
+    small = ScriptedModel("Hi", provider="p", name="p:small")
+    done = await completed(caller, limited, small, policy=RetryPolicy(attempts_max=1))
+    assert (done.message.model, time.slept) == ("p:small", [])
+    assert caller.providers.get("p").cooling_of("p:large") == 20
+
+
+async def test_after_a_429_everybody_on_that_model_waits(caller: Caller, time: FakeTime) -> None:
     """And nobody else."""
     limited = ScriptedModel([Fail(status=429, retry_after="20"), "never"], provider="p")
     error = await failed(caller, limited, policy=RetryPolicy(attempts_max=1))
@@ -747,14 +768,36 @@ async def test_a_provider_that_cools_for_ever_fails_the_attempt_in_the_end(calle
 
     async def always_more(seconds: float) -> None:
         await original(seconds)
-        provider.cool(60)
+        provider.cool("scripted", 60)
 
     providers = Providers(timing=replace(time.timing, sleep=always_more))
     provider = providers.get("scripted")
-    provider.cool(60)
+    provider.cool("scripted", 60)
     error = await failed(Caller(providers), ScriptedModel("never"))
     assert [type(each) for each in error.errors] == [AdmissionTimeout]
     assert time.now_s == pytest.approx(1_900)
+
+
+class Thinking(ScriptedModel):
+    """Lives, and says nothing for longer than any wait may take."""
+
+    loop_time: LoopTime
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        yield Opened()
+        for part in (Alive(), Alive(), Alive(), TextDelta(text="Hi"), Alive(), Alive(), Alive()):
+            self.loop_time.advance(request.deadlines.silence_s / 2)
+            await asyncio.sleep(0.01)  # the guard looks
+            yield part
+        yield Finished()
+
+
+async def test_a_model_that_lives_is_not_ended_because_it_says_nothing(caller: Caller) -> None:
+    model = Thinking()
+    model.loop_time = LoopTime()
+    done = await caller.call([model], asking(deadlines=replace(CALM, call_s=1_000.0)))
+    assert isinstance(done, Completed)
+    assert (done.message.text, done.n) == ("Hi", 1)
 
 
 # --- models that do not keep their word

@@ -26,7 +26,7 @@ from holdfast.errors import (
     ProviderError,
     SilenceTimeout,
 )
-from holdfast.models.base import Finished, Model, Opened, Request, StreamPart, TextDelta, Usage
+from holdfast.models.base import Alive, Finished, Model, Opened, Request, StreamPart, TextDelta, Usage
 from holdfast.models.calls import Caller, Completed
 from holdfast.models.http import HttpModel
 from holdfast.models.openai_chat import OpenAIChat
@@ -36,6 +36,7 @@ from tests.models.conftest import CALM, ENOUGH_S, KEY, Serve, asking, until
 from tests.models.judge import of_parts, sdk, theirs
 from tests.support.chat_server import (
     DONE,
+    Beat,
     Bytes,
     ChatServer,
     Cut,
@@ -242,16 +243,43 @@ async def test_a_stream_that_stalls_ends_at_the_silence_deadline(serve: Serve, m
 
 
 @pytest.mark.parametrize("begun", [True, False])
-async def test_pings_are_no_progress(serve: Serve, model_on: ModelOn, begun: bool) -> None:
-    """A provider that only sends comments kept a call open for hours [amplifier#339]."""
+async def test_a_provider_that_only_sends_pings_ends_at_the_whole_calls_deadline(
+    serve: Serve, model_on: ModelOn, begun: bool
+) -> None:
+    """One kept a call open for hours [amplifier#339]."""
     server = await serve(Reply(steps=(*((chunk({"content": "Hel"}),) if begun else ()), Ping(every_s=0.01))))
-    error = await error_of(model_on(server), brief(**{"silence_s" if begun else "first_byte_s": ENOUGH_S}))
-    assert isinstance(error, SilenceTimeout if begun else FirstByteTimeout)
+    assert isinstance(await error_of(model_on(server), brief(call_s=ENOUGH_S)), CallTimeout)
 
 
-async def test_empty_chunks_are_no_progress_either(serve: Serve, model_on: ModelOn) -> None:
-    empty = b"data: " + json.dumps(chunk({}).value).encode() + b"\n\n"
-    server = await serve(Reply(steps=(chunk({"content": "Hel"}), *(Bytes(empty) for _ in range(20)), Stall())))
+EMPTY = b"data: " + json.dumps(chunk({}).value).encode() + b"\n\n"
+SIGNS = {"comment": b": ping\n\n", "event": b"event: ping\ndata: {}\n\n", "empty chunk": EMPTY, "half a line": b": p"}
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("sign", list(SIGNS))
+async def test_a_model_that_thinks_without_a_word_lives_while_its_stream_brings_something(
+    serve: Serve, model_on: ModelOn, sign: str, begun: bool
+) -> None:
+    loop_time = LoopTime()
+    thinking = [step for _ in range(4) for step in (Beat(), Bytes(SIGNS[sign]))]
+    words = (chunk({"content": "Hel"}),) if begun else ()
+    answer = (Beat(), Bytes(b"\n\n"), chunk({"content": "Hi"}, "stop"), DONE)
+    server = await serve(Reply(steps=(*words, *thinking, *answer)))
+    said = ""
+    async with aclosing(model_on(server).stream(brief(call_s=1_000.0))) as parts:
+        async for part in parts:
+            said += part.text if isinstance(part, TextDelta) else ""
+            if isinstance(part, Alive):
+                loop_time.advance(CALM.silence_s / 2)
+            if isinstance(part, Alive | TextDelta) or not begun:
+                server.beat()
+    assert said == ("HelHi" if begun else "Hi")
+
+
+async def test_a_stream_that_brings_nothing_at_all_any_more_ends_at_the_silence_deadline(
+    serve: Serve, model_on: ModelOn
+) -> None:
+    server = await serve(Reply(steps=(chunk({"content": "Hel"}), *(Bytes(EMPTY) for _ in range(20)), Stall())))
     assert isinstance(await error_of(model_on(server), brief(silence_s=ENOUGH_S)), SilenceTimeout)
 
 

@@ -49,6 +49,10 @@ class Wait(Struct, frozen=True):
     """Nothing, until the test says `server.go()`."""
 
 
+class Beat(Struct, frozen=True):
+    """Nothing, until the test says `server.beat()`, which lets one of them go on."""
+
+
 class Cut(Struct, frozen=True):
     """Close the connection in the middle of the body."""
 
@@ -57,7 +61,7 @@ class Reset(Struct, frozen=True):
     """Close it with a TCP reset."""
 
 
-Step = Data | Bytes | Ping | Stall | Wait | Cut | Reset
+Step = Data | Bytes | Ping | Stall | Wait | Beat | Cut | Reset
 
 
 class Reply(Struct, frozen=True):
@@ -153,6 +157,7 @@ class ChatServer:
         self.streaming = 0  # responses that have begun and not ended
         self.streaming_most = 0
         self._go = asyncio.Event()
+        self._beats = asyncio.Semaphore(0)
         self._reached = asyncio.Event()
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -189,6 +194,10 @@ class ChatServer:
     def go(self) -> None:
         """Let every `Wait` go on."""
         self._go.set()
+
+    def beat(self) -> None:
+        """Let one `Beat` go on, or the next one that comes."""
+        self._beats.release()
 
     async def reached_wait(self) -> None:
         """Returns when a response has come to a step that waits: everything before it is sent."""
@@ -282,6 +291,8 @@ class _Sending:
             case Wait():
                 self._server._reached.set()
                 await self._server._go.wait()
+            case Beat():
+                await self._server._beats.acquire()
             case Cut():
                 await self._writer.drain()
                 self._writer.close()

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import tracemalloc
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,9 @@ from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, Mess
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
 from holdfast.errors import ConfigError, OutputInvalid, RefusedError, TurnFailed
-from holdfast.models.base import Request, Usage
+from holdfast.models.base import Request, Settings, StreamPart, Usage
 from holdfast.models.calls import Caller
-from holdfast.models.scripted import Call, Count, Cut, Fail, Hold, Say, ScriptedModel
+from holdfast.models.scripted import Call, Count, Cut, Fail, Finish, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
@@ -443,6 +445,91 @@ async def test_a_title_that_hangs_or_fails_costs_the_turn_nothing(store_url: str
         assert await rested(chat) is State.IDLE
         assert (await chat.snapshot()).chat.title is None
     assert titler.open_streams == 0, "a shutdown ends it"
+
+
+@pytest.mark.parametrize("titler", [Fail(status=400), Say(text="Rain in Bern")], ids=["fails", "works"])
+async def test_a_title_is_asked_for_once_in_a_turn_however_many_steps_it_has(store_url: str, titler: Any) -> None:
+    titles = ScriptedModel([titler], name="titler", provider="t", after="repeat")
+    steps = [[Call(name="weather", arguments={"city": "Bern"})] for _ in range(5)]
+    agent = Agent("a", ScriptedModel(*steps, "It rains."), tools=[weather], title_model=titles)
+    async with running(store_url, agent) as (app, worker):
+        chat = await app.create("a", "Weather?")
+        await rested(chat)
+        await until(lambda: worker.titles.made + worker.titles.failed == 1)
+        assert len(titles.requests) == 1
+
+
+async def test_what_a_title_took_counts_in_the_turn(store_url: str) -> None:
+    titler = ScriptedModel([Say(text="Rain"), Count(input_tokens=700, output_tokens=30)], name="titler", provider="t")
+    model = ScriptedModel([Say(text="It rains."), Count(input_tokens=10, output_tokens=2)])
+    prices = {model.name: Price(input=1, output=1), "titler": Price(input=10, output=100)}
+    async with running(store_url, Agent("a", model, title_model=titler, prices=prices)) as (app, worker):
+        chat = await app.create("a", "Weather?")
+        await rested(chat)
+        await until(lambda: worker.titles.made == 1)
+        chat_now = (await chat.snapshot()).chat
+        assert chat_now.turn_tokens == 12 + 730
+        assert chat_now.turn_cost == pytest.approx((12 + 700 * 10 + 30 * 100) / 1e6)
+
+
+async def test_a_token_budget_ends_a_turn_whose_provider_counts_nothing(store_url: str) -> None:
+    class Uncounted(ScriptedModel):
+        async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+            async with aclosing(super().stream(request)) as parts:
+                async for part in parts:
+                    if not isinstance(part, Usage):
+                        yield part
+
+    model = Uncounted([Call(name="weather", arguments={"city": "Bern"})], after="repeat")
+    agent = Agent("a", model, tools=[weather], budget=Budget(steps=50, tokens=2_000))
+    async with running(store_url, agent) as (app, _):
+        chat = await app.create("a", "Weather?")
+        await rested(chat)
+        ended = (await chat.snapshot()).chat
+        assert (ended.cause, ended.step < 50) == (Cause.BUDGET, True)
+        answered = [message for message in await chat.messages() if message.role is Role.ASSISTANT]
+        assert all(message.input_tokens is None for message in answered), "it is no figure of the provider"
+        assert sum(message.estimated_tokens or 0 for message in answered) == ended.turn_tokens
+
+
+async def test_a_choice_of_tool_holds_for_the_first_response_of_a_turn(store_url: str) -> None:
+    """Asked in every step to call something, a model never comes to an answer."""
+    model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "It rains.", "It still does.")
+    agent = Agent("a", model, tools=[weather], settings=Settings(tool_choice="required"))
+    async with running(store_url, agent) as (app, _):
+        chat = await app.create("a", "Weather?")
+        await rested(chat)
+        await chat.send("And now?")
+        await rested(chat)
+    assert [request.settings.tool_choice for request in model.requests] == ["required", None, "required"]
+
+
+async def test_a_response_that_ends_as_refused_runs_none_of_its_calls(store_url: str) -> None:
+    ran: list[str] = []
+
+    @tool
+    async def wipe() -> str:
+        """Wipe."""
+        ran.append("wiped")
+        return "gone"
+
+    model = ScriptedModel([Say(text="I will."), Call(name="wipe"), Finish(reason="refused")])
+    async with running(store_url, Agent("a", model, tools=[wipe])) as (app, _):
+        chat = await app.create("a", "Go.")
+        assert await rested(chat) is State.IDLE
+        assert (ran, len(model.requests)) == ([], 1)
+        last = (await chat.messages())[-1]
+        assert (last.text, last.calls, last.finish) == ("I will.", (), "refused")
+
+
+def test_what_is_put_into_a_cache_has_a_price_of_its_own() -> None:
+    usage = Usage(input_tokens=1_000_000, cached_tokens=200_000, cache_write_tokens=400_000)
+    for price, cost in (
+        (Price(input=10, output=0, cached=1), 4.0 + 0.2 + 5.0),
+        (Price(input=10, output=0, cached=1, cache_write=20), 4.0 + 0.2 + 8.0),
+    ):
+        agent = Agent("a", ScriptedModel(), prices={"m": price})
+        assert agent.cost_of("m", usage, {}) == pytest.approx(cost)
 
 
 async def test_a_persons_title_is_never_replaced(store_url: str) -> None:

@@ -194,7 +194,7 @@ async def test_an_attempt_that_was_not_even_let_in_is_recorded_after_one_that_fa
     async with app, app.worker():
         chat = await app.create("a", "go")
         await model.reached("here")
-        app.caller.providers.get(model.provider).cool(60)  # somebody else's 429
+        app.caller.providers.get(model.provider).cool(model.name, 60)  # somebody else's 429
         model.resume("here")
         assert await rested(chat) is State.FAILED
         failed = [entry for entry in await entries(chat) if isinstance(entry, AttemptFailed)]

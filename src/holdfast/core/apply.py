@@ -821,8 +821,9 @@ def rename(draft: Draft, event: ev.Rename) -> None:
             "wrong_title", f"a title has 1 to {draft.limits.title_chars_max} characters, this one {len(title):,}"
         )
     if title != draft.chat.title:
-        draft.set(title=title)
-        draft.tell(journal.ChatRenamed(title=title))
+        chat = draft.chat
+        draft.set(title=title, turn_tokens=chat.turn_tokens + event.tokens, turn_cost=chat.turn_cost + event.cost)
+        draft.tell(journal.ChatRenamed(title=title, tokens=event.tokens, cost=event.cost))
 
 
 def leave(draft: Draft, event: ev.Event) -> None:

@@ -129,6 +129,8 @@ class Rename(Event):
 
     title: str
     unless_titled: bool = False
+    tokens: int = 0  # what it took to make it
+    cost: float = 0.0
 
     name = "rename"
 

@@ -179,6 +179,8 @@ class ChatArchived(Entry, tag="chat.archived"):
 
 class ChatRenamed(Entry, tag="chat.renamed"):
     title: str
+    tokens: int = 0  # that a model took to make it
+    cost: float = 0.0
 
 
 class ChatRepaired(Entry, tag="chat.repaired"):

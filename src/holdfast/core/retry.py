@@ -33,7 +33,7 @@ class Kind(StrEnum):
 class Treatment(Frozen):
     retried: bool  # the same model again, after a wait
     fallback: bool  # then, or at once, the next model
-    cools: bool = False  # everybody on this provider waits
+    cools: bool = False  # everybody who asks this model waits
     amended: bool = False  # once more without delay, the parameter in its accepted form
 
 

@@ -113,6 +113,7 @@ class PydanticAI:
             output_tokens=usage.output_tokens,
             cached_tokens=usage.cache_read_tokens,
             reasoning_tokens=int(usage.details.get("reasoning_tokens", 0)),
+            cache_write_tokens=usage.cache_write_tokens,
         )
         finish = response.finish_reason
         # A stream that ends without a reason has lost its result. Its OpenAI models then make one up.

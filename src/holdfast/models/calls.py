@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Self, assert_never
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core.codec import storable
+from holdfast.core.codec import encode, storable
+from holdfast.core.compaction import BYTES_PER_TOKEN, estimated, estimated_message
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Frozen, Message, Part, Role
 from holdfast.core.retry import (
@@ -39,7 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import new_id
 from holdfast.models.assemble import Assembler
-from holdfast.models.base import Finished, Model, Opened, Progress, Request, StreamPart, Usage
+from holdfast.models.base import Alive, Finished, Model, Opened, Progress, Request, StreamPart, Usage
 from holdfast.models.providers import Providers
 from holdfast.models.watch import Watch
 from holdfast.stops import Stop
@@ -69,7 +71,10 @@ class FailedAttempt(Frozen):
 
 
 class Completed(Frozen):
-    """The response, perhaps without a word in it: a model may have nothing to say."""
+    """The response, perhaps without a word in it: a model may have nothing to say.
+
+    `usage` is marked as estimated where the provider counted nothing: a budget has to end such a turn, too.
+    """
 
     message: Message
     finished: Finished
@@ -203,8 +208,8 @@ class _Call:
             decision = self._decide(outcome, request, failures, position)
             if TABLE[_kind(outcome)].cools:
                 wait_s = decision.delay_s if isinstance(decision, Again) else outcome.retry_after_s
-                self._caller.providers.get(model.provider).cool(wait_s or self._policy.base_s)
-            await self._record(model, outcome, decision, assembler, position, self._timing.now_s() - began_s)
+                self._caller.providers.get(model.provider).cool(model.name, wait_s or self._policy.base_s)
+            await self._record(model, request, outcome, decision, assembler, position, began_s)
             match decision:
                 case Again(delay_s=delay_s):
                     with self._stop.scope():
@@ -245,7 +250,9 @@ class _Call:
         try:
             with self._stop.scope():
                 # A fallback that begins when the time is spent still gets a moment to be let in.
-                await provider.admit(max(self._policy.total_s - self._elapsed_s, self._policy.delay_max_s))
+                await provider.admit(
+                    model.name, max(self._policy.total_s - self._elapsed_s, self._policy.delay_max_s)
+                )
                 admitted = True
         except AdmissionTimeout as error:
             return error
@@ -280,11 +287,16 @@ class _Call:
             return LostResult(
                 f"{model.name} ended its stream without finishing the response", request_id=assembler.request_id
             )
+        message = self._message(assembler.parts(), assembler, model)
+        usage = assembler.usage
+        if usage is None:
+            usage = estimated_usage(request, message.parts)
+            message = replace(message, estimated_tokens=usage.input_tokens + usage.output_tokens)
         return Completed(
-            message=self._message(assembler.parts(), assembler, model),
+            message=message,
             finished=assembler.finished,
             n=self._n,
-            usage=assembler.usage,
+            usage=usage,
             request_id=assembler.request_id,
             failed=tuple(self._failed),
         )
@@ -304,7 +316,8 @@ class _Call:
                                 self._observer.progress(part.text)
                             if assembler.finished is not None:
                                 return
-                            guard.last = part
+                            if guard.last is None or not isinstance(part, Alive):
+                                guard.last = part
             except TimeoutError as error:
                 if not limit.expired():
                     raise
@@ -347,11 +360,12 @@ class _Call:
     async def _record(
         self,
         model: Model,
+        request: Request,
         error: ProviderError,
         decision: Decision,
         assembler: Assembler,
         position: int,
-        duration_s: float,
+        began_s: float,
     ) -> None:
         again = isinstance(decision, Again | Amend)
         following = self._models[position + 1].name if position + 1 < len(self._models) else None
@@ -366,8 +380,8 @@ class _Call:
             retry_in_ms=round(1000 * decision.delay_s) if isinstance(decision, Again) else 0 if again else None,
             next_model=model.name if again else following if isinstance(decision, Onward) else None,
             streamed=not assembler.empty,
-            duration_ms=round(1000 * duration_s),
-            usage=assembler.usage,
+            duration_ms=round(1000 * (self._timing.now_s() - began_s)),
+            usage=assembler.usage or (None if assembler.empty else estimated_usage(request, assembler.partial())),
         )
         self._failed.append(failed)
         self._errors.append(error)
@@ -407,6 +421,15 @@ class _Call:
         return ExceptionGroup(f"all {len(self._errors)} attempts of a model call", self._errors)
 
 
+def estimated_usage(request: Request, parts: tuple[Part, ...]) -> Usage:
+    given = sum(map(estimated_message, request.messages))
+    for tool in request.tools:
+        schema = tool.schema if isinstance(tool.schema, Raw) else encode(tool.schema)
+        given += estimated(tool.name) + estimated(tool.description) + len(bytes(schema)) // BYTES_PER_TOKEN
+    made = estimated_message(Message(id="", role=Role.ASSISTANT, parts=parts))
+    return Usage(input_tokens=given, output_tokens=made, estimated=True)
+
+
 class _Guard:
     """Looks every now and then whether something came: a timer set anew for every piece would cost more than it
     guards."""
@@ -426,6 +449,8 @@ class _Guard:
         last, self.last = self.last, None
         if isinstance(last, Opened | Progress):
             self._watch.sent()
+        elif isinstance(last, Alive):
+            self._watch.alive()
         elif last is not None:
             self._watch.progressed()
         now, due_at = self._loop.time(), self._watch.due_at

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from holdfast import __version__
 from holdfast.errors import LostResult, ProviderError
-from holdfast.models.base import Opened, Request, StreamPart
+from holdfast.models.base import Alive, Opened, Request, StreamPart
 from holdfast.models.failures import provider_error, read_fields
 from holdfast.models.sse import Event
 from holdfast.models.transport import Endpoint, Exchange, Transport
@@ -112,14 +112,18 @@ class HttpModel:
             yield Opened(request_id=exchange.request_id, rate_limits=exchange.rate_limits)
             decoder = self._wire.decoder(self._name)
             if exchange.content_type == "text/event-stream":
-                while not decoder.done and (events := await exchange.next_events()):
+                while not decoder.done and (events := await exchange.next_events()) is not None:
+                    silent = True
                     for event in events:
                         if parts := self._read(decoder, event, exchange):
+                            silent = False
                             for part in parts:
                                 yield part
                             exchange.progressed()
                         if decoder.done:
                             break
+                    if silent:
+                        yield Alive()
                     if decoder.finished:
                         exchange.finished()
                 await exchange.drain()

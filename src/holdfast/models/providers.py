@@ -1,4 +1,4 @@
-"""What all chats of a process share about a provider: how many may ask at once, and when it wants to be left alone.
+"""What all chats of a process share about a provider: how many may ask at once, and which model is to be left alone.
 
 Owned by the app, one for all its chats; nothing here is global. All of it belongs to one event loop.
 """
@@ -32,25 +32,30 @@ class Provider:
         self.concurrency_max = concurrency_max
         self._slots = asyncio.Semaphore(concurrency_max)
         self._timing = timing
-        self._cool_until_s = 0.0
+        self._cool_until_s: dict[str, float] = {}  # by model: providers count each of them by itself
         self.in_flight = 0
         self.waiting = 0
 
     @property
     def cooling_s(self) -> float:
-        """How long it still wants to be left alone."""
-        return max(0.0, self._cool_until_s - self._timing.now_s())
+        """How long it still wants to be left alone, by the model that has longest to wait."""
+        return max(map(self.cooling_of, self._cool_until_s), default=0.0)
 
-    def cool(self, for_s: float) -> None:
-        """It said "too many": nobody asks for so long. A shorter time never ends a longer one."""
-        self._cool_until_s = max(self._cool_until_s, self._timing.now_s() + for_s)
+    def cooling_of(self, model: str) -> float:
+        return max(0.0, self._cool_until_s.get(model, 0.0) - self._timing.now_s())
 
-    async def admit(self, within_s: float) -> None:
+    def cool(self, model: str, for_s: float) -> None:
+        """It said "too many": nobody asks that model for so long. A shorter time never ends a longer one."""
+        now_s = self._timing.now_s()
+        until_s = max(self._cool_until_s.get(model, 0.0), now_s + for_s)
+        self._cool_until_s = {name: at for name, at in self._cool_until_s.items() if at > now_s} | {model: until_s}
+
+    async def admit(self, model: str, within_s: float) -> None:
         """Get the right to ask once; `release` it afterwards. Raises `AdmissionTimeout`. First come, first served."""
         until_s = self._timing.now_s() + within_s
         self.waiting += 1
         try:
-            await self._admit(until_s, within_s)
+            await self._admit(model, until_s, within_s)
         finally:
             self.waiting -= 1
         self.in_flight += 1
@@ -59,18 +64,18 @@ class Provider:
         self.in_flight -= 1
         self._slots.release()
 
-    async def _admit(self, until_s: float, within_s: float) -> None:
+    async def _admit(self, model: str, until_s: float, within_s: float) -> None:
         while True:
-            while (wait_s := self.cooling_s) > 0:
+            while (wait_s := self.cooling_of(model)) > 0:
                 left_s = until_s - self._timing.now_s()
                 if left_s <= 0:
                     raise AdmissionTimeout(
-                        f"{self.name} asked for a pause, again and again, for {within_s:g} s (total_s)", within_s
+                        f"{model} asked for a pause, again and again, for {within_s:g} s (total_s)", within_s
                     )
                 wait_s += self._timing.jitter() * min(SPREAD_S, wait_s)
                 await self._timing.sleep(min(wait_s, left_s))
             await self._take_slot(until_s, within_s)
-            if self.cooling_s <= 0:
+            if self.cooling_of(model) <= 0:
                 return
             self._slots.release()  # it began while we waited for the slot
 

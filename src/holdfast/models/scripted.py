@@ -121,6 +121,7 @@ class Count(_Step, tag="count"):
     output_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
 
 class Finish(_Step, tag="finish"):

@@ -192,6 +192,7 @@ class Exchange:
         self._reader = Reader()
         self._watch = Watch(deadlines, endpoint.shown, self._loop.time)
         self._progressed = False  # since the last read
+        self._alive = False  # something came since the last wait
         self._enough_at: float | None = None  # set once there is nothing left to fail: reading on is a courtesy
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -249,12 +250,14 @@ class Exchange:
 
     # reading
 
-    async def next_events(self) -> list[Event]:
-        """The next events, one at least; none at the end. Raises the deadline's error, or `ConnectionFailed`."""
-        while (chunk := await self._read()) is not None:
-            if events := self._reader.feed(chunk):
-                return [self._redact(event) for event in events] if self._keys else events
-        return []
+    async def next_events(self) -> list[Event] | None:
+        """The next events, perhaps none yet: what came was a sign of life. None: the end. Raises the deadline's
+        error, or `ConnectionFailed`.
+        """
+        if (chunk := await self._read()) is None:
+            return None
+        events = self._reader.feed(chunk)
+        return [self._redact(event) for event in events] if self._keys else events
 
     def progressed(self) -> None:
         """Called when events have turned out to be part of the response, and whoever got them wants more."""
@@ -297,6 +300,9 @@ class Exchange:
         if self._progressed:
             self._progressed = False
             self._watch.progressed()
+        elif self._alive:
+            self._watch.alive()
+        self._alive = True  # if this read brings something
         self._connection.due_at = self._watch.due_at if self._enough_at is None else self._enough_at
         try:
             return await anext(self._body)

@@ -35,6 +35,13 @@ class Watch:
     def progressed(self) -> None:
         self._progress_at = self._now()
 
+    def alive(self) -> None:
+        """It is there, and said nothing yet: the wait that runs begins anew."""
+        if self._progress_at is not None:
+            self._progress_at = self._now()
+        elif self._sent_at is not None:
+            self._sent_at = self._now()
+
     @property
     def due_at(self) -> float:
         if self._progress_at is not None:

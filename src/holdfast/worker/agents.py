@@ -172,7 +172,12 @@ class Agent:
         said = facts.get(model)
         if said is None or said.input_price is None or said.output_price is None:
             return None
-        return Price(input=said.input_price, output=said.output_price, cached=said.cached_price)
+        return Price(
+            input=said.input_price,
+            output=said.output_price,
+            cached=said.cached_price,
+            cache_write=said.cache_write_price,
+        )
 
     def cost_of(self, model: str, usage: Usage | None, facts: Mapping[str, ModelFacts]) -> float:
         """In the currency of its prices; 0 where a price is not known."""
@@ -180,8 +185,10 @@ class Agent:
         if price is None or usage is None:
             return 0.0
         cached = price.input if price.cached is None else price.cached
-        fresh = usage.input_tokens - usage.cached_tokens
-        return (fresh * price.input + usage.cached_tokens * cached + usage.output_tokens * price.output) / 1e6
+        written = CACHE_WRITE * price.input if price.cache_write is None else price.cache_write
+        fresh = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
+        given = fresh * price.input + usage.cached_tokens * cached + usage.cache_write_tokens * written
+        return (given + usage.output_tokens * price.output) / 1e6
 
     @cached_property
     def fingerprint(self) -> str:
@@ -204,12 +211,16 @@ class Agent:
         return digest.hexdigest()
 
 
+CACHE_WRITE = 1.25  # what providers that charge for writing to their cache ask, in the price of input
+
+
 class Price(Frozen):
     """What a model costs, per million tokens, in the user's own currency."""
 
     input: float
     output: float
     cached: float | None = None  # of input that the provider had in its cache; None: as any input
+    cache_write: float | None = None  # of input that it put there; None: a quarter more than any input
 
 
 def tool_specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:

@@ -96,6 +96,8 @@ class Asking:
         settings = _sampled(agent.settings, asked)
         if agent.output is not None and (settings.output is None or (asked is not None and asked.output is not None)):
             settings = replace(settings, output=agent.output.spec)  # what its answers are checked by
+        if grip.snapshot.chat.step and settings.tool_choice not in (None, "auto", "none"):
+            settings = replace(settings, tool_choice=None)  # it has called: asked to in each step, it never ends
         request = Request(
             messages=messages,
             tools=tool_specs(await grip.tools()),
@@ -154,7 +156,7 @@ class Asking:
         if grip.agent.output is None:
             return [end]
         try:
-            grip.agent.output.read(message.text)
+            grip.agent.output.read(message.answer)
         except OutputInvalid as problem:
             turn = await grip.past.turn(grip.snapshot)
             repairs = sum(earlier.synthetic is Synthetic.INVALID_OUTPUT for earlier in turn)

@@ -209,7 +209,14 @@ class Runner:
     def _ask_for_title(self) -> None:
         grip = self._grip
         if grip.agent.title_model is not None and grip.snapshot.chat.title is None:
-            self._shared.titles.ask(self.chat_id, [grip.model(grip.agent.title_model)], grip.past.opening)
+            model, agent = grip.model(grip.agent.title_model), grip.agent
+            facts = self._shared.models.facts
+            self._shared.titles.ask(
+                grip.snapshot.chat,
+                [model],
+                grip.past.opening,
+                lambda usage: agent.cost_of(model.name, usage, facts),
+            )
 
     async def _end_stop(self) -> None:
         await self._calling.end()

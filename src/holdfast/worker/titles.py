@@ -1,17 +1,18 @@
 """Chat titles: asked of a model beside the turn, by the same path as every model call. Best effort.
 
 A title never delays or fails a turn: it is made in a task of its own, a few at a time; what does not fit, fails or is
-cut off by a shutdown is dropped, and the next response of a chat without a title asks again.
+cut off by a shutdown is dropped, and the next turn of a chat without a title asks again, a few times. What it took
+counts in the chat's turn.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.core.events import Rename
-from holdfast.core.records import Cause, Message, Role, Text
+from holdfast.core.records import Cause, Chat, Message, Role, Text
 from holdfast.errors import HoldfastError, ModelCallFailed, RefusedError
-from holdfast.models.base import Model, Request, Settings
+from holdfast.models.base import Model, Request, Settings, Usage
 from holdfast.models.calls import Caller, Completed
 from holdfast.stops import Stop
 from holdfast.store.base import Store
@@ -19,6 +20,8 @@ from holdfast.store.base import Store
 log = logging.getLogger("holdfast.titles")
 
 TITLES_MAX = 4  # made at the same time
+TRIES_MAX = 3  # for one chat, each in another turn
+REMEMBERED_MAX = 10_000  # chats whose tries are known
 DEADLINE_S = 120.0
 EXCERPT_CHARS = 2_000
 TITLE_CHARS = 80
@@ -37,17 +40,35 @@ class Titles:
         self._caller = caller
         self._stop: Stop[Cause] = Stop()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tried: dict[str, tuple[int, int]] = {}  # by chat: its tries, and the turn of the last one
         self.made = 0
         self.failed = 0
 
-    def ask(self, chat_id: str, models: Sequence[Model], messages: Sequence[Message]) -> None:
-        """Begin to make a title, unless one is being made for this chat or too many are for others."""
-        if self._stop or chat_id in self._tasks or len(self._tasks) >= TITLES_MAX:
+    def ask(
+        self,
+        chat: Chat,
+        models: Sequence[Model],
+        messages: Sequence[Message],
+        cost_of: Callable[[Usage | None], float],
+    ) -> None:
+        """Begin to make a title, once in a turn, unless one is being made for this chat or too many for others."""
+        tries, turn = self._tried.get(chat.id, (0, -1))
+        if self._stop or chat.id in self._tasks or len(self._tasks) >= TITLES_MAX:
             return
+        if turn == chat.turn or tries >= TRIES_MAX:
+            return
+        self._remember(chat.id, tries + 1, chat.turn)
+        chat_id = chat.id
         task = self._tasks[chat_id] = asyncio.get_running_loop().create_task(
-            self._make(chat_id, models, _excerpt(messages))
+            self._make(chat_id, models, _excerpt(messages), cost_of)
         )
         task.add_done_callback(lambda _: self._tasks.pop(chat_id, None))
+
+    def _remember(self, chat_id: str, tries: int, turn: int) -> None:
+        self._tried.pop(chat_id, None)
+        self._tried[chat_id] = (tries, turn)
+        if len(self._tried) > REMEMBERED_MAX:
+            del self._tried[next(iter(self._tried))]
 
     async def stop(self) -> None:
         """Drop what is being made. Bounded by a model's own cancellation and one store call."""
@@ -55,12 +76,17 @@ class Titles:
         if self._tasks:
             await asyncio.wait(set(self._tasks.values()), timeout=self._store.options.deadline_s)
 
-    async def _make(self, chat_id: str, models: Sequence[Model], excerpt: str) -> None:
+    async def _make(
+        self, chat_id: str, models: Sequence[Model], excerpt: str, cost_of: Callable[[Usage | None], float]
+    ) -> None:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 outcome = await self._caller.call(models, _request(excerpt), stop=self._stop)
             if isinstance(outcome, Completed) and (title := _tidy(outcome.message.text)):
-                await self._store.submit(chat_id, Rename(title=title, unless_titled=True))
+                used = [*(failed.usage for failed in outcome.failed), outcome.usage]
+                tokens = sum(usage.input_tokens + usage.output_tokens for usage in used if usage is not None)
+                named = Rename(title=title, unless_titled=True, tokens=tokens, cost=sum(map(cost_of, used)))
+                await self._store.submit(chat_id, named)
                 self.made += 1
         except RefusedError:
             return  # somebody gave it one meanwhile, or it is gone
