@@ -2,20 +2,27 @@
 
 Two kinds are found: values that this process knows to be secret (variables of its environment whose names say so,
 passwords in the URLs of others, the password of its database, its own token), wherever they stand; and, in logs and
-errors, what has the shape of a key.
+errors, what has the shape of a key. A value that is an ordinary word, such as a password `postgres`, a number or the
+path of a file is none of them: to take it out would damage what a model reads, and what it writes after that, and
+hide nothing from anybody.
 The time it takes is linear in the text, whose size is bounded: a pattern here has no repetition inside another.
 """
 
 import json
 import logging
+import os
 import re
+import weakref
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 VALUE_CHARS_MIN = 8  # shorter ones would be found in ordinary words
+ORDINARY_CHARS_MAX = 15  # a longer one is hidden, whatever it looks like
 LOG_CHARS_MAX = 64 << 10
 
 _NAMED = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|(?:^|_)(?:AUTH|PAT)$", re.IGNORECASE)
+# One or two words, and perhaps a few digits behind them; or a number.
+_ORDINARY = re.compile(r"[A-Za-z]+(?:[ _.-][A-Za-z]+)?[0-9]{0,4}[!.]?|[0-9]+")
 _SHAPES = re.compile(
     r"\b(?:sk|rk|pk)-[A-Za-z0-9_-]{16,200}"  # OpenAI, Anthropic and many others
     r"|\bAIza[A-Za-z0-9_-]{30,60}"  # Google
@@ -45,19 +52,23 @@ class Secrets:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._values: dict[str, str] = {}
+        _all.add(self)
         self.add_named(environ or {})
 
     def add_named(self, environ: Mapping[str, str]) -> None:
         """Those variables whose names say that they are secret, and the passwords of URLs in all others."""
         for name, value in environ.items():
             if _NAMED.search(name):
-                self.add(name, value)
+                if not (value.startswith("/") and os.path.exists(value)):  # noqa: PTH110  of a file that holds one
+                    self.add(name, value)
             elif "://" in value and "@" in value:
                 self.add_url(f"password in {name}", value)
 
     def add(self, name: str, value: str | None) -> None:
         """As it is, and as JSON writes it: a key of several lines stands in one there."""
         if value is None or len(value) < VALUE_CHARS_MIN:
+            return
+        if len(value) <= ORDINARY_CHARS_MAX and _ORDINARY.fullmatch(value):
             return
         known = {**self._values, value: f"[{name}]", json.dumps(value)[1:-1]: f"[{name}]"}
         # The longest first: a value that is the beginning of another would leave the other's end standing.
@@ -68,6 +79,11 @@ class Secrets:
         if (password := _password(url)) is not None:
             self.add(name, password)
             self.add(name, unquote(password))
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """What stands in the place of each."""
+        return frozenset(self._values.values())
 
     def taken_out(self, text: str) -> str:
         """Without the values we know. What only looks like a secret stays: it may be what a tool was asked for."""
@@ -81,6 +97,15 @@ class Secrets:
         if len(text) > LOG_CHARS_MAX:
             text = f"{text[:LOG_CHARS_MAX]}… ({len(text):,} characters)"
         return _SHAPES.sub("[redacted]", self.taken_out(text))
+
+
+_all: "weakref.WeakSet[Secrets]" = weakref.WeakSet()  # of this process
+
+
+def marks_added(before: str, after: str) -> list[str]:
+    """Marks that `after` has more often than `before`: who wrote it was shown them, and not what they stand for."""
+    marks = frozenset().union(*(secrets.marks for secrets in tuple(_all)))
+    return sorted(mark for mark in marks if mark in after and after.count(mark) > before.count(mark))
 
 
 class SecretsFilter(logging.Filter):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, App, Arguments, Hook, McpServer, ToolContext, diagnostics, redaction, tool
+from holdfast import Agent, App, Arguments, Hook, McpServer, ToolContext, diagnostics, file_tools, redaction, tool
+from holdfast.errors import ToolFailed
 from holdfast.redaction import LOG_CHARS_MAX, Secrets, SecretsFilter
 from holdfast.testing import Call, Fail, ScriptedModel
 
@@ -97,6 +98,56 @@ def test_short_values_are_no_secrets() -> None:
     assert Secrets({"A_TOKEN": "yes"}).taken_out("yes, said yes") == "yes, said yes"
 
 
+@pytest.mark.parametrize("value", ["postgres", "password1", "changeme!", "my-database", "Welcome2024", "123456789"])
+def test_an_ordinary_word_is_not_taken_out_of_what_a_model_reads(value: str) -> None:
+    text = f"host: {value}-host, image: {value}:17"
+    assert Secrets({"POSTGRES_PASSWORD": value}).taken_out(text) == text
+    assert Secrets({"DATABASE_URL": f"postgresql://{value}:{value}@db/x"}).taken_out(text) == text
+
+
+def test_the_path_of_a_file_is_not_taken_out_of_what_a_model_reads(tmp_path: Path) -> None:
+    file = tmp_path / "server.pem"
+    file.write_text("x")
+    assert Secrets({"SSL_KEY_FILE": str(file)}).taken_out(f"open {file}") == f"open {file}"
+
+
+@pytest.mark.parametrize("value", ["hunter2hunter2", "tr0ub4dor", "abcdefghijklmnop", "aB3$aB3$", "12ab34cd"])
+def test_what_looks_like_nothing_in_particular_is_a_secret(value: str) -> None:
+    assert Secrets({"A_PASSWORD": value}).taken_out(f"x {value} y") == "x [A_PASSWORD] y"
+
+
+def test_an_edit_never_puts_a_mark_in_the_place_of_what_it_stands_for(tmp_path: Path) -> None:
+    secrets = Secrets({"BANK_API_KEY": KEY})
+    file = tmp_path / "settings.env"
+    file.write_text(f"key = {KEY}\nport = 1\n")
+    tools = {made.name: made for made in file_tools(tmp_path)}
+
+    def call(name: str, **arguments: object) -> str:
+        return str(tools[name](**tools[name].validate(json.dumps({"path": "settings.env", **arguments}))))
+
+    read = secrets.taken_out(call("read_file"))
+    assert read == "key = [BANK_API_KEY]\nport = 1\n"
+    with pytest.raises(ToolFailed, match=r"\[BANK_API_KEY\] stands for a secret"):
+        call("write_file", content=read.replace("1", "2"))
+    with pytest.raises(ToolFailed, match=r"\[BANK_API_KEY\] stands for a secret"):
+        call("edit_file", old=f"key = {KEY}\nport = 1", new="key = [BANK_API_KEY]\nport = 2")
+    with pytest.raises(ToolFailed, match=r"\[BANK_API_KEY\] stands for a secret"):
+        call("write_file", path="copy.env", content=read)
+    call("edit_file", old="port = 1", new="port = 2")
+    assert file.read_text() == f"key = {KEY}\nport = 2\n"
+    assert not (tmp_path / "copy.env").exists()
+
+
+def test_a_file_that_has_such_words_of_its_own_is_edited_like_any_other(tmp_path: Path) -> None:
+    kept = Secrets({"BANK_API_KEY": KEY})
+    (tmp_path / "guide.md").write_text("set [BANK_API_KEY] first\n")
+    tools = {made.name: made for made in file_tools(tmp_path)}
+    edit = tools["edit_file"]
+    arguments = {"path": "guide.md", "old": "first", "new": "at first"}
+    assert "Edited" in str(edit(**edit.validate(json.dumps(arguments))))
+    assert kept.marks == {"[BANK_API_KEY]"}
+
+
 def test_no_pattern_repeats_inside_a_repetition() -> None:
     """What makes a regular expression slow is a repetition of something that repeats: there is none to be found."""
     source = Path(redaction.__file__).read_text(encoding="utf-8")
@@ -116,11 +167,11 @@ def test_the_password_in_any_url_of_the_environment_is_a_secret_and_a_key_of_lin
     key = "-----BEGIN\nabcdefgh\n-----END"
     odd = {"ODD": "http://[@/", "PLAIN": "http://host/at@home"}
     secrets = Secrets(
-        {"DATABASE_URL": "mysql://ada:s3cret-s3cret@db/x", "SIGNING_KEY": key, "GH_PAT": "a" * 9, **odd}
+        {"DATABASE_URL": "mysql://ada:s3cret-s3cret@db/x", "SIGNING_KEY": key, "GH_PAT": "a1b2c3d4e", **odd}
     )
     assert secrets.taken_out("no route: ada s3cret-s3cret") == "no route: ada [password in DATABASE_URL]"
     assert secrets.taken_out(json.dumps({"key": key})) == '{"key": "[SIGNING_KEY]"}'
-    assert secrets.taken_out("aaaaaaaaa http://host/at@home") == "[GH_PAT] http://host/at@home"
+    assert secrets.taken_out("a1b2c3d4e http://host/at@home") == "[GH_PAT] http://host/at@home"
 
 
 def test_a_log_line_holds_no_secret_in_a_field_that_is_no_text() -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from holdfast import disk
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.redaction import marks_added
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.finding import Finder, Limits
@@ -157,6 +158,8 @@ class _Writer:
         with self._root.place(path, writes=True, make_folders=True) as place:
             _refuse_folder(place)
             with _turn(place.folder, context):
+                if marks_added("", content):
+                    _refuse_marks(self._before(place), content, place)
                 disk.write(place.folder, place.name, data)
         return f"Wrote {len(data):,} bytes to {place.shown}."
 
@@ -175,7 +178,9 @@ class _Writer:
                     f"{place.shown} was not changed: it has {count:,} times what is to be replaced, "
                     f"in lines {_where(text, old)}. Give more of the text around it, or set replace_all."
                 )
-            data = self._encoded(text.replace(old, new))
+            changed = text.replace(old, new)
+            _refuse_marks(text, changed, place)
+            data = self._encoded(changed)
             now = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
             if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
                 raise ToolFailed(
@@ -198,6 +203,13 @@ class _Writer:
         except UnicodeDecodeError as error:
             raise ToolFailed(f"{place.shown} is not UTF-8 (byte {error.start:,}): editing would damage it") from None
 
+    def _before(self, place: Place) -> str:
+        """As far as it is text that we would edit."""
+        try:
+            return self._read(place)[0]
+        except (OSError, ToolFailed):
+            return ""
+
     def _encoded(self, content: str) -> bytes:
         try:
             data = content.encode()
@@ -206,6 +218,15 @@ class _Writer:
         if len(data) > self._bytes_max:
             raise ToolFailed(f"the file would have {len(data):,} bytes, the limit is {self._bytes_max:,}")
         return data
+
+
+def _refuse_marks(before: str, after: str, place: Place) -> None:
+    """What was read without its secrets is not to be written back without them."""
+    if marks := marks_added(before, after):
+        raise ToolFailed(
+            f"{place.shown} was not changed: {', '.join(marks)} stands for a secret that is not shown here, and "
+            "would take its place in the file. Leave the lines that hold it as they are, and edit around them."
+        )
 
 
 def _refuse_folder(place: Place) -> None:
