@@ -301,9 +301,7 @@ class Past:
 
     def _trim(self) -> None:
         """The oldest go where there is room for them, all or none of them, and results with what asked for them."""
-        over = max(0, len(self._messages) - self._limit)
-        while over > 0 and self._messages[over].role is Role.TOOL:
-            over -= 1
+        over = self._after_results(max(0, len(self._messages) - self._limit))
         if over > 0:
             self._sizes += map(estimated_message, islice(self._messages, len(self._sizes), None))
             if self._older is not None:
@@ -315,6 +313,17 @@ class Past:
             self._room.keep(self, _bytes(len(self._older), self._older_size)) if self._older else self._room.leave(
                 self
             )
+
+    def _after_results(self, over: int) -> int:
+        """The next place that parts no response from its results. The last one's stay, however many they are."""
+        after = over
+        while after < len(self._messages) and self._messages[after].role is Role.TOOL:
+            after += 1
+        if after < len(self._messages):
+            return after
+        while over > 0 and self._messages[over].role is Role.TOOL:
+            over -= 1
+        return over
 
     @property
     def is_whole(self) -> bool:
