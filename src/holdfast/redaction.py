@@ -14,7 +14,8 @@ import os
 import re
 import weakref
 from collections.abc import Mapping
-from urllib.parse import unquote, urlsplit
+
+from holdfast.urls import passwords_in
 
 VALUE_CHARS_MIN = 8  # shorter ones would be found in ordinary words
 ORDINARY_CHARS_MAX = 15  # a longer one is hidden, whatever it looks like
@@ -37,14 +38,7 @@ _SHAPES = re.compile(
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable is one by its name, or holds the password of a URL."""
-    return bool(_NAMED.search(name)) or ("://" in value and "@" in value and bool(_password(value)))
-
-
-def _password(url: str) -> str | None:
-    try:
-        return urlsplit(url).password
-    except ValueError:  # it only looked like one
-        return None
+    return bool(_NAMED.search(name)) or ("://" in value and "@" in value and bool(passwords_in(value)))
 
 
 class Secrets:
@@ -75,10 +69,9 @@ class Secrets:
         self._values = dict(sorted(known.items(), key=lambda known: len(known[0]), reverse=True))
 
     def add_url(self, name: str, url: str) -> None:
-        """The password in a URL, as it stands there and as it is meant."""
-        if (password := _password(url)) is not None:
+        """The passwords in a URL, as they stand there and as they are meant."""
+        for password in sorted(passwords_in(url)):
             self.add(name, password)
-            self.add(name, unquote(password))
 
     @property
     def marks(self) -> frozenset[str]:

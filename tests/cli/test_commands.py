@@ -132,7 +132,9 @@ def test_each_setting_is_shown_with_its_source_and_no_password(
     assert re.search(r"^mcp\tclock\tholdfast.toml$", shown.out, re.MULTILINE)
     assert "HOLDFAST_DATABASE" in shown.out
     assert "s3cret" not in shown.out
-    assert "me:***@db" in shown.out
+    assert re.search(r"^database\tpostgresql://…\t", shown.out, re.MULTILINE)
+    monkeypatch.setenv("HOLDFAST_DATABASE", "postgresql://me:s3cret@db/x")
+    assert "me:***@db" in quick("config", "show").out
     monkeypatch.setenv("HOLDFAST_PROT", "1")
     wrong = quick("config", "show")
     assert (wrong.code, wrong.out) == (1, "")

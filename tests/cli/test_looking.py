@@ -122,7 +122,10 @@ def test_the_doctor_says_that_it_cannot_be_written_to_and_looks_on(desk: Desk, h
     protect(home)
     done = unprivileged(desk, "doctor", "--json")
     codes = {found["code"] for found in json.loads(done.out)["findings"] if found["wrong"]}
-    assert (done.code, codes) == (1, {"home_not_writable", "store_read_only", "no_worker_for_agent"})
+    assert (done.code, codes) == (
+        1,
+        {"home_not_writable", "store_read_only", "database_exposed", "no_worker_for_agent"},
+    )
 
 
 def test_a_home_that_is_not_there_is_not_made_to_look_at_another_database(desk: Desk, home: Path) -> None:

@@ -195,11 +195,11 @@ async def test_a_folder_is_not_a_database(tmp_path: Path) -> None:
         ("sqlite:///", "names a file"),
         ("sqlite://holdfast.db", "sqlite:///path/to/file.db"),
         ("sqlite:///:memory:", "there is no store in memory"),
-        ("sqlite:///a.db?mode=ro&cache=shared", "takes no options, this one has: mode, cache"),
+        ("sqlite:///a.db?mode=ro&cache=shared", "takes no options"),
         ("holdfast.db", "is not a store URL: use sqlite:///"),
         ("", "is not a store URL"),
-        ("mysql://root:hunter2@db/chats", "'db/chats' is not a store URL"),
-        ("mysql://root:hun@ter2@db/chats", "'db/chats' is not a store URL"),
+        ("mysql://root:hunter2@db/chats", "'mysql://…' is not a store URL"),
+        ("mysql://root:hun@ter2@db/chats", "'mysql://…' is not a store URL"),
     ],
 )
 async def test_a_url_that_names_no_store_says_how_one_looks(url: str, says: str) -> None:

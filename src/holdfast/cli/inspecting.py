@@ -1,7 +1,6 @@
 """What there is: workers, settings, the API's description, the login link."""
 
 import json as jsonlib
-import re
 import socket
 import sys
 from contextlib import suppress
@@ -24,16 +23,10 @@ from holdfast.server.access import load_token
 from holdfast.server.http import http_app
 from holdfast.server.serving import ADDRESS
 from holdfast.store import hostlock
+from holdfast.urls import shown_url
 
 CONNECT_S = 1.0
 LEASE_FIELDS = ("worker", "pid", "started_at", "renewed_at", "ttl_ms", "ended", "info")
-_PASSWORD = re.compile(r"(://[^:/@?#]*:)[^/?#]*(@)")
-_PASSWORD_OPTION = re.compile(r"([?&]\w*(?:password|dsn|passfile|sslkey)\w*=)[^&#]*")
-
-
-def masked(url: str) -> str:
-    """Without the password, wherever a URL can hold one."""
-    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***\2", url))
 
 
 def is_live(lease: Lease) -> bool:
@@ -95,7 +88,7 @@ def _shown(name: str, value: Any) -> Any:
         return tuple(f"{key}={days:g}" for key, days in asdict(value).items() if days is not None)
     if isinstance(value, dict):
         return tuple(value)
-    return masked(value) if isinstance(value, str) else value
+    return shown_url(value) if name == "database" or (isinstance(value, str) and "://" in value) else value
 
 
 def print_openapi(app_name: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from holdfast.errors import ConfigError
 from holdfast.store.base import Store, StoreOptions
+from holdfast.urls import shown_url
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> Store:
@@ -17,6 +18,6 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
 
         return PostgresStore(url, options)
     raise ConfigError(
-        f"{url.rpartition('@')[2]!r} is not a store URL: use sqlite:///path/to/file.db, "
+        f"{shown_url(url)!r} is not a store URL: use sqlite:///path/to/file.db, "
         "sqlite:////absolute/path.db or postgresql://user:password@host/database"
     )

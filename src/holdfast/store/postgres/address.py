@@ -61,10 +61,10 @@ class Address:
             self.listening = self._elsewhere(_read(listen))
 
     def _name(self, values: dict[str, str]) -> None:
-        self.user = values.get("user") or "the default user"
-        self.host = values.get("host") or values.get("hostaddr") or "the local socket"
+        self.user = _plain(values.get("user")) or "the default user"
+        self.host = _plain(values.get("host") or values.get("hostaddr")) or "the local socket"
         self.port = values.get("port") or "5432"
-        self.database = values.get("dbname") or self.user
+        self.database = _plain(values.get("dbname")) or self.user
 
     def _elsewhere(self, values: dict[str, str]) -> "Address":
         """The same store by another way, with a name of its own for messages. Either's secrets end in both."""
@@ -88,12 +88,19 @@ class Address:
         return " ".join(text.split())
 
 
+def _plain(name: str | None) -> str | None:
+    """An odd name may be half a password: it is not shown."""
+    return name if name is None or re.fullmatch(r"[\w.,:/ -]*", name) else "…"
+
+
 OPTIONS = ("pooler", "listen_dsn", "hints", "schema")
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
     """The URL as libpq takes it, and our own options. No message repeats a value: it may be half a password."""
     plain, _, query = url.partition("?")
+    if "@" in query:
+        raise ConfigError(_BROKEN)  # what looks like options is the rest of a password
     theirs, ours = [], {}
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"ssl"}
     for setting in filter(None, query.split("&")):
