@@ -132,6 +132,21 @@ def draft(path: Path, mode: int = 0o600) -> Iterator[Draft]:
         os.close(folder)
 
 
+def have_private_file(path: str) -> None:
+    """Make an empty file for this user alone where there is none, before others make one with the umask, as SQLite
+    does. It is not opened where that can be helped: to close a descriptor of a database drops the locks that SQLite
+    has on it in this process. What keeps it from being made, who opens the file will say.
+    """
+    place = os.path.realpath(path)
+    try:
+        os.mknod(place, stat.S_IFREG | 0o600)
+    except FileExistsError:
+        return
+    except OSError:  # macOS, and some file systems
+        with contextlib.suppress(OSError):
+            os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 def make_home(home: Path) -> None:
     """For this user alone, and nothing of it ever gets into somebody's repository. Raises OSError."""
     if not home.is_dir():

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import platform
+import shlex
 import shutil
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from holdfast.cli.newcomer import agents
 from holdfast.cli.opening import make_app
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
-from holdfast.cli.words import ago, line, safe
+from holdfast.cli.words import ago, line
 from holdfast.clock import SystemClock
 from holdfast.config import FILE, Config, sound_config
 from holdfast.core.leases import watched_s
@@ -38,6 +39,8 @@ from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store, StoreOptions
 from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
 from holdfast.store.observing import find_undriven
+from holdfast.store.sqlite.store import SqliteStore
+from holdfast.visible import safe
 
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 51, 3)
@@ -241,7 +244,20 @@ async def _store(store: Store) -> list[Finding]:
         found = Finding(what="store", code="ok", detail=str(store))
         if store.why_read_only is not None:
             found = _wrong("store", store.why_read_only)
-        return [found, *await _incidents(store), *await _chats(store)]
+        return [found, *_exposed(store), *await _incidents(store), *await _chats(store)]
+
+
+def _exposed(store: Store) -> list[Finding]:
+    """A group may share a database on purpose; that everybody can read it is the umask of another day."""
+    if not isinstance(store, SqliteStore):
+        return []
+    files = [path for suffix in ("", "-wal", "-shm") if (path := Path(f"{store.path}{suffix}")).exists()]
+    others = [path for path in files if path.stat().st_mode & 0o007]
+    if not others or not Path(store.path).parent.stat().st_mode & 0o001:
+        return []
+    shown = " ".join(shlex.quote(str(path)) for path in others)
+    detail = f"every user of this machine can read what was said: chmod o-rwx {shown}"
+    return [Finding(what="store", code="database_exposed", detail=detail, wrong=True)]
 
 
 async def _incidents(store: Store) -> list[Finding]:

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from holdfast.app import App
-from holdfast.disk import write_path
+from holdfast.disk import have_private_file, write_path
 from holdfast.errors import ConfigError
 from holdfast.server.access import load_token
 from holdfast.server.bodies import HEAD_BYTES_MAX, BoundedProtocol
@@ -37,6 +37,7 @@ async def serve(app: App, *, worker: bool = True, say: Say = say_on_stderr) -> N
     listener = listen(config.host, config.port)
     url = url_of(listener)
     with contextlib.suppress(OSError):  # a convenience, for `holdfast login`
+        have_private_file(str(Path(config.home) / ADDRESS))
         write_path(Path(config.home) / ADDRESS, f"{url}\n".encode())
     warn_of_strangers(config.host, say)
     async with app.open_patiently():

@@ -22,6 +22,7 @@ import hishel
 import msgspec
 
 from holdfast.core.records import Frozen
+from holdfast.disk import have_private_file
 from holdfast.errors import ConfigError
 from holdfast.threads import Pool
 from holdfast.tools.figures import show
@@ -181,6 +182,7 @@ class WebCache(hishel.AsyncBaseStorage):
 
 def _open(path: str) -> apsw.Connection:
     try:
+        have_private_file(path)
         connection = apsw.Connection(path)
         connection.set_busy_timeout(2_000)
         owner = connection.pragma("application_id")

@@ -18,6 +18,7 @@ import apsw
 
 from holdfast import threads
 from holdfast.core.codec import NOT_UNICODE
+from holdfast.disk import have_private_file
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -73,6 +74,8 @@ def connect(
 
 
 def _connect(path: str, flags: int, vfs: str | None, *, read_only: bool, synchronous: str) -> apsw.Connection:
+    if vfs is None and flags & apsw.SQLITE_OPEN_CREATE:
+        have_private_file(path)  # and what SQLite keeps beside it gets the same rights
     before = _inode(path)
     connection = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=200)
     try:
