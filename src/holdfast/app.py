@@ -27,6 +27,7 @@ from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.store import open_store
+from holdfast.store.asked import OpenCall
 from holdfast.store.base import (
     QUIET,
     Answer,
@@ -35,7 +36,6 @@ from holdfast.store.base import (
     HistoryRow,
     Item,
     Key,
-    OpenCall,
     Store,
     StoreOptions,
     request_hash,
@@ -406,8 +406,11 @@ class Chat:
         """
         return await self._submit(ev.Compact(), key)
 
-    async def approve(self, call_id: str, *, by: str = "", key: Key | str | None = None) -> Answer:
-        return await self._submit(ev.Approve(call_id=call_id, by=by), key)
+    async def approve(
+        self, call_id: str, *, by: str = "", digest: str | None = None, key: Key | str | None = None
+    ) -> Answer:
+        """With the `digest` of an `OpenCall` it is refused unless what would run is what was shown there."""
+        return await self._submit(ev.Approve(call_id=call_id, by=by, digest=digest), key)
 
     async def deny(self, call_id: str, words: str = "", *, by: str = "", key: Key | str | None = None) -> Answer:
         return await self._submit(ev.Deny(call_id=call_id, words=words, by=by), key)
@@ -422,9 +425,14 @@ class Chat:
 
     async def open_calls(self) -> list[OpenCall]:
         """What people and clients have to answer, in this chat and in those of its sub-agents: approvals, questions,
-        calls of client tools. Each is answered in its own chat: `app.chat(call.chat_id).approve(call.call_id)`.
+        calls of client tools. Each is answered in its own chat: `app.chat(call.chat_id).approve(call.call_id,
+        digest=call.digest)`. One whose arguments are not `whole` is read whole by `open_call` of its chat.
         """
         return await self._store.open_calls(self.id)
+
+    async def open_call(self, call_id: str) -> OpenCall:
+        """One that somebody has to answer in this very chat, with the whole of its arguments. Raises NotFound."""
+        return await self._store.read_open_call(self.id, call_id)
 
     async def archive(self, archived: bool = True) -> Answer:
         return await self._submit(ev.Archive(archived=archived))

@@ -84,6 +84,11 @@ class Terminal:
     def sees(self, text: str) -> None:
         self._child.expect_exact(text)
 
+    def sees_one_of(self, *texts: str) -> str:
+        """Whichever comes first."""
+        found: int = self._child.expect_exact(list(texts))
+        return texts[found]
+
     def sees_like(self, pattern: str) -> None:
         self._child.expect(pattern)
 

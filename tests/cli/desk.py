@@ -42,6 +42,15 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(needs_approval=True)
+async def run_line(command: str) -> str:
+    """Run it, so to speak."""
+    return f"ran {len(command)} characters"
+
+
+# Its payload stands where nobody looks, in the middle of much that is harmless.
+SCRIPT = "\n".join([*(f"echo {n} of many" for n in range(100)), "PAYLOAD", *(f"echo {n} more" for n in range(100))])
+
 ADDED = "# The sum\n\nIt is **five**, and `2 + 3` says so.\n"
 EVIL = "before \x1b]0;owned\x07\x1b[2Jafter [my bank](https://evil.example/)\n"
 
@@ -54,6 +63,7 @@ AGENTS = [
     Agent("talks", ScriptedModel("and on " * 5000, per="turn", pace_s=0.02)),
     Agent("hangs", ScriptedModel([Call(name="hang")], "Never."), tools=[hang]),
     Agent("pays", ScriptedModel([Call(name="pay", arguments={"amount": 5})], after="echo", per="turn"), tools=[pay]),
+    Agent("runs", ScriptedModel([Call(name="run_line", arguments={"command": SCRIPT})], "Done."), tools=[run_line]),
     Agent("asks", ScriptedModel([Call(name="ask_user", arguments={"question": "Which colour?"})], "Thank you."),
           tools=[ask_user()]),
     Agent("client", ScriptedModel([Call(name="open_page")], "Opened."), tools=[client_tool("open_page")]),

@@ -31,7 +31,7 @@ PLACES = [
     "postgresql://db/chats?user=me&PASSWORD={}",
     "postgresql://db/chats?sslpassword={}",
     "postgresql://db/chats?sslmode=require;password={}",
-    "postgresql://db/chats?passfile=/home/me/{}",
+    "postgresql://db/chats?passfile=/srv/{}",
     "postgresql://db/chats?options=-c%20x%3D{}",
     "postgresql://db/chats?listen_dsn=postgresql%3A%2F%2Fme%3A{}%40db%2Fchats",
     "postgresql://db/chats#{}",

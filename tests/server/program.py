@@ -12,9 +12,12 @@ TOKEN = "test-token-of-the-servers-own"
 
 
 @tool(needs_approval=True)
-async def pay(amount: int) -> str:
+async def pay(amount: int, note: str = "") -> str:
     """Pay somebody."""
     return f"paid {amount}"
+
+
+LONG = "kelp " * 1_000 + "PAYLOAD"
 
 
 def agents() -> list[Agent]:
@@ -25,6 +28,9 @@ def agents() -> list[Agent]:
         Agent("storyteller", ScriptedModel(story, per="turn", pace_s=0.02)),
         Agent("thinker", ScriptedModel(["Let me think… ", Stall()], per="turn")),  # until it is stopped
         Agent("payer", ScriptedModel([Call(name="pay", arguments={"amount": 7})], "Done.", per="turn"), tools=[pay]),
+        Agent(
+            "spender", ScriptedModel([Call(name="pay", arguments={"amount": 7, "note": LONG})], "Done."), tools=[pay]
+        ),
         Agent(
             "asker",
             ScriptedModel([Call(name="look", arguments={"at": "sky"})], "Blue.", per="turn"),

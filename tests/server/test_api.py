@@ -113,6 +113,26 @@ async def test_an_approval_is_given_once_and_a_denial_reaches_the_model(client: 
     assert any("Too much, says Ada." in text for text in await texts(client, other))
 
 
+async def test_a_call_whose_arguments_are_long_is_approved_by_the_digest_of_all_of_them(
+    client: httpx.AsyncClient,
+) -> None:
+    chat_id = await created(client, "spender", "pay")
+    call_id = await waiting_call(client, chat_id)
+    (listed,) = (await client.get(f"/api/chats/{chat_id}/calls")).json()["calls"]
+    assert "PAYLOAD" in listed["arguments"]
+    assert listed["whole"] is True
+    path = f"/api/chats/{chat_id}/calls/{call_id}"
+    assert (await client.get(path)).json() == listed
+    assert (await client.get(f"/api/chats/{chat_id}/calls/nope")).status_code == 404
+    blind = await client.post(f"{path}/approve")
+    assert (blind.status_code, blind.json()["code"], blind.json()["field"]) == (400, "invalid_input", "digest")
+    other = await client.post(f"{path}/approve", json={"digest": "0" * 20})
+    assert (other.status_code, other.json()["code"]) == (409, "refused")
+    assert (await client.post(f"{path}/approve", json={"digest": listed["digest"]})).status_code == 200
+    await ended(client, chat_id)
+    assert "paid 7" in await texts(client, chat_id)
+
+
 async def test_a_clients_tool_is_answered_by_its_result_exactly_once(client: httpx.AsyncClient) -> None:
     chat_id = await created(client, "asker", "look")
     call_id = await waiting_call(client, chat_id)

@@ -1,35 +1,63 @@
 """Asking the person at the terminal: approvals and questions, while the chat goes on."""
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from prompt_toolkit import PromptSession
 
 from holdfast.app import App
-from holdfast.cli.words import arguments_of, safe
-from holdfast.store.base import OpenCall
+from holdfast.cli.approving import View
+from holdfast.core.apply import asks_somebody
+from holdfast.errors import NotFound
+from holdfast.store.asked import OpenCall
+from holdfast.visible import safe
 
 LOOK_S = 0.5  # how often it is looked whether somebody else has answered
 YES = frozenset({"y", "yes", "ok", "allow"})
 NO = frozenset({"n", "no", "deny"})
+MORE = frozenset({"v", "view", "more"})
 
 
-def describe(asked: OpenCall) -> str:
-    if asked.kind == "question":
-        return f"? {safe(asked.question or '')}"
-    call = f"{safe(asked.name)}({arguments_of(asked.arguments, 300)})"
-    return f"{call}\n{safe(asked.question)}" if asked.question else call
+async def view_of(app: App, asked: OpenCall) -> View:
+    """For this window, with the whole of the arguments."""
+    if not asked.whole:
+        with suppress(NotFound):  # it was answered meanwhile
+            asked = await app.chat(asked.chat_id).open_call(asked.call_id)
+    columns, rows = shutil.get_terminal_size()
+    return View(asked, columns, rows)
 
 
-async def answer(app: App, asked: OpenCall, words: str) -> None:
-    """What a person typed, taken as the answer: for an approval yes, no, or words to the model about why not."""
+def opening(view: View) -> str:
+    if view.asked.kind == "question":
+        return f"? {safe(view.asked.question or '')}"
+    return view.opening()
+
+
+def prompt_of(view: View) -> str:
+    if view.asked.kind != "approval":
+        return "> "
+    return "Allow it? [v shows the rest, n, or say why not] " if view.hides else "Allow it? [y/n, or say why not] "
+
+
+async def answer(app: App, view: View, words: str) -> str | None:
+    """What a person typed, taken as the answer: for an approval yes, no, or words to the model about why not. Returns
+    what is to be shown instead, where it is no answer: more of the call, or why it cannot be allowed yet.
+    """
+    asked = view.asked
     chat = app.chat(asked.chat_id)
     if asked.kind != "approval":
         await chat.submit(asked.call_id, words)
+    elif words.lower() in MORE:
+        return view.more()
     elif words.lower() in YES:
-        await chat.approve(asked.call_id, by="terminal")
+        if view.hides:
+            return view.refusal()
+        await chat.approve(asked.call_id, by="terminal", digest=asked.digest)
     else:
         await chat.deny(asked.call_id, "" if words.lower() in NO else words, by="terminal")
+    return None
 
 
 class _Interrupted(Exception):
@@ -56,9 +84,14 @@ class Person:
         """False: the person leaves it open (Ctrl-D), or it is for a client."""
         if asked.kind == "client":
             return False
+        view = await view_of(self._app, asked)
         self._before()
         try:
-            words = await self._read_while_open(asked)
+            print(f"\n{opening(view)}")
+            while (words := await self._read_while_open(view)) is not None:
+                if (instead := await answer(self._app, view, words)) is None:
+                    break
+                print(instead)
         except EOFError:
             return False
         except _Interrupted:
@@ -66,27 +99,24 @@ class Person:
             return True
         finally:
             self._after()
-        if words is not None:
-            await answer(self._app, asked, words)
         return True
 
-    async def _read_while_open(self, asked: OpenCall) -> str | None:
+    async def _read_while_open(self, view: View) -> str | None:
         """None: somebody else has answered meanwhile."""
-        reading = asyncio.ensure_future(self._read(asked))
+        chat, call_id = self._app.chat(view.asked.chat_id), view.asked.call_id
+        reading = asyncio.ensure_future(self._read(prompt_of(view)))
         try:
             while not (await asyncio.wait((reading,), timeout=LOOK_S))[0]:
-                if all(call.call_id != asked.call_id for call in await self._app.chat(asked.chat_id).open_calls()):
+                if not any(call.id == call_id and asks_somebody(call) for call in (await chat.snapshot()).calls):
                     return None
             return reading.result()
         finally:
             reading.cancel()
             await asyncio.wait((reading,))
 
-    async def _read(self, asked: OpenCall) -> str:
+    async def _read(self, prompt: str) -> str:
         if self._session is None:
             self._session = PromptSession(enable_suspend=True)
-        print(f"\n{describe(asked)}")
-        prompt = "Allow it? [y/n, or say why not] " if asked.kind == "approval" else "> "
         while True:
             try:
                 words = (await self._session.prompt_async(prompt, handle_sigint=False)).strip()

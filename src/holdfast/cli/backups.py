@@ -13,10 +13,10 @@ from holdfast.app import App
 from holdfast.cli.opening import UsageError, make_app
 from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
-from holdfast.cli.words import safe
 from holdfast.store.sqlite.backup import back_up, copy_to_restore, in_use, kept_as, replace
 from holdfast.store.sqlite.holder import posix_holders
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.visible import safe
 
 
 async def backup(where: Where, file: str, *, force: bool) -> int:

@@ -36,14 +36,21 @@ def list_chats(
 
 
 @chats.command()
-def show(chat: ChatId, json: Json = False, app: AppName = None, home: Home = None, database: Database = None) -> None:
+def show(
+    chat: ChatId,
+    call: A[str | None, typer.Option("--call", help="Only this call, and all of it.", metavar="ID")] = None,
+    json: Json = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
     """Show a chat: its state, its messages, and what it waits for.
 
     Example: holdfast chats show last
     """
     from holdfast.cli import chats
 
-    carry_out(chats.show(Where(app, home, database), chat, json=json), quiet=True)
+    carry_out(chats.show(Where(app, home, database), chat, call, json=json), quiet=True)
 
 
 @chats.command()
@@ -94,15 +101,22 @@ def stop(
 
 @chats.command()
 def approve(
-    chat: ChatId, call: CallId = None, app: AppName = None, home: Home = None, database: Database = None
+    chat: ChatId,
+    call: CallId = None,
+    digest: A[
+        str | None, typer.Option(help="Of the call as you have seen it: `chats show --call` tells.", metavar="DIGEST")
+    ] = None,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
 ) -> None:
-    """Allow the call that the chat asks about.
+    """Allow the call that the chat asks about; one too long for `chats show` only with its digest.
 
     Example: holdfast chats approve last
     """
     from holdfast.cli import chats
 
-    carry_out(chats.approve(Where(app, home, database), chat, call), quiet=True)
+    carry_out(chats.approve(Where(app, home, database), chat, call, digest), quiet=True)
 
 
 @chats.command()

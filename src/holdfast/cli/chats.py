@@ -1,15 +1,18 @@
 """`holdfast chats …`: each one a call or two of `app`, on the store directly; no server is needed."""
 
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import get_args
 
+import click
 import msgspec
 import typer
 
 from holdfast.app import App, Chat
+from holdfast.cli.approving import Document, View, as_lines, listed
 from holdfast.cli.listing import Cell, Row, print_listing
 from holdfast.cli.opening import UsageError, look_at_app, open_app, opened
 from holdfast.cli.options import Where
@@ -17,12 +20,14 @@ from holdfast.cli.reading import Reader
 from holdfast.cli.run import JsonLines, find_chat, read_question, write_line
 from holdfast.cli.screen import PlainScreen
 from holdfast.cli.turn import Exit, Turn
-from holdfast.cli.words import ago, arguments_of, line, safe
+from holdfast.cli.words import ago, arguments_of, line
 from holdfast.core.codec import decode_message
 from holdfast.core.instants import iso
 from holdfast.core.records import Chat as ChatRecord
-from holdfast.core.records import Message, Role, SendMode, State, ToolResult
-from holdfast.store.base import Answer, ChatFilter, ChatLine, OpenCall
+from holdfast.core.records import Message, Role, SendMode, State, ToolCall, ToolResult
+from holdfast.store.asked import OpenCall
+from holdfast.store.base import Answer, ChatFilter, ChatLine
+from holdfast.visible import revealed, safe
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -86,7 +91,10 @@ def _row(found: ChatLine) -> Row:
 _COLOURS = {State.FAILED: "red", State.WAITING: "yellow", State.RUNNING: "cyan", State.STOPPING: "cyan"}
 
 
-async def show(where: Where, chat_id: str, *, json: bool) -> None:
+async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: bool) -> None:
+    if call_id is not None:
+        await _show_call(where, chat_id, call_id, json=json)
+        return
     async with _look(where, chat_id) as (_, chat):
         snapshot = await chat.snapshot()
         messages = await chat.messages()
@@ -108,6 +116,8 @@ async def show(where: Where, chat_id: str, *, json: bool) -> None:
         print(f"\nqueued: {safe(decode_message(queued.body).text)}")
     for call in asked:
         print(f"\nwaits for {describe_asked(call)}")
+        if call.kind == "approval" and View(call).hides:
+            print(f"it cannot be allowed before you have seen it: {_where_whole(call)}")
     if found.error is not None:
         print(f"\nfailed ({found.error.code}): {safe(found.error.message)}")
 
@@ -128,8 +138,53 @@ def _print_message(message: Message) -> None:
 
 
 def describe_asked(asked: OpenCall) -> str:
-    question = f": {line(asked.question, 200)}" if asked.question else ""
-    return f"{asked.kind} of {line(asked.name, 60)}({arguments_of(asked.arguments)}){question}  {asked.call_id}"
+    return f"{asked.kind} of {listed(asked)}\n  {asked.call_id}"
+
+
+def _where_whole(asked: OpenCall) -> str:
+    return f"holdfast chats show {asked.chat_id} --call {asked.call_id}"
+
+
+async def _show_call(where: Where, chat_id: str, call_id: str, *, json: bool) -> None:
+    """The whole of one call, an open one or any in the history, and of its result."""
+    async with _look(where, chat_id) as (app, chat):
+        asked = next((found for found in await chat.open_calls() if found.call_id == call_id), None)
+        if asked is not None:
+            asked = await app.chat(asked.chat_id).open_call(call_id)
+        calls, results = _found_in(await chat.messages(), call_id)
+    if asked is None and not calls:
+        raise UsageError(f"{chat.id} has no call {line(call_id)}")
+    if json:
+        write_line(msgspec.json.encode({"asked": asked, "calls": calls, "results": results}))
+    elif asked is not None:
+        _print_whole([*Document(asked).all_lines, "", *_how_to_answer(asked)])
+    else:
+        lines = [row for call in calls for row in as_lines(call.name, call.arguments)]
+        _print_whole([*lines, *(row for result in results for row in ["", *revealed(result.content).lines])])
+
+
+def _found_in(messages: list[Message], call_id: str) -> tuple[list[ToolCall], list[ToolResult]]:
+    """A provider that gives the same id twice is no reason to show one of them only."""
+    calls = [call for message in messages for call in message.calls if call.call_id == call_id]
+    parts = [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
+    return calls, [part for part in parts if part.call_id == call_id]
+
+
+def _how_to_answer(asked: OpenCall) -> list[str]:
+    if asked.kind != "approval":
+        return [f"holdfast chats answer {asked.chat_id} --call {asked.call_id} …"]
+    place = f"{asked.chat_id} --call {asked.call_id}"
+    return [f"holdfast chats approve {place} --digest {asked.digest}", f"holdfast chats deny {place}"]
+
+
+def _print_whole(lines: list[str]) -> None:
+    """At a terminal that is too low for it, by a pager."""
+    text = "\n".join(lines)
+    columns, rows = shutil.get_terminal_size()
+    if sys.stdout.isatty() and sum(1 + len(row) // columns for row in lines) > rows - 2:
+        click.echo_via_pager(text)
+    else:
+        print(text)
 
 
 async def tail(where: Where, chat_id: str, *, json: bool) -> Exit:
@@ -159,10 +214,16 @@ async def stop(where: Where, chat_id: str, *, clear_queue: bool) -> None:
         _say(await chat.stop(clear_queue=clear_queue))
 
 
-async def approve(where: Where, chat_id: str, call_id: str | None) -> None:
+async def approve(where: Where, chat_id: str, call_id: str | None, digest: str | None) -> None:
     async with _open(where, chat_id) as (app, chat):
         asked = await _one(chat, call_id, "approval")
-        _say(await app.chat(asked.chat_id).approve(asked.call_id, by="terminal"))
+        view = View(asked)
+        if digest is None and view.hides:
+            raise UsageError(
+                f"not allowed: of this call {view.hidden} are shown nowhere unasked. Look at all of it first: "
+                f"`{_where_whole(asked)}`, which also says how to allow what you have seen"
+            )
+        _say(await app.chat(asked.chat_id).approve(asked.call_id, by="terminal", digest=digest or asked.digest))
 
 
 async def deny(where: Where, chat_id: str, call_id: str | None, words: str) -> None:

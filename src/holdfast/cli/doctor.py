@@ -252,7 +252,8 @@ def _exposed(store: Store) -> list[Finding]:
     if not isinstance(store, SqliteStore):
         return []
     files = [path for suffix in ("", "-wal", "-shm") if (path := Path(f"{store.path}{suffix}")).exists()]
-    others = [path for path in files if path.stat().st_mode & 0o007]
+    found = {path: path.stat() for path in files}
+    others = [path for path, stat in found.items() if stat.st_mode & 0o007 and stat.st_uid == os.geteuid()]
     if not others or not Path(store.path).parent.stat().st_mode & 0o001:
         return []
     shown = " ".join(shlex.quote(str(path)) for path in others)

@@ -8,6 +8,7 @@ import sys
 import msgspec
 
 from holdfast.redaction import Secrets, SecretsFilter
+from holdfast.visible import revealed, safe, safe_json
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "action"}
 
@@ -37,13 +38,14 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{name}={value!r}" for name, value in _extras(record).items())
-        head = f"{_time(record):%H:%M:%S} {record.levelname.lower()} {_action(record)}: {record.getMessage()}"
+        message = "\\n".join(revealed(record.getMessage()).lines)  # one line: no message makes up another
+        head = f"{_time(record):%H:%M:%S} {record.levelname.lower()} {_action(record)}: {message}"
         return "\n".join(filter(None, [f"{head} {fields}".rstrip(), self._trace(record)]))
 
     def _trace(self, record: logging.LogRecord) -> str:
         if record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
-        return record.exc_text or ""
+        return safe(record.exc_text or "")
 
 
 class JsonLines(Lines):
@@ -58,7 +60,7 @@ class JsonLines(Lines):
         }
         if trace := self._trace(record):
             line["trace"] = trace
-        return msgspec.json.encode(line).decode()
+        return safe_json(msgspec.json.encode(line)).decode()
 
 
 def _action(record: logging.LogRecord) -> str:

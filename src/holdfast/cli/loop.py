@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from holdfast.cli.logs import set_up_logging
-from holdfast.cli.words import safe
 from holdfast.config import sound_config
+from holdfast.visible import safe
 
 LEAVE_S = 1.0
 

@@ -313,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         finally:
             sys.stdout.flush()  # what is wrong with the output shows here; at exit Python would complain of it
     except HoldfastError as error:
-        from holdfast.cli.words import safe
+        from holdfast.visible import safe
 
         print(f"holdfast: {safe(str(error))}", file=sys.stderr)
         sys.exit(2 if error.code == "usage" else 1)

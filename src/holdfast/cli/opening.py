@@ -18,10 +18,10 @@ from holdfast.app import App, have_home
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.newcomer import agents
 from holdfast.cli.options import Where
-from holdfast.cli.words import safe
 from holdfast.config import changed, load_config
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
+from holdfast.visible import safe
 from holdfast.worker.agents import Agent
 
 TELL_S = 3.0

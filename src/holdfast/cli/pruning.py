@@ -13,7 +13,6 @@ from holdfast.cli.opening import UsageError, look_at_app, make_app, open_app, op
 from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
 from holdfast.cli.run import write_line
-from holdfast.cli.words import safe
 from holdfast.config import Retention
 from holdfast.store.base import PRUNED_MAX, Size
 from holdfast.store.postgres.store import PostgresStore
@@ -21,6 +20,7 @@ from holdfast.store.retention import Amount, Kind, Pruning, cutoffs_of
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.vacuum import GaveUp
 from holdfast.store.sqlite.vacuum import vacuum as vacuum_file
+from holdfast.visible import safe
 
 WORDS: dict[Kind, str] = {
     "attempts": "streamed text of ended attempts",

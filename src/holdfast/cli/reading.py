@@ -3,12 +3,13 @@
 import msgspec
 
 from holdfast.cli.screen import Screen, ToolEnd
-from holdfast.cli.words import arguments_of, line, safe, seconds
+from holdfast.cli.words import arguments_of, line, seconds
 from holdfast.core import journal as jn
 from holdfast.core.codec import decode_delta, decode_entry, decode_message
 from holdfast.core.records import CallState, Cause, Message, Role, ToolCall, ToolResult
 from holdfast.errors import RecordError
 from holdfast.store.base import Item
+from holdfast.visible import safe
 
 STOPPING = "stopping; once more leaves at once"
 

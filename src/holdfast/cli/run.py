@@ -9,18 +9,19 @@ from contextlib import ExitStack, asynccontextmanager
 import msgspec
 
 from holdfast.app import App, Chat
+from holdfast.cli.approving import View, listed
 from holdfast.cli.interrupts import interrupts, leave_now
 from holdfast.cli.opening import UsageError, know_agent, leave_to_others, open_app, opened, pick_agent
 from holdfast.cli.reading import Reader, as_json, what_is
 from holdfast.cli.screen import PlainScreen
 from holdfast.cli.turn import Ask, Exit, Turn, Viewer, cursor_now, ticking
-from holdfast.cli.words import arguments_of, line
 from holdfast.core.codec import check_text
 from holdfast.core.records import Message, Role, Text
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
 from holdfast.store.base import Item
 from holdfast.store.cursor import Cursor
+from holdfast.visible import safe, safe_json
 
 SAY_S = 5.0
 STDIN_CHARS_MAX = 64 << 20  # more than any message may have: an endless pipe must not fill the memory
@@ -114,7 +115,7 @@ async def working(app: App) -> AsyncIterator[None]:
     finally:
         leaving = asyncio.ensure_future(running.__aexit__())
         if not (await asyncio.wait((leaving,), timeout=SAY_S))[0]:
-            print(f"holdfast: hands over {worker.waiting_for()}; Ctrl-C leaves at once", file=sys.stderr)
+            print(f"holdfast: hands over {safe(worker.waiting_for())}; Ctrl-C leaves at once", file=sys.stderr)
         await leaving
 
 
@@ -155,7 +156,7 @@ async def stop_turn(chat: Chat) -> None:
     try:
         await chat.stop()
     except HoldfastError as error:
-        print(f"holdfast: cannot stop: {error}", file=sys.stderr)
+        print(f"holdfast: cannot stop: {safe(str(error))}", file=sys.stderr)
 
 
 def _viewer(
@@ -199,11 +200,12 @@ class JsonLines:
         pass
 
     def trouble(self, text: str) -> None:
-        print(f"holdfast: {text}", file=sys.stderr)
+        print(f"holdfast: {safe(text)}", file=sys.stderr)
 
 
 def write_line(line: bytes) -> None:
-    sys.stdout.buffer.write(line + b"\n")
+    """JSON, with escapes for what a terminal would obey: it means the same."""
+    sys.stdout.buffer.write(safe_json(line) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -226,10 +228,10 @@ async def _say_how_it_ended(chat: Chat, end: Exit, question: Question) -> None:
         return
     for open_call in asked:
         what = {"approval": "approve or deny", "question": "answer", "client": "answer"}[open_call.kind]
-        call = f"{line(open_call.name, 60)}({arguments_of(open_call.arguments, 300)})"
-        asks = f" asks: {line(open_call.question, 300)}" if open_call.question else ""
-        then = f"holdfast chats {what} {open_call.chat_id}{question.where}"
-        print(f"holdfast: {call}{asks}; {then}", file=sys.stderr)
+        place = f"{open_call.chat_id}{question.where}"
+        if open_call.kind == "approval" and View(open_call).hides:
+            what, place = "show", f"{place} --call {open_call.call_id}"
+        print(f"holdfast: {listed(open_call)}\nholdfast: holdfast chats {what} {place}", file=sys.stderr)
     if end is not Exit.DONE:
         print(f'holdfast: to go on: holdfast run{question.where} --chat {chat.id} "…"', file=sys.stderr)
 

@@ -3,8 +3,9 @@
 import sys
 from typing import Protocol, TextIO
 
-from holdfast.cli.words import line, safe, seconds
+from holdfast.cli.words import line, seconds
 from holdfast.core.records import Frozen
+from holdfast.visible import safe
 
 RESULT_CHARS = 100
 
@@ -62,12 +63,15 @@ def end_line(end: ToolEnd) -> str:
 
 
 class PlainScreen:
-    """The answer on standard output as it comes, to a pipe verbatim; everything else on standard error, by lines."""
+    """The answer on standard output as it comes; everything else on standard error, by lines.
+
+    Both are made safe in a pipe as well: what reads it (grep, less -R, a file that is shown later) passes on to a
+    terminal what it gets. `--json` has every character.
+    """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
-        self._verbatim = not self._out.isatty()
         self._streamed = ""
         self._status = ""
 
@@ -90,7 +94,7 @@ class PlainScreen:
         self._streamed = ""
 
     def _write(self, text: str) -> None:
-        self._out.write(text if self._verbatim else safe(text))
+        self._out.write(safe(text))
         self._out.flush()
 
     def thinking(self) -> None:
@@ -118,7 +122,7 @@ class PlainScreen:
         self._status = text
 
     def note(self, text: str) -> None:
-        print(text, file=self._err, flush=True)
+        print(safe(text), file=self._err, flush=True)
 
     def error(self, text: str) -> None:
-        print(f"holdfast: {text}", file=self._err, flush=True)
+        print(f"holdfast: {safe(text)}", file=self._err, flush=True)

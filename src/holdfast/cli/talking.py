@@ -18,6 +18,7 @@ from rich.text import Text
 from holdfast import __version__
 from holdfast.app import App, Chat
 from holdfast.cli import asking
+from holdfast.cli.approving import View
 from holdfast.cli.chats import last_user_message
 from holdfast.cli.interrupts import Pressed, interrupts, leave_now
 from holdfast.cli.keyboard import Keyboard
@@ -32,12 +33,20 @@ from holdfast.core import journal as jn
 from holdfast.core.codec import decode_message
 from holdfast.core.records import Message, Role, SendMode
 from holdfast.core.records import Text as TextPart
+from holdfast.disk import have_private_file
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
-from holdfast.store.base import OpenCall
 from holdfast.store.cursor import After, Cursor
 
 SHOWN_MAX = 100  # journal entries of an older chat that are shown at the start
+
+# Before the line, by whether it answers an approval and whether something of that is hidden.
+_MARKS = {
+    (True, False): "allow it? y/n, or why not > ",
+    (True, True): "allow it? v shows the rest, n, or why not > ",
+    (False, False): "your answer > ",
+    (False, True): "your answer > ",
+}
 
 HELP = """\
 /stop            stop the turn; what was said is kept (Ctrl-C)
@@ -80,15 +89,16 @@ class Talk:
         self._screen = TerminalScreen(self._emit)
         self._reader = Reader(self._screen)
         self._waiting: list[RenderableType] = []  # to be printed above the prompt
-        self._asked: list[OpenCall] = []
-        self._told: set[str] = set()  # calls that the person was told of
+        self._asked: list[View] = []  # what waits for an answer, as far as it was shown
         self._follower: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.pressed = Pressed()
         self.keyboard = Keyboard()
         self._left = False
         self._default, self._editing = "", ""  # what the next line begins with, and the message that it replaces
-        history = FileHistory(str(Path(app.config.home) / "history"))
+        history_path = str(Path(app.config.home) / "history")
+        have_private_file(history_path)
+        history = FileHistory(history_path)
         self._session: PromptSession[str] = PromptSession(
             self._prompt,
             history=history,
@@ -143,13 +153,26 @@ class Talk:
                 editing, self._editing = self._editing, ""
                 await self._replace(editing, text)
             elif self._asked:
-                asked = self._asked.pop(0)
-                await asking.answer(self._app, asked, text)
+                await self._answer(self._asked[0], text)
             else:
                 await self._send(text)
         except HoldfastError as error:
             self._screen.error(str(error))
         await self._flush()
+
+    async def _answer(self, view: View, text: str) -> None:
+        try:
+            instead = await asking.answer(self._app, view, text)
+        except HoldfastError:
+            self._forget(view)  # somebody else was quicker, or it is another call now: the next look tells
+            raise
+        if instead is None:
+            self._forget(view)
+        else:
+            self._screen.note(instead)
+
+    def _forget(self, view: View) -> None:
+        self._asked = [other for other in self._asked if other is not view]
 
     async def _command(self, text: str) -> None:
         word, _, rest = text.partition(" ")
@@ -283,11 +306,17 @@ class Talk:
             self._asked.clear()
 
     async def _look_for_questions(self, chat: Chat) -> None:
-        self._asked = [asked for asked in await chat.open_calls() if asked.kind != "client"]
-        for asked in self._asked:
-            if asked.call_id not in self._told:
-                self._told.add(asked.call_id)
-                self._screen.note(asking.describe(asked))
+        known = {view.asked.digest: view for view in self._asked}
+        views: list[View] = []
+        for asked in await chat.open_calls():
+            if asked.kind == "client":
+                continue
+            view = known.get(asked.digest)
+            if view is None:
+                view = await asking.view_of(self._app, asked)
+                self._screen.note(asking.opening(view))
+            views.append(view)
+        self._asked = views
 
     # --- the screen -----------------------------------------------------------------------------------
 
@@ -312,7 +341,7 @@ class Talk:
         """What goes on, and below it the mark before the line; of a line that was sent only the mark stays."""
         mark = "> "
         if self._asked:
-            mark = "allow it? y/n, or why not > " if self._asked[0].kind == "approval" else "your answer > "
+            mark = _MARKS[self._asked[0].asked.kind == "approval", self._asked[0].hides]
         fragments: StyleAndTextTuples = [("bold ansicyan", mark)]
         if self._session.app.is_done or not self._screen.busy:
             return fragments

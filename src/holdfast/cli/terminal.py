@@ -18,7 +18,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from holdfast.cli.screen import MARKS, RESULT_CHARS, ToolEnd, end_line
-from holdfast.cli.words import line, safe, seconds
+from holdfast.cli.words import line, seconds
+from holdfast.visible import safe
 
 REDRAW_S = 0.1
 KEPT_LINES = 3  # of the window's height that the redrawn part leaves free

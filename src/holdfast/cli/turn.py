@@ -14,7 +14,8 @@ from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsk
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import RefusedError, StoreUnavailable
 from holdfast.health import judge
-from holdfast.store.base import Item, OpenCall, Page
+from holdfast.store.asked import OpenCall
+from holdfast.store.base import Item, Page
 from holdfast.store.cursor import After, Cursor
 
 LOOK_S = 5.0

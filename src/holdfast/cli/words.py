@@ -1,18 +1,9 @@
 """Small texts for people: made safe for a terminal, cut to size, times in words."""
 
-import re
 import time
 
 from holdfast.core.codec import decode_json
-
-# Whatever could move the cursor, change colours, retitle the window or reverse what is read: a model, a tool or a web
-# page may have written it.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def safe(text: str) -> str:
-    """Without control characters but tabs and line ends."""
-    return _UNSAFE.sub("", text)
+from holdfast.visible import safe
 
 
 def line(text: str, width: int = 100) -> str:

@@ -68,6 +68,7 @@ Reason = Literal[
     "not_due",  # its wake_at is still ahead
     "no_such_call",
     "call_state",  # the call's own state does not take this
+    "call_changed",  # its arguments are not those that a person was shown
     "no_such_message",
     "stale_position",  # history was cut since a client looked
     "not_a_user_message",
@@ -569,7 +570,9 @@ def excerpt(text: str, chars_max: int) -> str:
 
 
 def told_arguments(call: Call) -> str:
-    """As they are told to people: those that count, bounded, without secrets."""
+    """As they are told to people: those that count, without secrets. Where no hook changed them it is an excerpt, and
+    the response that the call is of has the whole.
+    """
     return call.excerpt if call.told is None else call.told
 
 
@@ -740,6 +743,8 @@ def withdraw(draft: Draft, event: ev.Withdraw) -> None:
 
 def approve(draft: Draft, event: ev.Approve) -> None:
     asked = draft.call(event.call_id)
+    if event.digest is not None and asked.state is CallState.ASKING and event.digest != asked.digest:
+        raise Refusal("call_changed", f"call {asked.id!r} has other arguments than those that were shown: look again")
     call = draft.move(asked, CallEvent.APPROVE, answered_by=event.by, question=None, expires_at=None)
     _check_in_time(draft, asked)
     draft.tell_of_call(call, by=event.by)
@@ -918,7 +923,7 @@ def tell_of_descendant(draft: Draft, event: ev.Descendant) -> None:
                 state=call.state,
                 external=call.external,
                 question=call.question,
-                arguments=told_arguments(call),
+                arguments=excerpt(told_arguments(call), draft.limits.excerpt_chars_max),
                 expires_at=call.expires_at,
             )
         )
@@ -1036,7 +1041,7 @@ def ask_approval(draft: Draft, event: ev.AskApproval) -> None:
         CallEvent.ASK,
         question=event.question,
         arguments=event.arguments,
-        told=draft.told(told),
+        told=told,
         expires_at=event.expires_at,
     )
     draft.tell_of_call(call, question=event.question, arguments=told)
@@ -1056,7 +1061,7 @@ def delegate(draft: Draft, event: ev.Delegate) -> None:
         CallEvent.DELEGATE,
         external=event.external,
         arguments=call.arguments if event.arguments is None else event.arguments,
-        told=draft.told(told) or call.told,
+        told=told or call.told,
         question=event.question,
         child_id=child_id,
         child_turn=event.child_turn,

@@ -79,8 +79,11 @@ class Withdraw(Event):
 
 
 class Approve(Event):
+    """With a `digest` (`Call.digest`) it is refused unless what would run is what the person was shown."""
+
     call_id: str
     by: str = ""
+    digest: str | None = None
 
     name = "approve"
 

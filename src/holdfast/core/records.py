@@ -8,6 +8,7 @@ All instants are wall-clock milliseconds and end in `_at`.
 """
 
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any, Literal, dataclass_transform
 
 from msgspec import Raw, Struct, StructMeta
@@ -344,7 +345,9 @@ class Call(Frozen):
     on_unknown: OnUnknown = "tell_model"
     arguments: str | None = None  # only where a hook changed them
     excerpt: str = ""  # of the arguments that the model gave, for people: bounded
-    told: str | None = None  # the same of those that a hook made of them; without secrets
+    told: str | None = (
+        None  # those that a hook made of them, without secrets: whole while somebody is asked, else bounded
+    )
     external: External | None = None
     child_id: str | None = None
     child_turn: int | None = None
@@ -353,6 +356,14 @@ class Call(Frozen):
     started_at: int | None = None
     starts: int = 0
     expires_at: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """Names this call with the arguments that would run now. Those that the model gave never change under the
+        call's id; those that a hook made of them may, where a database went back and the hook was asked again.
+        """
+        changed = b"" if self.arguments is None else b"=" + self.arguments.encode()
+        return blake2b(b"\0".join((self.id.encode(), self.name.encode(), changed)), digest_size=10).hexdigest()
 
 
 SendMode = Literal["queue", "interrupt", "steer"]

@@ -11,7 +11,7 @@ from holdfast.app import App, Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import State
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.server import problems, views
 from holdfast.server.streams import EventStream, Streams
 from holdfast.store.base import Answer, ChatFilter, Key
@@ -238,9 +238,36 @@ async def list_open_calls(chat: ChatOf) -> Response:
     return as_json({"calls": [views.open_call_of(call) for call in await chat.open_calls()]})
 
 
+@router.get("/chats/{chat_id}/calls/{call_id}", response_model=views.OpenCallShown)
+async def read_open_call(chat: ChatOf, call_id: CallId) -> Response:
+    """One that somebody has to answer in this chat, whole however large it is."""
+    return as_json(views.open_call_of(await chat.open_call(call_id)))
+
+
 @router.post("/chats/{chat_id}/calls/{call_id}/approve", response_model=views.AnswerShown)
-async def approve_call(chat: ChatOf, call_id: CallId, key: KeyOf) -> Response:
-    return _answered(await chat.approve(call_id, key=key))
+async def approve_call(
+    chat: ChatOf, call_id: CallId, app: AppOf, key: KeyOf, given: views.ApproveGiven | None = None
+) -> Response:
+    """Give the `digest` of what was shown; long arguments, which events tell by an excerpt, need it."""
+    digest = given.digest if given is not None else None
+    if digest is None:
+        await _check_that_nothing_is_hidden(app, chat, call_id)
+    return _answered(await chat.approve(call_id, digest=digest, key=key))
+
+
+async def _check_that_nothing_is_hidden(app: App, chat: Chat, call_id: str) -> None:
+    """Events tell of long arguments by an excerpt: who has read no more than that has not seen what would run."""
+    try:
+        asked = await chat.open_call(call_id)
+    except NotFound:
+        return  # refused by what is wrong with it, or answered by its key
+    shown_max = app.store.options.limits.excerpt_chars_max
+    if asked.kind == "approval" and len(asked.arguments) > shown_max:
+        raise InvalidInput(
+            "digest",
+            f"is needed: the arguments have {len(asked.arguments):,} characters, of which events show {shown_max}. "
+            f"GET …/calls/{call_id} has all of them, and the digest",
+        )
 
 
 @router.post("/chats/{chat_id}/calls/{call_id}/deny", response_model=views.AnswerShown)

@@ -11,6 +11,7 @@ from holdfast import __version__
 from holdfast.core.records import Lease
 from holdfast.health import judge
 from holdfast.server.chats import AppOf
+from holdfast.visible import safe
 
 router = APIRouter(include_in_schema=False)
 
@@ -95,7 +96,7 @@ def _table(
 
 def _cell(text: str) -> str:
     """Ids and titles may break anywhere on a narrow screen, short words nowhere."""
-    return f"<td{' class=long' if len(text) > LONG else ''}>{html.escape(text)}</td>"
+    return f"<td{' class=long' if len(text) > LONG else ''}>{html.escape(safe(text))}</td>"
 
 
 def _words(reasons: Sequence[str]) -> str:

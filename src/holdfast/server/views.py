@@ -22,7 +22,8 @@ from holdfast.core.records import (
     Text,
 )
 from holdfast.ids import new_id
-from holdfast.store.base import Answer, ChatLine, OpenCall
+from holdfast.store.asked import OpenCall
+from holdfast.store.base import Answer, ChatLine
 from holdfast.worker.agents import Agent
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
@@ -103,6 +104,15 @@ class ForkGiven(Given):
     owner: Annotated[str | None, Field(max_length=200)] = None
 
 
+class ApproveGiven(Given):
+    digest: Annotated[
+        str | None,
+        Field(
+            max_length=100, description="of the call as it was shown: refused if it would run with other arguments"
+        ),
+    ] = None
+
+
 class DenyGiven(Given):
     words: Annotated[str, Field(max_length=10_000, description="for the model to read")] = ""
 
@@ -149,7 +159,9 @@ class OpenCallShown(Shown):
     name: str
     kind: Literal["approval", "question", "client"]
     question: str | None
-    arguments: str = Field(description="an excerpt")
+    arguments: str = Field(description="those that would run, without secrets")
+    whole: bool = Field(description="false: `arguments` is an excerpt, and the call's own route has the whole")
+    digest: str = Field(description="names the call with these arguments; who approves it gives it back")
     expires_at: int | None
 
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core.apply import Change, Refused, apply, told_arguments
+from holdfast.core.apply import Change, Refused, apply
 from holdfast.core.codec import JSON_DEPTH_MAX, check_text, encode, is_too_deep, too_deep
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.events import Claim, Edit, Event, LeaseExpired, LeaseOutlived, Repair, Send
@@ -28,12 +28,10 @@ from holdfast.core.leases import LeaseWatch
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     NOTHING,
-    CallState,
     Cause,
     Chat,
     ClientTool,
     Compaction,
-    External,
     Frozen,
     Lease,
     LeaseEnd,
@@ -61,13 +59,14 @@ from holdfast.errors import (
 )
 from holdfast.ids import new_id
 from holdfast.store import hostlock
+from holdfast.store.asked import ARGUMENTS_BYTES_MAX, Asked, Given, OpenCall, open_call
 from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
 from holdfast.store.cursor import After, Cursor
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.pulse import Pulse
 from holdfast.store.retention import Amount, Cutoffs, Leftover
-from holdfast.store.rows import ChatWrite, call_of, writes_of
+from holdfast.store.rows import ChatWrite, writes_of
 from holdfast.store.stamps import Past, check_past, is_proven, judge, stamped
 from holdfast.store.wakestream import Source, Wake, WakeStream
 
@@ -283,42 +282,6 @@ def chat_line(row: Sequence[Any]) -> ChatLine:
     return ChatLine(**values)
 
 
-class OpenCall(Frozen):
-    """A call that a person or a client has to answer: in chat `chat_id`, by `approve`, `deny` or `submit`."""
-
-    chat_id: str
-    agent: str
-    call_id: str
-    name: str
-    kind: Literal["approval", "question", "client"]
-    question: str | None
-    arguments: str  # an excerpt
-    expires_at: int | None
-
-
-OPEN_CALLS_MAX = 1_000  # of one family, in one answer
-
-
-def open_call(row: Sequence[Any]) -> OpenCall:
-    """A row of OPEN_CALLS: the chat, its agent, then a call's columns."""
-    chat_id, agent, *columns = row
-    call = call_of(columns)
-    kinds: dict[External | None, Literal["question", "client"]] = {
-        External.QUESTION: "question",
-        External.CLIENT: "client",
-    }
-    return OpenCall(
-        chat_id=chat_id,
-        agent=agent,
-        call_id=call.id,
-        name=call.name,
-        kind="approval" if call.state is CallState.ASKING else kinds[call.external],
-        question=call.question,
-        arguments=told_arguments(call),
-        expires_at=call.expires_at,
-    )
-
-
 class Size(NamedTuple):
     """Of a database, in bytes. `free` is in the file and used again; None where the server keeps that to itself."""
 
@@ -473,11 +436,34 @@ class Store(ABC):
     ) -> list[ChatLine]:
         """Newest first; `before` is the id of the last one of the page before. Raises InvalidInput."""
 
-    @abstractmethod
     async def open_calls(self, chat_id: str) -> list[OpenCall]:
         """What people and clients have to answer in this chat and in all chats below it, one moment of it: the
-        uppermost chat first, at most OPEN_CALLS_MAX. Empty where there is no such chat.
+        uppermost chat first, at most OPEN_CALLS_MAX. Empty where there is no such chat. Arguments are whole as long
+        as the responses that hold them come to no more than ARGUMENTS_BYTES_MAX.
         """
+        found: list[OpenCall] = []
+        left, given = ARGUMENTS_BYTES_MAX, Given()
+        for asked in await self._asked(chat_id):
+            if left > 0 and given.lacks(asked):
+                given = Given(asked, await self._response(asked.chat_id, asked.call.batch))
+                left -= given.size
+            found.append(open_call(asked, given.of(asked)))
+        return found
+
+    async def read_open_call(self, chat_id: str, call_id: str) -> OpenCall:
+        """One of this chat's own, whole however large it is. Raises NotFound."""
+        for asked in await self._asked(chat_id):
+            if (asked.chat_id, asked.call.id) == (chat_id, call_id):
+                given = Given(asked, await self._response(chat_id, asked.call.batch))
+                return open_call(asked, given.of(asked))
+        raise NotFound("open call", call_id)
+
+    @abstractmethod
+    async def _asked(self, chat_id: str) -> list[Asked]: ...
+
+    @abstractmethod
+    async def _response(self, chat_id: str, seq: int) -> bytes | None:
+        """The journal entry with this number, as it is stored."""
 
     @abstractmethod
     async def count_children(self, chat: Chat) -> ChildCounts: ...

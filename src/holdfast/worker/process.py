@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from holdfast import threads
+from holdfast.visible import safe
 from holdfast.worker import stacks
 
 SAY_EVERY_S = 5.0
@@ -25,7 +26,7 @@ Say = Callable[[str], None]
 
 
 def say_on_stderr(text: str) -> None:
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)  # noqa: T201  the person at the terminal is waiting
+    print(f"holdfast: {safe(text)}", file=sys.stderr, flush=True)  # noqa: T201  the person at the terminal is waiting
 
 
 class Service(Protocol):

@@ -24,9 +24,9 @@ from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.ids import new_id
+from holdfast.store.asked import OPEN_CALLS_MAX, Asked, asked_of
 from holdfast.store.base import (
     ALL_CHATS,
-    OPEN_CALLS_MAX,
     PAGE_ROWS,
     PRUNED_MAX,
     Answer,
@@ -43,7 +43,6 @@ from holdfast.store.base import (
     Lane,
     LeaseLine,
     Located,
-    OpenCall,
     Page,
     Size,
     Store,
@@ -53,7 +52,6 @@ from holdfast.store.base import (
     chat_line,
     check_expired,
     decided,
-    open_call,
     own_key,
     page_of,
     page_size,
@@ -351,9 +349,12 @@ class PostgresStore(Store):
         found = await self._scan(wanted.lane, sql.list_chats(*wanted.given(before)), **values)
         return [chat_line(row) for row in found]
 
-    async def open_calls(self, chat_id: str) -> list[OpenCall]:
-        found = await self._rows(sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)
-        return [open_call(row) for row in found]
+    async def _asked(self, chat_id: str) -> list[Asked]:
+        return [asked_of(row) for row in await self._rows(sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)]
+
+    async def _response(self, chat_id: str, seq: int) -> bytes | None:
+        found = await self._rows(sql.READ_ENTRY, chat_id, seq)
+        return found[0][0].encode() if found else None
 
     async def count_children(self, chat: Chat) -> ChildCounts:
         found = await self._named_rows(sql.COUNT_CHILDREN, chat=chat.id, root=chat.root_id or chat.id, turn=chat.turn)

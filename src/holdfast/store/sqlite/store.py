@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl
 
 import apsw
 
@@ -35,9 +34,9 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.faults import reach
+from holdfast.store.asked import OPEN_CALLS_MAX, Asked, asked_of
 from holdfast.store.base import (
     ALL_CHATS,
-    OPEN_CALLS_MAX,
     PAGE_ROWS,
     PRUNED_MAX,
     Answer,
@@ -53,7 +52,6 @@ from holdfast.store.base import (
     Lane,
     LeaseLine,
     Located,
-    OpenCall,
     Page,
     Size,
     Store,
@@ -64,7 +62,6 @@ from holdfast.store.base import (
     check_expired,
     decided,
     in_turn,
-    open_call,
     own_key,
     page_of,
     page_size,
@@ -497,9 +494,12 @@ class SqliteStore(Store):
         found = await self._rows(sql.list_chats(*wanted.given(before)), values, wanted.lane)
         return [chat_line(row) for row in found]
 
-    async def open_calls(self, chat_id: str) -> list[OpenCall]:
-        found = await self._rows(sql.OPEN_CALLS, (chat_id, OPEN_CALLS_MAX))
-        return [open_call(row) for row in found]
+    async def _asked(self, chat_id: str) -> list[Asked]:
+        return [asked_of(row) for row in await self._rows(sql.OPEN_CALLS, (chat_id, OPEN_CALLS_MAX))]
+
+    async def _response(self, chat_id: str, seq: int) -> bytes | None:
+        found = await self._rows(sql.READ_ENTRY, (chat_id, seq))
+        return found[0][0].encode() if found else None
 
     async def count_children(self, chat: Chat) -> ChildCounts:
         found = await self._rows(sql.COUNT_CHILDREN, (chat.id, chat.root_id or chat.id, chat.turn))
@@ -908,8 +908,7 @@ def _path_of(location: str) -> str:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`: one slash belongs to the URL."""
     path, _, query = location.partition("?")
     if query:
-        names = ", ".join(name for name, _ in parse_qsl(query, keep_blank_values=True)) or query
-        raise ConfigError(f"a SQLite URL takes no options, this one has: {names}")
+        raise ConfigError("a SQLite URL takes no options: leave out the ? and what stands behind it")
     if not path.startswith("/") or path == "/":
         raise ConfigError("a SQLite URL names a file: sqlite:///path/to/file.db or sqlite:////absolute/path.db")
     if path == "/:memory:":
