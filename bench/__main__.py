@@ -15,6 +15,7 @@ from bench.chats import PATIENT, WORKER, Lane, lanes, question, register
 from bench.cycles import postgres_cycles, sqlite_cycles
 from bench.figures import Figures, interleaved, rate
 from bench.handover import handover
+from bench.large import large
 from bench.long_chats import long_chats
 from bench.many import many
 from bench.models import models
@@ -215,12 +216,13 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "turn-bytes": turn_bytes,
     "long-chats": long_chats,
     "many": many,
+    "large": large,
     "handover": handover,
     "server": server,
 }
 
 
-LONG = ("many",)  # measured when asked for
+LONG = ("many", "large")  # measured when asked for
 
 
 def main() -> None:

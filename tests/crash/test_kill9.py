@@ -59,7 +59,9 @@ SQLITE_ONLY = {
 
 # Of commands: whoever is killed there is tried in tests/cli, test_backups.py and test_pruning.py.
 OF_COMMANDS = {"copy.step", "backup.checked", "restore.prepared", "restore.kept", "vacuum.rebuilt"}
-POINTS = set(faults.POINTS) - OF_COMMANDS
+# Of chats that are larger than the scenario's: tests/crash/test_slices.py.
+OF_LARGE_CHATS = {"fork.slice", "clear.before", "clear.after"}
+POINTS = set(faults.POINTS) - OF_COMMANDS - OF_LARGE_CHATS
 
 STEPS_PER_POINT = 5
 STEPS_PER_POINT_IN_A_TRANSACTION = 3  # wherever it is left, there is nothing of it

@@ -19,10 +19,11 @@ import pytest
 from holdfast import faults
 from holdfast.clock import FakeClock
 from holdfast.core import events as ev
-from holdfast.core.records import State
+from holdfast.core.records import NewChat, State
 from holdfast.errors import NotFound, RefusedError, StoreCorrupt, StoreFull, StoreUnavailable
 from holdfast.health import STORE_DEGRADED
 from holdfast.store.base import Key, StoreOptions, WorkerInfo
+from holdfast.store.remnants import Slice
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.store.sqlite.store import SqliteStore
 from tests.crash.reference import Reference, portion
@@ -145,6 +146,36 @@ async def test_on_a_full_disk_every_waiter_is_told_nothing_is_half_written_and_r
     assert (answer.chat_id, created.chat_id) == ("c1", "c2")
     assert texts(await history(store, "c1")) == ["hello", "let me see"]
     assert [queued.id for queued in after.queue or (await store.read_chat("c1")).queue] == [message.id]
+    await work_goes_on(store, clock)
+
+
+async def test_a_disk_that_is_full_in_the_middle_of_a_large_fork_or_deletion_leaves_no_half_chat(
+    disk: PowerCutVFS, store: SqliteStore, clock: FakeClock
+) -> None:
+    store.slice = Slice(rows=4, bytes=1 << 20)
+    past = tuple(user(f"{n} " + "x" * 6_000) for n in range(30))
+    await store.create_chat(NewChat(id="large", agent="agent", past=past))
+    before = await store.read_history("large")
+    disk.faults.disk_full_after(120_000)
+    with pytest.raises(StoreFull):
+        await store.fork_chat("large", "copy")
+    assert disk.faults.tripped
+    assert [left.source_id for left in await store._read_remnants()] == ["large"], "it was in the middle"
+    with pytest.raises(NotFound):
+        await store.read_chat("copy")
+    disk.faults.clear()
+    await store.fork_chat("large", "copy")
+    assert [row.body for row in await store.read_history("copy")] == [row.body for row in before]
+
+    disk.faults.disk_full_after(120_000)
+    assert await store.delete_chat("large") == ("large",), "it is deleted, though not all of its rows are removed"
+    assert disk.faults.tripped
+    assert [left.source_id for left in await store._read_remnants()] == [None]
+    with pytest.raises(NotFound):
+        await store.read_chat("large")
+    disk.faults.clear()
+    await store.sweep()
+    assert await store._read_remnants() == []
     await work_goes_on(store, clock)
 
 

@@ -9,7 +9,7 @@ import psycopg
 
 from tests.support.behind import path_of
 
-TABLES = ("chats", "journal", "deltas", "calls", "queue", "compactions", "receipts", "repairs")
+TABLES = ("chats", "journal", "deltas", "calls", "queue", "compactions", "receipts", "repairs", "remnants")
 
 
 class Backup:

@@ -21,6 +21,7 @@ TABLES = {
     "workers": ("id", "worker"),
     "receipts": ("key", "receipt"),
     "repairs": ("reason", "repair"),
+    "remnants": ("chat_id", "chat"),
 }
 NOT_COMPARED = {"meta"}
 DRAWN = {"life", "stamp", "claim_stamp", "line_stamp"}  # at random

@@ -5,6 +5,7 @@ store's deadline (8 s by default); `StoreTimeout.outcome` then says whether the 
 a key or a commit id may simply be called again: it is answered as done if it was.
 """
 
+import asyncio
 import hashlib
 import logging
 import math
@@ -53,6 +54,7 @@ from holdfast.errors import (
     RecordError,
     RefusedError,
     StaleWriter,
+    StoreClosed,
     StoreError,
     StoreTimeout,
     WentBack,
@@ -65,6 +67,7 @@ from holdfast.store.cursor import After, Cursor
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.pulse import Pulse
+from holdfast.store.remnants import LARGE_DEADLINE_S, SWEPT_S, Occupied, Remnant, RemnantWatch, Slice
 from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import ChatWrite, writes_of
 from holdfast.store.stamps import Past, check_past, is_proven, judge, stamped
@@ -79,6 +82,7 @@ RECEIPT_DAYS = 7
 RECEIPTS_STEP_MS_MAX = 3_600_000
 PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLite
 PAGE_ROWS = 500
+CLEARING_INTERVAL_S = 5.0  # between two looks at what somebody else may go on with
 LISTED_MAX = 10_000
 OPENING_SHOWN = 80
 # What a store is asked for without writing. Each has room of its own, so that none waits for the next one's slowness:
@@ -301,6 +305,17 @@ Children = Literal["refuse", "include"]
 Held = tuple[str, int]  # a chat, and the stamp of the claim under which it is held
 
 
+class Forking(Frozen):
+    """What `fork_chat` was asked for."""
+
+    chat_id: str
+    new_id: str
+    upto: int | None
+    owner: str | None
+    key: Key
+    hash: str
+
+
 class LeaseLine(ABC):
     """A worker's lease, kept from any thread over a connection of its own. Synchronous: no event loop needed."""
 
@@ -326,6 +341,8 @@ class Store(ABC):
     `str(store)` says which database it is, without passwords.
     """
 
+    slice: Slice  # what one transaction takes or adds of a large chat
+
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
         self.bell = Bell()
@@ -338,6 +355,9 @@ class Store(ABC):
         self.poisoned = 0  # chats that were failed here because they had lost every worker
         self.wakes: WakeStream | None = None  # None: nobody tells us, waiters poll
         self.why_read_only: StoreError | None = None  # why it is open for reading alone
+        self.remnant_count = 0  # ids with rows that have no chat, when this process last looked
+        self._remnant_watch = RemnantWatch()
+        self._clearing: asyncio.Task[None] | None = None
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -379,8 +399,15 @@ class Store(ABC):
         """Create a chat; with a first message it is running. Raises InvalidInput, KeyReused."""
         self._check_new_chat(new)
         check_key(key)
+        own, clock = key or own_key(), _Countdown(LARGE_DEADLINE_S)
         with self._doubting():
-            return await self._create(new, key or own_key(), request_of(key, new))
+            while True:
+                try:
+                    return await self._create(new, own, request_of(key, new))
+                except Occupied:
+                    if clock.left_s() <= 0:
+                        raise
+                    await self._vacate(new.id, clock)
 
     async def submit(self, chat_id: str, event: Event, key: Key | None = None) -> Answer:
         """Apply a client's event. Raises NotFound, RefusedError, LimitReached, InvalidInput, KeyReused."""
@@ -468,19 +495,67 @@ class Store(ABC):
     @abstractmethod
     async def count_children(self, chat: Chat) -> ChildCounts: ...
 
-    @abstractmethod
     async def fork_chat(
         self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
     ) -> Answer:
-        """Copy the history, as bytes, up to the end of the group that position `upto` is in; lands idle."""
+        """Copy the history, as bytes, up to the end of the group that position `upto` is in; lands idle.
+
+        The chat as it is when the last slice is copied (remnants.py); until then there is no new one. Raises
+        StoreTimeout where that takes longer than LARGE_DEADLINE_S.
+        """
+        self._check_fork(new_id, owner, key)
+        own, clock = key or own_key(), _Countdown(LARGE_DEADLINE_S)
+        hash = request_of(key, chat_id, new_id, upto, owner)
+        asked = Forking(chat_id=chat_id, new_id=new_id, upto=upto, owner=owner, key=own, hash=hash)
+        begun, answer = False, None
+        try:
+            while answer is None:
+                if clock.left_s() <= 0:
+                    why = f"chat {chat_id!r} could not be copied within {LARGE_DEADLINE_S:g} s; nothing was made"
+                    raise StoreTimeout(why)
+                try:
+                    answer = await self._fork_slice(asked)
+                    begun = True
+                except Occupied as occupied:
+                    if begun and occupied.taken:
+                        why = f"another fork is being made under the id {new_id!r}"
+                        raise RefusedError(why, reason="state", state=State.IDLE, event="fork") from occupied
+                    await self._vacate(new_id, clock)
+        finally:
+            if begun and (answer is None or answer.chat_id != new_id):
+                self._clear_later(new_id)
+        return answer
 
     @abstractmethod
+    async def _fork_slice(self, asked: Forking) -> Answer | None:
+        """One transaction: the next slice of a fork. None: there is more to copy. Raises Occupied, NotFound, …"""
+
     async def delete_chat(
         self, chat_id: str, *, children: Children = "refuse", archived_before: int | None = None
     ) -> tuple[str, ...]:
         """Really gone, and the spawned chats with it if told so. Returns the ids; refused unless all are at rest, and
         with `archived_before` (ms) unless it is archived and nothing happened in its family since then.
+
+        One transaction takes them out of everybody's sight; what a slice does not hold goes in further ones, which
+        are waited for, but for no longer than LARGE_DEADLINE_S.
         """
+        deleted, left = await self._take_out(chat_id, children, archived_before)
+        done = not left
+        try:
+            done = done or await self._clear_all(deleted, _Countdown(LARGE_DEADLINE_S))
+        except StoreError as error:  # it is deleted all the same
+            extra = {"action": "remnants.waiting", "chat": chat_id, "error": str(error)}
+            log.warning("not all rows of a deleted chat are removed yet", extra=extra)
+        finally:
+            if not done:
+                self._clear_later()
+        return deleted
+
+    @abstractmethod
+    async def _take_out(
+        self, chat_id: str, children: Children, archived_before: int | None = None
+    ) -> tuple[tuple[str, ...], bool]:
+        """One transaction, after which these chats are gone for everybody. True: rows of them are left."""
 
     # --- history and journal ------------------------------------------------------------------------------------
 
@@ -676,7 +751,79 @@ class Store(ABC):
                 continue  # for the next sweep's expiry
             if await self._apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=True)):
                 repaired[violation.reason] = repaired.get(violation.reason, 0) + 1
+        await self.clear_remnants(SWEPT_S)
         return repaired
+
+    # --- rows without a chat (remnants.py) -----------------------------------------------------------------------
+
+    async def clear_remnants(self, within_s: float) -> None:
+        """Go on with what others left: remove rows of deleted chats, and of forks that nobody goes on with. What is
+        not done within that time is for the next one who looks.
+        """
+        clock = _Countdown(within_s)
+        records = await self._read_remnants()
+        for record in self._remnant_watch.abandoned(records, self.options.clock.boot_ms()):
+            await self._give_up_fork(record.chat_id, record.pos)
+            records = [*records, Remnant(chat_id=record.chat_id)]
+        self.remnant_count = len(records)
+        if going := [record.chat_id for record in records if record.source_id is None]:
+            await self._clear_all(going, clock)
+            self.remnant_count = len(await self._read_remnants())
+
+    async def _clear_all(self, chat_ids: Sequence[str], clock: "_Countdown") -> bool:
+        """False: there was no time for all of it."""
+        for start in range(0, len(chat_ids), SWEPT_MAX):
+            some = chat_ids[start : start + SWEPT_MAX]
+            while await self._clear_slice(some):
+                if clock.left_s() <= 0:
+                    return False
+        return True
+
+    async def _vacate(self, chat_id: str, clock: "_Countdown") -> None:
+        """What is under this id goes, a fork that is being made among it."""
+        await self._give_up_fork(chat_id)
+        await self._clear_all([chat_id], clock)
+
+    def _clear_later(self, chat_id: str | None = None) -> None:
+        """Beside whatever else is done here, until nothing is left; with a fork of our own that came to nothing."""
+        if self._clearing is None or self._clearing.done():
+            self._clearing = asyncio.get_running_loop().create_task(self._clear_on(chat_id))
+
+    async def _clear_on(self, chat_id: str | None) -> None:
+        while True:
+            try:
+                if chat_id is not None:
+                    await self._vacate(chat_id, _Countdown(LARGE_DEADLINE_S))
+                    chat_id = None
+                await self.clear_remnants(LARGE_DEADLINE_S)
+                if not self.remnant_count:
+                    return
+            except StoreClosed:
+                return
+            except StoreError as error:
+                log.warning("rows could not be removed: %s", error, extra={"action": "remnants.waiting"})
+            await asyncio.sleep(CLEARING_INTERVAL_S)
+
+    async def _stop_clearing(self) -> None:
+        """When the store is closed. The next one who opens it goes on."""
+        task, self._clearing = self._clearing, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    @abstractmethod
+    async def _read_remnants(self) -> list[Remnant]:
+        """At most SWEPT_MAX records."""
+
+    @abstractmethod
+    async def _give_up_fork(self, chat_id: str, pos: int | None = None) -> None:
+        """The rows of a fork that is not whole are to go. Where a position is told, only if it still stands there."""
+
+    @abstractmethod
+    async def _clear_slice(self, chat_ids: Sequence[str]) -> bool:
+        """One transaction: a slice of the rows under these ids, those of them whose rows are to go. True: some are
+        left.
+        """
 
     # --- what befell the database -------------------------------------------------------------------------------
 

@@ -25,7 +25,18 @@ BETWEEN_TRIES_S = 3.0
 HOLDERS_SHOWN = 3
 # "hold": one lock per database for everybody who migrates. Held by the transaction, so it works behind a pooler.
 _LOCK = 0x686F6C64
-TABLES = ("chats", "journal", "deltas", "calls", "queue", "compactions", "workers", "receipts", "repairs")
+TABLES = (
+    "chats",
+    "journal",
+    "deltas",
+    "calls",
+    "queue",
+    "compactions",
+    "workers",
+    "receipts",
+    "repairs",
+    "remnants",
+)
 
 
 def check_server(facts: Facts, address: Address) -> None:

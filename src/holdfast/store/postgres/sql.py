@@ -125,7 +125,13 @@ READ_SNAPSHOTS = f"{_SNAPSHOT} WHERE chats.id = ANY(%s)"
 # Whether what somebody knew is still there.
 READ_LINE_STAMP = "SELECT stamp FROM journal WHERE chat_id = %s AND seq = %s"
 
-READ_STATE = f"SELECT {NOW}, (SELECT state FROM chats WHERE id = %s)"
+REMNANT_COLUMNS = ("chat_id", "source_id", "source_life", "source_epoch", "pos", "seq")
+
+# And what stands under this id without a chat.
+READ_STATE = f"""
+SELECT {NOW}, (SELECT state FROM chats WHERE id = %(id)s), {_columns(REMNANT_COLUMNS)}
+FROM (SELECT 1) AS once LEFT JOIN remnants ON chat_id = %(id)s
+"""
 
 # Spawned chats that a stop has to reach.
 READ_BUSY_CHILDREN = (
@@ -212,18 +218,7 @@ def list_chats(state: State | None, archived: bool | None, given: Given) -> str:
     return f"{_LISTED}{where(conditions, flags, state, archived, given)} ORDER BY id DESC LIMIT %(limit)s"
 
 
-DELETE_CHAT_ROWS = tuple(
-    f"DELETE FROM {table} WHERE {column} = ANY(%s)"
-    for table, column in (
-        ("journal", "chat_id"),
-        ("deltas", "chat_id"),
-        ("calls", "chat_id"),
-        ("queue", "chat_id"),
-        ("compactions", "chat_id"),
-        ("receipts", "chat_id"),
-        ("chats", "id"),
-    )
-)
+DELETE_CHATS = "DELETE FROM chats WHERE id = ANY(%s)"
 
 # -- what a chat holds
 
@@ -237,9 +232,17 @@ INSERT INTO compactions (chat_id, upto, summary, created_at) VALUES (%s, %s, %s,
 ON CONFLICT (chat_id, upto) DO UPDATE SET summary = excluded.summary, created_at = excluded.created_at
 """
 
-READ_COMPACTION = "SELECT upto, summary, created_at FROM compactions WHERE chat_id = %s ORDER BY upto DESC LIMIT 1"
+# Rows may stand under an id that has no chat (remnants.py): whoever reads them goes by the chat.
+_THERE = "EXISTS (SELECT 1 FROM chats WHERE id = %(id)s)"
 
-READ_HISTORY = "SELECT pos, seq, role, ref, body FROM journal WHERE chat_id = %s AND pos >= %s ORDER BY pos LIMIT %s"
+READ_COMPACTION = f"""
+SELECT upto, summary, created_at FROM compactions WHERE chat_id = %(id)s AND {_THERE} ORDER BY upto DESC LIMIT 1
+"""
+
+READ_HISTORY = f"""
+SELECT pos, seq, role, ref, body FROM journal
+WHERE chat_id = %(id)s AND pos >= %(start)s AND {_THERE} ORDER BY pos LIMIT %(limit)s
+"""
 
 # Newest first: who edits, edits near the end.
 LOCATE_MESSAGE = """
@@ -307,24 +310,93 @@ WITH open AS MATERIALIZED (
 SELECT n FROM open
 """
 
-READ_DELTAS = "SELECT attempt, k, body FROM deltas WHERE chat_id = %s AND attempt = %s ORDER BY k"
+READ_DELTAS = f"""
+SELECT attempt, k, body FROM deltas WHERE chat_id = %(id)s AND attempt = %(attempt)s AND {_THERE} ORDER BY k
+"""
 
 # -- fork
 
 # The first position behind the group that a position is in: results belong to the response before them.
 END_OF_GROUP = "SELECT min(pos) FROM journal WHERE chat_id = %s AND pos > %s AND role <> 'tool'"
 
-# As bytes, renumbered: one journal entry per position, behind the new chat's first entry.
+# Positions that are not copied yet, with what each takes; the length is known without reading the text.
+SIZES_TO_COPY = """
+SELECT pos, octet_length(body) FROM journal WHERE chat_id = %s AND pos >= %s AND pos < %s ORDER BY pos LIMIT %s
+"""
+
+# As bytes, renumbered: one journal entry per position, behind those that are there.
 COPY_HISTORY = """
-INSERT INTO journal (chat_id, seq, stamp, at, role, pos, ref, body)
-SELECT %s, 1 + row_number() OVER (ORDER BY pos), %s, at, role, pos, ref, body
-FROM journal WHERE chat_id = %s AND pos < %s
+WITH copied AS (
+    INSERT INTO journal (chat_id, seq, stamp, at, role, pos, ref, body)
+    SELECT %s, %s + row_number() OVER (ORDER BY pos), %s, at, role, pos, ref, body
+    FROM journal WHERE chat_id = %s AND pos >= %s AND pos < %s RETURNING 1
+)
+SELECT count(*) FROM copied
+"""
+
+INSERT_JOURNAL = """
+INSERT INTO journal (chat_id, seq, stamp, at, role, pos, ref, body) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 """
 
 COPY_COMPACTIONS = """
 INSERT INTO compactions (chat_id, upto, summary, created_at)
 SELECT %s, upto, summary, created_at FROM compactions WHERE chat_id = %s AND upto <= %s
 """
+
+# -- remnants
+
+READ_REMNANTS = f"SELECT {_columns(REMNANT_COLUMNS)} FROM remnants ORDER BY chat_id LIMIT %s"
+
+ANY_REMNANT = "SELECT 1 FROM remnants LIMIT 1"
+
+ANY_REMNANT_OF = "SELECT chat_id FROM remnants WHERE chat_id = ANY(%s) LIMIT 1"
+
+PUT_REMNANT = (
+    f"INSERT INTO remnants ({_columns(REMNANT_COLUMNS)}) VALUES (%s, %s, %s, %s, %s, %s) "
+    "ON CONFLICT (chat_id) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in REMNANT_COLUMNS if name != "chat_id")
+)
+
+PUT_ROWS_TO_GO = """
+INSERT INTO remnants (chat_id, source_life, source_epoch, pos, seq) SELECT unnest(%s::text[]), 0, 0, 0, 0
+"""
+
+DROP_REMNANTS = "DELETE FROM remnants WHERE chat_id = ANY(%s)"
+
+GIVE_UP_FORK = "UPDATE remnants SET source_id = NULL WHERE chat_id = %s AND pos = coalesce(%s::bigint, pos)"
+
+# Of those whose rows are to go; two who clear the same take turns.
+LOCK_ROWS_TO_GO = """
+SELECT chat_id FROM remnants WHERE chat_id = ANY(%s) AND source_id IS NULL ORDER BY chat_id FOR UPDATE
+"""
+
+
+def _take_rows(table: str, text: str, order: str = "") -> str:
+    """As many rows as there is room for in rows and bytes, the one among them that goes beyond. Returns how many, and
+    how large they were. By their places: nobody else changes rows that have no chat.
+    """
+    return f"""
+WITH found AS MATERIALIZED (
+    SELECT ctid AS place, coalesce(octet_length({text}), 0) AS size FROM {table}
+    WHERE chat_id = ANY(%(ids)s) {order} LIMIT %(rows)s
+), sized AS (
+    SELECT place, size, sum(size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) - size AS before FROM found
+), gone AS (
+    DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT place FROM sized WHERE before < %(bytes)s))
+)
+SELECT count(*), coalesce(sum(size), 0)::bigint FROM sized WHERE before < %(bytes)s
+"""
+
+
+# In the order in which they go: the first line of the journal is the last.
+TAKE_ROWS = (
+    _take_rows("deltas", "body"),
+    _take_rows("calls", "arguments"),
+    _take_rows("queue", "body"),
+    _take_rows("compactions", "summary"),
+    _take_rows("receipts", "answer"),
+    _take_rows("journal", "body", "ORDER BY chat_id DESC, seq DESC"),
+)
 
 # -- receipts
 

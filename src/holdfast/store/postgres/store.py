@@ -37,6 +37,7 @@ from holdfast.store.base import (
     Decided,
     DeltaBatch,
     DeltaRow,
+    Forking,
     Held,
     HistoryRow,
     Key,
@@ -52,7 +53,6 @@ from holdfast.store.base import (
     chat_line,
     check_expired,
     decided,
-    own_key,
     page_of,
     page_size,
     raise_refused,
@@ -63,7 +63,7 @@ from holdfast.store.base import (
 from holdfast.store.bell import WORK
 from holdfast.store.cursor import After, Place, parse, placed
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
-from holdfast.store.liveness import JOURNAL_AHEAD
+from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.claims import Claims
@@ -78,6 +78,17 @@ from holdfast.store.postgres.swaps import is_plain
 from holdfast.store.postgres.transactions import Transaction, Transactor, Work, snapshot_from
 from holdfast.store.postgres.vacuum import vacuum
 from holdfast.store.postgres.wakes import PostgresWakes
+from holdfast.store.remnants import (
+    Occupied,
+    Remnant,
+    Slice,
+    copied_so_far,
+    next_copy,
+    record_of,
+    remnant_of,
+    remnant_row,
+    without_first_line,
+)
 from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import lease_of
 from holdfast.store.stamps import check_past, is_proven
@@ -93,6 +104,9 @@ BETWEEN_TRIES_S = 0.25
 
 
 class PostgresStore(Store):
+    # Nobody waits for it but who wants the same chat; it is a small part of the deadline.
+    slice = Slice(rows=10_000, bytes=8 << 20)
+
     def __init__(self, url: str, options: StoreOptions) -> None:
         super().__init__(options)
         self.address = Address(url)
@@ -101,6 +115,7 @@ class PostgresStore(Store):
         self._host = boot_id()
         self._pool: Pool | None = None
         self._hints: Sender | None = None
+        self._left_over = False  # rows without a chat were there when it was opened
         self._flushing: dict[str, set[asyncio.Task[Any]]] = {}
         self._opening_or_closing = asyncio.Lock()
 
@@ -121,6 +136,8 @@ class PostgresStore(Store):
         self._claims = Claims(self, self._transactor, self._clock)
         self._committer = Committer(self._connector)
         await self._open_hints()
+        if self._left_over and not self.options.only_reads:
+            self._clear_later()
 
     async def _open_hints(self) -> None:
         self._hints = self.wakes = None
@@ -163,6 +180,7 @@ class PostgresStore(Store):
                     extra={"action": "store.fsync_off"},
                 )
             self.schema_version = await migrate(connection, self.address)
+            self._left_over = bool(await connection.rows(sql.ANY_REMNANT))
         except psycopg.Error as error:
             raise self._connector.explain(error) from error
         finally:
@@ -176,6 +194,7 @@ class PostgresStore(Store):
         pool, self._pool = self._pool, None
         if pool is None:
             return
+        await self._stop_clearing()
         await self._committer.close(self.options.deadline_s)
         await self._transactor.finish(self.options.deadline_s)
         if self._hints is not None:
@@ -234,7 +253,8 @@ class PostgresStore(Store):
             await transaction.begin()
             if (answer := await transaction.read_receipt(key, hash)) is not None:
                 return answer
-            await transaction.check_unused(new.id, "create")
+            if (left := await transaction.check_unused(new.id, "create")) is not None:
+                raise Occupied(new.id, taken=left.source_id is not None)
             made = decided((create(new, transaction.now, self.options.limits),))
             await transaction.write(made.writes)
             answer = answer_of(made.changes)
@@ -360,38 +380,63 @@ class PostgresStore(Store):
         found = await self._named_rows(sql.COUNT_CHILDREN, chat=chat.id, root=chat.root_id or chat.id, turn=chat.turn)
         return ChildCounts(*found[0])
 
-    async def fork_chat(
-        self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
-    ) -> Answer:
-        self._check_fork(new_id, owner, key)
-        own = key or own_key()
-        hash = request_of(key, chat_id, new_id, upto, owner)
-
-        async def work(transaction: Transaction) -> Answer:
+    async def _fork_slice(self, asked: Forking) -> Answer | None:
+        async def work(transaction: Transaction) -> Answer | None:
             reach("fork.before")
             # One moment for all statements, so that the source need not be locked while it is copied.
             await transaction.begin("REPEATABLE READ")
-            if (answer := await transaction.read_receipt(own, hash)) is not None:
+            if (answer := await transaction.read_receipt(asked.key, asked.hash)) is not None:
                 return answer
-            await transaction.check_unused(new_id, "fork")
-            source = await transaction.read(chat_id)
-            end = await self._end_of_fork(transaction, source, upto)
-            changes = fork(source, new_id, end, transaction.now, owner=owner)
+            there = await transaction.check_unused(asked.new_id, "fork")
+            source = await transaction.read(asked.chat_id)
+            end = await self._end_of_fork(transaction, source, asked.upto)
+            changes = fork(source, asked.new_id, end, transaction.now, owner=asked.owner)
             if isinstance(changes, Refused):
                 raise_refused(changes)
+            left = copied_so_far(there, asked.new_id, source.chat, end)
             made = decided(changes)
-            await transaction.write(made.writes)
-            await transaction.rows(sql.COPY_HISTORY, new_id, made.after.chat.stamp, chat_id, end)
-            await transaction.rows(sql.COPY_COMPACTIONS, new_id, chat_id, end)
+            if not await self._copy_slice(transaction, asked, source, end, left, made):
+                reach("fork.slice")
+                await transaction.commit()
+                return None
+            await transaction.rows(sql.COPY_COMPACTIONS, asked.new_id, asked.chat_id, end)
             answer = answer_of(made.changes[-1:])
-            await transaction.keep_receipt(own, hash, answer)
+            await transaction.keep_receipt(asked.key, asked.hash, answer)
             reach("fork.after")
             await transaction.commit()
             self._ring(made.changes)
             return answer
 
-        answer: Answer = await self._run(work)
+        answer: Answer | None = await self._run(work)
         return answer
+
+    async def _copy_slice(
+        self,
+        transaction: Transaction,
+        asked: Forking,
+        source: Snapshot,
+        end: int,
+        left: Remnant | None,
+        made: Decided,
+    ) -> bool:
+        """True: that was the last one, and the chat is there."""
+        start = left.pos if left is not None else 0
+        sizes: Any = await transaction.rows(sql.SIZES_TO_COPY, asked.chat_id, start, end, self.slice.rows + 1)
+        copying = next_copy(left, source, end, sizes, self.slice)
+        if copying.whole:
+            if left is not None:
+                await transaction.rows(sql.DROP_REMNANTS, [asked.new_id])
+                without_first_line(made.writes)
+            await transaction.write(made.writes)
+        elif left is None:
+            await transaction.rows(sql.INSERT_JOURNAL, asked.new_id, *made.writes[0].journal[0])
+        place = (asked.chat_id, copying.start, copying.upto)
+        stamp = made.after.chat.stamp
+        ((copied,),) = await transaction.rows(sql.COPY_HISTORY, asked.new_id, copying.seq, stamp, *place)
+        if not copying.whole:
+            record = record_of(asked.new_id, source.chat, copying, copied)
+            await transaction.rows(sql.PUT_REMNANT, *remnant_row(record))
+        return copying.whole
 
     async def _end_of_fork(self, transaction: Transaction, source: Snapshot, upto: int | None) -> int:
         if upto is None:
@@ -401,12 +446,12 @@ class PostgresStore(Store):
         ((end,),) = await transaction.rows(sql.END_OF_GROUP, source.chat.id, upto)
         return source.chat.length if end is None else int(end)
 
-    async def delete_chat(
-        self, chat_id: str, *, children: Children = "refuse", archived_before: int | None = None
-    ) -> tuple[str, ...]:
-        tried: tuple[str, ...] = ()
+    async def _take_out(
+        self, chat_id: str, children: Children, archived_before: int | None = None
+    ) -> tuple[tuple[str, ...], bool]:
+        tried: tuple[tuple[str, ...], bool] = (), False
 
-        async def work(transaction: Transaction) -> tuple[str, ...]:
+        async def work(transaction: Transaction) -> tuple[tuple[str, ...], bool]:
             nonlocal tried
             reach("delete.before")
             await transaction.begin()
@@ -431,18 +476,42 @@ class PostgresStore(Store):
             told = [change for change in changes if change.after.chat.id != chat_id]
             await self._check_at_rest(transaction, ids[1:])
             await transaction.write(decided(told).writes)
-            for statement in sql.DELETE_CHAT_ROWS:
-                await transaction.rows(statement, ids)
-                reach("delete.rows")
+            await transaction.rows(sql.DELETE_CHATS, ids)
+            left = await transaction.take_rows(ids, self.slice)
+            if left:
+                await transaction.rows(sql.PUT_ROWS_TO_GO, ids)
             reach("delete.after")
-            tried = tuple(ids)
+            tried = tuple(ids), left
             await transaction.commit()
             self._ring(told)
             self._announce(set(ids))
             return tried
 
-        deleted: tuple[str, ...] = await self._run(work)
+        deleted: tuple[tuple[str, ...], bool] = await self._run(work)
         return deleted
+
+    async def _clear_slice(self, chat_ids: Sequence[str]) -> bool:
+        async def work(transaction: Transaction) -> bool:
+            reach("clear.before")
+            await transaction.begin()
+            going = [id for (id,) in await transaction.rows(sql.LOCK_ROWS_TO_GO, list(chat_ids))]
+            if not going:
+                return False
+            left = await transaction.take_rows(going, self.slice)
+            if not left:
+                await transaction.rows(sql.DROP_REMNANTS, going)
+            reach("clear.after")
+            await transaction.commit()
+            return left
+
+        left: bool = await self._run(work, "work")
+        return left
+
+    async def _read_remnants(self) -> list[Remnant]:
+        return [remnant_of(found) for found in await self._rows(sql.READ_REMNANTS, SWEPT_MAX)]
+
+    async def _give_up_fork(self, chat_id: str, pos: int | None = None) -> None:
+        await self._write_alone(sql.GIVE_UP_FORK, chat_id, pos)
 
     async def _lock_family(self, transaction: Transaction, chat_id: str) -> list[Row]:
         """Until no more of them turn up: a chat that is locked spawns no more."""
@@ -469,11 +538,13 @@ class PostgresStore(Store):
     async def read_history(self, chat_id: str, *, start: int = 0, limit: int = 10_000) -> list[HistoryRow]:
         return [
             HistoryRow(pos=pos, seq=seq, role=Role(role), message_id=ref, body=body.encode())
-            for pos, seq, role, ref, body in await self._rows(sql.READ_HISTORY, chat_id, start, limit)
+            for pos, seq, role, ref, body in await self._named_rows(
+                sql.READ_HISTORY, id=chat_id, start=start, limit=limit
+            )
         ]
 
     async def read_compaction(self, chat_id: str) -> Compaction | None:
-        found = await self._rows(sql.READ_COMPACTION, chat_id)
+        found = await self._named_rows(sql.READ_COMPACTION, id=chat_id)
         return Compaction(upto=found[0][0], summary=found[0][1], created_at=found[0][2]) if found else None
 
     async def locate_message(self, chat_id: str, message_id: str) -> Located:
@@ -539,7 +610,7 @@ class PostgresStore(Store):
         return tuple(batch.chat_id for n, batch in enumerate(batches) if n not in taken)
 
     async def read_deltas(self, chat_id: str, attempt: int) -> list[DeltaRow]:
-        found = await self._rows(sql.READ_DELTAS, chat_id, attempt)
+        found = await self._named_rows(sql.READ_DELTAS, id=chat_id, attempt=attempt)
         return [DeltaRow(attempt=attempt, k=k, body=body.encode()) for attempt, k, body in found]
 
     # --- workers ------------------------------------------------------------------------------------------------
@@ -691,6 +762,7 @@ class PostgresStore(Store):
             "unreadable_chats": self.unreadable,
             "went_back": self.incidents.counts[WENT_BACK],
             "failed_over": self.incidents.counts[FAILED_OVER],
+            "remnant_chats": self.remnant_count,
             "origin": self._connector.origin,
             "listen": self._listen_state(),
             **self._wake_stats(),

@@ -36,6 +36,7 @@ from holdfast.store.postgres.connection import MARGIN_S, Connection, Connector, 
 from holdfast.store.postgres.errors import COLLISION, READ_ONLY, Fate, explain, fate_of
 from holdfast.store.postgres.pauses import pauses
 from holdfast.store.postgres.pool import Pool
+from holdfast.store.remnants import Occupied, Remnant, Slice, remnant_of
 from holdfast.store.rows import CHAT_COLUMNS, ChatWrite, snapshot_of
 
 T = TypeVar("T")
@@ -176,11 +177,24 @@ class Transaction:
             raise NotFound("chat", chat_id)
         return snapshot_from(found[0])
 
-    async def check_unused(self, chat_id: str, event: str) -> None:
-        ((server_ms, state),) = await self.rows(sql.READ_STATE, chat_id)
+    async def check_unused(self, chat_id: str, event: str) -> Remnant | None:
+        """Raises RefusedError where there is a chat. Returns what stands under its id without one."""
+        ((server_ms, state, *left),) = await self.named_rows(sql.READ_STATE, id=chat_id)
         self.now = self._clock.observe(server_ms)
         if state is not None:
             raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=state, event=event)
+        return remnant_of(left) if left[0] is not None else None
+
+    async def take_rows(self, chat_ids: Sequence[str], room: Slice) -> bool:
+        """Delete what stands under these ids, as far as there is room. True: rows are left."""
+        rows, size = room.rows, room.bytes
+        for statement in sql.TAKE_ROWS:
+            if rows <= 0 or size <= 0:
+                return True
+            ((count, taken),) = await self.named_rows(statement, ids=list(chat_ids), rows=rows, bytes=size)
+            rows, size = rows - count, size - taken
+            reach("delete.rows")
+        return rows <= 0 or size <= 0
 
     async def line_stamp(self, known: Chat) -> int | None:
         """What the line that `known` ends with is stamped with now; None where it is gone."""
@@ -229,6 +243,10 @@ class Transaction:
                 await self.rows(sql.CUT_COMPACTIONS, write.after.id, write.cut_from)
         new = [write for write in writes if write.before is None]
         old = [write for write in writes if write.before is not None]
+        if new and old:
+            # A chat that another one spawns: who makes one by itself has looked.
+            for (chat_id,) in await self.rows(sql.ANY_REMNANT_OF, [write.after.id for write in new]):
+                raise Occupied(chat_id, taken=False)
         if new:
             await self._connection.ask(swaps.insert(new))
         if old:

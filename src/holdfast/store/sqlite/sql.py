@@ -1,6 +1,7 @@
 """The statements of the SQLite store, each named and described. No decision is taken here."""
 
 from functools import cache
+from typing import NamedTuple
 
 from holdfast.core.records import State
 from holdfast.store import retention
@@ -120,18 +121,7 @@ def list_chats(state: State | None, archived: bool | None, given: Given) -> str:
     return f"{_LISTED}{where(conditions, flags, state, archived, given)} ORDER BY id DESC LIMIT :limit"
 
 
-DELETE_CHAT_ROWS = tuple(
-    f"DELETE FROM {table} WHERE {column} = ?"
-    for table, column in (
-        ("journal", "chat_id"),
-        ("deltas", "chat_id"),
-        ("calls", "chat_id"),
-        ("queue", "chat_id"),
-        ("compactions", "chat_id"),
-        ("receipts", "chat_id"),
-        ("chats", "id"),
-    )
-)
+DELETE_CHAT = "DELETE FROM chats WHERE id = ?"
 
 # -- what a chat holds
 
@@ -164,9 +154,16 @@ INSERT INTO compactions (chat_id, upto, summary, created_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (chat_id, upto) DO UPDATE SET summary = excluded.summary, created_at = excluded.created_at
 """
 
-READ_COMPACTION = "SELECT upto, summary, created_at FROM compactions WHERE chat_id = ? ORDER BY upto DESC LIMIT 1"
+# Rows may stand under an id that has no chat (remnants.py): whoever reads them goes by the chat.
+_THERE = "EXISTS (SELECT 1 FROM chats WHERE id = ?1)"
 
-READ_HISTORY = "SELECT pos, seq, role, ref, body FROM journal WHERE chat_id = ? AND pos >= ? ORDER BY pos LIMIT ?"
+READ_COMPACTION = f"""
+SELECT upto, summary, created_at FROM compactions WHERE chat_id = ?1 AND {_THERE} ORDER BY upto DESC LIMIT 1
+"""
+
+READ_HISTORY = f"""
+SELECT pos, seq, role, ref, body FROM journal WHERE chat_id = ?1 AND pos >= ?2 AND {_THERE} ORDER BY pos LIMIT ?3
+"""
 
 # Newest first: who edits, edits near the end.
 LOCATE_MESSAGE = """
@@ -210,7 +207,7 @@ SELECT attempt, k, stamp, at, body FROM deltas
 WHERE chat_id = ?1 AND attempt > ?2 AND (attempt, k) > (?3, ?4) ORDER BY attempt, k LIMIT ?5
 """
 
-READ_DELTAS = "SELECT attempt, k, body FROM deltas WHERE chat_id = ? AND attempt = ? ORDER BY k"
+READ_DELTAS = f"SELECT attempt, k, body FROM deltas WHERE chat_id = ?1 AND attempt = ?2 AND {_THERE} ORDER BY k"
 
 DROP_DELTAS = "DELETE FROM deltas WHERE chat_id = ? AND attempt = ?"
 
@@ -219,17 +216,73 @@ DROP_DELTAS = "DELETE FROM deltas WHERE chat_id = ? AND attempt = ?"
 # The first position behind the group that a position is in: results belong to the response before them.
 END_OF_GROUP = "SELECT min(pos) FROM journal WHERE chat_id = ? AND pos > ? AND role <> 'tool'"
 
-# As bytes, renumbered: one journal entry per position, behind the new chat's first entry.
+# Positions that are not copied yet, with what each takes; the length is known without reading the text.
+SIZES_TO_COPY = """
+SELECT pos, octet_length(body) FROM journal WHERE chat_id = ? AND pos >= ? AND pos < ? ORDER BY pos LIMIT ?
+"""
+
+# As bytes, renumbered: one journal entry per position, behind those that are there.
 COPY_HISTORY = """
 INSERT INTO journal (chat_id, seq, stamp, at, role, pos, ref, body)
-SELECT ?1, 1 + row_number() OVER (ORDER BY pos), ?4, at, role, pos, ref, body
-FROM journal WHERE chat_id = ?2 AND pos < ?3 ORDER BY pos
+SELECT ?1, ?3 + row_number() OVER (ORDER BY pos), ?6, at, role, pos, ref, body
+FROM journal WHERE chat_id = ?2 AND pos >= ?4 AND pos < ?5 ORDER BY pos
 """
 
 COPY_COMPACTIONS = """
 INSERT INTO compactions (chat_id, upto, summary, created_at)
 SELECT ?1, upto, summary, created_at FROM compactions WHERE chat_id = ?2 AND upto <= ?3
 """
+
+# -- remnants
+
+REMNANT_COLUMNS = ("chat_id", "source_id", "source_life", "source_epoch", "pos", "seq")
+
+READ_REMNANTS = f"SELECT {_columns(REMNANT_COLUMNS)} FROM remnants ORDER BY chat_id LIMIT ?"
+
+READ_REMNANT = f"SELECT {_columns(REMNANT_COLUMNS)} FROM remnants WHERE chat_id = ?"
+
+ANY_REMNANT = "SELECT 1 FROM remnants LIMIT 1"
+
+PUT_REMNANT = (
+    f"INSERT INTO remnants ({_columns(REMNANT_COLUMNS)}) VALUES ({_marks(len(REMNANT_COLUMNS))}) "
+    "ON CONFLICT (chat_id) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in REMNANT_COLUMNS if name != "chat_id")
+)
+
+DROP_REMNANT = "DELETE FROM remnants WHERE chat_id = ?"
+
+GIVE_UP_FORK = "UPDATE remnants SET source_id = NULL WHERE chat_id = ?1 AND pos = coalesce(?2, pos)"
+
+ROWS_TO_GO = "SELECT chat_id FROM remnants WHERE chat_id = ? AND source_id IS NULL"
+
+
+class Heap(NamedTuple):
+    """The rows of one table that belong to a chat: how large each is, and how one of them, or all, are deleted."""
+
+    sizes: str
+    delete_one: str
+    delete_all: str
+
+
+def _heap(table: str, key: tuple[str, ...], text: str, order: str = "ASC") -> Heap:
+    """`key`: what identifies a row within its chat."""
+    sort = ", ".join(f"{name} {order}" for name in key)
+    return Heap(
+        f"SELECT {_columns(key)}, octet_length({text}) FROM {table} WHERE chat_id = ? ORDER BY {sort} LIMIT ?",
+        f"DELETE FROM {table} WHERE chat_id = ? AND {' AND '.join(f'{name} = ?' for name in key)}",
+        f"DELETE FROM {table} WHERE chat_id = ?",
+    )
+
+
+# In the order in which they go: the first line of the journal is the last.
+HEAPS = (
+    _heap("deltas", ("attempt", "k"), "body"),
+    _heap("calls", ("batch", "pos"), "arguments"),
+    _heap("queue", ("id",), "body"),
+    _heap("compactions", ("upto",), "summary"),
+    _heap("receipts", ("principal", "key"), "answer"),
+    _heap("journal", ("seq",), "body", "DESC"),
+)
 
 # -- receipts
 

@@ -46,6 +46,7 @@ from holdfast.store.base import (
     Children,
     DeltaBatch,
     DeltaRow,
+    Forking,
     Held,
     HistoryRow,
     Key,
@@ -62,7 +63,6 @@ from holdfast.store.base import (
     check_expired,
     decided,
     in_turn,
-    own_key,
     page_of,
     page_size,
     raise_refused,
@@ -72,6 +72,16 @@ from holdfast.store.base import (
 from holdfast.store.cursor import After, Place, parse, placed
 from holdfast.store.incidents import WENT_BACK
 from holdfast.store.liveness import JOURNAL_AHEAD, NEXT_QUEUED, NEXT_TORN, NEXT_WAITING, SWEPT_MAX, liveness_query
+from holdfast.store.remnants import (
+    Remnant,
+    Slice,
+    copied_so_far,
+    next_copy,
+    record_of,
+    remnant_of,
+    remnant_row,
+    without_first_line,
+)
 from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
@@ -98,9 +108,11 @@ from holdfast.store.sqlite.writing import (
     load,
     must_load,
     read_receipt,
+    read_remnant,
     row,
     rows,
     swap,
+    take_rows,
     write_all,
 )
 from holdfast.store.stamps import check_past
@@ -129,6 +141,9 @@ class _Waiter(NamedTuple):
 
 
 class SqliteStore(Store):
+    # A few milliseconds: every other writer waits for it.
+    slice = Slice(rows=500, bytes=1 << 19)
+
     def __init__(
         self,
         location: str,
@@ -150,6 +165,7 @@ class SqliteStore(Store):
         self._identity: FileIdentity | None = None  # of the file that was opened
         self._told_gone = False
         self._strangers = False  # leases of another boot were there when it was opened
+        self._left_over = False  # rows without a chat were
         self._waiting: dict[threads.Job[Any], _Waiter] = {}  # the soonest first
         self._alarm: asyncio.TimerHandle | None = None  # while anybody waits
         self._opening_or_closing = asyncio.Lock()
@@ -193,6 +209,8 @@ class SqliteStore(Store):
                 needed=lambda: self.bell.awaited,
             )
         )
+        if self._left_over and not self.options.only_reads:
+            self._clear_later()
 
     async def _await_other_machines(self) -> None:
         """A lease of another boot may be this machine's, from before it was started again, or another machine's that
@@ -238,6 +256,7 @@ class SqliteStore(Store):
                 self.schema_version = migrate(connection, self.path, migrating)
                 leases = [lease_of(found) for found in rows(connection, sql.LIST_WORKERS)]
                 self._strangers = any(lease.host != self._host and lease.ended is None for lease in leases)
+                self._left_over = row(connection, sql.ANY_REMNANT) is not None
             return Writer(self.path, connection)
         except BaseException:
             leave(connection, self.path)
@@ -275,6 +294,7 @@ class SqliteStore(Store):
         return self._writer is not None and identity is not None and not identity.holds
 
     async def _close(self) -> None:
+        await self._stop_clearing()
         try:
             if self.wakes is not None:
                 await self.wakes.stop()
@@ -505,33 +525,39 @@ class SqliteStore(Store):
         found = await self._rows(sql.COUNT_CHILDREN, (chat.id, chat.root_id or chat.id, chat.turn))
         return ChildCounts(*found[0])
 
-    async def fork_chat(
-        self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
-    ) -> Answer:
-        self._check_fork(new_id, owner, key)
-        key = key or own_key()
-        hash = request_of(key, chat_id, new_id, upto, owner)
-
-        def work(connection: apsw.Connection) -> tuple[Answer, Sequence[Change]]:
+    async def _fork_slice(self, asked: Forking) -> Answer | None:
+        def work(connection: apsw.Connection) -> tuple[Answer | None, Sequence[Change]]:
             reach("fork.before")
-            if (answer := read_receipt(connection, key, hash)) is not None:
+            if (answer := read_receipt(connection, asked.key, asked.hash)) is not None:
                 return answer, ()
-            check_unused(connection, new_id, "fork")
-            source = must_load(connection, chat_id)
-            end = source.chat.length
-            if upto is not None:
-                if not 0 <= upto < end:
-                    raise NotFound("position", str(upto))
-                found = row(connection, sql.END_OF_GROUP, (chat_id, upto))
-                end = found[0] if found and found[0] is not None else end
-            changes = fork(source, new_id, end, self.options.clock.wall_ms(), owner=owner)
+            check_unused(connection, asked.new_id, "fork")
+            source = must_load(connection, asked.chat_id)
+            end = _end_of_fork(connection, source, asked.upto)
+            changes = fork(source, asked.new_id, end, self.options.clock.wall_ms(), owner=asked.owner)
             if isinstance(changes, Refused):
                 raise_refused(changes)
+            left = copied_so_far(read_remnant(connection, asked.new_id), asked.new_id, source.chat, end)
             made = decided(changes)
-            write_all(connection, made.writes)
-            connection.execute(sql.COPY_HISTORY, (new_id, chat_id, end, made.after.chat.stamp))
-            connection.execute(sql.COPY_COMPACTIONS, (new_id, chat_id, end))
-            answer = self._keep_receipt(connection, key, hash, made.changes[-1:])
+            start = left.pos if left is not None else 0
+            sizes = rows(connection, sql.SIZES_TO_COPY, (source.chat.id, start, end, self.slice.rows + 1))
+            copying = next_copy(left, source, end, sizes, self.slice)
+            first_line, stamp = made.writes[0].journal[0], made.after.chat.stamp
+            if copying.whole:
+                if left is not None:
+                    connection.execute(sql.DROP_REMNANT, (asked.new_id,))
+                    without_first_line(made.writes)
+                write_all(connection, made.writes)
+            elif left is None:
+                connection.execute(sql.INSERT_JOURNAL, (asked.new_id, *first_line))
+            there = (asked.new_id, source.chat.id, copying.seq, copying.start, copying.upto, stamp)
+            connection.execute(sql.COPY_HISTORY, there)
+            if not copying.whole:
+                record = record_of(asked.new_id, source.chat, copying, connection.changes())
+                connection.execute(sql.PUT_REMNANT, remnant_row(record))
+                reach("fork.slice")
+                return None, ()
+            connection.execute(sql.COPY_COMPACTIONS, (asked.new_id, source.chat.id, end))
+            answer = self._keep_receipt(connection, asked.key, asked.hash, made.changes[-1:])
             reach("fork.after")
             return answer, made.changes
 
@@ -539,10 +565,10 @@ class SqliteStore(Store):
         self._ring(changes)
         return answer
 
-    async def delete_chat(
-        self, chat_id: str, *, children: Children = "refuse", archived_before: int | None = None
-    ) -> tuple[str, ...]:
-        def work(connection: apsw.Connection) -> tuple[str, ...]:
+    async def _take_out(
+        self, chat_id: str, children: Children, archived_before: int | None = None
+    ) -> tuple[tuple[str, ...], bool]:
+        def work(connection: apsw.Connection) -> tuple[tuple[str, ...], bool]:
             reach("delete.before")
             family = rows(connection, sql.READ_FAMILY, (chat_id,))
             if not family:
@@ -557,21 +583,52 @@ class SqliteStore(Store):
             if archived_before is not None:
                 found = rows(connection, sql.IS_EXPIRED, (chat_id, archived_before))
                 check_expired(found, chat_id, family[0][1])
+            room: Slice | None = self.slice
             for id, _ in family:
                 # A parent that waits for it is told that no answer will come.
                 changes = self._transact(connection, must_load(connection, id), (Delete(),))
                 write_all(connection, decided(changes).writes)
-                for statement in sql.DELETE_CHAT_ROWS:
-                    connection.execute(statement, (id,))
-                    reach("delete.rows")
-            assert self._writer is not None
-            self._writer.scrub()
+                connection.execute(sql.DELETE_CHAT, (id,))
+                room = take_rows(connection, id, room) if room is not None else None
+                if room is None:
+                    connection.execute(sql.PUT_REMNANT, remnant_row(Remnant(chat_id=id)))
+            self._forget(room is None)
             reach("delete.after")
-            return tuple(id for id, _ in family)
+            return tuple(id for id, _ in family), room is None
 
-        deleted = await self._write(work)
+        deleted, left = await self._write(work)
         self.bell.ring(deleted)
-        return deleted
+        return deleted, left
+
+    def _forget(self, more: bool) -> None:
+        """In a job that deleted something. What a later one goes on with leaves the WAL with that."""
+        assert self._writer is not None
+        if not more:
+            self._writer.scrub()
+
+    async def _clear_slice(self, chat_ids: Sequence[str]) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            reach("clear.before")
+            going = [id for id in chat_ids if row(connection, sql.ROWS_TO_GO, (id,)) is not None]
+            room, left = self.slice, False
+            for id in going:
+                rest = take_rows(connection, id, room)
+                if left := rest is None:
+                    break
+                connection.execute(sql.DROP_REMNANT, (id,))
+                room = rest
+            if going:
+                self._forget(left)
+            reach("clear.after")
+            return left
+
+        return await self._write(work)
+
+    async def _read_remnants(self) -> list[Remnant]:
+        return [remnant_of(found) for found in await self._rows(sql.READ_REMNANTS, (SWEPT_MAX,))]
+
+    async def _give_up_fork(self, chat_id: str, pos: int | None = None) -> None:
+        await self._write(lambda connection: rows(connection, sql.GIVE_UP_FORK, (chat_id, pos)))
 
     # --- history and journal ------------------------------------------------------------------------------------
 
@@ -888,6 +945,7 @@ class SqliteStore(Store):
             "waiters": self.bell.waiter_count,
             "unreadable_chats": self.unreadable,
             "went_back": self.incidents.counts[WENT_BACK],
+            "remnant_chats": self.remnant_count,
             **self._wake_stats(),
         }
 
@@ -902,6 +960,15 @@ class SqliteStore(Store):
 
     async def read_repairs(self) -> dict[str, int]:
         return dict(await self._rows(sql.READ_REPAIRS))
+
+
+def _end_of_fork(connection: apsw.Connection, source: Snapshot, upto: int | None) -> int:
+    if upto is None:
+        return source.chat.length
+    if not 0 <= upto < source.chat.length:
+        raise NotFound("position", str(upto))
+    found = row(connection, sql.END_OF_GROUP, (source.chat.id, upto))
+    return found[0] if found and found[0] is not None else source.chat.length
 
 
 def _path_of(location: str) -> str:

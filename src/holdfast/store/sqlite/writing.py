@@ -8,6 +8,7 @@ from holdfast.core.records import Chat, Snapshot
 from holdfast.errors import NotFound, RefusedError, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.base import Answer, Key, check_receipt, decode_answer
+from holdfast.store.remnants import Occupied, Remnant, Slice, remnant_of, rows_within
 from holdfast.store.rows import CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, moving_row, snapshot_of
 from holdfast.store.sqlite import sql
 
@@ -53,6 +54,29 @@ def check_unused(connection: apsw.Connection, chat_id: str, event: str) -> None:
         raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=found[0], event=event)
 
 
+def read_remnant(connection: apsw.Connection, chat_id: str) -> Remnant | None:
+    found = row(connection, sql.READ_REMNANT, (chat_id,))
+    return remnant_of(found) if found is not None else None
+
+
+def take_rows(connection: apsw.Connection, chat_id: str, room: Slice) -> Slice | None:
+    """Delete what stands under an id, as far as there is room. Returns the room that is left; None: rows are left."""
+    for heap in sql.HEAPS:
+        found = rows(connection, heap.sizes, (chat_id, room.rows + 1))
+        sizes = [(0, size or 0) for *_, size in found]
+        count = rows_within(sizes, room) if room.rows > 0 and room.bytes > 0 else 0
+        if count == len(found):
+            if found:
+                connection.execute(heap.delete_all, (chat_id,))
+        else:
+            connection.executemany(heap.delete_one, [(chat_id, *key) for *key, _ in found[:count]])
+        reach("delete.rows")
+        if count < len(found):
+            return None
+        room = Slice(rows=room.rows - count, bytes=room.bytes - sum(size for _, size in sizes))
+    return room
+
+
 def read_receipt(connection: apsw.Connection, key: Key, hash: str) -> Answer | None:
     receipt = row(connection, sql.READ_RECEIPT, (key.principal, key.key))
     if receipt is None:
@@ -73,6 +97,8 @@ def swap(connection: apsw.Connection, write: ChatWrite) -> bool:
     reach("write.chat.before")
     before, after = write.before, write.after
     if before is None:
+        if (left := read_remnant(connection, after.id)) is not None:
+            raise Occupied(after.id, taken=left.source_id is not None)
         connection.execute(sql.INSERT_CHAT, chat_row(after))
     else:
         guard = (after.id, before.stamp, before.version)
