@@ -1,6 +1,7 @@
 """An observer ends a lease whose number stood still before its eyes for a TTL; nothing else ends one."""
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.leases import LeaseWatch, margin_ms
 from holdfast.core.records import Lease, LeaseEnd
@@ -54,6 +55,27 @@ def test_a_break_begins_the_count_anew(gap_ms: int) -> None:
 
 def test_a_gap_of_a_third_is_no_break() -> None:
     assert watched(LeaseWatch(), 7, 0, TTL_MS, TTL_MS // 3) == [TTL_MS]
+
+
+def test_two_looks_in_the_same_millisecond_are_no_break() -> None:
+    watch = LeaseWatch()
+    for at in range(0, TTL_MS, LOOK_MS):
+        assert [watch.look([lease(7)], at), watch.look([lease(7)], at)] == [[], []]
+    assert watch.look([lease(7)], TTL_MS) == [lease(7)]
+
+
+def test_a_worker_whose_number_is_not_the_one_that_was_seen_lives() -> None:
+    watch = LeaseWatch()
+    assert not watch.moved(lease(7)), "who has seen nothing knows nothing"
+    watch.look([lease(7)], 0)
+    assert [watch.moved(lease(renewal)) for renewal in (6, 7, 8)] == [True, False, True]
+
+
+def test_the_locks_that_can_be_tried_are_those_of_leases_that_have_one() -> None:
+    watch = LeaseWatch()
+    here, elsewhere = replace(lease(1, "here"), lock_path="/lock"), lease(1, "elsewhere")
+    watch.look([here, elsewhere, replace(lease(1, "gone", ended=LeaseEnd.RETIRED), lock_path="/old")], 0)
+    assert watch.lock_paths == ["/lock"]
 
 
 def test_every_lease_has_its_own_ttl() -> None:
