@@ -107,7 +107,7 @@ async def test_a_prune_that_is_killed_has_done_what_it_has_done_and_the_next_doe
     desk: Desk, store_url: str
 ) -> None:
     await filled(store_url)
-    desk.environ["HOLDFAST_CRASH_AT"] = "commit.before:4"
+    desk.environ["HOLDFAST_CRASH_AT"] = "commit.before:6"
     assert desk.run("prune", "--older-than", "0", "--database", store_url).code == -signal.SIGKILL
     assert 0 < rows_left(store_url) < LEFT
     del desk.environ["HOLDFAST_CRASH_AT"]
