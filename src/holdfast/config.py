@@ -25,7 +25,18 @@ PREFIX = "HOLDFAST_"
 HISTORY_LIMIT = 1_000
 
 # In the environment with our prefix, and not a setting of the user's.
-_NOT_SETTINGS = ("CHILD", "CRASH_AT", "CRASH_MATRIX", "INSIDE", "MARK", "RANDOM_", "TEST_", "SEALED_FD", "SOAK_")
+_NOT_SETTINGS = (
+    "CHILD",
+    "CRASH_AT",
+    "CRASH_MATRIX",
+    "INSIDE",
+    "MARK",
+    "RANDOM_",
+    "TEST_",
+    "TRUSTED",
+    "SEALED_FD",
+    "SOAK_",
+)
 
 Count = A[int, Meta(ge=1)]
 Seconds = A[float, Meta(gt=0)]

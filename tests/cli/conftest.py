@@ -41,6 +41,8 @@ class Desk:
         self.environ = {
             **{name: value for name, value in kept.items() if not name.endswith("_API_KEY") and name not in TERMINAL},
             "PYTHONPATH": path,
+            "HOLDFAST_TRUSTED": str(folder),
+            "XDG_CONFIG_HOME": str(folder / "config of mine"),
             "TERM": "xterm-256color",
         }
 
@@ -149,6 +151,8 @@ def quick(
         monkeypatch.delenv(name)
     for name in TERMINAL:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOLDFAST_TRUSTED", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config of mine"))
     root, ours = logging.getLogger(), logging.getLogger("holdfast")
     before = root.handlers[:], root.level, ours.level
 

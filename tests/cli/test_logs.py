@@ -63,7 +63,8 @@ def test_what_an_app_knows_to_be_secret_is_in_no_line_either(tmp_path: Path) -> 
     (tmp_path / "holdfast.toml").write_text('[mcp.bank]\ncommand = "x"\nenv = {BANK_KEY = "kelp-0123456789"}\n')
     program = PROGRAM.replace("log =", "from holdfast.cli.opening import open_app; open_app(); log =")
     done = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": ":".join(sys.path)}, cwd=tmp_path,
+        [sys.executable, "-c", program], cwd=tmp_path,
+        env={"PYTHONPATH": ":".join(sys.path), "HOLDFAST_TRUSTED": str(tmp_path)},
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert "[BANK_KEY]" in done.stderr

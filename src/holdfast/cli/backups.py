@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as changed
 
-from holdfast.app import App
-from holdfast.cli.opening import UsageError, make_app
+from holdfast.cli.opening import UsageError, app_of_data
 from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
 from holdfast.store.sqlite.backup import back_up, copy_to_restore, in_use, kept_as, replace
@@ -20,7 +19,7 @@ from holdfast.visible import safe
 
 
 async def backup(where: Where, file: str, *, force: bool) -> int:
-    store = _app(where).store
+    store = app_of_data(where).store
     if not isinstance(store, SqliteStore):
         raise UsageError(
             f"{safe(str(store))} has its own tools for that: pg_dump, or pg_basebackup (docs/operating.md)"
@@ -33,7 +32,7 @@ async def backup(where: Where, file: str, *, force: bool) -> int:
 
 
 async def restore(where: Where, file: str | None, *, force: bool) -> int:
-    store = _app(where).store
+    store = app_of_data(where).store
     if isinstance(store, SqliteStore):
         if file is None:
             raise UsageError("which backup? holdfast restore FILE")
@@ -80,10 +79,6 @@ def _check_place(database: str, backup: Path, *, force: bool) -> Path:
 
 def _absolute(file: str) -> Path:
     return Path(file).absolute()
-
-
-def _app(where: Where) -> App:
-    return make_app(where.app, home=where.home, database=where.database)
 
 
 def _leases(count: int) -> str:

@@ -11,10 +11,10 @@ import click
 import msgspec
 import typer
 
-from holdfast.app import App, Chat
+from holdfast.app import App, Chat, have_home
 from holdfast.cli.approving import Document, View, as_lines, listed
 from holdfast.cli.listing import Cell, Row, print_listing
-from holdfast.cli.opening import UsageError, look_at_app, open_app, opened
+from holdfast.cli.opening import UsageError, app_of_data, look_at_app, opened
 from holdfast.cli.options import Where
 from holdfast.cli.reading import Reader
 from holdfast.cli.run import JsonLines, find_chat, read_question, write_line
@@ -53,7 +53,9 @@ class Wanted(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def _open(where: Where, chat_id: str) -> AsyncIterator[tuple[App, Chat]]:
-    async with opened(open_app(where.app, home=where.home, database=where.database)) as app:
+    app = app_of_data(where)
+    have_home(app.config)
+    async with opened(app):
         yield app, await find_chat(app, chat_id)
 
 

@@ -25,6 +25,7 @@ from holdfast.cli.newcomer import agents
 from holdfast.cli.opening import make_app
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
+from holdfast.cli.trust import is_trusted
 from holdfast.cli.words import ago, line
 from holdfast.clock import SystemClock
 from holdfast.config import FILE, Config, sound_config
@@ -99,12 +100,13 @@ def _print(finding: Finding) -> None:
 
 async def examine(where: Where) -> list[Finding]:
     """Every check, whatever the others found."""
-    config, wrong = sound_config(home=where.home, database=where.database)
-    findings = [_python(), _sqlite(), *_settings(wrong)]
+    trusted = is_trusted()
+    config, wrong = sound_config(None if trusted else os.devnull, home=where.home, database=where.database)
+    findings = [_python(), _sqlite(), *(_settings(wrong) if trusted else [_UNTRUSTED])]
     app: App | None = None
     try:
-        app = _app(where, config, sound=not wrong)
-        config = app.config
+        app = _app(where, config, sound=not wrong and trusted)
+        config = app.config if app is not None else config
     except HoldfastError as error:
         findings.append(_wrong("app", error))
     findings += [_home(config.home), _token(config.home), *_models(app, os.environ), *_keys()]
@@ -127,19 +129,31 @@ def _settings(wrong: Sequence[ConfigError]) -> list[Finding]:
     return [replace(_wrong("settings", error), advice=advice) for error in wrong]
 
 
+_UNTRUSTED = Finding(
+    what="settings",
+    code="untrusted",
+    detail=f"{FILE} of this folder is not trusted; what follows was looked at without it",
+    advice="look at it; `holdfast trust` then lets it be used",
+    wrong=True,
+)
+
+
 def _options(config: Config) -> StoreOptions:
     return StoreOptions(deadline_s=config.store_deadline_s, only_reads=True)
 
 
-def _app(where: Where, config: Config, *, sound: bool) -> App:
-    """The one that would be used. One of the user's own reads the settings itself. Raises HoldfastError."""
-    name = where.app or config.app
-    if sound:
-        app = make_app(name or None, home=where.home, database=where.database)
-    elif name:
-        raise ConfigError(f"{name} is not looked at before the settings are mended")
+def _app(where: Where, config: Config, *, sound: bool) -> App | None:
+    """The one that the command line names: it reads the settings itself. One that the settings name is not loaded:
+    who looks runs nothing. Raises HoldfastError.
+    """
+    if where.app and sound:
+        app = make_app(where.app, home=where.home, database=where.database)
+    elif where.app:
+        raise ConfigError(f"{where.app} is not looked at before the settings are mended")
+    elif config.app:
+        return None
     else:
-        app = App(agents=agents(os.environ), config=config)
+        app = App(agents=agents(os.environ), config=replace(config, mcp=(), no_plugins=True))
     app.store.options = replace(app.store.options, only_reads=True)
     return app
 

@@ -1,6 +1,7 @@
 """What there is: workers, settings, the API's description, the login link."""
 
 import json as jsonlib
+import os
 import socket
 import sys
 from contextlib import suppress
@@ -11,12 +12,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import asdict
 
+from holdfast.app import have_home
 from holdfast.cli.listing import PLAIN_CHARS_MAX, Cell, Row, print_listing
-from holdfast.cli.opening import look_at_app, make_app, open_app, opened
+from holdfast.cli.opening import app_of_data, look_at_app, opened
 from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
+from holdfast.cli.trust import is_trusted
 from holdfast.cli.words import ago, line
-from holdfast.config import NAMES, Config, Retention, explain_config, load_config
+from holdfast.config import FILE, NAMES, Config, Retention, explain_config, load_config
 from holdfast.core.instants import iso
 from holdfast.core.records import Lease
 from holdfast.server.access import load_token
@@ -65,8 +68,13 @@ def _row(lease: Lease) -> Row:
 
 
 def show_config(home: str | None, database: str | None, *, json: bool) -> None:
-    config = load_config(home=home, database=database)
-    sources = explain_config(home=home, database=database)
+    file = None
+    if not is_trusted():
+        file = os.devnull
+        print(f"holdfast: {FILE} is not trusted, and is not counted here; `holdfast trust` lets it be used",
+              file=sys.stderr)  # fmt: skip
+    config = load_config(file, home=home, database=database)
+    sources = explain_config(file, home=home, database=database)
     rows = [(name, _shown(name, getattr(config, name)), sources[name]) for name in NAMES]
     if json:
         write_line(msgspec.json.encode([dict(zip(("name", "value", "source"), row, strict=True)) for row in rows]))
@@ -92,12 +100,13 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def print_openapi(app_name: str | None) -> None:
-    app = make_app(app_name)
+    app = app_of_data(Where(app_name, None, None))
     print(jsonlib.dumps(http_app(app, token="t" * 32).openapi(), indent=1, ensure_ascii=False))
 
 
 def print_login(app_name: str | None, home: str | None) -> None:
-    config = open_app(app_name, home=home).config
+    config = app_of_data(Where(app_name, home, None)).config
+    have_home(config)
     token, _ = load_token(config.home)
     url, listens = _served_at(config)
     print(f"{url}/login?token={token}")

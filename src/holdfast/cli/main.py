@@ -261,6 +261,23 @@ def openapi(app: AppName = None) -> None:
 
 
 @cli.command()
+def trust(
+    folder: A[str | None, typer.Argument(help="The folder (default: this one).")] = None,
+    forget: A[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
+) -> None:
+    """Let the holdfast.toml of a folder be used, as it is now: it can run code and say where the data is.
+
+    Without that, commands that would use it ask, or end with exit code 5 where nobody can be asked. HOLDFAST_TRUSTED
+    names folders, as PATH does, whose settings are trusted whatever they say.
+
+    Example: holdfast trust
+    """
+    from holdfast.cli.trust import trust
+
+    trust(folder, forget=forget)
+
+
+@cli.command()
 def login(app: AppName = None, home: Home = None) -> None:
     """Print the link that logs a browser in.
 
@@ -316,7 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         from holdfast.visible import safe
 
         print(f"holdfast: {safe(str(error))}", file=sys.stderr)
-        sys.exit(2 if error.code == "usage" else 1)
+        sys.exit({"usage": 2, "untrusted": 5}.get(error.code, 1))
     except BrokenPipeError:  # who read our output has left, and that is their right
         _give_up_output()
         sys.exit(0)

@@ -18,6 +18,7 @@ from holdfast.app import App, have_home
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.newcomer import agents
 from holdfast.cli.options import Where
+from holdfast.cli.trust import check_trust
 from holdfast.config import changed, load_config
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
@@ -42,6 +43,7 @@ def open_app(name: str | None = None, **settings: Any) -> App:
 
 def make_app(name: str | None = None, **settings: Any) -> App:
     """The same without its home. Raises ConfigError."""
+    check_trust()
     given = {key: value for key, value in settings.items() if value is not None}
     config = load_config(**given)
     name = name or config.app
@@ -50,10 +52,28 @@ def make_app(name: str | None = None, **settings: Any) -> App:
     return app
 
 
+def app_of_data(where: Where) -> App:
+    """For a command that works on what is stored, and runs nothing: no code is loaded that the settings name, neither
+    the app nor plugins nor tool servers. Only an app on the command line is: its program may say where the data is.
+    Raises ConfigError.
+    """
+    if where.app:
+        return make_app(where.app, home=where.home, database=where.database)
+    check_trust()
+    config = load_config(home=where.home, database=where.database)
+    if config.app and not config.database and not (Path(config.home) / "holdfast.db").exists():
+        raise ConfigError(
+            f"there is no database in {config.home!r}. {config.app}, which may name another, was not loaded: "
+            f"say --app {config.app}, or set `database`"
+        )
+    app = App(config=replace(config, mcp=(), no_plugins=True))
+    hide_in_logs(app.secrets)
+    return app
+
+
 def look_at_app(where: Where) -> App:
-    """The app for a command that only looks: it needs no home, and a store that can be read will do."""
-    given = {"home": where.home, "database": where.database}
-    app = make_app(where.app, **given)
+    """The same for a command that only looks: it needs no home, and a store that can be read will do."""
+    app = app_of_data(where)
     app.store.options = replace(app.store.options, only_reads=True)
     return app
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.app import App
-from holdfast.cli.opening import UsageError, look_at_app, make_app, open_app, opened
+from holdfast.cli.opening import UsageError, app_of_data, look_at_app, opened
 from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
 from holdfast.cli.run import write_line
@@ -34,7 +34,7 @@ _DAYS = {"d": 1.0, "": 1.0, "h": 1 / 24}
 
 
 async def prune(where: Where, *, older_than: str | None, archived_chats: bool, dry_run: bool, json: bool) -> int:
-    app = look_at_app(where) if dry_run else open_app(where.app, home=where.home, database=where.database)
+    app = look_at_app(where) if dry_run else app_of_data(where)
     policy = _policy(app, older_than, archived_chats=archived_chats)
     began = time.monotonic()
     async with opened(app):
@@ -125,7 +125,7 @@ def _sizes(before: Size, after: Size) -> str:
 
 
 async def vacuum(where: Where, *, json: bool) -> int:
-    app = make_app(where.app, home=where.home, database=where.database)
+    app = app_of_data(where)
     began = time.monotonic()
     if isinstance(app.store, SqliteStore):
         told: dict[str, Any] = await _vacuum_file(app.store)

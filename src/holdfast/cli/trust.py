@@ -1,0 +1,133 @@
+"""Whether the `holdfast.toml` of this folder may be used: it names code that runs, and where the data is.
+
+A folder may have come from elsewhere, with its file. So a person says once that it is trusted, and that is remembered
+in their own configuration, by the file's path and a digest of what it said: another file, or another content, is
+asked about again. A folder without the file needs no trust, and the command line is the person's own word.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from holdfast.config import FILE
+from holdfast.disk import write_path
+from holdfast.errors import ConfigError
+from holdfast.visible import revealed
+
+VARIABLE = "HOLDFAST_TRUSTED"
+LINES_SHOWN_MAX = 40
+BYTES_MAX = 1 << 20
+
+
+class Untrusted(ConfigError):
+    """Nobody has said that this folder's settings may be used."""
+
+    code = "untrusted"
+
+
+def check_trust() -> None:
+    """Asks the person at the terminal, once for each content of the file. Raises Untrusted."""
+    if is_trusted():
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Untrusted(
+            f"{_place()} is not trusted: it can run code and say where the data is. Look at it; then "
+            f"`holdfast trust` in that folder, or the folder in {VARIABLE}, lets it be used"
+        )
+    data = _content()
+    _show(data)
+    with _plain_interrupts():
+        if not typer.confirm(f"Use the settings in {_place()}? They can run code", err=True):
+            raise Untrusted(f"{_place()} is not trusted, and is left alone")
+    _remember(data)
+
+
+def is_trusted() -> bool:
+    """There is no such file, or its content was trusted, or its folder is."""
+    if not os.path.lexists(FILE):
+        return True
+    folders = [Path(folder).resolve() for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
+    if any(_place().is_relative_to(folder) for folder in folders):
+        return True
+    try:
+        return _note().read_text(encoding="utf-8").split("\n")[0] == _digest(_content())
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def trust(folder: str | None, *, forget: bool) -> None:
+    """`holdfast trust`. Raises ConfigError."""
+    if folder is not None:
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise ConfigError(f"{folder}: {error.strerror}") from error
+    if forget:
+        _note().unlink(missing_ok=True)
+        print(f"{_place()} is not trusted any more")
+        return
+    data = _content()
+    _show(data)
+    _remember(data)
+    print(f"{_place()} is trusted as it is now")
+
+
+def _place() -> Path:
+    """By the names of the folder, not of what a link in it leads to: that may be swapped."""
+    return Path.cwd().resolve() / FILE
+
+
+def _content() -> bytes:
+    try:
+        with Path(FILE).open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{_place()} cannot be read: {error.strerror}") from error
+    if len(data) > BYTES_MAX:
+        raise ConfigError(f"{_place()} is larger than any settings are")
+    return data
+
+
+def _show(data: bytes) -> None:
+    """All of it, or where to look."""
+    lines = revealed(data.decode(errors="backslashreplace")).lines
+    for text in lines[:LINES_SHOWN_MAX]:
+        print(f"  | {text}", file=sys.stderr)
+    if len(lines) > LINES_SHOWN_MAX:
+        print(f"  … and {len(lines) - LINES_SHOWN_MAX} more lines: look at the file itself", file=sys.stderr)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _note() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
+    return Path(home) / "holdfast" / "trusted" / _digest(os.fsencode(_place()))
+
+
+def _remember(data: bytes) -> None:
+    note = _note()
+    try:
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_path(note, f"{_digest(data)}\n{_place()}\n".encode(errors="surrogateescape"))
+    except OSError as error:
+        raise ConfigError(
+            f"that {_place()} is trusted cannot be noted in {note}: {error.strerror}. {VARIABLE} can name its folder"
+        ) from error
+
+
+@contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """The event loop's handler of Ctrl-C would wait for the answer."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
