@@ -41,7 +41,7 @@ class Made(Struct):
     usage: tuple[int, int, int, int] | None
 
 
-def ours(stream: bytes) -> Made:
+def assembled(stream: bytes) -> Assembler:
     """The pure half of our side, fed with a recorded stream."""
     reader, decoder = Reader(), Decoder("test")
     numbers = itertools.count()
@@ -53,6 +53,11 @@ def ours(stream: bytes) -> Made:
             made.add(part)
     for part in decoder.end():
         made.add(part)
+    return made
+
+
+def ours(stream: bytes) -> Made:
+    made = assembled(stream)
     return of_parts(made.parts(), None if made.finished is None else made.finished.provider_reason, made.usage)
 
 
