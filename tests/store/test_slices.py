@@ -1,6 +1,7 @@
 """Large chats are forked and deleted in slices: for every reader at once, and for every other writer in between."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,8 @@ from holdfast.core import events as ev
 from holdfast.core.records import External, State, Synthetic, ToolResult
 from holdfast.errors import NotFound, RefusedError
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, Forking, HistoryRow, Key, Store, StoreOptions, own_key
+from holdfast.store.base import Answer, DeltaBatch, Forking, HistoryRow, Key, Store, StoreOptions, own_key
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.remnants import (
     ABANDONED_MS,
     Occupied,
@@ -376,3 +378,45 @@ def test_a_watch_tells_what_does_not_move_from_what_does() -> None:
     assert watch.abandoned([moved], ABANDONED_MS) == []
     assert watch.abandoned([], 2 * ABANDONED_MS) == []
     assert watch.abandoned([moved], 2 * ABANDONED_MS) == []
+
+
+async def test_a_slice_of_a_fork_that_was_given_up_since_it_began_adds_nothing_to_what_came_after(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(postgres_url, StoreOptions()) as store:
+        assert isinstance(store, PostgresStore)
+        store.slice = SMALL
+        hand = await a_long_chat(store)
+        assert await store._fork_slice(forking("c2")) is None
+        copy = store._copy_slice
+        made: list[Answer] = []
+
+        async def late(*given: Any) -> bool:
+            if not made:
+                made.append(await store.create_chat(new_chat("mine", id="c2")))
+            return await copy(*given)
+
+        monkeypatch.setattr(store, "_copy_slice", late)
+        with pytest.raises(RefusedError, match="already"):
+            await store.fork_chat("c1", "c2")
+        assert len(made) == 1
+        await store.sweep()
+        assert [message.text for message in await history(store, "c2")] == ["mine"]
+        assert len(await journal(store, "c2")) == rows_of(postgres_url, "c2")["journal"]
+        assert (remnants(postgres_url), await store.find_torn()) == ([], [])
+        hand.close()
+
+
+async def test_the_record_of_rows_that_go_is_gone_with_the_last_of_them(store: Store, store_url: str) -> None:
+    """So that the journal's key refuses who looked before there was one, and makes a chat after it."""
+    hand = await a_long_chat(store)
+    for n in range(4):
+        await store.create_chat(new_chat(None, id=f"z{n}"))
+        sql(store_url, f"UPDATE chats SET parent_id = 'c1', root_id = 'c1', depth = 1 WHERE id = 'z{n}'")
+    deleted, left = await store._take_out("c1", "include")
+    while left:
+        with_lines = {id for (id,) in sql(store_url, "SELECT DISTINCT chat_id FROM journal")}
+        assert set(remnants(store_url)) == with_lines
+        left = await store._clear_slice(deleted)
+    assert remnants(store_url) == []
+    hand.close()

@@ -17,7 +17,9 @@ which only a cut changes, and a cut changes the epoch: then the copy is given up
 that does not move while somebody watches it is of a process that is gone: it becomes one of rows that go.
 
 Nobody uses an id that has a record: who wants to makes the rows go first. What enforces it where transactions run
-side by side: line 1 of the journal is written by a fork's first slice, and is the last row of a chat to go.
+side by side: line 1 of the journal is written by a fork's first slice, and is the last row of a chat to go, with the
+record in the same transaction. And a slice that goes on with a record fails where that was changed or dropped since
+the slice began.
 """
 
 from collections.abc import Sequence

@@ -351,17 +351,25 @@ ANY_REMNANT = "SELECT 1 FROM remnants LIMIT 1"
 
 ANY_REMNANT_OF = "SELECT chat_id FROM remnants WHERE chat_id = ANY(%s) LIMIT 1"
 
-PUT_REMNANT = (
-    f"INSERT INTO remnants ({_columns(REMNANT_COLUMNS)}) VALUES (%s, %s, %s, %s, %s, %s) "
-    "ON CONFLICT (chat_id) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in REMNANT_COLUMNS if name != "chat_id")
-)
+ADD_REMNANT = f"INSERT INTO remnants ({_columns(REMNANT_COLUMNS)}) VALUES (%s, %s, %s, %s, %s, %s)"
 
-PUT_ROWS_TO_GO = """
-INSERT INTO remnants (chat_id, source_life, source_epoch, pos, seq) SELECT unnest(%s::text[]), 0, 0, 0, 0
+# Fails where the record was given up or dropped since the transaction's moment: what it counts on is not there then.
+MOVE_REMNANT = "UPDATE remnants SET pos = %s, seq = %s WHERE chat_id = %s"
+
+_HAS_LINES = "EXISTS (SELECT 1 FROM journal WHERE journal.chat_id = {id})"
+
+# Of those that have rows left, which are lines of the journal at least.
+PUT_ROWS_TO_GO = f"""
+INSERT INTO remnants (chat_id, source_life, source_epoch, pos, seq)
+SELECT id, 0, 0, 0, 0 FROM unnest(%s::text[]) AS given(id) WHERE {_HAS_LINES.format(id="given.id")}
 """
 
 DROP_REMNANTS = "DELETE FROM remnants WHERE chat_id = ANY(%s)"
+
+# In the transaction that takes the first line: whoever makes a chat collides with that line while there is a record.
+DROP_CLEARED = f"""
+DELETE FROM remnants WHERE chat_id = ANY(%s) AND NOT {_HAS_LINES.format(id="remnants.chat_id")}
+"""
 
 GIVE_UP_FORK = "UPDATE remnants SET source_id = NULL WHERE chat_id = %s AND pos = coalesce(%s::bigint, pos)"
 

@@ -435,7 +435,10 @@ class PostgresStore(Store):
         ((copied,),) = await transaction.rows(sql.COPY_HISTORY, asked.new_id, copying.seq, stamp, *place)
         if not copying.whole:
             record = record_of(asked.new_id, source.chat, copying, copied)
-            await transaction.rows(sql.PUT_REMNANT, *remnant_row(record))
+            if left is None:
+                await transaction.rows(sql.ADD_REMNANT, *remnant_row(record))
+            else:
+                await transaction.rows(sql.MOVE_REMNANT, record.pos, record.seq, record.chat_id)
         return copying.whole
 
     async def _end_of_fork(self, transaction: Transaction, source: Snapshot, upto: int | None) -> int:
@@ -498,8 +501,7 @@ class PostgresStore(Store):
             if not going:
                 return False
             left = await transaction.take_rows(going, self.slice)
-            if not left:
-                await transaction.rows(sql.DROP_REMNANTS, going)
+            await transaction.rows(sql.DROP_CLEARED, going)
             reach("clear.after")
             await transaction.commit()
             return left
