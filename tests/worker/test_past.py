@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.core import events as ev
+from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.records import Message, Replay, Role, Snapshot, ToolResult
 from holdfast.store.base import Store
 from holdfast.worker.past import HistoryRoom, Moved, Past
@@ -174,6 +175,25 @@ async def test_a_chat_that_was_made_anew_under_its_id_is_another_one(store: Stor
         await other.end_turn(f"new {n}")
         await store.submit("talk", ev.Send(message=user(f"more {n}")))
     said = await resumed(store, room)
+    assert (said[0], "kept" in said) == ("not that one", False)
+
+
+async def test_what_a_runner_commits_first_does_not_vouch_for_what_another_chat_said_before_it(store: Store) -> None:
+    room = await after_a_turn(store, await talk(store))
+    await store.delete_chat("talk")
+    await store.create_chat(new_chat("not that one", id="talk"))
+    other = Hand(store)
+    for n in range(2):
+        await other.take("talk")
+        await other.end_turn(f"new {n}")
+        await store.submit("talk", ev.Send(message=user(f"more {n}")))
+    await other.take("talk")
+    await other.respond("looking", call("k1"))
+    past = room.take(store, "talk", 2)
+    await other.finish("k1", "found")
+    result = (await store.read_history("talk"))[-1]
+    past.learn(other.held, {result.pos: decode_message(decode_entry(result.body).message)})  # type: ignore[union-attr]
+    said = texts(await past.messages(other.held))
     assert (said[0], "kept" in said) == ("not that one", False)
 
 

@@ -125,8 +125,10 @@ class Past:
         return self._first + len(self._messages)
 
     def learn(self, snapshot: Snapshot, messages: Mapping[int, Message]) -> None:
-        """What the runner itself just committed, by position. What does not fit is read from the store later."""
-        if snapshot.chat.epoch != self._epoch:
+        """What the runner itself just committed, by position. What does not fit is read from the store later, and so
+        is what stands behind a past in doubt: the look at its end would find the runner's own words there.
+        """
+        if snapshot.chat.epoch != self._epoch or self._doubted:
             return
         for pos, message in messages.items():
             if self._known <= pos < snapshot.chat.length:
