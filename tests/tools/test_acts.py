@@ -123,7 +123,7 @@ def test_git_is_not_run_unasked_where_its_settings_may_start_a_program(repositor
 def test_git_is_not_run_unasked_in_a_folder_that_passes_for_a_repository(tmp_path: Path) -> None:
     root = tmp_path / "plain"
     root.mkdir()
-    assert objection_to_git(str(root)) is None
+    assert "there is no repository" in (objection_to_git(str(root)) or "")
     for name in ("HEAD", "objects", "refs"):
         (root / name).write_text("x")
     assert "looks like a repository itself" in (objection_to_git(str(root)) or "")
@@ -137,3 +137,63 @@ def test_the_settings_of_a_worktree_are_those_of_its_repository(repository: Path
     with (repository / ".git/config").open("a") as file:
         file.write("[core]\n\tfsmonitor = ./canary\n")
     assert "core.fsmonitor" in (objection_to_git(str(tmp_path / "other")) or "")
+
+
+@pytest.mark.parametrize("broken", ["", "HEAD"])
+def test_git_is_not_run_unasked_where_it_would_pass_over_a_broken_repository(tmp_path: Path, broken: str) -> None:
+    root = tmp_path / "root"
+    (root / ".git").mkdir(parents=True)
+    (root / ".git/config").write_text("")
+    if broken:
+        (root / ".git" / broken).write_text("nothing that git knows")
+    for name in ("objects", "refs"):
+        (root / name).mkdir()
+    (root / "HEAD").write_text("ref: refs/heads/main\n")
+    (root / "config").write_text("[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = ./canary\n")
+    assert "looks like a repository itself" in (objection_to_git(str(root)) or "")
+
+
+def test_git_is_not_run_unasked_in_a_folder_that_shares_the_rest_of_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / "commondir").write_text("store\n")
+    for name in ("objects", "refs"):
+        (tmp_path / "store" / name).mkdir(parents=True)
+    assert "looks like a repository itself" in (objection_to_git(str(tmp_path)) or "")
+
+
+def test_git_is_not_run_unasked_where_a_line_of_its_settings_goes_on_as_windows_writes_it(repository: Path) -> None:
+    settings = b"[core]\r\n\tlongpaths = x\\\r\n[advice]\r\n\tfsmonitor = ./canary\r\n"
+    (repository / ".git/config").write_bytes(settings)
+    assert "a line that goes on" in (objection_to_git(str(repository)) or "")
+
+
+def test_git_is_not_run_unasked_where_reading_runs_a_hook(repository: Path) -> None:
+    hook = repository / ".git/hooks/post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\n")
+    assert "the hook" in (objection_to_git(str(repository)) or "")
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+def test_git_is_not_run_unasked_where_it_would_believe_the_settings_of_submodules(
+    repository: Path, version: str
+) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True)
+
+    (repository / "large.bin").write_bytes(bytes(57_344))  # a size that looks like a submodule in the index
+    (repository / ("z" * 200)).write_text("")
+    git("add", ".")
+    git("update-index", "--index-version", version)
+    assert objection_to_git(str(repository)) is None
+    git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},part")
+    assert "submodules" in (objection_to_git(str(repository)) or "")
+
+
+@pytest.mark.parametrize(
+    "line", ["git log --format=%+GG", "git log '--format=% G?'", "git for-each-ref --format='%(signature)'"]
+)
+def test_git_starts_no_program_to_check_signatures(line: str) -> None:
+    (run,) = acts_of(line)
+    assert isinstance(run, Run)
+    assert "check signatures" in (run.unknown or "")

@@ -1,5 +1,6 @@
 """Which command lines run unasked: a table of harmless ones, and one of hostile ones with what each got."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,9 @@ POLICY = ShellPolicy(
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder with a file, a link out of it, and a pipe."""
+    """A repository with a file, and links out of it."""
     root = tmp_path / "root"
-    root.mkdir()
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
     (root / "notes.txt").write_text("notes")
     (tmp_path / "outside.txt").write_text("outside")
     (root / "link.txt").symlink_to(tmp_path / "outside.txt")
@@ -164,6 +165,35 @@ def test_a_hostile_line_is_not_run_unasked(command: str, objection: str | None, 
     else:
         assert said is not None
         assert objection in said
+
+
+@pytest.mark.parametrize("pattern", [".*", ".?", ".*/outside.txt", "src/.*/.?/outside.txt", "'.'*"])
+def test_a_pattern_that_may_stand_for_the_folder_above_asks(pattern: str, root: Path) -> None:
+    for program in ("ls", "cat", "grep -r x"):
+        assert "nobody can tell what" in (POLICY.objection(f"{program} {pattern}", root) or "")
+    assert POLICY.objection("cat .git*", root) is None
+
+
+def test_a_pattern_is_taken_as_the_shell_takes_it(root: Path) -> None:
+    (root / "ax").write_text("inside")
+    (root / "[a]x").symlink_to(root.parent / "outside.txt")
+    assert "nobody can tell what" in (POLICY.objection("cat '[a]'*", root) or "")
+    (root / "é").symlink_to(root.parent / "outside.txt")
+    assert "under the root" in (POLICY.objection("cat ./??", root) or "")  # two bytes: dash takes it for two
+    assert "under the root" in (POLICY.objection("cat ./?", root) or "")
+
+
+def test_comparing_folders_reads_everything_in_them(root: Path) -> None:
+    policy = ShellPolicy(allow=[("diff",), ("git", "diff")])
+    for folder in ("src", ".ssh"):
+        (root / folder).mkdir()
+    assert policy.objection("diff notes.txt notes.txt", root) is None
+    assert "through symlinks" in (policy.objection("diff -N . src", root) or "")
+    assert policy.objection("git diff HEAD -- src", root) is None
+    assert "keys or holdfast's own files" in (policy.objection("git diff --text . src", root) or "")
+    plain = root.parent / "plain"
+    plain.mkdir()
+    assert "there is no repository" in (policy.objection("git diff a b", plain) or "")
 
 
 def test_without_a_root_no_file_is_redirected_to() -> None:

@@ -25,7 +25,7 @@ import tree_sitter_bash
 from tree_sitter import Node
 
 from holdfast.core.records import Frozen
-from holdfast.tools.harmless import Unknown, files_of
+from holdfast.tools.harmless import Extent, Unknown, files_of
 
 COMMAND_CHARS_MAX = 8_192  # nobody can judge more at a glance
 
@@ -53,12 +53,12 @@ class Run(Frozen):
 
 
 class Read(Frozen):
-    """A file is read, or a folder is listed; `below`: everything in it is read as well."""
+    """A file is read, or a folder is listed; `extent` says how much of what is in it is read as well."""
 
     path: str
     pattern: bool = False  # the shell puts names of files in its place
     moved: bool = False  # the working directory is another one by then, so a relative path leads nobody knows where
-    below: bool = False
+    extent: Extent = "itself"
 
     def __str__(self) -> str:
         return f"read({self.path})"
@@ -128,8 +128,8 @@ def _acts(line: "_Line") -> Iterator[Act]:
             moved = moved or words[0] in _MOVES
             continue
         yield Run(argv=words)
-        for path, literal, below in files:
-            yield Read(path=path, pattern=not literal, moved=moved and not path.startswith("/"), below=below)
+        for path, literal, extent in files:
+            yield Read(path=path, pattern=not literal, moved=moved and not path.startswith("/"), extent=extent)
         moved = moved or words[0] in _MOVES
     for operator, (path, literal) in line.files:
         elsewhere = moved and not path.startswith("/")

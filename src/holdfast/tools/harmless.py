@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Word = tuple[str, bool]  # its text, and whether the shell leaves it as it is
-File = tuple[str, bool, bool]  # its path, whether the shell leaves it as it is, and whether all below it is read
+# How much of a folder: its own entries; all below it; all below it with where symlinks lead, which nobody can tell.
+Extent = Literal["itself", "below", "anywhere"]
+File = tuple[str, bool, Extent]  # its path, whether the shell leaves it as it is, and how much of it is read
 
 
 class Unknown(Exception):
@@ -31,6 +33,7 @@ class Program(NamedTuple):
     operands_max: int | None = None
     reads_here: bool = False  # the working directory, if no operand names anything
     reads_below: str = ""  # the options that read whole folders; "*" if it always does
+    follows: bool = False  # it reads what is in a folder, through symlinks
     number: bool = False  # `-20` is the number of something
     clusters: bool = True  # `-la` is `-l -a`
     runs_folder: bool = False  # what it runs are programs in the working directory: to allow it is to allow those
@@ -63,7 +66,7 @@ _GIT: dict[str, Program] = {
     "describe": Program(
         "--all --tags --long --always --abbrev= --match= --exclude= --contains --exact-match --dirty"
     ),
-    "diff": Program(_DIFF),
+    "diff": Program(_DIFF, reads_below="*"),  # in a repository of another user it compares any two folders
     "for-each-ref": Program("--count= --sort= --format= --points-at= --merged --no-merged --contains"),
     "grep": Program(
         "-n -i -I -l -L -c -h -H -w -v -o -E -F -G -P -q -p -W -e= -A= -B= -C= --cached --line-number --ignore-case "
@@ -116,7 +119,8 @@ PROGRAMS: dict[str, Program] = {
     "diff": Program(
         "-q -s -c -u -U= -C= -i -b -w -B -E -Z -a -y -t -p -N --brief --unified --unified= --ignore-case "
         "--ignore-all-space --ignore-space-change --ignore-blank-lines --side-by-side --width= --color --color= "
-        "--report-identical-files --text --new-file --label= --strip-trailing-cr --suppress-common-lines"
+        "--report-identical-files --text --new-file --label= --strip-trailing-cr --suppress-common-lines",
+        follows=True,
     ),
     "dirname": Program("-z --zero", operands="text"),
     "du": Program(
@@ -224,6 +228,7 @@ PROGRAMS: dict[str, Program] = {
 }
 # `10,20p` and the like: every other command of sed may write (`w`), run (`e`) or read another file (`r`).
 _SCRIPT = re.compile(r"[0-9]+(?:,(?:\+?[0-9]+|\$))?p(?:; ?[0-9]+(?:,(?:\+?[0-9]+|\$))?p)*|\$p|\$=|=")
+_SIGNATURE = re.compile(r"%[-+ ]?G")  # `%+GG` is `%GG` on a line of its own
 _NUMBER = re.compile(r"-[0-9]{1,9}")
 
 
@@ -239,11 +244,12 @@ def files_of(argv: Sequence[Word]) -> list[File]:
     if program is None:
         raise Unknown(f"`{name[:80]}` is not known to be harmless")
     taken = _Taken(name, program, words)
-    files = [(path, literal, taken.below) for path, literal in taken.files]
+    extent: Extent = "anywhere" if program.follows else "below" if taken.below else "itself"
+    files: list[File] = [(path, literal, extent) for path, literal in taken.files]
     if name.startswith("git "):  # it looks at the repository around it, whatever it is asked for
-        files.append((".", True, False))
+        files.append((".", True, "itself"))
     elif not files and (program.reads_here or taken.below):
-        files.append((".", True, taken.below))
+        files.append((".", True, extent))
     return files
 
 
@@ -328,7 +334,8 @@ class _Taken:
         text, literal = word
         if not literal or (text.startswith("-") and not _NUMBER.fullmatch(text)):
             raise Unknown(f"`{text[:80]}` may stand for an option")
-        if "%G" in text and self._name.startswith("git "):
+        signature = "signature" in text if self._name == "git for-each-ref" else _SIGNATURE.search(text)
+        if signature and self._name.startswith("git "):
             raise Unknown(f"`{text[:80]}` has git start another program, to check signatures")
 
     def _take(self, operands: list[Word]) -> None:

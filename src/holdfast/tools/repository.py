@@ -3,14 +3,22 @@
 Even `git status` runs what `core.fsmonitor` says, and a diff what `diff.external` or a filter says. So the settings
 of the repository are read first, and those that are known to be harmless are a short list. The user's own settings
 in the home are the user's own business. A folder that has the shape of a repository without being named `.git` is
-one to git, too: three files with common names are enough, and then git believes the settings among them.
+one to git, too: three files with common names are enough, and then git believes the settings among them. Where there
+is no repository, `git diff` reads whatever it is told. A submodule has settings of its own, which `git status`
+believes as well, and writing the index runs a hook.
 """
 
 import os
 import re
+import struct
 from collections.abc import Iterator
 
 SETTINGS_BYTES_MAX = 1 << 20
+INDEX_BYTES_MAX = 64 << 20  # some 500,000 files
+
+_HOOK = "post-index-change"  # the one that reading runs: `git status` and `git diff` write what they learned
+_SUBMODULE = b"\x00\x00\xe0\x00"  # mode 160000
+_HEAD = re.compile(r"ref: refs/[^\n]+\n?|(?:[0-9a-f]{40}|[0-9a-f]{64})\n?")
 
 _SECTION = re.compile(r'\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)\s*(?:=|$)")
@@ -34,13 +42,24 @@ _HARMLESS_SECTIONS = frozenset({"advice", "color", "column", "fetch", "maintenan
 
 def objection_to_git(folder: str) -> str | None:
     """Why git is not started in this folder unasked."""
+    above: int | None = None
     for place in _upwards(os.path.realpath(folder)):
+        try:
+            device = os.stat(place).st_dev
+        except OSError as error:
+            return f"the repository cannot be looked at: {error}"
+        if above is not None and device != above:  # git does not look beyond what is mounted here
+            break
+        above = device
         found = os.path.join(place, ".git")
         if os.path.lexists(found):
-            return _objection_to(found)
-        if all(os.path.lexists(os.path.join(place, name)) for name in ("HEAD", "objects", "refs")):
+            if why := _objection_to(found):
+                return why
+            if _is_certain(found):
+                return None
+        if _has_shape_of_repository(place):
             return "the folder looks like a repository itself, and git would believe its settings"
-    return None
+    return "there is no repository, and git would compare any two files or folders that it is told"
 
 
 def _upwards(folder: str) -> Iterator[str]:
@@ -54,15 +73,75 @@ def _upwards(folder: str) -> Iterator[str]:
 
 def _objection_to(found: str) -> str | None:
     try:
-        own = _named_by(found) if os.path.isfile(found) else found
-        shared = os.path.join(own, "commondir")
-        common = os.path.join(own, _text(shared).strip()) if os.path.lexists(shared) else own
+        own, common = _folders_of(found)
         for settings in (os.path.join(common, "config"), os.path.join(own, "config.worktree")):
             if os.path.lexists(settings) and (key := _first_unknown(_text(settings))):
                 return f"git would believe `{key[:80]}` in the settings of the repository, which may start a program"
-    except (OSError, ValueError) as error:
+        if os.path.lexists(os.path.join(common, "hooks", _HOOK)):
+            return f"git would start the hook `{_HOOK}` of the repository"
+        other_ids = "objectformat" in _text(os.path.join(common, "config")).lower()
+        if any(_names_submodules(file, other_ids=other_ids) for file in _indexes(own)):
+            return "the repository has submodules, and git would believe the settings of each"
+    except (OSError, ValueError, IndexError, struct.error) as error:
         return f"the repository cannot be looked at: {error}"
     return None
+
+
+def _folders_of(found: str) -> tuple[str, str]:
+    """Where a worktree has what is its own, and where all of them have the rest."""
+    own = _named_by(found) if os.path.isfile(found) else found
+    shared = os.path.join(own, "commondir")
+    return own, os.path.join(own, _text(shared).strip()) if os.path.lexists(shared) else own
+
+
+def _is_certain(found: str) -> bool:
+    """Whether git takes it for a repository, too. From one that is broken it goes on to the folder itself, and up."""
+    try:
+        own, common = _folders_of(found)
+        head = _text(os.path.join(own, "HEAD"))
+    except (OSError, ValueError):
+        return False
+    folders = (os.path.join(common, name) for name in ("objects", "refs"))
+    return _HEAD.fullmatch(head) is not None and all(map(os.path.isdir, folders))
+
+
+def _has_shape_of_repository(place: str) -> bool:
+    names = [name for name in ("HEAD", "objects", "refs", "commondir") if os.path.lexists(os.path.join(place, name))]
+    return "HEAD" in names and ("commondir" in names or len(names) == 3)
+
+
+def _indexes(own: str) -> Iterator[str]:
+    with os.scandir(own) as entries:
+        yield from (entry.path for entry in entries if entry.name == "index" or entry.name.startswith("sharedindex."))
+
+
+def _names_submodules(index: str, *, other_ids: bool) -> bool:
+    with open(index, "rb") as file:
+        data = file.read(INDEX_BYTES_MAX + 1)
+    if len(data) > INDEX_BYTES_MAX:
+        raise ValueError("its index is too large")
+    if _SUBMODULE not in data:
+        return False
+    return other_ids or _SUBMODULE in _modes(data)  # a file of 57,344 bytes has those bytes, too
+
+
+def _modes(index: bytes) -> Iterator[bytes]:
+    """Of the entries, whose ids have 20 bytes."""
+    magic, version, count = struct.unpack_from(">4sII", index)
+    if magic != b"DIRC" or version not in (2, 3, 4):
+        raise ValueError("its index is of another kind")
+    at = 12
+    for _ in range(count):
+        yield index[at + 24 : at + 28]
+        name = at + 62
+        if version > 2 and index[name - 2] & 0x40:
+            name += 2
+        if version == 4:  # begins with how much of the name before it goes: a number of several bytes
+            while index[name] & 0x80:
+                name += 1
+            at = index.index(b"\0", name + 1) + 1
+        else:
+            at += (index.index(b"\0", name) - at) // 8 * 8 + 8
 
 
 def _named_by(file: str) -> str:
@@ -84,7 +163,8 @@ def _text(path: str) -> str:
 def _first_unknown(text: str) -> str | None:
     """The first setting that is not known to be harmless. What cannot be read for certain is not."""
     section = ""
-    if "\\\n" in text or "\r" in text.replace("\r\n", ""):
+    text = text.replace("\r\n", "\n")  # as git reads it
+    if "\\\n" in text or "\r" in text:
         return "a line that goes on"
     for line in text.split("\n"):
         rest = line.strip()

@@ -20,7 +20,8 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from fnmatch import fnmatchcase
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -123,8 +124,17 @@ def refuse_protected(acts: Iterable[Act], root: Path) -> None:
 def _meant(act: Read | Write, root: Path) -> list[str]:
     """The paths that a word stands for. One that stands for no file stands for itself, to the shell."""
     path = os.path.join(os.path.realpath(root), act.path)
-    found = list(islice(glob.iglob(path), MATCHES_MAX + 1)) if act.pattern and "\x00" not in path else []
-    return found or [path]
+    if not act.pattern or "\x00" in path:
+        return [path]
+    # To some shells `?` is a character, to others a byte.
+    matches = chain(glob.iglob(path), map(os.fsdecode, glob.iglob(os.fsencode(path))) if "?" in path else ())
+    return list(islice(dict.fromkeys(matches), MATCHES_MAX + 1)) or [path]
+
+
+def _is_beyond(pattern: str) -> bool:
+    """Whether a shell may see more in it than `_meant`: to some `.*` stands for `..`, too, and a `[` was quoted."""
+    parts = [part for part in pattern.split("/") if part.startswith(".") and set(part) & set("*?")]
+    return "[" in pattern or any(fnmatchcase(folder, part) for part in parts for folder in (".", ".."))
 
 
 class _Judge:
@@ -176,6 +186,8 @@ class _Judge:
             return
         if act.moved:
             raise _Ask(f"it reads `{act.path[:80]}`, and it changes the folder: nobody can tell where that leads")
+        if act.pattern and _is_beyond(act.path):
+            raise _Ask(f"nobody can tell what `{act.path[:80]}` stands for")
         paths = _meant(act, Path(self._root))
         if len(paths) > MATCHES_MAX:
             raise _Ask(f"`{act.path[:80]}` stands for more than {MATCHES_MAX:,} files")
@@ -195,7 +207,9 @@ class _Judge:
         protected = floor()
         if why := protected.objection_to(found, self._root, writes=False):
             raise _Ask(f"`{act.path[:80]}` {why}")
-        if act.below and protected.lies_below(found):
+        if act.extent == "anywhere" and mode is not None and stat.S_ISDIR(mode):
+            raise _Ask(f"it reads everything in `{act.path[:80]}`, through symlinks that may lead anywhere")
+        if act.extent == "below" and protected.lies_below(found):
             raise _Ask(f"it reads everything in `{act.path[:80]}`, where keys or holdfast's own files lie")
 
 
