@@ -63,7 +63,7 @@ steady: setup ## Run what a bound of wall time could turn many times on a busy m
 check: setup ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/ruff check $(CODE)
-	@$(BIN)/mypy --num-workers 2 $(CODE)
+	@$(BIN)/mypy $(CODE)
 	@$(BIN)/lint-imports --no-logo
 
 .PHONY: browser
