@@ -19,6 +19,7 @@ from typing import NamedTuple
 COMMANDS = frozenset({"serve", "worker", "run", "chat", "doctor"})
 VARIABLE = "HOLDFAST_SEALED_FD"
 PIPE_BYTES = 1 << 20
+STREAMS = 3  # the standard ones have the numbers below it
 ANCESTORS_MAX = 32
 
 _F_SETPIPE_SZ = 1031
@@ -67,8 +68,13 @@ def _start_anew() -> None:
     secret = _secrets_of(os.environ)
     if not secret or not sys.executable:
         return
+    import fcntl  # noqa: PLC0415  only who is started anew pays
+
     data = json.dumps(secret).encode()  # ASCII: what is no text in a value survives as an escape
-    ours, theirs = os.pipe()
+    taken, theirs = os.pipe()
+    # Where a standard stream is closed, the pipe has its number, and the program would take it for that stream.
+    ours = fcntl.fcntl(taken, fcntl.F_DUPFD_CLOEXEC, STREAMS)
+    os.close(taken)
     try:
         _make_room(theirs)
         os.set_blocking(theirs, False)

@@ -113,3 +113,25 @@ def test_help_and_commands_that_run_no_tool_are_not_started_anew(folder: Path) -
             timeout=60,
         )
         assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_still_closed_when_the_command_was_started_anew(
+    folder: Path, closed: str
+) -> None:
+    script = folder / "looks.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from holdfast import __main__\n"
+        "from holdfast.cli import main\n"
+        "def look():\n"
+        "    missing = [name for name in ('stdin', 'stdout', 'stderr') if getattr(sys, name) is None]\n"
+        "    Path('streams.txt').write_text(' '.join(missing))\n"
+        "main.main = look\n"
+        "__main__.main()\n"
+    )
+    command = f'exec "$0" looks.py doctor {closed}'
+    subprocess.run(["/bin/sh", "-c", command, sys.executable], cwd=folder, env=environment(folder), timeout=100)
+    names = {"<&-": "stdin", ">&-": "stdout", "2>&-": "stderr"}
+    assert (folder / "streams.txt").read_text() == " ".join(names[each] for each in closed.split())
