@@ -53,6 +53,11 @@ def test_a_long_call_shows_head_and_tail_and_says_how_much_is_hidden_until_all_w
         assert line in first + rest
 
 
+def test_the_name_of_an_argument_is_no_hiding_place() -> None:
+    view = View(asked({"command": "x" * 200, "harmless\nPAYLOAD": "y"}))
+    assert "harmless\\nPAYLOAD: y" in shown_by_and_by(view)
+
+
 def test_one_very_long_line_is_no_hiding_place() -> None:
     view = View(asked({"command": "true " + "x" * 50_000 + " PAYLOAD " + "y" * 50_000}), columns=80, rows=30)
     assert view.hides

@@ -411,7 +411,9 @@ def test_a_count_that_is_written_as_a_fraction_or_a_text_loses_no_response(wire:
     assert usage == Usage(input_tokens=7, output_tokens=3, cached_tokens=2)
 
 
-@pytest.mark.parametrize("value", [None, True, -1, [], {}, "many", "inf", 1e400, float("nan")])
+@pytest.mark.parametrize(
+    "value", [None, True, -1, [], {}, "many", "inf", 1e400, 1e300, 10**30, 1 << 63, float("nan")]
+)
 def test_what_is_no_count_counts_nothing(value: Any) -> None:
     assert count_of(value) in (0, 1)
 

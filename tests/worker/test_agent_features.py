@@ -472,13 +472,16 @@ async def test_what_a_title_took_counts_in_the_turn(store_url: str) -> None:
         assert chat_now.turn_cost == pytest.approx((12 + 700 * 10 + 30 * 100) / 1e6)
 
 
-async def test_a_token_budget_ends_a_turn_whose_provider_counts_nothing(store_url: str) -> None:
+@pytest.mark.parametrize("zeros", [False, True], ids=["no usage", "a usage of zeros"])
+async def test_a_token_budget_ends_a_turn_whose_provider_counts_nothing(store_url: str, zeros: bool) -> None:
     class Uncounted(ScriptedModel):
         async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
             async with aclosing(super().stream(request)) as parts:
                 async for part in parts:
                     if not isinstance(part, Usage):
                         yield part
+                    elif zeros:
+                        yield Usage()
 
     model = Uncounted([Call(name="weather", arguments={"city": "Bern"})], after="repeat")
     agent = Agent("a", model, tools=[weather], budget=Budget(steps=50, tokens=2_000))

@@ -34,7 +34,7 @@ def as_lines(name: str, arguments: str) -> list[str]:
     lines = [f"{name}:"]
     for key, value in found.items():
         body = revealed(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).lines
-        shown_key = revealed(key).lines[0]
+        shown_key = "\\n".join(revealed(key).lines)
         lines += [f"  {shown_key}: {body[0]}"] if len(body) == 1 else [f"  {shown_key}:", *_below(body)]
     return lines
 

@@ -109,7 +109,8 @@ class Assembler:
             case CallEnded():
                 self._calls[part.index].ended = True
             case Usage():
-                self.usage = part
+                if part.input_tokens or part.output_tokens:  # some servers write zeros where they count nothing
+                    self.usage = part
             case Finished():
                 self.finished = part
             case Opened():

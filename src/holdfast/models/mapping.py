@@ -50,12 +50,16 @@ def arguments_text(value: Any) -> str:
     return encode(value).decode() if value else ""
 
 
+TOKENS_MAX = 1 << 32  # of one response; no database could hold the sum of what some servers might write
+
+
 def count_of(value: Any) -> int:
     """Tokens, as some server wrote them: 3, 3.0 or "3". What is no count is none, and loses no response."""
     try:
-        return max(0, int(float(value))) if isinstance(value, int | float | str) else 0
+        count = int(float(value)) if isinstance(value, int | float | str) else 0
     except (ValueError, OverflowError):
         return 0
+    return count if 0 < count <= TOKENS_MAX else 0
 
 
 def leave_out(body: dict[str, Any], names: Iterable[str]) -> None:
