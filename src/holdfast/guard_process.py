@@ -193,7 +193,7 @@ def _mounted_device(path: str) -> int:
     try:
         with open(f"/proc/self/fdinfo/{fd}") as file:
             mount = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-        with open("/proc/self/mountinfo") as file:
+        with open("/proc/self/mountinfo", encoding="ascii", errors="replace") as file:  # paths are just bytes
             devices = [words[2] for words in map(str.split, file) if words[0] == mount]
         major, _, minor = devices[0].partition(":") if devices else ("0", "", "0")
         return os.makedev(int(major), int(minor))

@@ -2,6 +2,9 @@
 
 import fcntl
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +46,21 @@ def test_a_lock_is_found_whatever_file_system_its_file_is_on(folder: str, tmp_pa
         assert guard_process.holds(os.getpid(), str(path))
         assert lock_holders(str(other), "FLOCK") == []
     path.unlink()
+
+
+def test_a_lock_is_found_where_something_is_mounted_under_a_name_that_is_no_text(tmp_path: Path) -> None:
+    alone = subprocess.run(["unshare", "-rm", "true"], capture_output=True) if shutil.which("unshare") else None
+    if alone is None or alone.returncode != 0:
+        pytest.skip("no name spaces of our own here: unshare -rm")
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    look = "import sys; from holdfast.guard_process import lock_holders; print(lock_holders(sys.argv[1], 'FLOCK'))"
+    script = 'mount -t tmpfs tmpfs "$1" && exec "$2" -c "$3" "$4"'
+    path = tmp_path / "lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = subprocess.run(
+            ["unshare", "-rm", "/bin/sh", "-c", script, "sh", odd, sys.executable, look, str(path)],
+            text=True, timeout=60, capture_output=True,
+        )  # fmt: skip
+    assert done.stdout == f"[{os.getpid()}]\n", done.stderr
