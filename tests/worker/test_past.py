@@ -197,6 +197,23 @@ async def test_what_a_runner_commits_first_does_not_vouch_for_what_another_chat_
     assert (said[0], "kept" in said) == ("not that one", False)
 
 
+async def test_a_result_that_another_worker_gave_to_the_same_call_is_the_one_that_is_shown(
+    store: Store, store_url: str
+) -> None:
+    """A result has the id of its call, whoever gave it: a database that went back may have another one."""
+    hand = await talk(store)
+    await hand.respond("looking", call("k1"), call("k2"))
+    await hand.finish("k1", "lost with the server")
+    room = HistoryRoom(1 << 20)
+    past = room.take(store, "talk", 100)
+    await past.messages(hand.held)
+    room.put_away(past)
+    sql(store_url, "UPDATE journal SET body = replace(body, 'lost with the server', 'what is there now')")
+    again = room.take(store, "talk", 100)
+    assert again is past
+    assert contents(await again.messages(hand.held))[0] == "what is there now"
+
+
 async def test_a_chat_that_was_compacted_meanwhile_begins_with_the_summary(store: Store) -> None:
     room = await after_a_turn(store, await talk(store))
     other = Hand(store)

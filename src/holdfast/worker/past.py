@@ -254,8 +254,10 @@ class Past:
 
     async def _still_holds(self) -> bool:
         """Whether what we have is how the chat's history begins: nobody gives two messages the same id, and what is
-        before a message never changes while the epoch is the same. The summary is read again.
+        before a message never changes while the epoch is the same. The summary is read again, and so are results at
+        the end: they have the id of their call, whoever gave them.
         """
+        self._forget_last_results()
         if not self._messages or not (found := await self._row_at(self._known - 1)):
             return False
         if found.message_id != self._messages[-1].id:
@@ -266,6 +268,16 @@ class Past:
             return False
         self.begin_at(upto, summary)
         return True
+
+    def _forget_last_results(self) -> None:
+        end = len(self._messages)
+        while end > 0 and self._messages[end - 1].role is Role.TOOL:
+            end -= 1
+        if end < len(self._messages):
+            self._messages, self._sizes = self._messages[:end], self._sizes[:end]
+            # They are checked, and fitted, together with the response that asked for them.
+            self._checked = min(self._checked, self._known - 1)
+            self._fitted = min(self._fitted, self._known - 1)
 
     async def _check_gap(self, snapshot: Snapshot) -> None:
         """What is missing is the result of an open call, or was cut off by an edit since the snapshot."""
