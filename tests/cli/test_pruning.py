@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -263,6 +264,24 @@ async def test_a_vacuum_without_room_on_the_disk_changes_nothing(
     with pytest.raises(StoreFull, match="nothing was changed"):
         rebuilding.vacuum(str(path))
     assert path.stat().st_ino == inode
+    assert litter(path.parent) == []
+
+
+async def test_what_a_killed_vacuum_left_does_not_take_the_room_of_the_next_one(
+    desk: Desk, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(sqlite_url)
+    path = Path(path_of(sqlite_url))
+    desk.environ["HOLDFAST_CRASH_AT"] = "vacuum.rebuilt"
+    assert desk.run("vacuum").code == -signal.SIGKILL
+    [left] = litter(path.parent)
+    room = shutil.disk_usage(path.parent)
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda _: room._replace(free=0 if left in litter(path.parent) else room.free)
+    )
+    inode = path.stat().st_ino
+    rebuilding.vacuum(str(path))
+    assert path.stat().st_ino != inode
     assert litter(path.parent) == []
 
 

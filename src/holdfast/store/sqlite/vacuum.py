@@ -63,8 +63,8 @@ def vacuum(path: str, progress: Progress = lambda _done, _all: None, gave_up: Ca
     with _alone(path) as connection, translated(path):
         page, pages, free = (connection.pragma(name) for name in ("page_size", "page_count", "freelist_count"))
         left = page * (pages - free)
-        _check_room(path, left)
-        with disk.draft(Path(path)) as draft:
+        with disk.draft(Path(path)) as draft:  # which removes what a killed one left
+            _check_room(path, left)
             _build(connection, draft.path, left, progress, gave_up)
             check_copy(draft.path)
             _take_over(path, draft.path)
