@@ -16,6 +16,8 @@ from holdfast.tools.files import file_tools
 from holdfast.tools.shell import shell_tool
 from holdfast.tools.shell_policy import ShellPolicy
 
+TRUSTED = ".config/holdfast/trusted/" + "0" * 64  # where the root is somebody's home
+
 
 @pytest.fixture
 async def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
@@ -31,7 +33,9 @@ def call(tools: list[Tool], name: str, **arguments: object) -> str:
     return str(made(**made.validate(json.dumps(arguments))))
 
 
-@pytest.mark.parametrize("path", ["state/holdfast.db", "state/token", "state/new", "holdfast.toml", ".git/hooks/x"])
+@pytest.mark.parametrize(
+    "path", ["state/holdfast.db", "state/token", "state/new", "holdfast.toml", ".git/hooks/x", TRUSTED]
+)
 async def test_a_file_tool_in_the_default_layout_does_not_write_to_what_is_holdfasts(
     project: Path, path: str
 ) -> None:

@@ -1,7 +1,8 @@
 """What no tool touches, whatever it is asked and whoever approves: the files that hold holdfast itself.
 
     home, database and what lies beside it      neither read nor written: chats of others, tokens, leases
-    holdfast.toml, .git, .gitconfig             not written: what stands in them runs the next time they are read
+    holdfast.toml, .git, .gitconfig             not written: what stands in them runs the next time they are read;
+                                                nor is the list of folders whose holdfast.toml a person trusts
     .ssh, .gnupg, .netrc and the like           neither: keys
     /proc                                       neither: the environment and memory of other processes
 
@@ -26,7 +27,7 @@ ENTRIES_MAX = 10_000  # of a folder that a database lies in
 
 _SECRET = frozenset({".holdfast", ".ssh", ".gnupg", ".netrc", ".pgpass", ".git-credentials", ".aws", ".kube"})
 _RUNS = frozenset({".git", ".gitconfig", "holdfast.toml"})
-_RUNS_BELOW = {".config": frozenset({"git"})}
+_RUNS_BELOW = {".config": frozenset({"git"}), "holdfast": frozenset({"trusted"})}  # whose settings a person trusts
 _KINDS = {
     "secret": "is not for tools: it holds keys, or what holdfast itself remembers",
     "runs": "is not written by tools: what stands in it is run later, unasked",
