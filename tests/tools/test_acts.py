@@ -123,10 +123,10 @@ def test_git_is_not_run_unasked_where_its_settings_may_start_a_program(repositor
 def test_git_is_not_run_unasked_in_a_folder_that_passes_for_a_repository(tmp_path: Path) -> None:
     root = tmp_path / "plain"
     root.mkdir()
-    assert "there is no repository" in (objection_to_git(str(root)) or "")
+    assert "not the top of a repository" in (objection_to_git(str(root)) or "")
     for name in ("HEAD", "objects", "refs"):
         (root / name).write_text("x")
-    assert "looks like a repository itself" in (objection_to_git(str(root)) or "")
+    assert "not the top of a repository" in (objection_to_git(str(root)) or "")
 
 
 def test_the_settings_of_a_worktree_are_those_of_its_repository(repository: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_git_is_not_run_unasked_where_it_would_pass_over_a_broken_repository(tmp
         (root / name).mkdir()
     (root / "HEAD").write_text("ref: refs/heads/main\n")
     (root / "config").write_text("[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = ./canary\n")
-    assert "looks like a repository itself" in (objection_to_git(str(root)) or "")
+    assert "not the top of a repository" in (objection_to_git(str(root)) or "")
 
 
 def test_git_is_not_run_unasked_in_a_folder_that_shares_the_rest_of_a_repository(tmp_path: Path) -> None:
@@ -158,7 +158,12 @@ def test_git_is_not_run_unasked_in_a_folder_that_shares_the_rest_of_a_repository
     (tmp_path / "commondir").write_text("store\n")
     for name in ("objects", "refs"):
         (tmp_path / "store" / name).mkdir(parents=True)
-    assert "looks like a repository itself" in (objection_to_git(str(tmp_path)) or "")
+    assert "not the top of a repository" in (objection_to_git(str(tmp_path)) or "")
+
+
+def test_git_is_not_run_unasked_below_the_top_of_a_repository_where_it_would_show_the_rest(repository: Path) -> None:
+    (repository / "part").mkdir()
+    assert "not the top of a repository" in (objection_to_git(str(repository / "part")) or "")
 
 
 def test_git_is_not_run_unasked_where_a_line_of_its_settings_goes_on_as_windows_writes_it(repository: Path) -> None:

@@ -145,6 +145,7 @@ HOSTILE = [
     ("cat 3<> notes.txt", ""),
     ("git > x push", "can be read in two ways"),
     ("> notes.txt", "there is no command in it"),
+    ("ls -LR .", "`ls -LR` is not known to be harmless"),  # through `up`, everywhere
     # what is no command at all
     ("", "there is no command in it"),
     ("   ", "there is no command in it"),
@@ -193,7 +194,7 @@ def test_comparing_folders_reads_everything_in_them(root: Path) -> None:
     assert "keys or holdfast's own files" in (policy.objection("git diff --text . src", root) or "")
     plain = root.parent / "plain"
     plain.mkdir()
-    assert "there is no repository" in (policy.objection("git diff a b", plain) or "")
+    assert "not the top of a repository" in (policy.objection("git diff a b", plain) or "")
 
 
 def test_without_a_root_no_file_is_redirected_to() -> None:

@@ -156,7 +156,7 @@ PROGRAMS: dict[str, Program] = {
     "head": Program("-c= -n= -q -v -z --bytes= --lines= --quiet --silent --verbose --zero-terminated", number=True),
     "id": Program("-a -g -G -n -r -u -z --group --groups --name --real --user --zero", operands="text"),
     "ls": Program(
-        "-a -A -b -B -c -C -d -f -F -g -G -h -H -i -k -l -L -m -n -N -o -p -q -Q -r -R -s -S -t -u -U -v -w= -x -X "
+        "-a -A -b -B -c -C -d -f -F -g -G -h -H -i -k -l -m -n -N -o -p -q -Q -r -R -s -S -t -u -U -v -w= -x -X "
         "-1 -Z -I= -T= --all --almost-all --author --escape --block-size= --ignore-backups --color --color= "
         "--directory --classify --file-type --format= --full-time --group-directories-first --no-group "
         "--human-readable --si --hide= --inode --ignore= --kibibytes --literal --numeric-uid-gid --quote-name "

@@ -2,10 +2,12 @@
 
 Even `git status` runs what `core.fsmonitor` says, and a diff what `diff.external` or a filter says. So the settings
 of the repository are read first, and those that are known to be harmless are a short list. The user's own settings
-in the home are the user's own business. A folder that has the shape of a repository without being named `.git` is
-one to git, too: three files with common names are enough, and then git believes the settings among them. Where there
-is no repository, `git diff` reads whatever it is told. A submodule has settings of its own, which `git status`
-believes as well, and writing the index runs a hook.
+in the home are the user's own business. A submodule has settings of its own, which `git status` believes as well, and
+writing the index runs a hook.
+
+The folder itself has to be the top of the repository. From one further up git shows what lies outside of the folder.
+One that has the shape of a repository without being named `.git` is one to git, too: three files with common names
+are enough, and it believes the settings among them. And where there is none, `git diff` reads whatever it is told.
 """
 
 import os
@@ -42,33 +44,13 @@ _HARMLESS_SECTIONS = frozenset({"advice", "color", "column", "fetch", "maintenan
 
 def objection_to_git(folder: str) -> str | None:
     """Why git is not started in this folder unasked."""
-    above: int | None = None
-    for place in _upwards(os.path.realpath(folder)):
-        try:
-            device = os.stat(place).st_dev
-        except OSError as error:
-            return f"the repository cannot be looked at: {error}"
-        if above is not None and device != above:  # git does not look beyond what is mounted here
-            break
-        above = device
-        found = os.path.join(place, ".git")
-        if os.path.lexists(found):
-            if why := _objection_to(found):
-                return why
-            if _is_certain(found):
-                return None
-        if _has_shape_of_repository(place):
-            return "the folder looks like a repository itself, and git would believe its settings"
-    return "there is no repository, and git would compare any two files or folders that it is told"
-
-
-def _upwards(folder: str) -> Iterator[str]:
-    while True:
-        yield folder
-        above = os.path.dirname(folder)
-        if above == folder:
-            return
-        folder = above
+    found = os.path.join(os.path.realpath(folder), ".git")
+    if os.path.lexists(found):
+        if why := _objection_to(found):
+            return why
+        if _is_certain(found):
+            return None
+    return "its folder is not the top of a repository: git would take another, or read any two files that it is told"
 
 
 def _objection_to(found: str) -> str | None:
@@ -95,7 +77,7 @@ def _folders_of(found: str) -> tuple[str, str]:
 
 
 def _is_certain(found: str) -> bool:
-    """Whether git takes it for a repository, too. From one that is broken it goes on to the folder itself, and up."""
+    """Whether git takes it for a repository, too. One that is broken it passes over."""
     try:
         own, common = _folders_of(found)
         head = _text(os.path.join(own, "HEAD"))
@@ -103,11 +85,6 @@ def _is_certain(found: str) -> bool:
         return False
     folders = (os.path.join(common, name) for name in ("objects", "refs"))
     return _HEAD.fullmatch(head) is not None and all(map(os.path.isdir, folders))
-
-
-def _has_shape_of_repository(place: str) -> bool:
-    names = [name for name in ("HEAD", "objects", "refs", "commondir") if os.path.lexists(os.path.join(place, name))]
-    return "HEAD" in names and ("commondir" in names or len(names) == 3)
 
 
 def _indexes(own: str) -> Iterator[str]:
