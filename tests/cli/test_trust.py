@@ -128,6 +128,16 @@ def test_a_person_at_a_terminal_is_asked_once(trapped: Desk, terminal: Opened) -
     assert trapped.run("run", "hello").code == 0
 
 
+def test_nobody_is_asked_about_settings_of_which_a_part_is_hidden(trapped: Desk, terminal: Opened) -> None:
+    (trapped.folder / "holdfast.toml").write_text("# a word\n" * 60 + 'app = "trap:app"\n')
+    at = terminal("run", "hello")
+    at.sees("more lines")
+    at.sees("too long to be asked about")
+    assert at.ends() == 5
+    assert not sprung(trapped)
+    assert trapped.run("trust").code == 0, "who has looked at it says so"
+
+
 def test_a_folder_without_settings_needs_no_trust(desk: Desk) -> None:
     del desk.environ["HOLDFAST_TRUSTED"]
     assert desk.run("run", "hello", "--app", APP, "--agent", "echo").code == 0

@@ -41,7 +41,10 @@ def check_trust() -> None:
             f"`holdfast trust` in that folder, or the folder in {VARIABLE}, lets it be used"
         )
     data = _content()
-    _show(data)
+    if not _show(data):  # nobody says yes to what they were not shown
+        raise Untrusted(
+            f"{_place()} is not trusted, and too long to be asked about: look at it, then `holdfast trust`"
+        )
     with _plain_interrupts():
         if not typer.confirm(f"Use the settings in {_place()}? They can run code", err=True):
             raise Untrusted(f"{_place()} is not trusted, and is left alone")
@@ -94,13 +97,14 @@ def _content() -> bytes:
     return data
 
 
-def _show(data: bytes) -> None:
-    """All of it, or where to look."""
+def _show(data: bytes) -> bool:
+    """All of it, or where to look; False: some of it is hidden."""
     lines = revealed(data.decode(errors="backslashreplace")).lines
     for text in lines[:LINES_SHOWN_MAX]:
         print(f"  | {text}", file=sys.stderr)
     if len(lines) > LINES_SHOWN_MAX:
         print(f"  … and {len(lines) - LINES_SHOWN_MAX} more lines: look at the file itself", file=sys.stderr)
+    return len(lines) <= LINES_SHOWN_MAX
 
 
 def _digest(data: bytes) -> str:
