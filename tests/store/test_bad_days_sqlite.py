@@ -121,6 +121,19 @@ async def test_a_file_that_was_cut_off_is_refused_as_damaged_and_not_touched(
     assert path.read_bytes() == half
 
 
+async def test_a_row_that_nobody_can_have_written_is_damage(url: str, path: Path) -> None:
+    await filled(url)
+    connection = apsw.Connection(str(path))
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+    connection.pragma("writable_schema", True)
+    connection.execute("UPDATE sqlite_schema SET sql = replace(sql, 'TEXT NOT NULL', 'TEXT') WHERE name = 'workers'")
+    connection.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("INSERT INTO workers (id, pid, started_at, renewed_at) VALUES ('w', 1, 1, 1)")
+    connection.close()
+    await fails_to_open(url, StoreCorrupt, "is damaged", "restore it from a backup")
+
+
 @pytest.mark.parametrize("journal_mode", ["delete", "wal"])
 async def test_the_database_of_another_program_is_refused_and_not_touched(
     url: str, path: Path, tmp_path: Path, journal_mode: str

@@ -27,7 +27,7 @@ from holdfast.core.records import (
     Snapshot,
     State,
 )
-from holdfast.errors import UnknownRecord
+from holdfast.errors import StoreCorrupt, UnknownRecord
 
 CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
 # From `updated_at` on, columns move with every change; those before are set when the chat is created.
@@ -174,6 +174,8 @@ def call_of(row: Sequence[Any]) -> Call:
 def lease_of(row: Sequence[Any]) -> Lease:
     """In the order of WORKER_COLUMNS."""
     worker, host, pid, lock_path, started_at, renewed_at, ttl_ms, renewal, ended, info = row
+    if worker is None or info is None:  # the schema forbids it, so nobody wrote that
+        raise StoreCorrupt("the database is damaged (a lease without its worker): restore it from a backup")
     return Lease(
         worker=worker,
         host=host,
