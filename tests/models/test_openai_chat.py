@@ -422,6 +422,8 @@ def test_the_sdk_makes_the_same_of_any_documented_stream(stream: bytes) -> None:
     made, judged = ours(stream), asyncio.run(theirs(sdk_on_recording(stream)))
     if (finished := assembled(stream).finished) is not None and finished.reason == "refused":
         judged.calls = []  # which an SDK leaves to its user: here they are void
+    if judged.usage is not None and judged.usage[:2] == (0, 0):
+        judged.usage = None  # what some servers write where they count nothing
     judged.calls = [(name, arguments if arguments.strip() else "{}") for name, arguments in judged.calls]
     made.text = "".join(sorted(made.text))  # the SDK keeps text and refusal apart, we keep their order
     judged.text = "".join(sorted(judged.text)).replace("\x00", "\ufffd")
