@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from holdfast import faults
-from holdfast.clock import FakeClock
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.support.chats import close_all_hands
 from tests.support.scratch import scratch_folder
 

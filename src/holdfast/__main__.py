@@ -6,7 +6,7 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     try:
-        from holdfast.keys import seal  # noqa: PLC0415  Ctrl-C can come while it loads
+        from holdfast.system.keys import seal  # noqa: PLC0415  Ctrl-C can come while it loads
 
         seal(sys.argv[1:])
         from holdfast.cli.main import main as carry_out  # noqa: PLC0415  likewise

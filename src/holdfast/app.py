@@ -17,7 +17,6 @@ from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry, decode_message, encode
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text
-from holdfast.disk import make_home
 from holdfast.errors import ConfigError, NotFound, TurnFailed, UnknownAgent
 from holdfast.health import diagnose
 from holdfast.ids import new_id
@@ -41,6 +40,7 @@ from holdfast.store.base import (
     request_hash,
 )
 from holdfast.store.bell import rest_topic
+from holdfast.system.disk import make_home
 from holdfast.tools import floor
 from holdfast.tools.base import Tool
 from holdfast.worker.agents import Agent

@@ -12,7 +12,6 @@
 'rain in Bern'
 """
 
-from holdfast.clock import FakeClock
 from holdfast.faults import POINTS, arm, disarm
 from holdfast.models.scripted import (
     Call,
@@ -29,6 +28,7 @@ from holdfast.models.scripted import (
     Together,
     read_script,
 )
+from holdfast.system.clock import FakeClock
 
 __all__ = [
     "POINTS",

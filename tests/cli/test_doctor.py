@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from holdfast.cli.doctor import _chats
-from holdfast.clock import FakeClock
 from holdfast.core.records import Lease
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
+from holdfast.system.clock import FakeClock
 from tests.cli.conftest import Desk, Done
 from tests.support.chats import Hand, new_chat
 from tests.support.looptime import LoopTime

@@ -4,8 +4,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.disk import have_private_file
 from holdfast.store import open_store
+from holdfast.system.disk import have_private_file
 from tests.cli.conftest import APP, CTRL_D, Desk, Done, Terminal
 
 Opened = Callable[..., Terminal]

@@ -2,7 +2,7 @@
 
 import time
 
-from holdfast.clock import FakeClock, SystemClock, boot_id
+from holdfast.system.clock import FakeClock, SystemClock, boot_id
 
 
 def test_the_system_clock_reads_the_wall_in_whole_milliseconds() -> None:

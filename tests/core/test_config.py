@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import guard_process, processes
 from holdfast.config import Config, load_config
 from holdfast.errors import ConfigError
+from holdfast.system import guard_process, processes
 from holdfast.tools import shell
 
 

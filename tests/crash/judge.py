@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.clock import FakeClock
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.crash.reference import Reference, portion
 from tests.crash.writer import Line
 from tests.support.aftermath import Successor, find_faults

@@ -7,9 +7,9 @@ Also where the crash points are: `occurrence` turns "this point, in that step" i
 from dataclasses import dataclass, field
 
 from holdfast import faults
-from holdfast.clock import FakeClock
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.support.rows import Rows, read_rows
 from tests.support.scenario import STEP_NAMES, STEPS, Run
 

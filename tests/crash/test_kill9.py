@@ -20,9 +20,9 @@ import msgspec
 import pytest
 
 from holdfast import faults
-from holdfast.clock import FakeClock
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.crash.judge import Judge, reopen_and_judge, work_goes_on
 from tests.crash.reference import Reference, play_undisturbed
 from tests.crash.writer import WRITER_S_MAX, Line, read_log, start_writer

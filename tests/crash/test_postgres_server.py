@@ -12,12 +12,12 @@ from typing import Literal
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import State
 from holdfast.errors import OwnershipLost, StoreUnavailable
 from holdfast.store import open_store
 from holdfast.store.base import Key, StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.crash.judge import reopen_and_judge
 from tests.crash.reference import Reference, play_undisturbed, portion
 from tests.crash.writer import WRITER_S_MAX, read_log, start_writer

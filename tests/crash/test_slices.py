@@ -12,11 +12,11 @@ import sys
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.errors import NotFound
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from holdfast.store.remnants import ABANDONED_MS
+from holdfast.system.clock import FakeClock
 from tests.crash.slicer import KEY, MESSAGES, SLICE, a_large_chat
 from tests.crash.writer import ROOT, WRITER_S_MAX
 from tests.store.test_fork_delete import rows_of

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.clock import FakeClock
 from holdfast.core.records import Snapshot
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from holdfast.store.sqlite import writer as sqlite_writer
+from holdfast.system.clock import FakeClock
 from tests.support.scenario import STEPS, Run
 
 ROOT = Path(__file__).resolve().parents[2]

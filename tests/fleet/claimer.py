@@ -12,12 +12,12 @@ import time
 
 import msgspec
 
-from holdfast import threads
 from holdfast.core import events as ev
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store, StoreOptions, WorkerInfo
+from holdfast.system import threads
 from tests.support.chats import Hand, call
 
 RENEW_EVERY_S = 0.1

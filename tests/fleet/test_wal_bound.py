@@ -13,13 +13,13 @@ import apsw
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from holdfast import threads
 from holdfast.core import events as ev
 from holdfast.core.records import Snapshot
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from holdfast.store.sqlite import leases, writer
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.system import threads
 from tests.fleet.claimer import Runner
 from tests.support.chats import Hand, new_chat
 from tests.support.scale import scaled

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.app import App
-from holdfast.clock import boot_id
+from holdfast.system.clock import boot_id
 from tests.long.crew import CALM_S, Crew, create, registered, renewed, rest, taken_over
 from tests.long.crew import fences as fences_of
 from tests.support.tallies import Figures

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import processes
 from holdfast.errors import ConfigError
 from holdfast.models import local, local_server
 from holdfast.models.resolve import Models
+from holdfast.system import processes
 
 BOUND_S = 30.0
 

@@ -6,10 +6,10 @@ each run has to be: exactly where its last answer left it, or one step further.
 
 from pathlib import Path
 
-from holdfast.clock import FakeClock
 from holdfast.errors import SchemaError, StoreCorrupt
 from holdfast.store.base import StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.system.clock import FakeClock
 from tests.crash.reference import Reference, portion
 from tests.support.aftermath import Successor, find_faults
 from tests.support.leases import silence

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.errors import StoreFull
 from holdfast.store.base import Answer, Key, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.system.clock import FakeClock
 from tests.support.aftermath import find_faults
 from tests.support.chats import Hand, call, history, new_chat, texts, told, user
 

@@ -17,7 +17,6 @@ import apsw
 import pytest
 
 from holdfast import faults
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import NewChat, State
 from holdfast.errors import NotFound, RefusedError, StoreCorrupt, StoreFull, StoreUnavailable
@@ -26,6 +25,7 @@ from holdfast.store.base import Key, StoreOptions, WorkerInfo
 from holdfast.store.remnants import Slice
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.system.clock import FakeClock
 from tests.crash.reference import Reference, portion
 from tests.powercut.images import PREFIXES, SHARED_STEPS, judge_all
 from tests.support.aftermath import Successor, find_faults

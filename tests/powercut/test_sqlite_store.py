@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.store.base import StoreOptions
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.system.clock import FakeClock
 from tests.crash.reference import Reference
 from tests.powercut.images import OPENING, PREFIXES, SHARED_STEPS, judge_all
 from tests.support.powercut import PowerCutVFS

@@ -7,13 +7,13 @@ import pytest
 
 import holdfast
 from holdfast import Agent, Hook, tool
-from holdfast.clock import FakeClock, SystemClock
 from holdfast.config import Config, Retention
 from holdfast.core import events as ev
 from holdfast.core.records import NewChat
 from holdfast.errors import CallerError
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, Key, StoreOptions
+from holdfast.system.clock import FakeClock, SystemClock
 from holdfast.testing import Call, Hold, ScriptedModel
 from tests.promises.surface import WAIT_S, app_of, tool_texts
 from tests.support.behind import sql

@@ -21,12 +21,12 @@ import psycopg
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import External, Failure, NewChat, State
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, Key, Store, StoreOptions
 from holdfast.store.migrations import migrations
+from holdfast.system.clock import FakeClock
 from tests.support import chats
 from tests.support.behind import path_of, sql
 from tests.support.chats import Hand, call, new_chat, user

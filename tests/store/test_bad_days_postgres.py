@@ -15,7 +15,6 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from holdfast.clock import SystemClock
 from holdfast.core import events as ev
 from holdfast.core.records import State
 from holdfast.errors import (
@@ -37,6 +36,7 @@ from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Connection, Connector
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.wire import Asker, Wire
+from holdfast.system.clock import SystemClock
 from tests.fleet.claimer import Runner
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, unique, user

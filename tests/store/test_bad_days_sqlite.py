@@ -20,7 +20,6 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from holdfast.clock import FakeClock, boot_id
 from holdfast.core import events as ev
 from holdfast.core.records import State
 from holdfast.errors import (
@@ -41,6 +40,7 @@ from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite.connection import filesystem_of
 from holdfast.store.sqlite.leases import SqliteLeaseLine
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.system.clock import FakeClock, boot_id
 from tests.support.chats import Hand, history, new_chat, texts, user
 from tests.support.deaths import Mortal
 from tests.support.looptime import LoopTime

@@ -7,13 +7,13 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.limits import LIMITS
 from holdfast.core.records import NewChat, Role, Sampling, State
 from holdfast.errors import CallerError, InvalidInput, LeaseLost, NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, DeltaBatch, Key, Store, StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, call, history, new_chat, told, user
 from tests.support.scale import scaled
 

@@ -7,7 +7,6 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_message
 from holdfast.core.limits import Limits
@@ -15,6 +14,7 @@ from holdfast.core.records import File, Message, NewChat, Role, Sampling, State,
 from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Key, Store, StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, history, new_chat, texts, told, user
 
 

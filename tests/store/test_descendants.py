@@ -6,7 +6,6 @@ from typing import Any
 
 import psycopg
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking
 from holdfast.core.limits import Limits
@@ -14,6 +13,7 @@ from holdfast.core.records import External, NewChat, State
 from holdfast.errors import RefusedError
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, journal, new_chat, user
 

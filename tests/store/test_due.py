@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import State
 from holdfast.store import open_store
 from holdfast.store.base import Store
 from holdfast.store.sqlite.sql import DUE_CHATS
+from holdfast.system.clock import FakeClock
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat, user
 

@@ -9,7 +9,6 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.history import problems
 from holdfast.core.journal import ChatCreated
@@ -18,6 +17,7 @@ from holdfast.errors import KeyReused, NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, HistoryRow, Key, Store, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.system.clock import FakeClock
 from tests.support import invariants
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, told, user

@@ -2,11 +2,11 @@
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.core.leases import LeaseWatch
 from holdfast.core.records import LeaseEnd, State
 from holdfast.errors import LeaseLost
 from holdfast.store.base import Store
+from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, call, new_chat
 from tests.support.leases import silence
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.journal import ChatRepaired
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, State
 from holdfast.store.base import Store, Violation
 from holdfast.store.liveness import REASONS, UNDER_DEAD_LEASE, liveness_query
 from holdfast.store.rows import CHAT_COLUMNS
+from holdfast.system.clock import FakeClock
 from tests.support import invariants
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, user

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import guard_process
-from holdfast.guard_process import holders_in, lock_holders
+from holdfast.system import guard_process
+from holdfast.system.guard_process import holders_in, lock_holders
 
 HELD = "1: FLOCK  ADVISORY  WRITE 17 08:02:4711 0 EOF"
 WAITS = "1: -> FLOCK  ADVISORY  WRITE 18 08:02:4711 0 EOF"
@@ -54,7 +54,7 @@ def test_a_lock_is_found_where_something_is_mounted_under_a_name_that_is_no_text
         pytest.skip("no name spaces of our own here: unshare -rm")
     odd = tmp_path / os.fsdecode(b"caf\xe9")
     odd.mkdir()
-    look = "import sys; from holdfast.guard_process import lock_holders; print(lock_holders(sys.argv[1], 'FLOCK'))"
+    look = "import sys; from holdfast.system import guard_process; print(guard_process.lock_holders(sys.argv[1], 'FLOCK'))"
     script = 'mount -t tmpfs tmpfs "$1" && exec "$2" -c "$3" "$4"'
     path = tmp_path / "lock"
     with path.open("w") as file:

@@ -10,11 +10,11 @@ import threading
 import pytest
 
 from holdfast import faults
-from holdfast.clock import FakeClock
 from holdfast.core.records import LeaseEnd, Snapshot
 from holdfast.errors import LeaseLost, StoreTimeout
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, new_chat
 from tests.support.leases import silence
 from tests.support.looptime import LoopTime

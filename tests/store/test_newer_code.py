@@ -3,13 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import External, Failure, State
 from holdfast.errors import CorruptRecord, RecordError, SchemaError, UnknownRecord
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from holdfast.store.migrations import CODE_LEVEL
+from holdfast.system.clock import FakeClock
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, new_chat, texts, user
 from tests.support.leases import silence

@@ -8,7 +8,6 @@ import httpx2 as httpx
 import pytest
 
 from holdfast import App
-from holdfast.clock import FakeClock
 from holdfast.errors import StoreError
 from holdfast.health import judge
 from holdfast.server import http_app
@@ -16,6 +15,7 @@ from holdfast.server.serving import Serving, listen, url_of
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from holdfast.store.pulse import PROOF_S
+from holdfast.system.clock import FakeClock
 from tests.support.chats import new_chat
 from tests.support.fixtures import FailingStore
 from tests.support.postgres import PostgresServer

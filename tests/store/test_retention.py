@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from holdfast.clock import FakeClock
 from holdfast.config import Retention
 from holdfast.core import events as ev
 from holdfast.core.codec import encode
@@ -16,6 +15,7 @@ from holdfast.store import retention
 from holdfast.store.base import DeltaBatch, Store
 from holdfast.store.cursor import Cursor
 from holdfast.store.retention import LEFTOVERS, Kind, Pruning, cutoffs_of
+from holdfast.system.clock import FakeClock
 from tests.store.test_growth import copy_rows
 from tests.support.behind import sql
 from tests.support.chats import Hand, assistant, call, history, new_chat, texts, user

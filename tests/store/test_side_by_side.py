@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.apply import Refused
 from holdfast.core.limits import Limits
@@ -31,6 +30,7 @@ from holdfast.core.records import NewChat, Role, Snapshot
 from holdfast.errors import CallerError, StaleWriter
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
+from holdfast.system.clock import FakeClock
 from tests.support.model import ModelStore
 from tests.support.postgres import PostgresServer
 from tests.support.scratch import scratch_folder

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import External, State, Synthetic, ToolResult
 from holdfast.errors import NotFound, RefusedError
@@ -21,6 +20,7 @@ from holdfast.store.remnants import (
     next_copy,
     rows_within,
 )
+from holdfast.system.clock import FakeClock
 from tests.store.test_fork_delete import TABLES, a_long_chat, check, group_end, in_state, rows_of
 from tests.support.behind import sql
 from tests.support.chats import call, history, journal, new_chat, user

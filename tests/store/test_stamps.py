@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import Chat, Snapshot, State
 from holdfast.errors import NotFound, OwnershipLost, StaleWriter, WrongCursor
 from holdfast.store.base import DeltaBatch, Store
 from holdfast.store.cursor import Cursor
+from holdfast.system.clock import FakeClock
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, new_chat, texts, told, unique, user
 from tests.support.leases import silence

@@ -13,7 +13,6 @@ import psutil  # type: ignore[import-untyped]
 import psycopg
 import pytest
 
-from holdfast.clock import SystemClock
 from holdfast.core.deadlines import WAKE_DEADLINES
 from holdfast.core.wake import WakeState
 from holdfast.errors import DrainFailed, StoreClosed, StoreGone
@@ -27,6 +26,7 @@ from holdfast.store.postgres.wakes import PostgresWakes, PostgresWakeStream
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.store.wakestream import Source, Wake, WakeStream
+from holdfast.system.clock import SystemClock
 from tests.support.behind import sql
 from tests.support.chats import new_chat
 from tests.support.handtime import HandTime

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.records import Cause, External, LeaseEnd, State
 from holdfast.errors import ConfigError, LeaseLost
@@ -15,6 +14,7 @@ from holdfast.faults import arm
 from holdfast.store.base import Store
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock, is_dead
+from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, call, history, new_chat, texts, unique, user
 from tests.support.leases import silence
 

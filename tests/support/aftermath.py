@@ -4,13 +4,13 @@
 left behind and brings every chat to rest, as a runner would.
 """
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
 from holdfast.core.journal import AnyEntry
 from holdfast.core.records import CallState, External, Phase, Snapshot, State, attempt_id
 from holdfast.store.base import Answer, Store
+from holdfast.system.clock import FakeClock
 from tests.support import invariants
 from tests.support.chats import Hand, assistant, history, unique
 

@@ -1,8 +1,8 @@
 """Leases end before an observer's eyes: time that passes unseen ends nothing."""
 
-from holdfast.clock import FakeClock
 from holdfast.core.leases import LeaseWatch
 from holdfast.store.base import Store
+from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand
 
 LOOKS = 5  # the first sees the numbers, the last is a TTL later; no gap is above a third of it

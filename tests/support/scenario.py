@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.clock import FakeClock
 from holdfast.core import events as ev
 from holdfast.core.journal import Delta
 from holdfast.core.records import (
@@ -33,6 +32,7 @@ from holdfast.core.records import (
 from holdfast.errors import NotFound, RefusedError
 from holdfast.store.base import Answer, DeltaBatch, Key, LeaseLine, Store, WorkerInfo
 from holdfast.store.hostlock import HostLock
+from holdfast.system.clock import FakeClock
 from tests.support.rows import execute
 
 DAY_MS = 86_400_000

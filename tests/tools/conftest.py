@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from holdfast import processes
+from holdfast.system import processes
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.guard import Guard
 from tests.support.waiting import until

@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from holdfast import disk
+from holdfast.system import disk
 from tests.store.unprivileged import heed_permissions
 
 CONTENT = b"new " * 25_000

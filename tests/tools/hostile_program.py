@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast import processes
 from holdfast.errors import ToolFailed
+from holdfast.system import processes
 from holdfast.tools import floor
 from holdfast.tools.files import file_tools
 from holdfast.tools.harmless import PROGRAMS

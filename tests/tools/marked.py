@@ -1,6 +1,6 @@
 """Who is still there: processes found by the mark of the guard under which they were started."""
 
-from holdfast.guard_process import VARIABLE, glance
+from holdfast.system.guard_process import VARIABLE, glance
 from holdfast.worker.guard import Guard
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import disk
-from holdfast.threads import start
+from holdfast.system import disk
+from holdfast.system.threads import start
 from tests.tools.disk_program import CONTENT
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.core.records import Cause, Replay
 from holdfast.errors import ConfigError, ToolFailed
-from holdfast.threads import start
+from holdfast.system.threads import start
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files import file_tools

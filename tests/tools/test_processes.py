@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from holdfast import processes
-from holdfast.capture import Kept
 from holdfast.errors import OutcomeUnknown, ToolFailed
-from holdfast.guard_process import look_at
+from holdfast.system import processes
+from holdfast.system.capture import Kept
+from holdfast.system.guard_process import look_at
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
 from tests.support.waiting import until

@@ -15,10 +15,10 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from holdfast import processes
 from holdfast.core.records import Cause, State, ToolResult
 from holdfast.errors import ConfigError
 from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.system import processes
 from holdfast.tools import shell
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext

@@ -28,7 +28,7 @@ def test_no_test_changes_the_table_of_loaded_modules() -> None:
 
 
 def test_only_the_threads_module_makes_threads_and_pools() -> None:
-    """Threads are bounded and shown because they are all made in one place: holdfast/threads.py."""
+    """Threads are bounded and shown because they are all made in one place: holdfast/system/threads.py."""
     files = set(SRC.rglob("*.py"))
     assert SRC / "__init__.py" in files
     assert findings(unmanaged_threads, files - {THREADS}) == []
@@ -132,7 +132,7 @@ def test_an_unmanaged_thread_or_pool_is_found(source: str) -> None:
         "async def f(loop, pool): await loop.run_in_executor(executor=pool, func=print)",
         "class Thread: ...\nThread()",
         "from psycopg_pool import AsyncConnectionPool as Pool\nPool()",
-        "from holdfast.threads import start\nstart(print)",
+        "from holdfast.system.threads import start\nstart(print)",
     ],
 )
 def test_naming_or_using_threads_is_no_finding(source: str) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from holdfast import guard_process
 from holdfast.app import App
 from holdfast.core.records import State
 from holdfast.errors import ConfigError
@@ -23,6 +22,7 @@ from holdfast.ids import new_id
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from holdfast.store.hostlock import HostLock, is_dead
+from holdfast.system import guard_process
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.guard import Guard
 from tests.support.chats import new_chat

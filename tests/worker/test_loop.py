@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from holdfast.app import App
-from holdfast.clock import FakeClock
 from holdfast.core.decide import Budget
 from holdfast.core.journal import AttemptFailed, PreviewReset, TurnEnded
 from holdfast.core.records import CallState, Cause, Role, State, Synthetic, ToolCall, ToolResult
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
+from holdfast.system.clock import FakeClock
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker.agents import Agent

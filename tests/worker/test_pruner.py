@@ -1,10 +1,10 @@
 """A worker's own pruning: a slice at a time, by a clock that does not leap."""
 
-from holdfast.clock import FakeClock
 from holdfast.config import Retention
 from holdfast.core import events as ev
 from holdfast.core.records import NewChat
 from holdfast.store.base import Store
+from holdfast.system.clock import FakeClock
 from holdfast.worker.pruner import RECEIPTS_S, WALK_S, Pruner
 
 HOUR_MS = 3_600_000

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from holdfast import threads
 from holdfast.errors import LimitReached
+from holdfast.system import threads
 from holdfast.worker import bodies
 from holdfast.worker.bodies import SyncPool
 from tests.support.waiting import until

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from holdfast.app import App, Chat
-from holdfast.clock import SystemClock
 from holdfast.core.records import State
 from holdfast.store.base import StoreOptions
+from holdfast.system.clock import SystemClock
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.watchdog import STALLS_KEPT, Stall, Watchdog, last_words
 from tests.support.programs import Program

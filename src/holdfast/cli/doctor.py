@@ -27,13 +27,10 @@ from holdfast.cli.options import Where
 from holdfast.cli.run import write_line
 from holdfast.cli.trust import is_trusted
 from holdfast.cli.words import ago, line
-from holdfast.clock import SystemClock
 from holdfast.config import FILE, Config, sound_config
 from holdfast.core.leases import watched_s
 from holdfast.core.records import Frozen, Lease, State
-from holdfast.disk import make_home
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.keys import exposures
 from holdfast.models.resolve import DEFAULTS, default_model
 from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
@@ -41,6 +38,9 @@ from holdfast.store.base import ChatFilter, Store, StoreOptions
 from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
 from holdfast.store.observing import find_undriven
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.system.clock import SystemClock
+from holdfast.system.disk import make_home
+from holdfast.system.keys import exposures
 from holdfast.visible import safe
 
 PYTHON_MIN = (3, 11)

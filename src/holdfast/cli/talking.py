@@ -33,10 +33,10 @@ from holdfast.core import journal as jn
 from holdfast.core.codec import decode_message
 from holdfast.core.records import Message, Role, SendMode
 from holdfast.core.records import Text as TextPart
-from holdfast.disk import have_private_file
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
 from holdfast.store.cursor import After, Cursor
+from holdfast.system.disk import have_private_file
 
 SHOWN_MAX = 100  # journal entries of an older chat that are shown at the start
 

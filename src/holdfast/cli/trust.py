@@ -16,8 +16,8 @@ from pathlib import Path
 import typer
 
 from holdfast.config import FILE
-from holdfast.disk import write_path
 from holdfast.errors import ConfigError
+from holdfast.system.disk import write_path
 from holdfast.visible import revealed
 
 VARIABLE = "HOLDFAST_TRUSTED"

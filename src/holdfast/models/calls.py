@@ -14,7 +14,6 @@ from typing import Self, assert_never
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.clock import Clock, SystemClock
 from holdfast.core.codec import encode, storable
 from holdfast.core.compaction import BYTES_PER_TOKEN, estimated, estimated_message
 from holdfast.core.journal import Delta
@@ -45,6 +44,7 @@ from holdfast.models.base import Alive, Finished, Model, Opened, Progress, Reque
 from holdfast.models.providers import Providers
 from holdfast.models.watch import Watch
 from holdfast.stops import Stop
+from holdfast.system.clock import Clock, SystemClock
 
 # A model keeps its deadlines itself, close to the socket. One that does not is ended this much later.
 GUARD_S = 1.0

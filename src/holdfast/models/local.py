@@ -22,8 +22,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast import processes
-from holdfast.capture import Kept, Reader
 from holdfast.config import Config
 from holdfast.core.retry import Kind
 from holdfast.errors import ConfigError, ConnectionFailed, LoadTimeout, ProviderError, ToolFailed
@@ -33,6 +31,8 @@ from holdfast.models.http import HttpModel, Wire
 from holdfast.models.loopback import get
 from holdfast.models.providers import CONCURRENCY_MAX
 from holdfast.models.transport import Transport
+from holdfast.system import processes
+from holdfast.system.capture import Kept, Reader
 
 PROVIDER = "local"
 HTTP_THREADS = CONCURRENCY_MAX + 8  # so that a health check is answered however many ask

@@ -22,7 +22,7 @@ from typing import Any
 import httpcore2
 
 from holdfast.models.chunks import Joiner
-from holdfast.threads import Pool
+from holdfast.system.threads import Pool
 
 LOOKUPS_MAX = 4  # at once; one that hangs does not count
 LOOKUP_SLOW_S = 1.0  # one that takes longer may hang: others go past it

@@ -7,9 +7,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from holdfast.clock import dice
 from holdfast.core.records import Frozen
 from holdfast.errors import AdmissionTimeout
+from holdfast.system.clock import dice
 
 CONCURRENCY_MAX = 64
 SPREAD_S = 1.0  # when a cool-down ends, those who waited start within this time, not all at once

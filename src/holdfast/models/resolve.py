@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.models.base import Model
 from holdfast.models.known import known_of
 from holdfast.models.scripted import ECHO, ScriptedModel, read_script
-from holdfast.processes import Guards
+from holdfast.system.processes import Guards
 
 if TYPE_CHECKING:
     from holdfast.models.fragments import Fragments

@@ -16,10 +16,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.disk import create_path, make_home
 from holdfast.errors import ConfigError
 from holdfast.server.bodies import HEAD_BYTES_MAX, head_too_large
 from holdfast.server.problems import CLOSE, problem
+from holdfast.system.disk import create_path, make_home
 
 COOKIE = "holdfast_session"
 PUBLIC = frozenset({"/health"})

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.clock import dice
 from holdfast.core.wake import WakeState
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
 from holdfast.store.base import Item, Page, Store
 from holdfast.store.cursor import After
+from holdfast.system.clock import dice
 
 log = logging.getLogger("holdfast.feeds")
 

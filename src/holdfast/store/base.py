@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, NoReturn, Self
 import msgspec
 from msgspec import Raw
 
-from holdfast.clock import Clock, SystemClock
 from holdfast.core.apply import Change, Refused, apply
 from holdfast.core.codec import JSON_DEPTH_MAX, check_text, encode, is_too_deep, too_deep
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
@@ -72,6 +71,7 @@ from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import ChatWrite, writes_of
 from holdfast.store.stamps import Past, check_past, is_proven, judge, stamped
 from holdfast.store.wakestream import Source, Wake, WakeStream
+from holdfast.system.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 

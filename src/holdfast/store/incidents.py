@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from typing import Literal
 
-from holdfast.clock import SystemClock
+from holdfast.system.clock import SystemClock
 
 log = logging.getLogger("holdfast.store")
 

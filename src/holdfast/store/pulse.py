@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from holdfast.clock import Clock, dice
 from holdfast.errors import StoreError
+from holdfast.system.clock import Clock, dice
 
 log = logging.getLogger("holdfast.store")
 

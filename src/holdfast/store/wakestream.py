@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar, assert_never
 
-from holdfast.clock import dice
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.records import Frozen
 from holdfast.core.wake import Effect, WakeEvent, WakeState, backoff_s, step
 from holdfast.errors import DrainFailed, StoreTimeout, StoreUnavailable
+from holdfast.system.clock import dice
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from holdfast import processes
 from holdfast.core.records import Cause
-from holdfast.processes import Children
+from holdfast.system import processes
+from holdfast.system.processes import Children
 from holdfast.tools.figures import show
 
 

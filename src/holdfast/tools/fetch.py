@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Collection, Iterable
 
 from holdfast.errors import ConfigError, ToolFailed
-from holdfast.threads import Pool
+from holdfast.system.threads import Pool
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.figures import show
 from holdfast.tools.readable import readable

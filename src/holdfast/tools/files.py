@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from holdfast import disk
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.redaction import marks_added
+from holdfast.system import disk
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.finding import Finder, Limits

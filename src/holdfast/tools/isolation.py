@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 import pydantic_core
 
-from holdfast import processes
-from holdfast.capture import Kept, Reader
 from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
+from holdfast.system import processes
+from holdfast.system.capture import Kept, Reader
 from holdfast.tools import isolated
 from holdfast.tools.context import ToolContext
 

@@ -24,7 +24,6 @@ from contextlib import AsyncExitStack, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.clock import dice
 from holdfast.core.records import Replay
 from holdfast.errors import (
     HoldfastError,
@@ -38,7 +37,8 @@ from holdfast.errors import (
     ToolFailed,
 )
 from holdfast.mcp_servers import McpServer
-from holdfast.processes import Children
+from holdfast.system.clock import dice
+from holdfast.system.processes import Children
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp_tools import Answer, Listed, Lost, NotSent, Refused, Unreadable, replay_of, tools_of

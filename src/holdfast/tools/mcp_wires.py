@@ -30,12 +30,13 @@ from mcp.shared.message import SessionMessage
 from msgspec import Raw
 from pydantic import ValidationError
 
-from holdfast import __version__, processes
-from holdfast.capture import Kept, Reader
+from holdfast import __version__
 from holdfast.core.codec import is_too_deep
 from holdfast.core.records import Frozen
 from holdfast.mcp_servers import McpServer
-from holdfast.processes import Children
+from holdfast.system import processes
+from holdfast.system.capture import Kept, Reader
+from holdfast.system.processes import Children
 from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, Unreadable, text_of
 from holdfast.tools.schemas import ANY_OBJECT, object_schema
 

@@ -19,8 +19,8 @@ from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from holdfast import disk
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.system import disk
 from holdfast.tools.floor import Floor, floor
 
 PATH_CHARS_MAX = 4096

@@ -24,11 +24,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from holdfast import processes
 from holdfast.core.records import OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.ids import new_id
 from holdfast.stops import ended_within
+from holdfast.system import processes
 from holdfast.tools.acts import Write, acts_of
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.context import ToolContext, tool_context

@@ -25,8 +25,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
-from holdfast import processes
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.system import processes
 from holdfast.tools.acts import Act, Reach, Read, Run, Write, acts_of
 from holdfast.tools.context import ToolContext
 from holdfast.tools.floor import floor

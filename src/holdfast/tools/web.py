@@ -21,7 +21,7 @@ import httpx2
 
 from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError, ToolFailed
-from holdfast.threads import Pool
+from holdfast.system.threads import Pool
 from holdfast.tools import addresses
 from holdfast.tools.addresses import Address
 from holdfast.tools.unpacking import Unpacker

@@ -22,9 +22,9 @@ import hishel
 import msgspec
 
 from holdfast.core.records import Frozen
-from holdfast.disk import have_private_file
 from holdfast.errors import ConfigError
-from holdfast.threads import Pool
+from holdfast.system.disk import have_private_file
+from holdfast.system.threads import Pool
 from holdfast.tools.figures import show
 
 log = logging.getLogger("holdfast.fetch")

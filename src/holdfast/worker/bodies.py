@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast import threads
 from holdfast.core.records import Cause, Frozen, Replay
 from holdfast.errors import LimitReached, OutcomeUnknown, ToolFailed
 from holdfast.stops import ended_within
+from holdfast.system import threads
 from holdfast.tools.base import Tool, call_tool, output_text
 from holdfast.tools.context import ToolContext, enter
 

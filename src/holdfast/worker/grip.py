@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.clock import Clock
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_object
 from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
@@ -21,10 +20,11 @@ from holdfast.ids import new_id
 from holdfast.models.base import Model
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
-from holdfast.processes import Children
 from holdfast.redaction import Secrets
 from holdfast.stops import Stop
 from holdfast.store.base import Store
+from holdfast.system.clock import Clock
+from holdfast.system.processes import Children
 from holdfast.telemetry import Durations, Traces
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import declared_tool

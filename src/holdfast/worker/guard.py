@@ -17,10 +17,10 @@ import threading
 import time
 import weakref
 
-from holdfast import guard_process, threads
 from holdfast.errors import ConfigError
-from holdfast.guard_process import VARIABLE, WORK_S, start_of
 from holdfast.ids import new_id
+from holdfast.system import guard_process, threads
+from holdfast.system.guard_process import VARIABLE, WORK_S, start_of
 
 log = logging.getLogger("holdfast.guard")
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from holdfast import threads
-from holdfast.clock import Clock
 from holdfast.core.leases import margin_ms, renewal_interval_s
 from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.store.base import LeaseLine, Store, WorkerInfo
+from holdfast.system import threads
+from holdfast.system.clock import Clock
 
 log = logging.getLogger("holdfast.lease")
 

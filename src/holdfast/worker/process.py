@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from holdfast import threads
+from holdfast.system import threads
 from holdfast.visible import safe
 from holdfast.worker import stacks
 

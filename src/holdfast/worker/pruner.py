@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from msgspec.structs import asdict
 
-from holdfast.clock import dice
 from holdfast.config import Retention
 from holdfast.store.base import PRUNED_MAX, Store
 from holdfast.store.retention import KINDS, Amount, Kind, Pruning, cutoffs_of
+from holdfast.system.clock import dice
 
 RECEIPTS_S = 600.0  # how often each worker looks for receipts that are too old
 WALK_S = 3600.0  # from the end of one walk over all chats to the next

@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Set
 
-from holdfast.clock import dice
 from holdfast.core.events import Event, LeaseExpired, Release, Writer
 from holdfast.core.records import State
 from holdfast.errors import CallerError, OwnershipLost, RecordError, StoreError, UnknownRecord
 from holdfast.ids import new_id
 from holdfast.redaction import Secrets
 from holdfast.store.base import Held, Store
+from holdfast.system.clock import dice
 
 log = logging.getLogger("holdfast.worker")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
-from holdfast.processes import Children
+from holdfast.system.processes import Children
 from holdfast.tools.base import Tool
 from holdfast.tools.mcp import Link, RunSync
 from holdfast.worker.agents import Agent

@@ -24,9 +24,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from holdfast import threads
-from holdfast.clock import Clock
 from holdfast.core.records import Frozen
+from holdfast.system import threads
+from holdfast.system.clock import Clock
 from holdfast.worker import stacks
 
 log = logging.getLogger("holdfast.watchdog")

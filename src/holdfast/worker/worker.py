@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack, suppress
 from msgspec import Raw
 
 from holdfast import __version__
-from holdfast.clock import SystemClock, dice
 from holdfast.config import Config
 from holdfast.core.codec import encode
 from holdfast.core.leases import LeaseWatch
@@ -32,6 +31,7 @@ from holdfast.store.base import Held, Store, WorkerInfo
 from holdfast.store.bell import WORK
 from holdfast.store.hostlock import HostLock, is_dead
 from holdfast.store.observing import published
+from holdfast.system.clock import SystemClock, dice
 from holdfast.telemetry import Durations, Traces
 from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool

@@ -8,7 +8,7 @@ now, is due there.
 Where a test owns the time, its clock is used for everything instead.
 """
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.system.clock import Clock, SystemClock
 
 
 class DatabaseClock:

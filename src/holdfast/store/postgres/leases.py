@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 import psycopg
 from msgspec import Raw
 
-from holdfast.clock import boot_id
 from holdfast.core.records import Lease
 from holdfast.errors import ConfigError, InvalidInput, LeaseLost, Outcome, StoreAuth
 from holdfast.faults import reach
@@ -21,6 +20,7 @@ from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.errors import Fate, NoAnswer, explain, explain_connecting, fate_of
 from holdfast.store.postgres.pauses import pauses
 from holdfast.store.rows import lease_of
+from holdfast.system.clock import boot_id
 
 T = TypeVar("T")
 

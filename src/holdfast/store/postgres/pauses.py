@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.clock import dice
+from holdfast.system.clock import dice
 
 FIRST_S = 0.02
 LONGEST_S = 1.0

@@ -8,13 +8,13 @@ import psycopg
 from psycopg import sql as compose
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
-from holdfast.clock import dice
 from holdfast.errors import ConfigError, SchemaError, StoreReadOnly, StoreTimeout
 from holdfast.faults import reach
 from holdfast.store.migrations import Migration, migrations, pending, version_after
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.connection import Connection, Facts
+from holdfast.system.clock import dice
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from typing import Any
 import psycopg
 from msgspec.structs import replace
 
-from holdfast.clock import boot_id
 from holdfast.core.apply import Change, Refused, apply, create
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.events import Delete, Event, Repair
@@ -92,6 +91,7 @@ from holdfast.store.remnants import (
 from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import lease_of
 from holdfast.store.stamps import check_past, is_proven
+from holdfast.system.clock import boot_id
 
 log = logging.getLogger(__name__)
 

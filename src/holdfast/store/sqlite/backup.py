@@ -18,11 +18,11 @@ from pathlib import Path
 
 import apsw
 
-from holdfast import disk
 from holdfast.errors import ConfigError, StoreBusy, StoreCorrupt
 from holdfast.faults import reach
 from holdfast.store.sqlite.connection import check_whose, connect, reading, translated
 from holdfast.store.sqlite.holder import posix_holders
+from holdfast.system import disk
 
 PAGES_PER_STEP = 256  # a MiB: some milliseconds
 SIDE_FILES = ("-journal", "-wal", "-shm", ".gate", ".lock")

@@ -16,9 +16,7 @@ from contextlib import contextmanager, suppress
 
 import apsw
 
-from holdfast import threads
 from holdfast.core.codec import NOT_UNICODE
-from holdfast.disk import have_private_file
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -32,6 +30,8 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.store.sqlite.holder import holder_of
+from holdfast.system import threads
+from holdfast.system.disk import have_private_file
 
 BUSY_TIMEOUT_MS = 5_000
 # After a reset the WAL file is cut back to this; it can grow beyond while a reader is in the way.

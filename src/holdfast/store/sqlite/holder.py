@@ -6,7 +6,7 @@ have no such list. How long a process has held it nobody notes: who waits says h
 
 import os
 
-from holdfast.guard_process import lock_holders
+from holdfast.system.guard_process import lock_holders
 
 
 def holder_of(lock_path: str) -> str | None:

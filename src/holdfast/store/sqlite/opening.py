@@ -8,12 +8,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from holdfast import threads
 from holdfast.errors import StoreTimeout
 from holdfast.store.sqlite.connection import lock_path
 from holdfast.store.sqlite.holder import holder_of
 from holdfast.store.sqlite.schema import MIGRATION_DEADLINE_S
 from holdfast.store.sqlite.writer import Writer
+from holdfast.system import threads
 
 log = logging.getLogger("holdfast.store")
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from holdfast import threads
-from holdfast.clock import boot_id
 from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import encode
 from holdfast.core.events import Claim, Delete, Event, Repair
@@ -117,6 +115,8 @@ from holdfast.store.sqlite.writing import (
 )
 from holdfast.store.stamps import check_past
 from holdfast.store.unheard import Unheard
+from holdfast.system import threads
+from holdfast.system.clock import boot_id
 
 T = TypeVar("T")
 

@@ -22,13 +22,13 @@ from typing import NamedTuple
 
 import apsw
 
-from holdfast import disk
 from holdfast.errors import ConfigError, StoreFull, StoreReadOnly, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.sqlite.backup import Progress, check_copy, in_use
 from holdfast.store.sqlite.checkpoints import in_doubt, write_anew
 from holdfast.store.sqlite.connection import check_place, check_whose, translated
 from holdfast.store.sqlite.holder import posix_holders
+from holdfast.system import disk
 
 STEPS_BETWEEN_LOOKS = 100_000  # of SQLite's work, between two looks at how far it is
 ROOM_SPARE = 1.02  # a page is not always as full as it was

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from holdfast import threads
 from holdfast.store.bell import WORK
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import leave
 from holdfast.store.sqlite.connection import FileIdentity, reading, translated
 from holdfast.store.sqlite.writing import rows
 from holdfast.store.wakestream import Stream, Wake
+from holdfast.system import threads
 
 T = TypeVar("T")
 

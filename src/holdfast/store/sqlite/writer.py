@@ -23,7 +23,6 @@ from typing import Any
 
 import apsw
 
-from holdfast import threads
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError
 from holdfast.faults import reach
 from holdfast.store.sqlite.checkpoints import InDoubt, checkpoint, leave
@@ -35,6 +34,7 @@ from holdfast.store.sqlite.connection import (
     explain,
     translated,
 )
+from holdfast.system import threads
 
 log = logging.getLogger("holdfast.store")
 

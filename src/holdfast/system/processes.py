@@ -27,11 +27,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.capture import Kept, Reader
 from holdfast.errors import OutcomeUnknown, ToolFailed
-from holdfast.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
 from holdfast.ids import new_id
 from holdfast.stops import ended_within
+from holdfast.system.capture import Kept, Reader
+from holdfast.system.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
 
 CHILDREN_MAX = 256  # of this process, at the same time
 CHILD_VARIABLE = "HOLDFAST_CHILD"

@@ -1,0 +1,1 @@
+"""What asks the operating system: time, threads, child processes, whole files, keys, the guard."""
