@@ -18,7 +18,7 @@ from holdfast.core.codec import decode_entry, decode_message, encode
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text
 from holdfast.errors import ConfigError, NotFound, TurnFailed, UnknownAgent
-from holdfast.health import diagnose
+from holdfast.health.checks import diagnose
 from holdfast.ids import new_id
 from holdfast.mcp_servers import McpServer
 from holdfast.models.calls import Caller

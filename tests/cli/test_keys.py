@@ -103,7 +103,7 @@ def test_doctor_says_what_still_shows_the_keys(folder: Path) -> None:
 
 
 def test_help_and_commands_that_run_no_tool_are_not_started_anew(folder: Path) -> None:
-    look = "import os, sys; from holdfast.system import keys; keys.seal(sys.argv[1:]); print('BANK_API_KEY' in os.environ)"
+    look = "import os, sys, holdfast.system.keys as k; k.seal(sys.argv[1:]); print('BANK_API_KEY' in os.environ)"
     for arguments in (["--help"], ["worker", "--help"], ["chats", "list"], ["config", "show"], []):
         done = subprocess.run(
             [sys.executable, "-c", look, *arguments],

@@ -20,7 +20,7 @@ from holdfast import faults
 from holdfast.core import events as ev
 from holdfast.core.records import NewChat, State
 from holdfast.errors import NotFound, RefusedError, StoreCorrupt, StoreFull, StoreUnavailable
-from holdfast.health import STORE_DEGRADED
+from holdfast.health.checks import STORE_DEGRADED
 from holdfast.store.base import Key, StoreOptions, WorkerInfo
 from holdfast.store.remnants import Slice
 from holdfast.store.sqlite import writer as sqlite_writer

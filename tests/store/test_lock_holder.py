@@ -54,7 +54,7 @@ def test_a_lock_is_found_where_something_is_mounted_under_a_name_that_is_no_text
         pytest.skip("no name spaces of our own here: unshare -rm")
     odd = tmp_path / os.fsdecode(b"caf\xe9")
     odd.mkdir()
-    look = "import sys; from holdfast.system import guard_process; print(guard_process.lock_holders(sys.argv[1], 'FLOCK'))"
+    look = "import sys, holdfast.system.guard_process as guard; print(guard.lock_holders(sys.argv[1], 'FLOCK'))"
     script = 'mount -t tmpfs tmpfs "$1" && exec "$2" -c "$3" "$4"'
     path = tmp_path / "lock"
     with path.open("w") as file:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import StoreError
-from holdfast.health import judge
+from holdfast.health.checks import judge
 from holdfast.server import http_app
 from holdfast.server.serving import Serving, listen, url_of
 from holdfast.store import open_store

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import holdfast
 from holdfast.app import App
 from holdfast.core.records import State
-from holdfast.health import Figures, diagnose
-from holdfast.metrics import prometheus
+from holdfast.health.checks import Figures, diagnose
+from holdfast.health.prometheus import prometheus
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Count, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions

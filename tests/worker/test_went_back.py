@@ -9,7 +9,7 @@ from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import StaleWriter
-from holdfast.health import diagnose, worker_figures
+from holdfast.health.checks import diagnose, worker_figures
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.agents import Agent

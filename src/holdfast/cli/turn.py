@@ -13,7 +13,7 @@ from holdfast.app import App, Chat
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, TurnResumed, TurnWaiting
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import RefusedError, StoreUnavailable
-from holdfast.health import judge
+from holdfast.health.checks import judge
 from holdfast.store.asked import OpenCall
 from holdfast.store.base import Item, Page
 from holdfast.store.cursor import After, Cursor

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.health import diagnose
-from holdfast.metrics import CONTENT_TYPE, prometheus
+from holdfast.health.checks import diagnose
+from holdfast.health.prometheus import CONTENT_TYPE, prometheus
 from holdfast.server import views
 from holdfast.server.chats import PROBLEMS, AppOf, as_json, streams_of
 

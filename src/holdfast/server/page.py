@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 
 from holdfast import __version__
 from holdfast.core.records import Lease
-from holdfast.health import judge
+from holdfast.health.checks import judge
 from holdfast.server.chats import AppOf
 from holdfast.visible import safe
 
