@@ -47,14 +47,14 @@ if _sys.platform not in ("linux", "darwin"):
 # Public name -> the module that defines it. A name added here goes into __all__ too, and as a real import
 # under `if TYPE_CHECKING`, where type checkers look.
 _HOMES: dict[str, str] = {
-    "Agent": "holdfast.worker.agents",
+    "Agent": "holdfast.agent",
     "App": "holdfast.app",
-    "Arguments": "holdfast.worker.hooks",
-    "Ask": "holdfast.worker.hooks",
+    "Arguments": "holdfast.hooks",
+    "Ask": "holdfast.hooks",
     "Budget": "holdfast.core.decide",
     "Chat": "holdfast.app",
     "CompactionPolicy": "holdfast.core.compaction",
-    "Hook": "holdfast.worker.hooks",
+    "Hook": "holdfast.hooks",
     "McpServer": "holdfast.mcp_servers",
     "ModelDeadlines": "holdfast.core.deadlines",
     "RetryPolicy": "holdfast.core.retry",
@@ -62,7 +62,7 @@ _HOMES: dict[str, str] = {
     "StoreOptions": "holdfast.store.base",
     "Tool": "holdfast.tools.base",
     "ToolContext": "holdfast.tools.context",
-    "Veto": "holdfast.worker.hooks",
+    "Veto": "holdfast.hooks",
     "agent_tools": "holdfast.tools.agents",
     "ask_user": "holdfast.tools.outside",
     "client_tool": "holdfast.tools.outside",
@@ -76,11 +76,13 @@ _HOMES: dict[str, str] = {
 
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
+    from holdfast.agent import Agent
     from holdfast.app import App, Chat, diagnostics
     from holdfast.core.compaction import CompactionPolicy
     from holdfast.core.deadlines import ModelDeadlines
     from holdfast.core.decide import Budget
     from holdfast.core.retry import RetryPolicy
+    from holdfast.hooks import Arguments, Ask, Hook, Veto
     from holdfast.mcp_servers import McpServer
     from holdfast.store.base import StoreOptions
     from holdfast.tools.agents import agent_tools
@@ -91,8 +93,6 @@ if TYPE_CHECKING:
     from holdfast.tools.outside import ask_user, client_tool, sleep_until
     from holdfast.tools.shell import shell_tool
     from holdfast.tools.shell_policy import ShellPolicy
-    from holdfast.worker.agents import Agent
-    from holdfast.worker.hooks import Arguments, Ask, Hook, Veto
 else:  # a type checker would take every misspelt name for a real one
 
     def __getattr__(name: str) -> object:

@@ -12,6 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast import __version__
+from holdfast.agent import Agent
 from holdfast.config import Config, changed, load_config
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_entry, decode_message, encode
@@ -43,7 +44,6 @@ from holdfast.store.bell import rest_topic
 from holdfast.system.disk import make_home
 from holdfast.tools import floor
 from holdfast.tools.base import Tool
-from holdfast.worker.agents import Agent
 from holdfast.worker.plugins import load_plugins
 from holdfast.worker.process import run_until_told
 from holdfast.worker.worker import Worker

@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent
 from tests.worker.lives import SteppedClock
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, Response, Say, ScriptedModel, Together
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
-from holdfast.worker.agents import Agent
 from tests.worker.evidence import Evidence, Line, WatchedModel
 
 AGENTS = 8

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.decide import Budget
 from holdfast.models.scripted import Call, Response, Say, ScriptedModel
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.outside import ask_user
-from holdfast.worker.agents import Agent
 from tests.worker.evidence import Evidence, Line, WatchedModel
 
 LOOK_S = 0.02  # how often a body looks whether its gate is open

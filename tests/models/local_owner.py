@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.base import Settings
-from holdfast.worker.agents import Agent
 from tests.models.conftest import asking
 
 BRIEF = Settings(max_tokens=4)

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
+from holdfast.agent import Agent
 from holdfast.app import App, Chat, diagnostics
 from holdfast.config import load_config
 from holdfast.core.journal import AttemptFailed, Noted
@@ -24,7 +25,6 @@ from holdfast.models import local, local_server
 from holdfast.models.base import Model, Request, Settings, StreamPart
 from holdfast.models.local import LocalModel, LocalServer
 from holdfast.models.resolve import Models
-from holdfast.worker.agents import Agent
 from tests.models.conftest import asking
 from tests.support.deaths import Mortal
 from tests.support.programs import Program

@@ -9,11 +9,11 @@ import os
 import sys
 import time
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.errors import HoldfastError
 from holdfast.models.scripted import Hold, ScriptedModel
 from holdfast.store.base import StoreOptions
-from holdfast.worker.agents import Agent
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

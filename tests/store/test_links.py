@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import State
 from holdfast.errors import StoreTimeout
 from holdfast.models.scripted import ScriptedModel
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
-from holdfast.worker.agents import Agent
 from tests.support.chats import new_chat
 from tests.support.programs import Program
 

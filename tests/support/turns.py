@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from holdfast.agent import Agent
 from holdfast.app import App, Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
@@ -14,7 +15,6 @@ from holdfast.models.calls import Caller
 from holdfast.models.scripted import ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool, tool
-from holdfast.worker.agents import Agent
 from holdfast.worker.worker import Worker
 
 QUICK = RetryPolicy(base_s=0.001, delay_max_s=0.01)

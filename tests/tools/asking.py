@@ -9,12 +9,12 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from holdfast.agent import Agent
 from holdfast.app import App
+from holdfast.hooks import Ask, Hook
 from holdfast.models.scripted import Call
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool, tool
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Ask, Hook
 from tests.promises.program import Log, LoggedModel
 
 HOUR_S = 3_600.0

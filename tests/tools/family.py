@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.agents import agent_tools
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent
 from tests.promises.program import Log
 from tests.tools.test_agents import Boss
 

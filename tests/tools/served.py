@@ -7,10 +7,10 @@ import asyncio
 import os
 import sys
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.mcp_servers import McpServer
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.worker.agents import Agent
 from tests.support.waiting import until
 
 

@@ -6,10 +6,10 @@ Usage: python -m tests.tools.shelled URL ROOT COMMAND. It ends when its input do
 import asyncio
 import sys
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.shell import shell_tool
-from holdfast.worker.agents import Agent
 
 
 async def main(url: str, root: str, command: str) -> None:

@@ -5,10 +5,10 @@ import os
 import signal
 import sys
 
+from holdfast.agent import Agent
 from holdfast.app import App
+from holdfast.hooks import Hook
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Hook
 
 
 def die(*_: object) -> None:

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App, Chat
 from holdfast.core import events as ev
 from holdfast.core.limits import Limits
 from holdfast.core.records import External, Role, State, ToolResult
 from holdfast.errors import ConfigError, RefusedError
+from holdfast.hooks import Hook, RunContext
 from holdfast.models.base import CallArguments, CallEnded, CallStarted, Finished, Request, StreamPart, TextDelta
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import ChatFilter, StoreOptions
 from holdfast.tools.agents import agent_tools
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Hook, RunContext
 from tests.support.programs import Program
 from tests.support.turns import QUICK, WAIT_S, rested, said
 from tests.support.waiting import eventually, until

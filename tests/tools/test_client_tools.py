@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from holdfast.agent import Agent
 from holdfast.app import App, Chat
 from holdfast.core.journal import CallChanged
 from holdfast.core.limits import Limits
 from holdfast.core.records import CallState, ClientTool, External, Message, Role, State, Synthetic, Text, ToolResult
 from holdfast.errors import ConfigError, InvalidInput, LimitReached, RefusedError
+from holdfast.hooks import Arguments, Hook
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import client_tool
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Arguments, Hook
 from tests.support.programs import Program
 from tests.support.turns import WAIT_S, entries, rested, running, said, weather
 from tests.worker.lives import SteppedClock

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from holdfast.agent import Agent
 from holdfast.app import App, Chat, diagnostics
 from holdfast.core.records import State
 from holdfast.errors import ConfigError
@@ -19,7 +20,6 @@ from holdfast.mcp_servers import McpServer
 from holdfast.models.scripted import Call, Hold, ScriptedModel
 from holdfast.tools.base import tool
 from holdfast.tools.mcp import Link
-from holdfast.worker.agents import Agent
 from holdfast.worker.worker import Worker
 from tests.support.deaths import Mortal
 from tests.support.programs import Program

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App, Chat
 from holdfast.core.records import CallState, External, State, Synthetic, ToolResult
 from holdfast.errors import ConfigError, RefusedError
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.outside import ask_user, client_tool, sleep_until
-from holdfast.worker.agents import Agent
 from tests.support.turns import rested, running, said, weather
 from tests.support.waiting import until
 from tests.worker.lives import SteppedClock

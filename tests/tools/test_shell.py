@@ -15,6 +15,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.core.records import Cause, State, ToolResult
 from holdfast.errors import ConfigError
 from holdfast.models.scripted import Call, ScriptedModel
@@ -23,7 +24,6 @@ from holdfast.tools import shell
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.shell import shell_tool
-from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import Body, Returned, SyncPool
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal

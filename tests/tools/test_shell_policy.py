@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from holdfast.agent import Agent
 from holdfast.core.records import CallState, Message, State, ToolResult
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.hooks import Arguments, Hook
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.acts import COMMAND_CHARS_MAX
 from holdfast.tools.context import ToolContext
 from holdfast.tools.shell import shell_tool
 from holdfast.tools.shell_policy import ShellPolicy
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Arguments, Hook
 from tests.support.turns import rested, running
 
 POLICY = ShellPolicy(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from holdfast.agent import Agent
 from holdfast.app import diagnostics
 from holdfast.core.records import State
 from holdfast.models.scripted import Call, ScriptedModel
@@ -10,7 +11,6 @@ from holdfast.tools.files import file_tools
 from holdfast.tools.shell import shell_tool
 from holdfast.tools.shell_policy import ShellPolicy
 from holdfast.tools.webcache import install_cache, remove_cache
-from holdfast.worker.agents import Agent
 from tests.support.turns import rested, running, said
 from tests.support.waiting import until
 from tests.tools import isolates

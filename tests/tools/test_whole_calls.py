@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import State
 from holdfast.errors import RefusedError
+from holdfast.hooks import Arguments, Hook
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.base import Tool, tool
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Arguments, Hook
 from tests.support.turns import rested, said
 
 LONG = "true; " * 1_000 + "PAYLOAD; " + "true; " * 1_000

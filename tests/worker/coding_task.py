@@ -5,6 +5,7 @@ judge of what it was shown and of what summaries were made of.
 import re
 from collections import Counter
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import Message, Role, State, ToolResult
 from holdfast.models.base import Request
@@ -12,7 +13,6 @@ from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Response, Say
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent
 from tests.support.counting import CountingModel
 from tests.support.turns import QUICK
 

@@ -9,10 +9,10 @@ import signal
 import sys
 
 from holdfast import faults
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import ScriptedModel
 from holdfast.store.base import StoreOptions
-from holdfast.worker.agents import Agent
 
 
 def stand_still() -> None:

@@ -13,16 +13,16 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.compaction import CompactionPolicy
 from holdfast.core.decide import Budget
 from holdfast.core.retry import RetryPolicy
+from holdfast.hooks import Hook, Point
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Fail, Hold, Response, Say, ScriptedModel, Stall, Step
 from holdfast.store.base import StoreOptions
 from holdfast.system.clock import SystemClock
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Hook, Point
 from holdfast.worker.watchdog import last_words
 from holdfast.worker.worker import Worker
 from tests.worker.evidence import Evidence, WatchedModel

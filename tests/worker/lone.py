@@ -18,11 +18,11 @@ import time
 from typing import Any
 
 import holdfast
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool, tool
-from holdfast.worker.agents import Agent
 from holdfast.worker.worker import Worker
 
 

@@ -7,10 +7,10 @@ import asyncio
 import sys
 import time
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent
 
 
 def said(text: str) -> None:

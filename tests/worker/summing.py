@@ -6,9 +6,9 @@ Usage: python -m tests.worker.summing URL WAY. The way is one of those that lead
 import asyncio
 import sys
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Response, Say, ScriptedModel, Stall
-from holdfast.worker.agents import Agent
 from tests.support.counting import CountingModel
 
 

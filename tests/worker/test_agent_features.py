@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from holdfast.agent import Agent, Price
 from holdfast.app import App, Chat
 from holdfast.config import ModelFacts
 from holdfast.core.codec import decode_entry
@@ -20,6 +21,7 @@ from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, Mess
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
 from holdfast.errors import ConfigError, OutputInvalid, RefusedError, TurnFailed
+from holdfast.hooks import Arguments, Hook, RunContext
 from holdfast.models.base import Request, Settings, StreamPart, Usage
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Count, Cut, Fail, Finish, Hold, Say, ScriptedModel
@@ -27,8 +29,6 @@ from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker import plugins
-from holdfast.worker.agents import Agent, Price
-from holdfast.worker.hooks import Arguments, Hook, RunContext
 from tests.support.turns import QUICK, WAIT_S, Gate, entries, rested, running, said, weather
 from tests.support.waiting import until
 

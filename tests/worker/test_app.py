@@ -2,10 +2,10 @@
 
 import asyncio
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import State
 from holdfast.models.scripted import ScriptedModel
-from holdfast.worker.agents import Agent
 
 
 class SlowToClose(ScriptedModel):

@@ -8,6 +8,7 @@ import apsw
 import psycopg
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.journal import AttemptFailed
 from holdfast.core.records import State
@@ -17,7 +18,6 @@ from holdfast.models.base import Request, StreamPart
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
-from holdfast.worker.agents import Agent
 from holdfast.worker.worker import Worker
 from tests.support.behind import sql
 from tests.support.fixtures import FailingStore

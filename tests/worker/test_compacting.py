@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import CompactionPolicy
+from holdfast.agent import Agent, Price
 from holdfast.app import App, Chat, diagnostics
 from holdfast.core.codec import decode_entry
 from holdfast.core.compaction import LEFT_OUT, WORKING_ON
@@ -23,12 +24,11 @@ from holdfast.core.history import problems
 from holdfast.core.journal import ChatRetried, Compacted, CompactionFailed, Noted, TurnEnded
 from holdfast.core.records import Cause, Role, State, Text, ToolResult
 from holdfast.errors import ConfigError, RefusedError, TurnFailed
+from holdfast.hooks import Hook, RunContext
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Count, Fail, Finish, Hold, Response, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent, Price
-from holdfast.worker.hooks import Hook, RunContext
 from holdfast.worker.worker import Worker
 from tests.support.counting import CountingModel, tokens_in
 from tests.support.fixtures import FailingStore

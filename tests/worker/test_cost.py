@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import Cause, State
+from holdfast.hooks import Hook
 from holdfast.models.scripted import Call, Hold, Say, Script, ScriptedModel, Stall
 from holdfast.store.base import Store, StoreOptions
 from holdfast.tools.base import Tool, tool
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Hook
 
 CYCLES = 8
 WAIT_S = 30.0

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from holdfast import faults
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_delta
@@ -10,7 +11,6 @@ from holdfast.core.journal import Delta
 from holdfast.core.records import State, attempt_id
 from holdfast.models.scripted import ScriptedModel
 from holdfast.store.base import Store, StoreOptions
-from holdfast.worker.agents import Agent
 from holdfast.worker.deltas import DeltaFlusher, Stream
 from tests.support.behind import sql
 from tests.support.chats import Hand, history, new_chat

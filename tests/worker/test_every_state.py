@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App, Chat
 from holdfast.core.history import problems
 from holdfast.core.records import State
@@ -13,7 +14,6 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.models.scripted import Call, Fail, Hold, Say, Script, ScriptedModel
 from holdfast.tools.base import Tool, tool
 from holdfast.worker import bodies
-from holdfast.worker.agents import Agent
 from tests.support.turns import QUICK, WAIT_S, Gate, said
 
 

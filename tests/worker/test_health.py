@@ -14,17 +14,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import State
 from holdfast.health.checks import Figures, diagnose
 from holdfast.health.prometheus import prometheus
+from holdfast.hooks import Hook
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Count, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.store.migrations import migrations
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Hook
 from tests.support.looptime import LoopTime
 from tests.support.turns import QUICK, Gate, rested, running, said, weather
 from tests.support.waiting import eventually, until

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import ScriptedModel
-from holdfast.worker.agents import Agent
 from tests.support.waiting import until
 
 BEATS = 6  # of the watchdog, two a second

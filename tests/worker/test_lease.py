@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from msgspec import Raw
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import LeaseEnd, State
 from holdfast.ids import new_id
@@ -20,7 +21,6 @@ from holdfast.models.scripted import Hold, Say, ScriptedModel
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions, WorkerInfo
 from holdfast.system.clock import SystemClock
-from holdfast.worker.agents import Agent
 from holdfast.worker.lease import LeaseKeeper
 from tests.support.chats import Hand, new_chat
 from tests.support.fixtures import FailingStore

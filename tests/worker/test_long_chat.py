@@ -4,6 +4,7 @@ longer.
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
@@ -12,7 +13,6 @@ from holdfast.core.records import Role, State
 from holdfast.models.base import Request
 from holdfast.models.scripted import Call, Response, Say
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent
 from tests.support.counting import CountingModel
 from tests.support.scale import scaled
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.decide import Budget
 from holdfast.core.journal import AttemptFailed, PreviewReset, TurnEnded
 from holdfast.core.records import CallState, Cause, Role, State, Synthetic, ToolCall, ToolResult
+from holdfast.hooks import Arguments, Ask, Hook, RunContext, Veto
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
 from holdfast.system.clock import FakeClock
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Arguments, Ask, Hook, RunContext, Veto
 from tests.support.turns import QUICK, WAIT_S, Gate, entries, rested, running, said, weather
 from tests.support.waiting import until
 

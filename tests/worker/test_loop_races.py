@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import pydantic
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App, Chat
 from holdfast.core.records import Cause, LeaseEnd, State
+from holdfast.hooks import Hook, RunContext
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import tool_context
-from holdfast.worker.agents import Agent
-from holdfast.worker.hooks import Hook, RunContext
 from holdfast.worker.runner import Runner
 from holdfast.worker.worker import Worker
 from tests.support.turns import QUICK, WAIT_S, Gate, rested, said

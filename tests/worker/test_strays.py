@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import faults
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.records import State
@@ -14,7 +15,6 @@ from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.redaction import Secrets
 from holdfast.store.base import Held, Store
-from holdfast.worker.agents import Agent
 from holdfast.worker.strays import Strays, described
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat

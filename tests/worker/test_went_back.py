@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.records import Snapshot, State
@@ -12,7 +13,6 @@ from holdfast.errors import StaleWriter
 from holdfast.health.checks import diagnose, worker_figures
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.base import Tool, tool
-from holdfast.worker.agents import Agent
 from holdfast.worker.grip import MISSES_MAX
 from tests.support.rewinding import Backup
 from tests.support.turns import Gate, rested, running, said

@@ -3,11 +3,11 @@
 import datetime
 from collections.abc import Mapping
 
+from holdfast.agent import Agent
 from holdfast.models.base import Settings
 from holdfast.models.resolve import default_model
 from holdfast.models.scripted import Call, Say, ScriptedModel
 from holdfast.tools.base import tool
-from holdfast.worker.agents import Agent
 
 INSTRUCTIONS = "You are a helpful assistant. Be brief. Answer in Markdown."
 PACE_S = 0.03

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.agent import Agent
 from holdfast.app import App, have_home
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.newcomer import agents
@@ -23,7 +24,6 @@ from holdfast.config import changed, load_config
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
 from holdfast.visible import safe
-from holdfast.worker.agents import Agent
 
 TELL_S = 3.0
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Raw, json
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.agent import Agent
 from holdfast.core.records import (
     Call,
     CallState,
@@ -24,7 +25,6 @@ from holdfast.core.records import (
 from holdfast.ids import new_id
 from holdfast.store.asked import OpenCall
 from holdfast.store.base import Answer, ChatLine
-from holdfast.worker.agents import Agent
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 Ms = Annotated[int, Field(description="milliseconds since 1970")]

@@ -9,25 +9,25 @@ from typing import Any, assert_never
 
 from msgspec.structs import replace
 
+from holdfast.agent import tool_specs
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Message, Role, Sampling, Synthetic, Text, ToolCall, attempt_id
 from holdfast.core.retry import Kind
 from holdfast.errors import ModelCallFailed, OutputInvalid
+from holdfast.hooks import HookFailed
 from holdfast.ids import new_id
 from holdfast.models.assemble import parts_of_deltas
 from holdfast.models.base import Model, OutputSpec, Request, Settings, Usage
 from holdfast.models.calls import Completed, FailedAttempt, Observer, Stopped, failure_of
+from holdfast.output import REPAIRS_MAX, correction
 from holdfast.store.cursor import Cursor
 from holdfast.telemetry import Span
 from holdfast.tools.base import Tool
-from holdfast.worker.agents import tool_specs
 from holdfast.worker.deltas import Stream
 from holdfast.worker.grip import ContextTooLong, Grip, TurnCannotGoOn
-from holdfast.worker.hooks import HookFailed
 from holdfast.worker.joined import Joined
-from holdfast.worker.output import REPAIRS_MAX, correction
 from holdfast.worker.past import Moved
 from holdfast.worker.progress import Progress
 

@@ -22,11 +22,11 @@ from holdfast.core.records import (
     result_message,
 )
 from holdfast.errors import ToolFailed
+from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker.bodies import Body, Returned
 from holdfast.worker.grip import Grip
-from holdfast.worker.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.worker.past import Moved
 from holdfast.worker.progress import Progress
 

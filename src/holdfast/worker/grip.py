@@ -12,10 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.agent import Agent
 from holdfast.core import events as ev
 from holdfast.core.codec import decode_object
 from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
 from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
+from holdfast.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.ids import new_id
 from holdfast.models.base import Model
 from holdfast.models.calls import Caller
@@ -28,10 +30,8 @@ from holdfast.system.processes import Children
 from holdfast.telemetry import Durations, Traces
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import declared_tool
-from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import Body, SyncPool
 from holdfast.worker.deltas import DeltaFlusher
-from holdfast.worker.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.worker.past import HistoryRoom, Moved
 from holdfast.worker.summaries import CompactionFigures
 from holdfast.worker.titles import Titles

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
-from holdfast.worker.hooks import Hook
+from holdfast.hooks import Hook
 
 GROUP = "holdfast.plugins"
 

@@ -14,6 +14,7 @@ import contextlib
 import logging
 from typing import assert_never
 
+from holdfast.agent import Agent
 from holdfast.core import events as ev
 from holdfast.core.codec import storable
 from holdfast.core.decide import (
@@ -31,7 +32,6 @@ from holdfast.core.records import Cause, Failure, Snapshot, State
 from holdfast.errors import ConfigError, HoldfastError, OwnershipLost, StoreError, UnknownRecord
 from holdfast.stops import Stop
 from holdfast.store.bell import control_topic
-from holdfast.worker.agents import Agent
 from holdfast.worker.asking import Asking
 from holdfast.worker.calling import Calling, RunningTool
 from holdfast.worker.compacting import Compacting

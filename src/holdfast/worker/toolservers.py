@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Iterable
 
+from holdfast.agent import Agent
 from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
 from holdfast.system.processes import Children
 from holdfast.tools.base import Tool
 from holdfast.tools.mcp import Link, RunSync
-from holdfast.worker.agents import Agent
 
 
 class ToolServers:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, suppress
 from msgspec import Raw
 
 from holdfast import __version__
+from holdfast.agent import Agent
 from holdfast.config import Config
 from holdfast.core.codec import encode
 from holdfast.core.leases import LeaseWatch
@@ -23,6 +24,7 @@ from holdfast.errors import (
     StoreError,
     StoreUnavailable,
 )
+from holdfast.hooks import Hook, Hooks
 from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
@@ -33,13 +35,11 @@ from holdfast.store.hostlock import HostLock, is_dead
 from holdfast.store.observing import published
 from holdfast.system.clock import SystemClock, dice
 from holdfast.telemetry import Durations, Traces
-from holdfast.worker.agents import Agent
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.calling import RunningTool
 from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.grip import Misses, Shared
 from holdfast.worker.guard import Guard
-from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.past import HistoryRoom
 from holdfast.worker.pruner import Pruner

@@ -16,11 +16,11 @@ from holdfast.core.decide import Budget
 from holdfast.core.records import ClientTool, Frozen
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import ConfigError
+from holdfast.hooks import Hook, RunContext
 from holdfast.mcp_servers import McpServer
 from holdfast.models.base import Model, Settings, ToolSpec, Usage
+from holdfast.output import Output
 from holdfast.tools.base import Tool, tools_by_name
-from holdfast.worker.hooks import Hook, RunContext
-from holdfast.worker.output import Output
 
 
 class Agent:
