@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import Message, NewChat, Role, Snapshot, Text, ToolCall, attempt_id
 from holdfast.store.base import LeaseLine, Store, StoreOptions, WorkerInfo
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.chats import PATIENT, WORKER, register
 from bench.figures import Figures
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import External, Message, NewChat, Role, State, Text, ToolCall, attempt_id
 from holdfast.errors import StoreTimeout
 from holdfast.store import open_store

@@ -10,7 +10,7 @@ import psycopg
 
 from bench.chats import PATIENT, WORKER, register
 from bench.figures import Figures
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import Message, NewChat, Role, Text, ToolCall, attempt_id
 from holdfast.store import open_store
 from holdfast.store.base import Store

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast import __version__
 from holdfast.agent import Agent
 from holdfast.config import Config, changed, load_config
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_entry, decode_message, encode
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text

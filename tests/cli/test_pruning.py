@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.cli.options import Where
 from holdfast.cli.pruning import prune
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.errors import StoreFull
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, StoreOptions

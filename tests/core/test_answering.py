@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.journal import CallChanged, TurnResumed, TurnWaiting
 from holdfast.core.records import Call, External, NewChat, Synthetic
 from tests.support.situations import (

@@ -5,7 +5,7 @@ import datetime
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.apply import Refused, apply, create, excerpt
 from holdfast.core.codec import encode, is_too_deep
 from holdfast.core.fork import fork

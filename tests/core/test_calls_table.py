@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.apply import Refused
 from holdfast.core.records import FINAL, CallState, External
 from holdfast.core.states import CALLS, OPEN, OUTSIDE, RUNNABLE, CallEvent

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.apply import Change, Refused, apply, row_of
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, Role, Snapshot, State, Synthetic
 from holdfast.core.states import EXECUTION, ROWS

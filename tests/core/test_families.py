@@ -6,12 +6,12 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.apply import Change
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, External, NewChat, Snapshot, State, Text
-from holdfast.core.unit import Need, ReadChat, ReadChildren, transact
+from holdfast.core.transaction import Need, ReadChat, ReadChildren, transact
 from tests.support.situations import calls_planned, model_next
 from tests.support.story import BOOM, SIGNED, START, Story, assistant, user
 

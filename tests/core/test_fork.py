@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core import history
 from holdfast.core.apply import Refused
 from holdfast.core.journal import ChatCreated, MessageAdded

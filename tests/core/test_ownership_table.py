@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.apply import Refused, apply
 from holdfast.core.states import OWNERSHIP, Owner, OwnerEvent
 from tests.support.situations import HOUR_MS, answered, failed, model_next, said, unclaimed, waiting

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.journal import MessagePromoted, MessagesDropped
 from holdfast.core.records import Cause, Synthetic
 from tests.support.situations import answered, failed, model_next, stopped, waiting

@@ -4,7 +4,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.apply import Change, apply, create
 from holdfast.core.journal import MessageAdded, MessageQueued, TurnEnded, TurnStarted
 from holdfast.core.limits import Limits

@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import State
 from holdfast.errors import OwnershipLost, StoreUnavailable
 from holdfast.store import open_store

@@ -12,7 +12,7 @@ import time
 
 import msgspec
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store

@@ -13,7 +13,7 @@ import apsw
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import Snapshot
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions

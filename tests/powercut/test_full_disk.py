@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.errors import StoreFull
 from holdfast.store.base import Answer, Key, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore

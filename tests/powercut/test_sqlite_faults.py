@@ -17,7 +17,7 @@ import apsw
 import pytest
 
 from holdfast import faults
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import NewChat, State
 from holdfast.errors import NotFound, RefusedError, StoreCorrupt, StoreFull, StoreUnavailable
 from holdfast.health.checks import STORE_DEGRADED

@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast import Agent, Hook, tool
 from holdfast.config import Config, Retention
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import NewChat
 from holdfast.errors import CallerError
 from holdfast.store import open_store

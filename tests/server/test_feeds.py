@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.errors import NotFound, WrongCursor
 from holdfast.server import feeds as feeds_module
 from holdfast.server.feeds import Feeds, Frame, Reader

@@ -21,7 +21,7 @@ import psycopg
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import External, Failure, NewChat, State
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, Key, Store, StoreOptions

@@ -20,7 +20,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import State
 from holdfast.errors import (
     ConfigError,

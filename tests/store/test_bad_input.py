@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.limits import LIMITS
 from holdfast.core.records import NewChat, Role, Sampling, State
 from holdfast.errors import CallerError, InvalidInput, LeaseLost, NotFound, RefusedError

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_message
 from holdfast.core.limits import Limits
 from holdfast.core.records import File, Message, NewChat, Role, Sampling, State, Text

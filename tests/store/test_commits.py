@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.history import problems
 from holdfast.core.records import Cause, Phase, Replay, State
 from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking
 from holdfast.core.limits import Limits
 from holdfast.core.records import External, NewChat, State

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import State
 from holdfast.store import open_store
 from holdfast.store.base import Store

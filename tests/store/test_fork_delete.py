@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.history import problems
 from holdfast.core.journal import ChatCreated
 from holdfast.core.records import External, Failure, Phase, State, Synthetic, ToolResult

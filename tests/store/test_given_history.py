@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.history import problems
 from holdfast.core.records import Message, NewChat, Role, State, Synthetic, Text, ToolResult, result_message
 from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import State
 from holdfast.errors import RefusedError
 from holdfast.store.base import ChatFilter, Store

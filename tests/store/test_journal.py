@@ -7,7 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_delta, decode_entry, encode
 from holdfast.core.journal import Delta, MessageAdded, PreviewReset
 from holdfast.core.records import attempt_id

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.errors import StoreTimeout
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, ChatLine, Store, StoreOptions

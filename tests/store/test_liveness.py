@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.journal import ChatRepaired
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, State
 from holdfast.store.base import Store, Violation

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.events import Approve
+from holdfast.core.commands import Approve
 from holdfast.errors import SchemaError, StoreTimeout, WrongCursor
 from holdfast.store import migrations as migrations_module
 from holdfast.store import open_store

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import External, Failure, State
 from holdfast.errors import CorruptRecord, RecordError, SchemaError, UnknownRecord
 from holdfast.store import open_store

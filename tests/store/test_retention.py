@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import asdict
 
 from holdfast.config import Retention
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import encode
 from holdfast.core.records import Failure, NewChat, Phase, Role, State
 from holdfast.errors import RefusedError

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.apply import Refused
 from holdfast.core.limits import Limits
 from holdfast.core.records import NewChat, Role, Snapshot

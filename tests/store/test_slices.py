@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import External, State, Synthetic, ToolResult
 from holdfast.errors import NotFound, RefusedError
 from holdfast.store import open_store

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import Chat, Snapshot, State
 from holdfast.errors import NotFound, OwnershipLost, StaleWriter, WrongCursor
 from holdfast.store.base import DeltaBatch, Store

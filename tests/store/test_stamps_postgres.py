@@ -6,7 +6,7 @@ import re
 import psycopg
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import External, State
 from holdfast.store import open_store
 from holdfast.store.base import Key, Store

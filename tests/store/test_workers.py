@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import Cause, External, LeaseEnd, State
 from holdfast.errors import ConfigError, LeaseLost
 from holdfast.faults import arm

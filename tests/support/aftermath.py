@@ -4,7 +4,7 @@
 left behind and brings every chat to rest, as a runner would.
 """
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
 from holdfast.core.journal import AnyEntry

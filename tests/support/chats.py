@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from itertools import count
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import AnyEntry, MessageAdded
 from holdfast.core.records import (

@@ -1,6 +1,6 @@
 """Saying something that others are to hear of by a hint."""
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.store.base import Store
 from tests.support.chats import user
 from tests.support.waiting import until

@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import decode_entry, decode_message, encode
-from holdfast.core.events import Event
+from holdfast.core.commands import Event
 from holdfast.core.fork import fork
 from holdfast.core.journal import AnyEntry, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import Call, Chat, Compaction, Message, NewChat, Queued, Role, Snapshot, State
-from holdfast.core.unit import CountFamily, Need, ReadChat, ReadEntry, transact
+from holdfast.core.transaction import CountFamily, Need, ReadChat, ReadEntry, transact
 
 AT_WORK = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.journal import Delta
 from holdfast.core.records import (
     External,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import Cause, External, LeaseEnd, NewChat, Phase, Queued, Replay, Snapshot, State
 from tests.support.story import Story, user
 

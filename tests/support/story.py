@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.apply import Change, Reason, Refused, row_of
 from holdfast.core.codec import decode_message
 from holdfast.core.journal import AnyEntry, Entry, MessageAdded

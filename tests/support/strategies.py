@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import (
     NOTHING,
     CallState,

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.agent import Agent
 from holdfast.app import App, Chat
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.limits import Limits
 from holdfast.core.records import External, Role, State, ToolResult
 from holdfast.errors import ConfigError, RefusedError

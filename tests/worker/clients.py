@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.app import App, Chat
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_message
 from holdfast.core.records import CallState, External, Message, Role, SendMode, Snapshot, Text
 from holdfast.errors import InvalidInput, NotFound, RefusedError

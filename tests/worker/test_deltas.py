@@ -5,7 +5,7 @@ from typing import NamedTuple
 from holdfast import faults
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
 from holdfast.core.records import State, attempt_id

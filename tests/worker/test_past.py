@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.records import Message, Replay, Role, Snapshot, ToolResult
 from holdfast.store.base import Store

@@ -1,7 +1,7 @@
 """A worker's own pruning: a slice at a time, by a clock that does not leap."""
 
 from holdfast.config import Retention
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import NewChat
 from holdfast.store.base import Store
 from holdfast.system.clock import FakeClock

@@ -9,7 +9,7 @@ import pytest
 from holdfast import faults
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import State
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Hold, Say, ScriptedModel

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import StaleWriter
 from holdfast.health.checks import diagnose, worker_figures

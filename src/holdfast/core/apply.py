@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core import journal
 from holdfast.core.codec import decode_object, encode
 from holdfast.core.history import problems

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from holdfast.core.events import EVENTS
+from holdfast.core.commands import EVENTS
 from holdfast.core.records import CallState, State
 
 IDLE, RUNNING, STOPPING, WAITING, FAILED = State

@@ -21,8 +21,8 @@ from msgspec import Raw
 
 from holdfast.core.apply import Change, Refused, apply
 from holdfast.core.codec import JSON_DEPTH_MAX, check_text, encode, is_too_deep, too_deep
+from holdfast.core.commands import Claim, Edit, Event, LeaseExpired, LeaseOutlived, Repair, Send
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
-from holdfast.core.events import Claim, Edit, Event, LeaseExpired, LeaseOutlived, Repair, Send
 from holdfast.core.history import TOOL_NAME
 from holdfast.core.leases import LeaseWatch
 from holdfast.core.limits import LIMITS, Limits

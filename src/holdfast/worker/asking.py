@@ -10,7 +10,7 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from holdfast.agent import tool_specs
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Message, Role, Sampling, Synthetic, Text, ToolCall, attempt_id

@@ -12,7 +12,7 @@ The messages stay in the store in any case, the journal tells what happened, and
 
 import logging
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.compaction import (
     BYTES_PER_TOKEN,
     Count,

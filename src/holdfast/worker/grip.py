@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.agent import Agent
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import decode_object
 from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
 from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack

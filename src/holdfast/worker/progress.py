@@ -9,7 +9,7 @@ import asyncio
 import threading
 from contextlib import suppress
 
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import storable
 from holdfast.errors import HoldfastError
 from holdfast.worker.grip import Grip

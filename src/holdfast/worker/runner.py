@@ -15,7 +15,7 @@ import logging
 from typing import assert_never
 
 from holdfast.agent import Agent
-from holdfast.core import events as ev
+from holdfast.core import commands as ev
 from holdfast.core.codec import storable
 from holdfast.core.decide import (
     AskModel,

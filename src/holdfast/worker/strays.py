@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Set
 
-from holdfast.core.events import Event, LeaseExpired, Release, Writer
+from holdfast.core.commands import Event, LeaseExpired, Release, Writer
 from holdfast.core.records import State
 from holdfast.errors import CallerError, OwnershipLost, RecordError, StoreError, UnknownRecord
 from holdfast.ids import new_id

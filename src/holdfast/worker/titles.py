@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from holdfast.core.events import Rename
+from holdfast.core.commands import Rename
 from holdfast.core.records import Cause, Chat, Message, Role, Text
 from holdfast.errors import HoldfastError, ModelCallFailed, RefusedError
 from holdfast.models.base import Model, Request, Settings, Usage

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.core.apply import Change
-from holdfast.core.events import Claim
+from holdfast.core.commands import Claim
 from holdfast.core.records import Snapshot
 from holdfast.errors import LeaseLost, RecordError
 from holdfast.faults import reach

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.core.apply import Change, Refused, apply, create
 from holdfast.core.codec import NOT_UNICODE, encode
-from holdfast.core.events import Delete, Event, Repair
+from holdfast.core.commands import Delete, Event, Repair
 from holdfast.core.fork import fork
 from holdfast.core.records import Chat, Compaction, Lease, LeaseEnd, NewChat, Role, Snapshot
 from holdfast.core.wake import WakeState

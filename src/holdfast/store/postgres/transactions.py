@@ -15,10 +15,10 @@ from psycopg import capabilities
 
 from holdfast.core.apply import Change, Refused
 from holdfast.core.codec import NOT_UNICODE
-from holdfast.core.events import Event
+from holdfast.core.commands import Event
 from holdfast.core.limits import Limits
 from holdfast.core.records import Chat, Snapshot
-from holdfast.core.unit import CountFamily, ReadChat, ReadEntry, transact
+from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
     HoldfastError,
     InvalidInput,

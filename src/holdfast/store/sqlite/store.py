@@ -11,11 +11,11 @@ import apsw
 
 from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import encode
-from holdfast.core.events import Claim, Delete, Event, Repair
+from holdfast.core.commands import Claim, Delete, Event, Repair
 from holdfast.core.fork import fork
 from holdfast.core.leases import LOOKS_PER_TTL, LeaseWatch
 from holdfast.core.records import Chat, Compaction, Lease, LeaseEnd, NewChat, Role, Snapshot
-from holdfast.core.unit import CountFamily, ReadChat, ReadEntry, transact
+from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
     ConfigError,
     LeaseLost,

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.core.apply import Change, Refused, apply, create
 from holdfast.core.codec import decode_entry, decode_message
-from holdfast.core.events import ChildEnded, Descendant, Event, Stop
+from holdfast.core.commands import ChildEnded, Descendant, Event, Stop
 from holdfast.core.journal import MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import Call, Cause, Message, NewChat, Snapshot, State
