@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import Message, NewChat, Role, Snapshot, Text, ToolCall, attempt_id
 from holdfast.store.base import LeaseLine, Store, StoreOptions, WorkerInfo
 
@@ -19,21 +19,21 @@ class Lane:
     def __init__(self, store: Store, worker: str, snapshot: Snapshot) -> None:
         self.store = store
         self.snapshot = snapshot
-        self.by = ev.Writer(worker, snapshot.chat.fence, snapshot.chat.epoch)
+        self.by = cmd.Writer(worker, snapshot.chat.fence, snapshot.chat.epoch)
         self._step = 0
         self._open = False
 
-    def next_event(self) -> ev.Event:
+    def next_event(self) -> cmd.Command:
         self._open = not self._open
         if not self._open:
-            return ev.Outcome(by=self.by, call_id=f"call_{self._step}", content=_RESULT)
+            return cmd.Outcome(by=self.by, call_id=f"call_{self._step}", content=_RESULT)
         self._step += 1
         call = ToolCall(call_id=f"call_{self._step}", name="weather", arguments='{"city":"Bern"}')
-        return ev.Responded(
+        return cmd.Responded(
             by=self.by,
             message=Message(id=f"msg_{self._step}", role=Role.ASSISTANT, parts=(Text(text=_TEXT), call)),
             attempt=attempt_id(self.by.fence, self._step),
-            plans=(ev.PlannedCall(id=call.call_id, start=True),),
+            plans=(cmd.PlannedCall(id=call.call_id, start=True),),
         )
 
     async def commit(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.chats import PATIENT, WORKER, register
 from bench.figures import Figures
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import External, Message, NewChat, Role, State, Text, ToolCall, attempt_id
 from holdfast.errors import StoreTimeout
 from holdfast.store import open_store
@@ -121,15 +121,15 @@ async def _two_models(store: Store) -> None:
         message = Message(id=f"user-{id}", role=Role.USER, parts=(Text(text="What is the weather in Bern today?"),))
         await store.create_chat(NewChat(id=id, agent="agent", message=message, title="The weather"))
         (snapshot,) = await store.claim_chats(WORKER, {"agent": 1}, 1)
-        by = ev.Writer(WORKER, snapshot.chat.fence, snapshot.chat.epoch)
+        by = cmd.Writer(WORKER, snapshot.chat.fence, snapshot.chat.epoch)
         call = ToolCall(call_id="pay", name="pay", arguments="{}")
         asks = id == "waiting"
         said = Message(id="said", role=Role.ASSISTANT, parts=(call,) if asks else (Text(text="It rains."),))
-        plans = (ev.PlannedCall(id="pay"),) if asks else ()
-        responded = ev.Responded(by=by, message=said, attempt=attempt_id(by.fence, 1), plans=plans)
-        rest: tuple[ev.Event, ...] = (ev.FinishTurn(by=by),)
+        plans = (cmd.PlannedCall(id="pay"),) if asks else ()
+        responded = cmd.Responded(by=by, message=said, attempt=attempt_id(by.fence, 1), plans=plans)
+        rest: tuple[cmd.Command, ...] = (cmd.FinishTurn(by=by),)
         if asks:
-            rest = (ev.Delegate(by=by, call_id="pay", external=External.QUESTION, question="Pay?"), ev.Park(by=by))
+            rest = (cmd.Delegate(by=by, call_id="pay", external=External.QUESTION, question="Pay?"), cmd.Park(by=by))
         await store.commit(snapshot, (responded, *rest), f"commit-{id}")
 
 

@@ -10,7 +10,7 @@ import psycopg
 
 from bench.chats import PATIENT, WORKER, register
 from bench.figures import Figures
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import Message, NewChat, Role, Text, ToolCall, attempt_id
 from holdfast.store import open_store
 from holdfast.store.base import Store
@@ -60,16 +60,16 @@ async def _measure(figures: Figures, store: Store, written: Written, name: str, 
 async def _turn(store: Store, words: random.Random, n: int) -> None:
     """A message, a response with a call, its result, and a long answer that does not compress."""
     question = Message(id=f"user_{n}", role=Role.USER, parts=(Text(text="What is the weather in Bern?"),))
-    await store.submit("long-answers", ev.Send(message=question))
+    await store.submit("long-answers", cmd.Send(message=question))
     (snapshot,) = await store.claim_chats(WORKER, {"agent": 1}, 1)
-    by = ev.Writer(WORKER, snapshot.chat.fence, snapshot.chat.epoch)
+    by = cmd.Writer(WORKER, snapshot.chat.fence, snapshot.chat.epoch)
     call = ToolCall(call_id=f"call_{n}", name="weather", arguments='{"city":"Bern"}')
     asks = Message(id=f"asks_{n}", role=Role.ASSISTANT, parts=(call,))
-    plan = ev.PlannedCall(id=call.call_id, start=True)
-    responded = ev.Responded(by=by, message=asks, attempt=attempt_id(by.fence, 1), plans=(plan,))
+    plan = cmd.PlannedCall(id=call.call_id, start=True)
+    responded = cmd.Responded(by=by, message=asks, attempt=attempt_id(by.fence, 1), plans=(plan,))
     snapshot = await store.commit(snapshot, (responded,), f"a{n}")
-    snapshot = await store.commit(snapshot, (ev.Outcome(by=by, call_id=call.call_id, content="rain"),), f"b{n}")
+    snapshot = await store.commit(snapshot, (cmd.Outcome(by=by, call_id=call.call_id, content="rain"),), f"b{n}")
     text = words.randbytes(ANSWER_BYTES // 2).hex()
     answer = Message(id=f"answer_{n}", role=Role.ASSISTANT, parts=(Text(text=text),))
-    said = ev.Responded(by=by, message=answer, attempt=attempt_id(by.fence, 2))
-    await store.commit(snapshot, (said, ev.FinishTurn(by=by)), f"c{n}")
+    said = cmd.Responded(by=by, message=answer, attempt=attempt_id(by.fence, 2))
+    await store.commit(snapshot, (said, cmd.FinishTurn(by=by)), f"c{n}")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast import __version__
 from holdfast.agent import Agent
 from holdfast.config import Config, changed, load_config
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry, decode_message, encode
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, NewChat, Role, SendMode, Snapshot, State, Text
@@ -367,7 +367,7 @@ class Chat:
                 active_tools=message.active_tools if active_tools is None else tuple(active_tools),
                 client_tools=declared,
             )
-        event = ev.Send(message=message, mode=mode, length=length)
+        event = cmd.Send(message=message, mode=mode, length=length)
         asked = (text, mode, active_tools, declared, length)
         return await self._submit(event, _keyed(key, "send", self.id, *asked))
 
@@ -380,48 +380,48 @@ class Chat:
             if keyed is not None and (answer := await self._store.recall(keyed)) is not None:
                 return answer  # asked again, or twice at once: what was edited is no longer there
             raise
-        event = ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=_message(text))
+        event = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=_message(text))
         return await self._submit(event, keyed)
 
     async def promote(self, message_id: str, *, key: Key | str | None = None) -> Answer:
         """Take a queued message next: what is running now is superseded."""
-        return await self._submit(ev.Promote(message_id=message_id), key)
+        return await self._submit(cmd.Promote(message_id=message_id), key)
 
     async def withdraw(self, message_id: str, *, key: Key | str | None = None) -> Answer:
         """Take a queued message back; the answer holds it."""
-        return await self._submit(ev.Withdraw(message_id=message_id), key)
+        return await self._submit(cmd.Withdraw(message_id=message_id), key)
 
     async def stop(
         self, *, clear_queue: bool = False, turn: int | None = None, key: Key | str | None = None
     ) -> Answer:
         """With a `turn` it is refused once the chat is in another one."""
-        return await self._submit(ev.Stop(clear_queue=clear_queue, turn=turn), key)
+        return await self._submit(cmd.Stop(clear_queue=clear_queue, turn=turn), key)
 
     async def retry(self, *, key: Key | str | None = None) -> Answer:
-        return await self._submit(ev.Retry(), key)
+        return await self._submit(cmd.Retry(), key)
 
     async def compact(self, *, key: Key | str | None = None) -> Answer:
         """From now on a summary stands for the older part of the conversation; the messages stay. A worker makes it:
         at once in a chat at rest, before the next response in one that runs. A failed turn then goes on.
         """
-        return await self._submit(ev.Compact(), key)
+        return await self._submit(cmd.Compact(), key)
 
     async def approve(
         self, call_id: str, *, by: str = "", digest: str | None = None, key: Key | str | None = None
     ) -> Answer:
         """With the `digest` of an `OpenCall` it is refused unless what would run is what was shown there."""
-        return await self._submit(ev.Approve(call_id=call_id, by=by, digest=digest), key)
+        return await self._submit(cmd.Approve(call_id=call_id, by=by, digest=digest), key)
 
     async def deny(self, call_id: str, words: str = "", *, by: str = "", key: Key | str | None = None) -> Answer:
-        return await self._submit(ev.Deny(call_id=call_id, words=words, by=by), key)
+        return await self._submit(cmd.Deny(call_id=call_id, words=words, by=by), key)
 
     async def submit(
         self, call_id: str, content: str, *, error: bool = False, key: Key | str | None = None
     ) -> Answer:
-        return await self._submit(ev.Submit(call_id=call_id, content=content, error=error), key)
+        return await self._submit(cmd.Submit(call_id=call_id, content=content, error=error), key)
 
     async def rename(self, title: str, *, key: Key | str | None = None) -> Answer:
-        return await self._submit(ev.Rename(title=title), key)
+        return await self._submit(cmd.Rename(title=title), key)
 
     async def open_calls(self) -> list[OpenCall]:
         """What people and clients have to answer, in this chat and in those of its sub-agents: approvals, questions,
@@ -435,7 +435,7 @@ class Chat:
         return await self._store.read_open_call(self.id, call_id)
 
     async def archive(self, archived: bool = True) -> Answer:
-        return await self._submit(ev.Archive(archived=archived))
+        return await self._submit(cmd.Archive(archived=archived))
 
     async def fork(
         self, *, upto: int | None = None, owner: str | None = None, key: Key | str | None = None
@@ -448,7 +448,7 @@ class Chat:
         """Really gone, and with `children` the chats that it spawned. Returns the ids."""
         return await self._store.delete_chat(self.id, children="include" if children else "refuse")
 
-    async def _submit(self, event: ev.Event, key: Key | str | None = None) -> Answer:
+    async def _submit(self, event: cmd.Command, key: Key | str | None = None) -> Answer:
         return await self._store.submit(self.id, event, _key(key))
 
     async def history(self, start: int = 0, limit: int = 1_000) -> list[HistoryRow]:

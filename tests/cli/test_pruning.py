@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.cli.options import Where
 from holdfast.cli.pruning import prune
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.errors import StoreFull
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, StoreOptions
@@ -49,10 +49,10 @@ async def filled(url: str, left: int = LEFT) -> None:
         assert (
             await store.add_deltas([DeltaBatch(chat=hand.held.chat, attempt=attempt, first_k=0, bodies=bodies)]) == ()
         )
-        await hand.commit(ev.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
+        await hand.commit(cmd.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
         await hand.end_turn("that is all")
         await store.create_chat(new_chat(None, id="old"))
-        await store.submit("old", ev.Archive())
+        await store.submit("old", cmd.Archive())
         hand.close()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.journal import CallChanged, TurnResumed, TurnWaiting
 from holdfast.core.records import Call, External, NewChat, Synthetic
 from tests.support.situations import (
@@ -30,28 +30,28 @@ def states(story: Story) -> list[str]:
 
 def test_an_approval_may_come_while_a_sibling_still_runs() -> None:
     story = call_asking_beside_started()
-    story.does(ev.Approve(call_id="a", by="ann"))
+    story.does(cmd.Approve(call_id="a", by="ann"))
     assert (story.state, states(story), story.chat.worker) == ("running", ["approved", "started"], "w1")
     assert story.call("a").answered_by == "ann"
 
 
 def test_an_approval_of_a_waiting_chat_and_its_resume_are_one_change() -> None:
     story = waiting()
-    change = story.does(ev.Approve(call_id="a", by="ann"))
+    change = story.does(cmd.Approve(call_id="a", by="ann"))
     assert (story.state, states(story), story.chat.wake_at) == ("running", ["approved", "external"], story.now)
     assert [type(line.entry) for line in change.lines] == [CallChanged, TurnResumed]
 
 
 def test_an_approved_call_has_no_question_and_no_expiry_left() -> None:
     story = waiting(expires_in_ms=HOUR_MS)
-    story.does(ev.Approve(call_id="a"))
+    story.does(cmd.Approve(call_id="a"))
     assert (story.call("a").question, story.call("a").expires_at) == (None, None)
 
 
 def test_an_answer_that_comes_too_late_answers_nothing() -> None:
     """Silence until the expiry is an answer, also where nobody has yet had the time to say so."""
-    approval = ev.Approve(call_id="a")
-    result = ev.Submit(call_id="a", content="ok")
+    approval = cmd.Approve(call_id="a")
+    result = cmd.Submit(call_id="a", content="ok")
     for answer, story in (
         (approval, calls_planned().asks("a", 1_000).starts("b")),
         (approval, waiting(expires_in_ms=1_000)),
@@ -59,20 +59,20 @@ def test_an_answer_that_comes_too_late_answers_nothing() -> None:
         (result, waiting_for_one("client", expires_in_ms=1_000)),
     ):
         story.later(1_000).refuses(answer, reason="call_state")
-        story.does(ev.Due())
+        story.does(cmd.Due())
         assert story.is_synthetic("a", Synthetic.EXPIRED)
 
 
 def test_an_approved_call_runs_and_its_result_completes_the_batch() -> None:
     story = waiting_for_approval()
-    story.does(ev.Approve(call_id="a"))
+    story.does(cmd.Approve(call_id="a"))
     story.claimed("w2").starts("a").returns("a")
     assert (story.state, story.phase, story.result("a").content) == ("running", "model", "ok")
 
 
 def test_a_denial_is_the_calls_result_and_says_who_and_why() -> None:
     story = waiting_for_approval()
-    story.does(ev.Deny(call_id="a", words="Too dear.", by="ann"))
+    story.does(cmd.Deny(call_id="a", words="Too dear.", by="ann"))
     assert (story.state, story.phase, states(story)) == ("running", "model", ["denied"])
     assert story.is_synthetic("a", Synthetic.DENIED)
     assert story.result("a").content == 'Denied: a person refused this call. They said: "Too dear."'
@@ -81,13 +81,13 @@ def test_a_denial_is_the_calls_result_and_says_who_and_why() -> None:
 
 def test_after_a_denial_the_chat_waits_on_if_others_are_still_outside() -> None:
     story = waiting()
-    story.does(ev.Deny(call_id="a"))
+    story.does(cmd.Deny(call_id="a"))
     assert (story.state, states(story)) == ("waiting", ["denied", "external"])
 
 
 def test_a_denial_may_come_while_a_sibling_still_runs() -> None:
     story = call_asking_beside_started()
-    story.does(ev.Deny(call_id="a"))
+    story.does(cmd.Deny(call_id="a"))
     assert (story.state, states(story)) == ("running", ["denied", "started"])
 
 
@@ -96,7 +96,7 @@ def test_a_person_denies_only_what_a_person_was_asked(state: str) -> None:
     story = calls_planned()
     if state == "approved":
         story.asks("a")
-        story.does(ev.Approve(call_id="a"))
+        story.does(cmd.Approve(call_id="a"))
     elif state in ("started", "done"):
         story.starts("a")
     elif state == "external":
@@ -104,35 +104,35 @@ def test_a_person_denies_only_what_a_person_was_asked(state: str) -> None:
     if state == "done":
         story.returns("a")
     assert story.call("a").state == state
-    story.refuses(ev.Deny(call_id="a"), reason="call_state")
+    story.refuses(cmd.Deny(call_id="a"), reason="call_state")
 
 
 def test_a_second_answer_to_an_approval_is_refused() -> None:
     story = call_asking_beside_started()
-    story.does(ev.Approve(call_id="a"))
-    story.refuses(ev.Approve(call_id="a"), reason="call_state")
-    story.refuses(ev.Deny(call_id="a"), reason="call_state")
+    story.does(cmd.Approve(call_id="a"))
+    story.refuses(cmd.Approve(call_id="a"), reason="call_state")
+    story.refuses(cmd.Deny(call_id="a"), reason="call_state")
 
 
 @pytest.mark.parametrize(
-    "event", [ev.Approve(call_id="a"), ev.Deny(call_id="a"), ev.Submit(call_id="a", content="x")]
+    "event", [cmd.Approve(call_id="a"), cmd.Deny(call_id="a"), cmd.Submit(call_id="a", content="x")]
 )
-def test_a_chat_that_rests_or_stops_takes_no_answers(event: ev.Event) -> None:
+def test_a_chat_that_rests_or_stops_takes_no_answers(event: cmd.Command) -> None:
     for telling in (answered, failed, lambda: stopped(call_asking_beside_started)):
         telling().refuses(event, reason="state")
 
 
 @pytest.mark.parametrize(
-    "event", [ev.Approve(call_id="x"), ev.Deny(call_id="x"), ev.Submit(call_id="x", content="x")]
+    "event", [cmd.Approve(call_id="x"), cmd.Deny(call_id="x"), cmd.Submit(call_id="x", content="x")]
 )
-def test_a_call_that_is_not_of_the_current_ones_takes_no_answers(event: ev.Event) -> None:
+def test_a_call_that_is_not_of_the_current_ones_takes_no_answers(event: cmd.Command) -> None:
     waiting().refuses(event, reason="no_such_call")
     model_next().refuses(event, reason="no_such_call")
 
 
 def test_asking_again_with_changed_arguments_keeps_the_changed_ones() -> None:
     story = calls_planned()
-    story.does(ev.AskApproval(by=story.by, call_id="a", question="May I?", arguments='{"safe":true}'))
+    story.does(cmd.AskApproval(by=story.by, call_id="a", question="May I?", arguments='{"safe":true}'))
     assert (story.call("a").arguments, story.call("a").question) == ('{"safe":true}', "May I?")
 
 
@@ -142,7 +142,7 @@ def test_asking_again_with_changed_arguments_keeps_the_changed_ones() -> None:
 @pytest.mark.parametrize("external", ["client", "question"])
 def test_a_client_submits_a_result_and_the_chat_runs_again(external: str) -> None:
     story = waiting_for_one(external)
-    story.does(ev.Submit(call_id="a", content="42", by="ann"))
+    story.does(cmd.Submit(call_id="a", content="42", by="ann"))
     assert (story.state, story.phase, story.chat.wake_at) == ("running", "model", story.now)
     assert story.result("a").content == "42"
     assert story.result("a").synthetic is None
@@ -151,28 +151,28 @@ def test_a_client_submits_a_result_and_the_chat_runs_again(external: str) -> Non
 
 def test_a_submitted_error_is_an_error() -> None:
     story = waiting_for_one("client")
-    story.does(ev.Submit(call_id="a", content="no disk", error=True))
+    story.does(cmd.Submit(call_id="a", content="no disk", error=True))
     assert story.result("a").error
 
 
 def test_the_chat_waits_on_until_the_last_answer_is_there() -> None:
     story = only_outside().parks()
-    story.does(ev.Submit(call_id="b", content="42"))
+    story.does(cmd.Submit(call_id="b", content="42"))
     assert (story.state, states(story)) == ("waiting", ["asking", "done"])
-    story.does(ev.Deny(call_id="a"))
+    story.does(cmd.Deny(call_id="a"))
     assert (story.state, story.phase) == ("running", "model")
 
 
 def test_a_submitted_result_may_come_while_a_sibling_still_runs() -> None:
     story = calls_planned().delegates("a").starts("b")
-    story.does(ev.Submit(call_id="a", content="42"))
+    story.does(cmd.Submit(call_id="a", content="42"))
     assert (story.state, story.phase, states(story)) == ("running", "calls", ["done", "started"])
 
 
 def test_a_result_is_submitted_once() -> None:
     story = calls_planned().delegates("a").starts("b")
-    story.does(ev.Submit(call_id="a", content="42"))
-    story.refuses(ev.Submit(call_id="a", content="43"), reason="call_state")
+    story.does(cmd.Submit(call_id="a", content="42"))
+    story.refuses(cmd.Submit(call_id="a", content="43"), reason="call_state")
 
 
 @pytest.mark.parametrize("external", ["timer", "child"])
@@ -183,9 +183,9 @@ def test_nobody_submits_the_result_of_a_timer_or_a_child(external: str) -> None:
         story = model_next().calls("a", "b")
         spawn = NewChat(id="child", agent="agent")
         story.does(
-            ev.Delegate(by=story.by, call_id="a", external=External.CHILD, spawn=spawn, child_turn=1),
+            cmd.Delegate(by=story.by, call_id="a", external=External.CHILD, spawn=spawn, child_turn=1),
         )
-    story.refuses(ev.Submit(call_id="a", content="mine"), reason="call_state")
+    story.refuses(cmd.Submit(call_id="a", content="mine"), reason="call_state")
 
 
 # --- parking ----------------------------------------------------------------------------------------
@@ -203,22 +203,22 @@ def test_a_chat_that_waits_for_what_cannot_expire_has_no_wake_at() -> None:
 
 def test_a_chat_does_not_park_while_something_is_runnable() -> None:
     story = calls_planned().asks("a")
-    refused = story.refuses(ev.Park(by=story.by), reason="runnable")
+    refused = story.refuses(cmd.Park(by=story.by), reason="runnable")
     assert "b" in refused.message
 
 
 def test_a_chat_does_not_park_when_the_last_answer_came_just_before() -> None:
     """The race of a park with the answer it would wait for: it looks again and finds the model next."""
     story = model_next().calls("a").delegates("a")
-    park = ev.Park(by=story.by)
-    story.does(ev.Submit(call_id="a", content="42"))
+    park = cmd.Park(by=story.by)
+    story.does(cmd.Submit(call_id="a", content="42"))
     story.refuses(park, reason="nothing_outside")
 
 
 def test_a_chat_does_not_park_when_its_approval_came_just_before() -> None:
     story = model_next().calls("a").asks("a")
-    park = ev.Park(by=story.by)
-    story.does(ev.Approve(call_id="a"))
+    park = cmd.Park(by=story.by)
+    story.does(cmd.Approve(call_id="a"))
     story.refuses(park, reason="runnable")
 
 
@@ -234,32 +234,32 @@ def test_a_timer_rings_when_its_time_has_come() -> None:
 
 def test_a_timer_needs_a_time() -> None:
     story = calls_planned()
-    story.refuses(ev.Delegate(by=story.by, call_id="a", external=External.TIMER), reason="wrong_message")
+    story.refuses(cmd.Delegate(by=story.by, call_id="a", external=External.TIMER), reason="wrong_message")
 
 
 def test_an_approval_that_nobody_gives_in_time_is_a_denial() -> None:
     story = model_next().calls("a").asks("a", 1_000).parks().later(1_000)
-    story.does(ev.Due())
+    story.does(cmd.Due())
     assert (story.state, states(story)) == ("running", ["denied"])
     assert story.is_synthetic("a", Synthetic.EXPIRED)
 
 
 def test_a_client_that_does_not_answer_in_time_is_not_waited_for() -> None:
     story = waiting_for_one("client", expires_in_ms=1_000).later(1_000)
-    story.does(ev.Due())
+    story.does(cmd.Due())
     assert (story.state, states(story)) == ("running", ["cancelled"])
     assert story.is_synthetic("a", Synthetic.EXPIRED)
 
 
 def test_before_its_time_nothing_expires() -> None:
     story = waiting(expires_in_ms=1_000).later(999)
-    story.does(ev.Due())
+    story.does(cmd.Due())
     assert (story.state, states(story)) == ("waiting", ["asking", "external"])
 
 
 def test_when_only_some_expire_the_chat_waits_on_unowned_for_the_next() -> None:
     story = calls_planned().asks("a", 1_000).delegates("b", "client", 5_000).parks().later(1_000)
-    story.does(ev.Claim(worker="w2"))
+    story.does(cmd.Claim(worker="w2"))
     assert (story.state, story.chat.worker, states(story)) == ("waiting", None, ["denied", "external"])
     assert story.chat.wake_at == story.now + 4_000
     assert story.chat.fence == 1
@@ -267,14 +267,14 @@ def test_when_only_some_expire_the_chat_waits_on_unowned_for_the_next() -> None:
 
 def test_what_is_due_all_at_once_is_answered_all_at_once() -> None:
     story = waiting(expires_in_ms=1_000).later(1_000)
-    story.does(ev.Due())
+    story.does(cmd.Due())
     assert (story.state, story.phase, states(story)) == ("running", "model", ["denied", "cancelled"])
     assert story.tells(TurnResumed) == [TurnResumed()]
 
 
 def test_a_running_chats_calls_expire_too() -> None:
     story = calls_planned().asks("a", 1_000).starts("b").later(1_000)
-    story.does(ev.Due())
+    story.does(cmd.Due())
     assert (story.state, states(story), story.phase) == ("running", ["denied", "started"], "calls")
 
 
@@ -282,13 +282,13 @@ def test_a_chat_at_rest_ignores_the_clock() -> None:
     for telling in (answered, failed):
         story = telling()
         before = story.journal
-        story.later(HOUR_MS).does(ev.Due())
+        story.later(HOUR_MS).does(cmd.Due())
         assert story.journal == before
 
 
 def test_expiry_is_judged_call_by_call() -> None:
     story = calls_planned().asks("a").delegates("b", "client", 1_000).parks().later(1_000)
-    story.does(ev.Due())
+    story.does(cmd.Due())
     calls: tuple[Call, ...] = story.snapshot.calls
     assert [call.state for call in calls] == ["asking", "cancelled"]
     assert (story.state, story.chat.wake_at) == ("waiting", None)

@@ -5,7 +5,7 @@ import datetime
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Refused, apply, create, excerpt
 from holdfast.core.codec import encode, is_too_deep
 from holdfast.core.fork import fork
@@ -95,9 +95,9 @@ def test_a_text_of_exactly_the_limit_is_told_whole() -> None:
 
 def test_a_title_of_exactly_the_limit_is_a_title() -> None:
     story = answered()
-    story.does(ev.Rename(title="t" * LIMITS.title_chars_max))
+    story.does(cmd.Rename(title="t" * LIMITS.title_chars_max))
     assert len(story.chat.title or "") == 200
-    story.refuses(ev.Rename(title="t" * (LIMITS.title_chars_max + 1)), reason="wrong_title")
+    story.refuses(cmd.Rename(title="t" * (LIMITS.title_chars_max + 1)), reason="wrong_title")
 
 
 def test_a_queue_may_hold_exactly_as_many_bytes_as_the_limit_says() -> None:
@@ -105,15 +105,15 @@ def test_a_queue_may_hold_exactly_as_many_bytes_as_the_limit_says() -> None:
     story = Story(limits=Limits(queue_bytes_max=2 * size)).claimed()
     story.sends("q1")
     story.sends("q2")
-    story.refuses(ev.Send(message=user("q3")), reason="limit")
+    story.refuses(cmd.Send(message=user("q3")), reason="limit")
     assert story.queue == ["q1", "q2"]
 
 
 def test_a_message_for_a_certain_length_is_taken_only_at_rest_and_at_that_length() -> None:
     story = answered()
-    story.refuses(ev.Send(message=user("m2"), length=1), reason="moved_on")
-    story.does(ev.Send(message=user("m2"), length=2))
-    story.refuses(ev.Send(message=user("m3"), length=story.chat.length), reason="moved_on")
+    story.refuses(cmd.Send(message=user("m2"), length=1), reason="moved_on")
+    story.does(cmd.Send(message=user("m2"), length=2))
+    story.refuses(cmd.Send(message=user("m3"), length=story.chat.length), reason="moved_on")
     assert (story.state, story.chat.length) == ("running", 3)
 
 
@@ -134,12 +134,12 @@ CHANGED, SHOWN = '{"key":"k-1"}', '{"key":"…"}'
 def test_arguments_that_a_hook_changed_are_told_as_the_hook_says(told: str | None, expected: str) -> None:
     started = calls_planned()
     words = {} if told is None else {"a": told}
-    started.does(ev.StartCalls(by=started.by, call_ids=("a",), arguments={"a": CHANGED}, told=words))
+    started.does(cmd.StartCalls(by=started.by, call_ids=("a",), arguments={"a": CHANGED}, told=words))
     asking = calls_planned()
-    asking.does(ev.AskApproval(by=asking.by, call_id="a", question="?", arguments=CHANGED, told=told))
+    asking.does(cmd.AskApproval(by=asking.by, call_id="a", question="?", arguments=CHANGED, told=told))
     outside = calls_planned()
     outside.does(
-        ev.Delegate(by=outside.by, call_id="a", external=External.CLIENT, arguments=CHANGED, told=told),
+        cmd.Delegate(by=outside.by, call_id="a", external=External.CLIENT, arguments=CHANGED, told=told),
     )
     for story in (started, asking, outside):
         assert (story.call("a").arguments, story.call("a").told) == (CHANGED, expected)
@@ -147,8 +147,8 @@ def test_arguments_that_a_hook_changed_are_told_as_the_hook_says(told: str | Non
 
 def test_what_was_told_when_somebody_was_asked_stays_when_the_call_starts() -> None:
     story = calls_planned()
-    story.does(ev.AskApproval(by=story.by, call_id="a", question="?", arguments=CHANGED, told=SHOWN))
-    story.does(ev.Approve(call_id="a"))
+    story.does(cmd.AskApproval(by=story.by, call_id="a", question="?", arguments=CHANGED, told=SHOWN))
+    story.does(cmd.Approve(call_id="a"))
     story.starts("a")
     assert (story.call("a").arguments, story.call("a").told) == (CHANGED, SHOWN)
 
@@ -159,7 +159,7 @@ def test_a_cancelled_call_of_a_client_stops_no_child() -> None:
 
 def test_the_end_of_a_turn_without_a_parent_reaches_nobody() -> None:
     story = model_next().says()
-    assert not story.does(ev.FinishTurn(by=story.by)).reaches_others
+    assert not story.does(cmd.FinishTurn(by=story.by)).reaches_others
 
 
 # --- stops, handovers and attempts ---------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_the_end_of_a_turn_without_a_parent_reaches_nobody() -> None:
 def test_a_partial_response_of_an_attempt_that_is_over_stays_out_of_history() -> None:
     story = model_next()
     attempt = story.next_attempt()
-    story.does(ev.AttemptLost(by=story.by, attempt=attempt, model="m", error="it broke"))
+    story.does(cmd.AttemptLost(by=story.by, attempt=attempt, model="m", error="it broke"))
     assert story.chat.attempt_ended == attempt
     story.stops()
     story.finishes_stop(assistant("half"), attempt)
@@ -177,7 +177,7 @@ def test_a_partial_response_of_an_attempt_that_is_over_stays_out_of_history() ->
 
 def test_a_turn_that_fails_while_it_is_superseded_ends_as_superseded() -> None:
     story = interrupted(model_next)
-    story.does(ev.Fail(by=story.by, error=BOOM))
+    story.does(cmd.Fail(by=story.by, error=BOOM))
     (ended,) = story.tells(TurnEnded)
     assert isinstance(ended, TurnEnded)
     assert ended.cause is Cause.SUPERSEDED
@@ -185,12 +185,12 @@ def test_a_turn_that_fails_while_it_is_superseded_ends_as_superseded() -> None:
 
 def test_a_chat_that_is_handed_over_with_a_delay_wakes_after_it() -> None:
     story = model_next()
-    story.does(ev.Release(by=story.by, delay_ms=700))
+    story.does(cmd.Release(by=story.by, delay_ms=700))
     assert story.chat.wake_at == story.now + 700
 
 
 def test_who_does_not_hold_a_chat_is_told_who_does() -> None:
-    held = apply(model_next().snapshot, ev.LeaseExpired(worker="w2"), START)
+    held = apply(model_next().snapshot, cmd.LeaseExpired(worker="w2"), START)
     assert isinstance(held, Refused)
     assert "is held by w1, not by w2" in held.message
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Refused
 from holdfast.core.records import FINAL, CallState, External
 from holdfast.core.states import CALLS, OPEN, OUTSIDE, RUNNABLE, CallEvent
@@ -70,7 +70,7 @@ def asking() -> Story:
 
 def approved() -> Story:
     story = asking()
-    story.does(ev.Approve(call_id="a"))
+    story.does(cmd.Approve(call_id="a"))
     return story
 
 
@@ -84,13 +84,13 @@ def external() -> Story:
 
 def denied() -> Story:
     story = asking()
-    story.does(ev.Deny(call_id="a"))
+    story.does(cmd.Deny(call_id="a"))
     return story
 
 
 def cancelled() -> Story:
     story = external().later(1_000)
-    story.does(ev.Due())
+    story.does(cmd.Due())
     return story
 
 
@@ -112,7 +112,7 @@ def test_there_is_a_call_to_try_in_every_state(state: CallState) -> None:
     assert CHATS[state]().call("a").state is state
 
 
-def try_(story: Story, event: ev.Event) -> None:
+def try_(story: Story, event: cmd.Command) -> None:
     """Refused or not; whatever else it does, a refusal must be about the call's state."""
     outcome = story.store.apply(story.chat_id, event, now=story.now)
     if isinstance(outcome, Refused):
@@ -122,18 +122,18 @@ def try_(story: Story, event: ev.Event) -> None:
 
 # What asks for one call to move is refused where the table refuses; what happens to a whole chat passes by the calls
 # that it does not concern.
-ASKED: dict[CallEvent, list[Callable[[Story], ev.Event]]] = {
-    CallEvent.ASK: [lambda story: ev.AskApproval(by=story.by, call_id="a", question="May I?")],
-    CallEvent.APPROVE: [lambda story: ev.Approve(call_id="a")],
-    CallEvent.DENY: [lambda story: ev.Refuse(by=story.by, call_id="a", content="no", denied=True)],
-    CallEvent.START: [lambda story: ev.StartCalls(by=story.by, call_ids=("a",))],
-    CallEvent.DELEGATE: [lambda story: ev.Delegate(by=story.by, call_id="a", external=External.CLIENT)],
+ASKED: dict[CallEvent, list[Callable[[Story], cmd.Command]]] = {
+    CallEvent.ASK: [lambda story: cmd.AskApproval(by=story.by, call_id="a", question="May I?")],
+    CallEvent.APPROVE: [lambda story: cmd.Approve(call_id="a")],
+    CallEvent.DENY: [lambda story: cmd.Refuse(by=story.by, call_id="a", content="no", denied=True)],
+    CallEvent.START: [lambda story: cmd.StartCalls(by=story.by, call_ids=("a",))],
+    CallEvent.DELEGATE: [lambda story: cmd.Delegate(by=story.by, call_id="a", external=External.CLIENT)],
     CallEvent.FINISH: [
-        lambda story: ev.Outcome(by=story.by, call_id="a", content="ok"),
-        lambda story: ev.Submit(call_id="a", content="ok"),
+        lambda story: cmd.Outcome(by=story.by, call_id="a", content="ok"),
+        lambda story: cmd.Submit(call_id="a", content="ok"),
     ],
-    CallEvent.REFUSE: [lambda story: ev.Refuse(by=story.by, call_id="a", content="no")],
-    CallEvent.REVERT: [lambda story: ev.Release(by=story.by, never_begun=("a",))],
+    CallEvent.REFUSE: [lambda story: cmd.Refuse(by=story.by, call_id="a", content="no")],
+    CallEvent.REVERT: [lambda story: cmd.Release(by=story.by, never_begun=("a",))],
 }
 
 
@@ -143,7 +143,7 @@ def lose(story: Story) -> None:
 
 def lose_here(story: Story) -> None:
     """Its worker lives, and does not know either."""
-    try_(story, ev.Outcome(by=story.by, call_id="a", content="gone", error=True, unknown=True, again=True))
+    try_(story, cmd.Outcome(by=story.by, call_id="a", content="gone", error=True, unknown=True, again=True))
 
 
 def stop(story: Story) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Change, apply
 from holdfast.core.journal import CallChanged, ChatRepaired, ChatRetried, PreviewReset
 from holdfast.core.limits import LIMITS, UNCLEAN_BACKOFF_MS, Limits, unclean_backoff_ms
@@ -57,7 +57,7 @@ def test_what_is_told_of_a_lost_call_is_bounded_and_keeps_what_a_hook_made_of_it
     message = assistant("r1", ToolCall(call_id="a", name="pay", arguments=long), *asks_for("b"))
     story.does(story.response(message))
     changed = {"b": '{"amount": 7, "currency": "CHF"}'}
-    story.does(ev.StartCalls(by=story.by, call_ids=("a", "b"), arguments=changed))
+    story.does(cmd.StartCalls(by=story.by, call_ids=("a", "b"), arguments=changed))
     story.lost().claimed("w2")
     assert 'pay was started at 2023-11-14T22:13:20.000Z with the arguments {"text": "xxxxxxxxxx… (102 ' in (
         story.result("a").content
@@ -82,16 +82,16 @@ def test_an_unsafe_call_that_was_lost_can_be_put_before_a_person() -> None:
     assert (call.state, call.external) == ("external", External.QUESTION)
     assert call.question == UNKNOWN, "a person sees what the model would be told"
     story.parks()
-    story.does(ev.Submit(call_id="a", content="It went through.", by="ann"))
+    story.does(cmd.Submit(call_id="a", content="It went through.", by="ann"))
     assert (story.state, story.phase, story.result("a").content) == ("running", "model", "It went through.")
 
 
 # --- and lost although its worker lives ---------------------------------------------------------------
 
 
-def lost_outcome(story: Story, call_id: str = "a", *, again: bool = True) -> ev.Outcome:
+def lost_outcome(story: Story, call_id: str = "a", *, again: bool = True) -> cmd.Outcome:
     why = "The connection was lost."
-    return ev.Outcome(by=story.by, call_id=call_id, content=why, error=True, unknown=True, again=again)
+    return cmd.Outcome(by=story.by, call_id=call_id, content=why, error=True, unknown=True, again=again)
 
 
 HERE = (
@@ -114,7 +114,7 @@ def test_it_is_put_before_a_person_as_well() -> None:
     call = story.call("a")
     assert (call.state, call.external, call.question) == ("external", External.QUESTION, HERE)
     story.parks()
-    story.does(ev.Submit(call_id="a", content="It went through.", by="ann"))
+    story.does(cmd.Submit(call_id="a", content="It went through.", by="ann"))
     assert (story.state, story.phase, story.result("a").content) == ("running", "model", "It went through.")
 
 
@@ -156,7 +156,7 @@ def test_one_that_may_still_be_running_does_not_run_again_beside_itself() -> Non
 def test_an_outcome_that_is_lost_after_an_edit_goes_to_the_journal_alone() -> None:
     story = model_next().calls("a", start=True, on_unknown="ask")
     event = lost_outcome(story)
-    story.does(ev.Edit(pos=0, role=Role.USER, epoch=story.chat.epoch, message=user("edited", "other")))
+    story.does(cmd.Edit(pos=0, role=Role.USER, epoch=story.chat.epoch, message=user("edited", "other")))
     change = story.does(event)
     assert [line.pos for line in change.lines] == [None]
     assert story.call("a").state == "unknown"
@@ -206,20 +206,20 @@ def test_a_stop_asks_nobody_about_a_lost_call() -> None:
 def test_losing_a_worker_touches_only_ownership() -> None:
     story = call_started_beside_planned()
     before = story.snapshot
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     assert (story.state, story.snapshot.calls, story.chat.epoch) == ("running", before.calls, before.chat.epoch)
     assert (story.chat.worker, story.chat.wake_at) == (None, story.now)
 
 
 def test_only_the_holders_lease_counts() -> None:
     story = model_next()
-    story.refuses(ev.LeaseExpired(worker="w2"), reason="stale_writer")
-    Story().refuses(ev.LeaseExpired(worker="w1"), reason="stale_writer")
+    story.refuses(cmd.LeaseExpired(worker="w2"), reason="stale_writer")
+    Story().refuses(cmd.LeaseExpired(worker="w1"), reason="stale_writer")
 
 
 def test_a_chat_that_nobody_needs_to_hold_loses_nothing_with_a_lease() -> None:
     for telling in (answered, waiting):
-        telling().refuses(ev.LeaseExpired(worker="w1"), reason="state")
+        telling().refuses(cmd.LeaseExpired(worker="w1"), reason="state")
 
 
 # --- the preview ------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_a_chat_that_nobody_needs_to_hold_loses_nothing_with_a_lease() -> None:
 @pytest.mark.parametrize(("cause", "clean"), [(Cause.SHUTDOWN, True), (Cause.CRASH, False)])
 def test_clients_forget_the_preview_when_the_model_is_to_be_asked_again(cause: Cause, clean: bool) -> None:
     story = model_next()
-    story.does(ev.Release(by=story.by) if clean else ev.LeaseExpired(worker="w1"))
+    story.does(cmd.Release(by=story.by) if clean else cmd.LeaseExpired(worker="w1"))
     assert story.journal[-1] == PreviewReset(attempt=last_attempt_of(1), cause=cause)
     assert story.chat.attempt_ended == last_attempt_of(1)
     story.claimed("w2").says()
@@ -236,7 +236,7 @@ def test_clients_forget_the_preview_when_the_model_is_to_be_asked_again(cause: C
 
 def test_clients_keep_the_preview_of_a_stopping_chat_for_it_becomes_the_partial_text() -> None:
     story = stopped(model_next)
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     assert story.tells(PreviewReset) == []
     assert story.chat.attempt_ended == 0
 
@@ -251,29 +251,29 @@ def test_there_is_no_preview_to_forget_while_calls_run() -> None:
 
 def test_a_clean_handover_turns_calls_that_never_began_back_to_planned() -> None:
     story = model_next().calls("a", "b", start=True)
-    story.does(ev.Release(by=story.by, never_begun=("a",)))
+    story.does(cmd.Release(by=story.by, never_begun=("a",)))
     assert [(call.state.value, call.starts) for call in story.snapshot.calls] == [("planned", 0), ("started", 1)]
     assert (story.chat.worker, story.chat.wake_at, story.chat.unclean) == (None, story.now, 0)
 
 
 def test_an_unsafe_call_that_never_began_may_start_under_the_next_worker() -> None:
     story = model_next().calls("a", start=True)
-    story.does(ev.Release(by=story.by, never_begun=("a",)))
+    story.does(cmd.Release(by=story.by, never_begun=("a",)))
     story.claimed("w2").starts("a").returns("a")
     assert (story.call("a").starts, story.result("a").content) == (1, "ok")
 
 
 def test_a_tool_still_running_after_the_grace_counts_as_crashed() -> None:
     story = model_next().calls("a", start=True)
-    story.does(ev.Release(by=story.by))
+    story.does(cmd.Release(by=story.by))
     story.claimed("w2")
     assert story.is_synthetic("a", Synthetic.UNKNOWN)
 
 
 def test_only_started_calls_can_have_never_begun() -> None:
     story = calls_planned()
-    story.refuses(ev.Release(by=story.by, never_begun=("a",)), reason="call_state")
-    story.refuses(ev.Release(by=story.by, never_begun=("x",)), reason="no_such_call")
+    story.refuses(cmd.Release(by=story.by, never_begun=("a",)), reason="call_state")
+    story.refuses(cmd.Release(by=story.by, never_begun=("x",)), reason="no_such_call")
 
 
 # --- poison -----------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_unclean_claims_are_counted_and_back_off() -> None:
     waits = []
     for n in range(1, 5):
         story.claimed()
-        story.does(ev.LeaseExpired(worker="w1"))
+        story.does(cmd.LeaseExpired(worker="w1"))
         assert story.chat.unclean == n
         waits.append((story.chat.wake_at or 0) - story.now)
         story.later(waits[-1])
@@ -299,7 +299,7 @@ def test_the_first_crash_costs_nothing_and_the_backoff_has_an_end() -> None:
 def test_after_five_unclean_claims_the_chat_has_failed_with_cause_crash() -> None:
     story = nearly_given_up()
     assert story.chat.unclean == 4
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     assert (story.state, story.chat.cause, story.chat.worker, story.chat.wake_at) == (
         "failed",
         Cause.CRASH,
@@ -319,7 +319,7 @@ def test_when_a_chat_is_given_up_its_lost_calls_are_answered_by_their_class() ->
 
 def test_the_preview_of_a_chat_that_is_given_up_is_over() -> None:
     story = nearly_given_up()
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     assert story.chat.attempt_ended == last_attempt_of(5)
 
 
@@ -351,7 +351,7 @@ def test_a_response_alone_does_not_forgive_them() -> None:
 
 def test_a_new_turn_forgives_earlier_crashes() -> None:
     story = nearly_given_up()
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     story.sends("m2")
     assert story.chat.unclean == 0
 
@@ -363,41 +363,41 @@ def test_a_chat_that_was_given_up_goes_on_when_a_worker_that_it_was_given_up_for
     story = given_up_in_silence()
     assert (story.state, story.chat.unclean, story.chat.silent) == ("failed", 5, "w2 w1")
     worked_ms = story.chat.turn_ms
-    story.does(ev.LeaseOutlived(worker="w1"))
+    story.does(cmd.LeaseOutlived(worker="w1"))
     assert (story.state, story.chat.error, story.chat.cause, story.chat.unclean) == ("running", None, None, 4)
     assert (story.chat.silent, story.chat.turn_ms) == ("w2", worked_ms)
     assert (story.chat.wake_at, story.chat.backoff_ms) == (story.now + 15_000, 15_000), "what four losses earned"
     assert len(story.tells(ChatRetried)) == 1
-    story.does(ev.LeaseOutlived(worker="w2"))
+    story.does(cmd.LeaseOutlived(worker="w2"))
     assert (story.chat.unclean, story.chat.silent, story.chat.backoff_ms) == (3, "", 5_000)
     story.later(15_000).claimed("w2").says().finishes()
     assert (story.state, story.chat.turn) == ("idle", 1)
 
 
 def test_a_worker_that_lives_changes_nothing_once_a_person_has_dealt_with_the_chat() -> None:
-    for answer in (ev.Retry(), ev.Send(message=user("m2")), ev.Compact()):
+    for answer in (cmd.Retry(), cmd.Send(message=user("m2")), cmd.Compact()):
         story = given_up_in_silence()
         story.does(answer)
-        story.refuses(ev.LeaseOutlived(worker="w1"), reason="stale_writer")
+        story.refuses(cmd.LeaseOutlived(worker="w1"), reason="stale_writer")
 
 
 def test_a_chat_that_a_person_has_put_away_stays_so_and_no_longer_counts_the_worker_that_lives() -> None:
     story = given_up_in_silence(archived=True)
-    story.does(ev.LeaseOutlived(worker="w1"))
+    story.does(cmd.LeaseOutlived(worker="w1"))
     assert (story.state, story.chat.archived, story.chat.unclean, story.chat.silent) == ("failed", True, 4, "w2")
 
 
 def test_a_child_that_was_given_up_stays_so_because_its_parent_was_told() -> None:
     story = given_up_in_silence()
     child = replace(story.snapshot, chat=replace(story.chat, parent_id="parent", parent_call="k", root_id="parent"))
-    change = apply(child, ev.LeaseOutlived(worker="w1"), story.now)
+    change = apply(child, cmd.LeaseOutlived(worker="w1"), story.now)
     assert isinstance(change, Change)
     assert (change.after.chat.state, change.after.chat.unclean) == ("failed", 4)
 
 
 def test_a_chat_that_failed_for_a_reason_of_its_own_does_not_go_on() -> None:
     story = model_next().lost(LeaseEnd.SILENT).claimed("w2").fails()
-    story.does(ev.LeaseOutlived(worker="w1"))
+    story.does(cmd.LeaseOutlived(worker="w1"))
     assert (story.state, story.chat.error, story.chat.unclean) == ("failed", BOOM, 0)
 
 
@@ -406,18 +406,18 @@ def test_a_worker_that_lives_takes_nothing_from_what_real_deaths_have_earned() -
     lost_at = story.now - 5_000
     story.now = lost_at + 300
     assert (story.chat.wake_at, story.chat.backoff_ms) == (lost_at + 5_000, 5_000)
-    story.does(ev.LeaseOutlived(worker="w1"))
+    story.does(cmd.LeaseOutlived(worker="w1"))
     assert (story.chat.unclean, story.chat.wake_at, story.chat.backoff_ms) == (2, lost_at + 1_000, 1_000)
-    story.refuses(ev.Claim(worker="w2"), reason="not_due")
+    story.refuses(cmd.Claim(worker="w2"), reason="not_due")
     story.later(700).claimed("w2")
 
 
 def test_a_chat_that_no_worker_died_with_is_due_at_once() -> None:
     story = model_next().lost(LeaseEnd.SILENT).claimed("w2").lost(LeaseEnd.SILENT)
     story.now -= 1_000
-    story.refuses(ev.Claim(worker="w3"), reason="not_due")
-    story.does(ev.LeaseOutlived(worker="w1"))
-    story.does(ev.LeaseOutlived(worker="w2"))
+    story.refuses(cmd.Claim(worker="w3"), reason="not_due")
+    story.does(cmd.LeaseOutlived(worker="w1"))
+    story.does(cmd.LeaseOutlived(worker="w2"))
     assert (story.chat.unclean, story.chat.backoff_ms) == (0, 0)
     story.claimed("w1")
 
@@ -428,7 +428,7 @@ BROKEN = [(state, reason) for state, reasons in broken().items() for reason in r
 
 
 def repaired(snapshot: Snapshot, *, lease_is_live: bool) -> Snapshot:
-    change = apply(snapshot, ev.Repair(reason="test", lease_is_live=lease_is_live), START)
+    change = apply(snapshot, cmd.Repair(reason="test", lease_is_live=lease_is_live), START)
     assert isinstance(change, Change)
     assert ChatRepaired(reason="test") in [line.entry for line in change.lines]
     return change.after
@@ -452,13 +452,13 @@ def test_what_the_sweeper_mends_was_broken(state: State, reason: str) -> None:
 
 def test_a_repair_leaves_the_holder_of_a_live_lease_alone() -> None:
     story = model_next()
-    story.does(ev.Repair(reason="test", lease_is_live=True))
+    story.does(cmd.Repair(reason="test", lease_is_live=True))
     assert (story.chat.worker, story.chat.fence, story.chat.wake_at) == ("w1", 1, None)
 
 
 def test_a_repair_takes_the_chat_from_a_dead_holder_and_resets_its_preview() -> None:
     story = model_next()
-    story.does(ev.Repair(reason="test", lease_is_live=False))
+    story.does(cmd.Repair(reason="test", lease_is_live=False))
     assert (story.chat.worker, story.chat.wake_at) == (None, story.now)
     assert PreviewReset(attempt=last_attempt_of(1), cause=Cause.LEASE_LOST) in story.journal
     story.refuses(story.response(assistant("late")), reason="stale_writer")
@@ -466,9 +466,9 @@ def test_a_repair_takes_the_chat_from_a_dead_holder_and_resets_its_preview() -> 
 
 def test_a_repair_keeps_a_backoff() -> None:
     story = model_next().lost().claimed()
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     wake_at = story.chat.wake_at
-    story.does(ev.Repair(reason="test", lease_is_live=False))
+    story.does(cmd.Repair(reason="test", lease_is_live=False))
     assert story.chat.wake_at == wake_at
 
 
@@ -477,7 +477,7 @@ def test_a_repair_does_not_harm_a_chat_that_needs_none(state: State) -> None:
     for name, telling in SITUATIONS[state].items():
         story = telling()
         before = story.snapshot
-        story.does(ev.Repair(reason="test", lease_is_live=True))
+        story.does(cmd.Repair(reason="test", lease_is_live=True))
         after = story.snapshot
         assert (after.calls, after.queue) == (before.calls, before.queue), name
         assert (after.chat.state, after.chat.worker, after.chat.wake_at) == (

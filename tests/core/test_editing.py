@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Change
 from holdfast.core.journal import HistoryCut, MessageAdded, MessagesDropped, TurnEnded
 from holdfast.core.records import Cause, Role, Synthetic
@@ -85,7 +85,7 @@ def test_the_outcome_of_a_call_that_was_edited_away_goes_to_the_journal_and_not_
     story = model_next().calls("a", start=True)
     before = story.by
     story.edits(0)
-    story.does(ev.Outcome(by=before, call_id="a", content="charged 10 EUR"))
+    story.does(cmd.Outcome(by=before, call_id="a", content="charged 10 EUR"))
     assert (story.ids, story.off_history()) == ([], ["a"])
     assert story.result("a").content == "charged 10 EUR"
     last = story.journal[-1]
@@ -108,7 +108,7 @@ def test_what_was_streamed_for_a_message_that_was_edited_never_enters_history() 
     attempt, length = story.next_attempt(), story.chat.length
     story.edits(0)
     half = assistant("half")
-    story.does(ev.FinishStop(by=story.by, partial=half, attempt=attempt, length=length))
+    story.does(cmd.FinishStop(by=story.by, partial=half, attempt=attempt, length=length))
     assert story.ids == ["edited"]
 
 
@@ -132,30 +132,30 @@ def test_the_old_runner_cannot_write_into_the_history_that_was_cut() -> None:
 
 def test_only_user_messages_are_edited() -> None:
     story = answered()
-    event = ev.Edit(pos=1, role=Role.ASSISTANT, epoch=0, message=user("m2"))
+    event = cmd.Edit(pos=1, role=Role.ASSISTANT, epoch=0, message=user("m2"))
     story.refuses(event, reason="not_a_user_message")
 
 
 def test_a_message_is_edited_into_a_user_message_and_nothing_else() -> None:
-    answered().refuses(ev.Edit(pos=0, role=Role.USER, epoch=0, message=assistant("x")), reason="wrong_message")
+    answered().refuses(cmd.Edit(pos=0, role=Role.USER, epoch=0, message=assistant("x")), reason="wrong_message")
 
 
 @pytest.mark.parametrize("pos", [-1, 2, 99])
 def test_a_position_that_does_not_exist_is_not_edited(pos: int) -> None:
-    event = ev.Edit(pos=pos, role=Role.USER, epoch=0, message=user("m2"))
+    event = cmd.Edit(pos=pos, role=Role.USER, epoch=0, message=user("m2"))
     answered().refuses(event, reason="no_such_message")
 
 
 def test_a_position_looked_up_before_a_cut_is_not_edited() -> None:
     story = answered()
-    looked_up = ev.Edit(pos=0, role=Role.USER, epoch=0, message=user("m3"))
+    looked_up = cmd.Edit(pos=0, role=Role.USER, epoch=0, message=user("m3"))
     story.edits(0)
     story.refuses(looked_up, reason="stale_position")
 
 
 def test_editing_takes_the_chat_out_of_the_archive() -> None:
     story = answered()
-    story.does(ev.Archive())
+    story.does(cmd.Archive())
     story.edits(0)
     assert not story.chat.archived
 

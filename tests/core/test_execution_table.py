@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Change, Refused, apply, row_of
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, Role, Snapshot, State, Synthetic
 from holdfast.core.states import EXECUTION, ROWS
@@ -75,18 +75,18 @@ ACCEPTED = [pair for pair, targets in PINNED.items() if targets is not None]
 def test_every_state_and_every_event_has_been_decided_upon() -> None:
     assert HEADER[1:] == [state.value for state in State]
     assert [row for row, *_ in LINES] == list(ROWS)
-    assert {row.partition(".")[0] for row in ROWS} == set(ev.EVENTS)
+    assert {row.partition(".")[0] for row in ROWS} == set(cmd.COMMANDS)
     assert len(PAIRS) == len(ROWS) * len(State)
 
 
 def test_every_kind_of_event_is_listed_once() -> None:
     defined = {
         kind
-        for kind in vars(ev).values()
-        if isinstance(kind, type) and issubclass(kind, ev.Event) and kind not in (ev.Event, ev.RunnerEvent)
+        for kind in vars(cmd).values()
+        if isinstance(kind, type) and issubclass(kind, cmd.Command) and kind not in (cmd.Command, cmd.RunnerCommand)
     }
-    assert set(ev.EVENTS.values()) == defined
-    assert len(ev.EVENTS) == len(defined)
+    assert set(cmd.COMMANDS.values()) == defined
+    assert len(cmd.COMMANDS) == len(defined)
 
 
 @pytest.mark.parametrize(("row", "state"), PAIRS)
@@ -110,7 +110,7 @@ def chats_in(state: State) -> dict[str, Story]:
     return {name: telling() for name, telling in SITUATIONS[state].items()}
 
 
-def events_for(row: str, snapshot: Snapshot, by: ev.Writer) -> list[ev.Event]:
+def events_for(row: str, snapshot: Snapshot, by: cmd.Writer) -> list[cmd.Command]:
     """Everything of this row that could be tried on this chat, sensible or not, from its rightful holder."""
     name, _, mode = row.partition(".")
     calls = [call.id for call in snapshot.calls] or ["a"]
@@ -120,102 +120,102 @@ def events_for(row: str, snapshot: Snapshot, by: ev.Writer) -> list[ev.Event]:
     )
     child = NewChat(id="another", agent="agent", message=user("task"))
     asked = assistant("r1", *asks_for("x", "y"))
-    plans = (ev.PlannedCall(id="x", start=True), ev.PlannedCall(id="y"))
+    plans = (cmd.PlannedCall(id="x", start=True), cmd.PlannedCall(id="y"))
     match name:
         case "send":
-            return [ev.Send(message=user("new"), mode=mode)]  # type: ignore[arg-type]
+            return [cmd.Send(message=user("new"), mode=mode)]  # type: ignore[arg-type]
         case "edit":
-            return [ev.Edit(pos=0, role=Role.USER, epoch=snapshot.chat.epoch, message=user("new"))]
+            return [cmd.Edit(pos=0, role=Role.USER, epoch=snapshot.chat.epoch, message=user("new"))]
         case "stop":
-            return [ev.Stop(), ev.Stop(clear_queue=True)]
+            return [cmd.Stop(), cmd.Stop(clear_queue=True)]
         case "promote":
-            return [ev.Promote(message_id=message_id) for message_id in queued]
+            return [cmd.Promote(message_id=message_id) for message_id in queued]
         case "withdraw":
-            return [ev.Withdraw(message_id=message_id) for message_id in queued]
+            return [cmd.Withdraw(message_id=message_id) for message_id in queued]
         case "approve":
-            return [ev.Approve(call_id=call_id) for call_id in calls]
+            return [cmd.Approve(call_id=call_id) for call_id in calls]
         case "deny":
-            return [ev.Deny(call_id=call_id) for call_id in calls]
+            return [cmd.Deny(call_id=call_id) for call_id in calls]
         case "submit":
-            return [ev.Submit(call_id=call_id, content="mine") for call_id in calls]
+            return [cmd.Submit(call_id=call_id, content="mine") for call_id in calls]
         case "child_ended":
-            return [ev.ChildEnded(child_id=child_id, turn=1, text="done") for child_id in ("child", "stranger")]
+            return [cmd.ChildEnded(child_id=child_id, turn=1, text="done") for child_id in ("child", "stranger")]
         case "descendant":
-            return [ev.Descendant(chat_id="child", agent="agent", asking=snapshot.calls, answered=snapshot.calls)]
+            return [cmd.Descendant(chat_id="child", agent="agent", asking=snapshot.calls, answered=snapshot.calls)]
         case "responded":
             return [
-                ev.Responded(by=by, message=assistant("r1"), attempt=attempt),
-                ev.Responded(by=by, message=asked, attempt=attempt, plans=plans),
+                cmd.Responded(by=by, message=assistant("r1"), attempt=attempt),
+                cmd.Responded(by=by, message=asked, attempt=attempt, plans=plans),
             ]
         case "rename":
-            return [ev.Rename(title="A name"), ev.Rename(title="A name", unless_titled=True)]
+            return [cmd.Rename(title="A name"), cmd.Rename(title="A name", unless_titled=True)]
         case "ask_again":
-            return [ev.AskAgain(by=by, message=replace(user("again"), synthetic=Synthetic.INVALID_OUTPUT))]
+            return [cmd.AskAgain(by=by, message=replace(user("again"), synthetic=Synthetic.INVALID_OUTPUT))]
         case "attempt_lost":
-            return [ev.AttemptLost(by=by, attempt=attempt, model="m", error="503")]
+            return [cmd.AttemptLost(by=by, attempt=attempt, model="m", error="503")]
         case "start_calls":
-            return [ev.StartCalls(by=by, call_ids=(call_id,)) for call_id in calls]
+            return [cmd.StartCalls(by=by, call_ids=(call_id,)) for call_id in calls]
         case "ask_approval":
-            return [ev.AskApproval(by=by, call_id=call_id, question="May I?") for call_id in calls]
+            return [cmd.AskApproval(by=by, call_id=call_id, question="May I?") for call_id in calls]
         case "delegate":
             return [
-                *(ev.Delegate(by=by, call_id=call_id, external=External.CLIENT) for call_id in calls),
-                *(ev.Delegate(by=by, call_id=call_id, external=External.CHILD, spawn=child) for call_id in calls),
+                *(cmd.Delegate(by=by, call_id=call_id, external=External.CLIENT) for call_id in calls),
+                *(cmd.Delegate(by=by, call_id=call_id, external=External.CHILD, spawn=child) for call_id in calls),
             ]
         case "refuse":
             return [
-                ev.Refuse(by=by, call_id=call_id, content="no", denied=denied)
+                cmd.Refuse(by=by, call_id=call_id, content="no", denied=denied)
                 for call_id in calls
                 for denied in (False, True)
             ]
         case "outcome":
             return [
                 *(
-                    ev.Outcome(by=by, call_id=call_id, content="ok", spawn=spawn)
+                    cmd.Outcome(by=by, call_id=call_id, content="ok", spawn=spawn)
                     for call_id in calls
                     for spawn in (None, child)
                 ),
                 *(
-                    ev.Outcome(by=by, call_id=call_id, content="lost", error=True, unknown=True, again=again)
+                    cmd.Outcome(by=by, call_id=call_id, content="lost", error=True, unknown=True, again=again)
                     for call_id in calls
                     for again in (False, True)
                 ),
             ]
         case "note":
-            return [ev.Note(by=by, topic="news", text="...")]
+            return [cmd.Note(by=by, topic="news", text="...")]
         case "finish_compaction":
-            return [ev.FinishCompaction(by=by, upto=1, summary="short"), ev.FinishCompaction(by=by, error="no")]
+            return [cmd.FinishCompaction(by=by, upto=1, summary="short"), cmd.FinishCompaction(by=by, error="no")]
         case "finish_stop":
             length = snapshot.chat.length
             partial = assistant("half", *asks_for("x"))
             return [
-                ev.FinishStop(by=by),
-                ev.FinishStop(by=by, partial=partial, attempt=attempt, length=length),
-                ev.FinishStop(by=by, partial=partial, attempt=attempt, length=length + 1),
+                cmd.FinishStop(by=by),
+                cmd.FinishStop(by=by, partial=partial, attempt=attempt, length=length),
+                cmd.FinishStop(by=by, partial=partial, attempt=attempt, length=length + 1),
             ]
         case "fail":
-            return [ev.Fail(by=by, error=BOOM)]
+            return [cmd.Fail(by=by, error=BOOM)]
         case "claim":
-            return [ev.Claim(worker="w2")]
+            return [cmd.Claim(worker="w2")]
         case "release":
-            return [ev.Release(by=by), ev.Release(by=by, never_begun=tuple(calls))]
+            return [cmd.Release(by=by), cmd.Release(by=by, never_begun=tuple(calls))]
         case "lease_expired":
-            return [ev.LeaseExpired(worker=by.worker, how=how) for how in LeaseEnd]
+            return [cmd.LeaseExpired(worker=by.worker, how=how) for how in LeaseEnd]
         case "lease_outlived":
-            return [ev.LeaseOutlived(worker=by.worker)]
+            return [cmd.LeaseOutlived(worker=by.worker)]
         case "repair":
-            return [ev.Repair(reason="test", lease_is_live=live) for live in (True, False)]
+            return [cmd.Repair(reason="test", lease_is_live=live) for live in (True, False)]
         case "park" | "finish_turn":
-            return [ev.EVENTS[name](by=by)]
+            return [cmd.COMMANDS[name](by=by)]
         case _:
-            return [ev.EVENTS[name]()]
+            return [cmd.COMMANDS[name]()]
 
 
-def tries(row: str, state: State) -> Iterator[tuple[str, Snapshot, ev.Event, int]]:
+def tries(row: str, state: State) -> Iterator[tuple[str, Snapshot, cmd.Command, int]]:
     chats = {name: (story.snapshot, story.by, story.now) for name, story in chats_in(state).items()}
     if row == "repair":
         for reason, snapshot in broken()[state].items():
-            chats[f"broken: {reason}"] = (snapshot, ev.Writer("w1", snapshot.chat.fence, snapshot.chat.epoch), START)
+            chats[f"broken: {reason}"] = (snapshot, cmd.Writer("w1", snapshot.chat.fence, snapshot.chat.epoch), START)
     for name, (snapshot, by, now) in chats.items():
         for event in events_for(row, snapshot, by):
             assert row_of(event) == row
@@ -233,7 +233,7 @@ def test_a_refused_pair_changes_nothing_and_names_state_and_event(row: str, stat
         assert (outcome.state, outcome.event) == (state, row), name
         # Nobody holds a chat that rests or waits, so there a runner is refused as a stranger.
         assert outcome.reason == (
-            "stale_writer" if isinstance(event, ev.RunnerEvent) and snapshot.chat.worker is None else "state"
+            "stale_writer" if isinstance(event, cmd.RunnerCommand) and snapshot.chat.worker is None else "state"
         )
         assert outcome.message
         assert msgspec.json.encode(snapshot) == before, name
@@ -255,9 +255,9 @@ def test_an_accepted_pair_leads_to_every_state_of_its_cell_and_to_no_other(row: 
     assert set(reached) == PINNED[row, state], dict(reached)
 
 
-def check(change: Change, name: str, event: ev.Event) -> None:
+def check(change: Change, name: str, event: cmd.Command) -> None:
     """Whatever was accepted, what is always true is true. A repair must lead there from a broken chat."""
-    live = {"w1", "w2"} if not isinstance(event, ev.Repair) or event.lease_is_live else set[str]()
+    live = {"w1", "w2"} if not isinstance(event, cmd.Repair) or event.lease_is_live else set[str]()
     assert invariants.promise_7(change.after, live) == [], name
     assert invariants.consistency(change.after) == [], name
     if change.before is not None and not name.startswith("broken"):
@@ -272,11 +272,11 @@ def test_the_walk_would_notice_a_chat_that_goes_where_the_table_does_not(monkeyp
         msgspec.structs.replace(EXECUTION["finish_turn"][State.RUNNING], to=(State.RUNNING,)),
     )
     with pytest.raises(AssertionError, match="idle is not in the table"):
-        apply(snapshot, ev.FinishTurn(by=ev.Writer("w1", 1, 0)), START)
+        apply(snapshot, cmd.FinishTurn(by=cmd.Writer("w1", 1, 0)), START)
 
 
 def test_a_failure_says_everything_it_is_given() -> None:
     error = Failure(code="boom", message="it broke", chain=("because", "of that"))
     story = Story().claimed()
-    story.does(ev.Fail(by=story.by, error=error))
+    story.does(cmd.Fail(by=story.by, error=error))
     assert story.chat.error == error

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Change
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import Limits
@@ -19,7 +19,7 @@ CHILD = NewChat(id="child", agent="helper", message=user("task"))
 
 
 def waits_for_child(story: Story, call_id: str = "a", spawn: NewChat = CHILD, turn: int | None = None) -> Story:
-    story.does(ev.Delegate(by=story.by, call_id=call_id, external=External.CHILD, spawn=spawn, child_turn=turn))
+    story.does(cmd.Delegate(by=story.by, call_id=call_id, external=External.CHILD, spawn=spawn, child_turn=turn))
     return story
 
 
@@ -77,7 +77,7 @@ def test_a_child_and_the_call_that_waits_for_it_are_one_transaction() -> None:
 
 def test_a_child_that_nobody_waits_for_is_spawned_with_its_calls_outcome() -> None:
     story = model_next().calls("a", start=True)
-    story.does(ev.Outcome(by=story.by, call_id="a", content="spawned child", spawn=CHILD))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="spawned child", spawn=CHILD))
     child = story.store.get("child").chat
     assert (child.state, child.parent_id, child.parent_call, child.depth) == ("running", "chat", "a", 1)
     assert (story.phase, story.result("a").content) == ("model", "spawned child")
@@ -86,7 +86,7 @@ def test_a_child_that_nobody_waits_for_is_spawned_with_its_calls_outcome() -> No
 def test_who_a_childs_parent_is_does_not_depend_on_what_the_runner_says() -> None:
     story = model_next().calls("a", start=True)
     liar = NewChat(id="child", agent="helper", parent_id="other", parent_call="x", depth=7)
-    story.does(ev.Outcome(by=story.by, call_id="a", content="ok", spawn=liar))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="ok", spawn=liar))
     child = story.store.get("child").chat
     assert (child.parent_id, child.parent_call, child.depth) == ("chat", "a", 1)
 
@@ -94,20 +94,20 @@ def test_who_a_childs_parent_is_does_not_depend_on_what_the_runner_says() -> Non
 def test_a_child_with_a_message_that_no_user_sends_is_refused_with_everything_else() -> None:
     story = model_next().calls("a", start=True)
     wrong = NewChat(id="child", agent="helper", message=assistant("x"))
-    story.refuses(ev.Outcome(by=story.by, call_id="a", content="ok", spawn=wrong), reason="wrong_message")
+    story.refuses(cmd.Outcome(by=story.by, call_id="a", content="ok", spawn=wrong), reason="wrong_message")
     assert "child" not in story.store.chats
 
 
 def test_depth_grows_with_every_generation() -> None:
     story = of_child(waits_for_child(model_next().calls("a"))).claimed("w2").calls("x", start=True)
     grandchild = NewChat(id="grandchild", agent="helper")
-    story.does(ev.Outcome(by=story.by, call_id="x", content="ok", spawn=grandchild))
+    story.does(cmd.Outcome(by=story.by, call_id="x", content="ok", spawn=grandchild))
     assert story.store.get("grandchild").chat.depth == 2
 
 
-def spawn_of(story: Story, call_id: str, child_id: str, message: str | None = "task") -> ev.Delegate:
+def spawn_of(story: Story, call_id: str, child_id: str, message: str | None = "task") -> cmd.Delegate:
     child = NewChat(id=child_id, agent="helper", message=user(f"{child_id}-{message}") if message else None)
-    return ev.Delegate(by=story.by, call_id=call_id, external=External.CHILD, spawn=child)
+    return cmd.Delegate(by=story.by, call_id=call_id, external=External.CHILD, spawn=child)
 
 
 def test_a_family_has_as_many_open_chats_as_the_limit_says_and_not_one_more() -> None:
@@ -132,7 +132,7 @@ def test_children_of_one_transaction_count_for_each_other() -> None:
 
 def test_a_childs_end_and_its_parents_wake_are_one_transaction() -> None:
     story = of_child(parked()).says(text="42")
-    changes = story.all_of(ev.FinishTurn(by=story.by))
+    changes = story.all_of(cmd.FinishTurn(by=story.by))
     assert [change.after.chat.id for change in changes] == ["child", "chat"]
     of_parent(story)
     assert (story.state, story.phase, story.chat.wake_at) == ("running", "model", story.now)
@@ -143,7 +143,7 @@ def test_a_childs_end_and_its_parents_wake_are_one_transaction() -> None:
 def test_an_answer_that_is_given_and_reported_in_one_transaction_is_the_answer() -> None:
     story = of_child(parked())
     said = story.response(assistant("said", Text(text="42")))
-    story.does(ev.Note(by=story.by, topic="x"), said, ev.FinishTurn(by=story.by))
+    story.does(cmd.Note(by=story.by, topic="x"), said, cmd.FinishTurn(by=story.by))
     assert (of_parent(story).result("a").content, story.state) == ("42", "running")
 
 
@@ -160,7 +160,7 @@ def test_an_empty_answer_is_an_answer() -> None:
 
 def test_an_answer_that_was_lost_is_said_to_be_lost_and_is_not_an_empty_one() -> None:
     story = of_child(parked()).says(text="so far")
-    story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET))
+    story.does(cmd.FinishTurn(by=story.by, cause=Cause.BUDGET))
     of_parent(story)
     assert story.result("a").content == "The sub-agent reached its limit before it had an answer."
     assert story.result("a").error
@@ -176,7 +176,7 @@ def test_a_child_given_up_after_crashes_wakes_its_parent() -> None:
     story = of_child(parked())
     for _ in range(4):
         story.lost().claimed("w2")
-    story.does(ev.LeaseExpired(worker="w2"))
+    story.does(cmd.LeaseExpired(worker="w2"))
     assert story.state == "failed"
     assert of_parent(story).state == "running"
 
@@ -197,13 +197,13 @@ def test_a_child_whose_turn_was_superseded_does_not_pass_off_an_older_answer_as_
     story.sends("m2")
     story.claimed("w2").calls("x").delegates("x").parks()
     of_parent(story).calls("b")
-    story.does(ev.Delegate(by=story.by, call_id="b", external=External.CHILD, child_id="child", child_turn=2))
+    story.does(cmd.Delegate(by=story.by, call_id="b", external=External.CHILD, child_id="child", child_turn=2))
     of_child(story)
     story.sends("m3")
     if how == "interrupt":
         story.sends("i1", "interrupt")
     elif how == "promote":
-        story.does(ev.Promote(message_id="m3"))
+        story.does(cmd.Promote(message_id="m3"))
     else:
         story.edits(0)
     result = of_parent(story).result("b")
@@ -219,7 +219,7 @@ def test_a_parent_that_still_runs_records_its_childs_end() -> None:
 
 def test_a_childs_end_bumps_its_parents_version_so_that_a_racing_park_looks_again() -> None:
     story = waits_for_child(model_next().calls("a"))
-    version, park = story.chat.version, ev.Park(by=story.by)
+    version, park = story.chat.version, cmd.Park(by=story.by)
     of_child(story).claimed("w2").says(text="42").finishes()
     of_parent(story)
     assert story.chat.version > version
@@ -238,7 +238,7 @@ def test_a_stopping_parent_records_its_childs_end_for_it_is_real() -> None:
 
 def test_a_parent_at_rest_ignores_its_childs_end() -> None:
     story = model_next().calls("a", start=True)
-    story.does(ev.Outcome(by=story.by, call_id="a", content="ok", spawn=CHILD))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="ok", spawn=CHILD))
     story.says().finishes()
     entries = story.journal
     of_child(story).claimed("w2").says(text="42").finishes()
@@ -248,7 +248,7 @@ def test_a_parent_at_rest_ignores_its_childs_end() -> None:
 
 def test_two_calls_that_wait_for_one_child_are_both_answered() -> None:
     story = waits_for_child(calls_planned())
-    story.does(ev.Delegate(by=story.by, call_id="b", external=External.CHILD, child_id="child"))
+    story.does(cmd.Delegate(by=story.by, call_id="b", external=External.CHILD, child_id="child"))
     story.parks()
     of_child(story).claimed("w2").says(text="42").finishes()
     of_parent(story)
@@ -261,13 +261,13 @@ def test_two_calls_that_wait_for_one_child_are_both_answered() -> None:
 def spawned() -> Story:
     """A parent with a child that it does not wait for yet, and a call to do so."""
     story = model_next().calls("a", start=True)
-    story.does(ev.Outcome(by=story.by, call_id="a", content="ok", spawn=CHILD))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="ok", spawn=CHILD))
     return story
 
 
 def begins_to_wait(story: Story, turn: int | None = None, child_id: str = "child") -> Story:
     of_parent(story).calls("b")
-    story.does(ev.Delegate(by=story.by, call_id="b", external=External.CHILD, child_id=child_id, child_turn=turn))
+    story.does(cmd.Delegate(by=story.by, call_id="b", external=External.CHILD, child_id=child_id, child_turn=turn))
     return story
 
 
@@ -312,7 +312,7 @@ def test_the_end_of_an_earlier_turn_does_not_answer_for_a_later_one() -> None:
 
 def test_a_child_that_was_never_given_a_task_is_not_waited_for() -> None:
     story = model_next().calls("a", start=True)
-    story.does(ev.Outcome(by=story.by, call_id="a", content="ok", spawn=NewChat(id="child", agent="helper")))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="ok", spawn=NewChat(id="child", agent="helper")))
     begins_to_wait(story)
     assert story.result("b").error
 
@@ -329,7 +329,7 @@ def test_a_deleted_child_is_waited_for_no_longer() -> None:
     story = of_child(spawned()).claimed("w2").says(text="42").finishes()
     begins_to_wait(story, 2).parks()
     of_child(story)
-    story.store.apply("child", ev.Delete(), now=story.now)
+    story.store.apply("child", cmd.Delete(), now=story.now)
     assert story.store.load("child") is None
     of_parent(story)
     assert (story.state, story.result("b").error) == ("running", True)
@@ -358,10 +358,10 @@ def test_a_stop_clears_the_queues_of_the_children() -> None:
 
 def test_a_stop_of_a_parent_at_rest_reaches_the_children_that_it_left_at_work() -> None:
     story = model_next().calls("a").starts("a")
-    story.does(ev.Outcome(by=story.by, call_id="a", content="spawned", spawn=CHILD))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="spawned", spawn=CHILD))
     story.says(text="It is at work.").finishes()
     assert (story.store.get("chat").chat.state, child_state(story)) == (State.IDLE, State.RUNNING)
-    story.does(ev.Stop())
+    story.does(cmd.Stop())
     assert child_state(story) in (State.STOPPING, State.IDLE)
 
 
@@ -375,14 +375,14 @@ def test_a_child_born_while_its_parent_stops_is_stopped_at_birth() -> None:
     """The stop had gone through the children before this one existed."""
     story = model_next().calls("a", start=True)
     story.stops()
-    story.does(ev.Outcome(by=story.by, call_id="a", content="spawned child", spawn=CHILD))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="spawned child", spawn=CHILD))
     assert child_state(story) == "stopping"
 
 
 def test_a_child_born_while_its_parent_is_superseded_lives_like_its_siblings() -> None:
     story = model_next().calls("a", start=True)
     story.sends("i1", "interrupt")
-    story.does(ev.Outcome(by=story.by, call_id="a", content="spawned child", spawn=CHILD))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="spawned child", spawn=CHILD))
     assert child_state(story) == "running"
 
 
@@ -395,16 +395,16 @@ def test_a_child_whose_call_is_cancelled_is_stopped(how: str) -> None:
         story.edits(0)
     else:
         story.sends("q1")
-        story.does(ev.Promote(message_id="q1"))
+        story.does(cmd.Promote(message_id="q1"))
     assert (story.state, child_state(story)) == ("running", "stopping")
 
 
 def test_a_child_whose_call_expires_is_stopped() -> None:
     story = model_next().calls("a")
     story.does(
-        ev.Delegate(by=story.by, call_id="a", external=External.CHILD, spawn=CHILD, expires_at=story.now + 1_000)
+        cmd.Delegate(by=story.by, call_id="a", external=External.CHILD, spawn=CHILD, expires_at=story.now + 1_000)
     )
-    story.parks().later(1_000).does(ev.Due())
+    story.parks().later(1_000).does(cmd.Due())
     assert (story.state, child_state(story)) == ("running", "stopping")
 
 
@@ -423,7 +423,7 @@ def test_a_child_that_rests_is_not_touched_by_a_stop() -> None:
 # --- the transaction itself -------------------------------------------------------------------------
 
 
-def needs(snapshot: Snapshot, *events: ev.Event, answers: dict[Need, object]) -> tuple[list[Need], object]:
+def needs(snapshot: Snapshot, *events: cmd.Command, answers: dict[Need, object]) -> tuple[list[Need], object]:
     steps = transact(snapshot, events, START)
     asked: list[Need] = []
     try:
@@ -437,14 +437,14 @@ def needs(snapshot: Snapshot, *events: ev.Event, answers: dict[Need, object]) ->
 
 def test_an_event_that_reaches_nobody_else_reads_nothing() -> None:
     story = model_next()
-    asked, changes = needs(story.snapshot, ev.Note(by=story.by, topic="x"), answers={})
+    asked, changes = needs(story.snapshot, cmd.Note(by=story.by, topic="x"), answers={})
     assert asked == []
     assert isinstance(changes, tuple)
 
 
 def test_a_turn_that_ends_in_a_chat_without_a_parent_reads_nothing() -> None:
     story = model_next().says()
-    asked, _ = needs(story.snapshot, ev.FinishTurn(by=story.by), answers={})
+    asked, _ = needs(story.snapshot, cmd.FinishTurn(by=story.by), answers={})
     assert asked == []
 
 
@@ -456,7 +456,7 @@ def test_a_stop_asks_which_children_are_at_work() -> None:
         ReadChat("child"): child,
         ReadChildren("child"): (),
     }
-    asked, changes = needs(story.snapshot, ev.Stop(), answers=answers)
+    asked, changes = needs(story.snapshot, cmd.Stop(), answers=answers)
     assert asked == [ReadChildren("chat"), ReadChat("child"), ReadChildren("child")]
     assert isinstance(changes, tuple)
     assert [change.after.chat.id for change in changes] == ["chat", "child"]
@@ -466,7 +466,7 @@ def test_several_events_are_one_transaction_and_all_or_none() -> None:
     story = model_next()
     response = story.response(assistant("r"))
     story.refuses(response, response, reason="not_the_models_turn")
-    changes = story.all_of(response, ev.FinishTurn(by=story.by))
+    changes = story.all_of(response, cmd.FinishTurn(by=story.by))
     assert [change.after.chat.state.value for change in changes] == ["running", "idle"]
     assert (story.state, story.ids) == ("idle", ["m1", "r"])
 
@@ -474,13 +474,13 @@ def test_several_events_are_one_transaction_and_all_or_none() -> None:
 def test_a_parent_that_was_deleted_is_told_nothing() -> None:
     story = spawned()
     child = story.store.get("child")
-    claimed = transact(child, [ev.Claim(worker="w2")], START)
+    claimed = transact(child, [cmd.Claim(worker="w2")], START)
     with pytest.raises(StopIteration) as done:
         next(claimed)
     (change,) = done.value.value
     assert isinstance(change, Change)
-    by = ev.Writer("w2", 1, 0)
-    event = ev.Fail(by=by, error=BOOM)
+    by = cmd.Writer("w2", 1, 0)
+    event = cmd.Fail(by=by, error=BOOM)
     asked, changes = needs(change.after, event, answers={ReadChat("chat"): None})
     assert asked == [ReadChat("chat")]
     assert isinstance(changes, tuple)
@@ -499,7 +499,7 @@ def test_a_result_that_reaches_a_parent_is_a_message_of_its_history() -> None:
 def grandchild_at_work() -> Story:
     """A grandchild that is about to ask, under a child, under the root."""
     story = of_child(waits_for_child(model_next().calls("a")).parks()).claimed("w2").calls("x", start=True)
-    story.does(ev.Outcome(by=story.by, call_id="x", content="ok", spawn=NewChat(id="g", agent="deep", message=ASK)))
+    story.does(cmd.Outcome(by=story.by, call_id="x", content="ok", spawn=NewChat(id="g", agent="deep", message=ASK)))
     story.chat_id = "g"
     return story.claimed("w2").calls("p", "q")
 
@@ -519,12 +519,12 @@ def told_at_the_root(story: Story) -> list[tuple[str, ...]]:
 
 def test_what_a_grandchild_asks_is_told_at_the_root_in_the_same_transaction_and_so_is_the_answer() -> None:
     story = grandchild_at_work()
-    changes = story.all_of(ev.AskApproval(by=story.by, call_id="p", question="May I?"))
+    changes = story.all_of(cmd.AskApproval(by=story.by, call_id="p", question="May I?"))
     assert [change.after.chat.id for change in changes] == ["g", "chat"]
     story.delegates("q", "question").parks()
-    changes = story.all_of(ev.Approve(call_id="p", by="ann"))
+    changes = story.all_of(cmd.Approve(call_id="p", by="ann"))
     assert [change.after.chat.id for change in changes] == ["g", "chat"]
-    story.does(ev.Submit(call_id="q", content="That one."))
+    story.does(cmd.Submit(call_id="q", content="That one."))
     assert told_at_the_root(story) == [
         ("asking", "g", "deep", "p", "asking", "May I?"),
         ("asking", "g", "deep", "q", "external", ""),
@@ -535,12 +535,12 @@ def test_what_a_grandchild_asks_is_told_at_the_root_in_the_same_transaction_and_
 
 
 ENDS: dict[str, Callable[[Story], object]] = {
-    "denied": lambda story: story.does(ev.Deny(call_id="p", words="no")),
+    "denied": lambda story: story.does(cmd.Deny(call_id="p", words="no")),
     "stopped": lambda story: story.stops(),
     "stopped from above": lambda story: of_parent(story).stops(),
     "interrupted": lambda story: story.sends("i", "interrupt"),
     "edited": lambda story: story.edits(0),
-    "expired": lambda story: story.does(ev.Due()),
+    "expired": lambda story: story.does(cmd.Due()),
     "found to be late by a claim": lambda story: story.claimed("w2"),
 }
 

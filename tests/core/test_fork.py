@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core import history
 from holdfast.core.apply import Refused
 from holdfast.core.journal import ChatCreated, MessageAdded
@@ -84,7 +84,7 @@ def test_a_fork_ends_where_the_history_has_a_place(end: int) -> None:
 def test_the_source_does_not_notice() -> None:
     story = waiting()
     before, entries = story.snapshot, story.journal
-    story.does(ev.Fork())
+    story.does(cmd.Fork())
     forked(story)
     story.chat_id = "chat"
     assert (story.snapshot.calls, story.journal) == (before.calls, entries)

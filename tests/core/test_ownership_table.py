@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Refused, apply
 from holdfast.core.states import OWNERSHIP, Owner, OwnerEvent
 from tests.support.situations import HOUR_MS, answered, failed, model_next, said, unclaimed, waiting
@@ -38,26 +38,26 @@ def test_the_table_says_what_is_pinned_here(event: OwnerEvent, owner: Owner) -> 
 
 
 # A chat that is unowned or held, and the event that makes the table's event happen to it.
-Trial = tuple[Callable[[], Story], Callable[[Story], ev.Event]]
+Trial = tuple[Callable[[], Story], Callable[[Story], cmd.Command]]
 
 TRIALS: dict[tuple[OwnerEvent, Owner], list[Trial]] = {
-    (OwnerEvent.CLAIM, Owner.UNOWNED): [(unclaimed, lambda story: ev.Claim(worker="w1"))],
+    (OwnerEvent.CLAIM, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Claim(worker="w1"))],
     (OwnerEvent.CLAIM, Owner.HELD): [
-        (model_next, lambda story: ev.Claim(worker="w2")),
-        (model_next, lambda story: ev.Claim(worker="w1")),
+        (model_next, lambda story: cmd.Claim(worker="w2")),
+        (model_next, lambda story: cmd.Claim(worker="w1")),
     ],
-    (OwnerEvent.WRITE, Owner.UNOWNED): [(unclaimed, lambda story: ev.Note(by=story.by, topic="x"))],
-    (OwnerEvent.WRITE, Owner.HELD): [(model_next, lambda story: ev.Note(by=story.by, topic="x"))],
-    (OwnerEvent.REST, Owner.UNOWNED): [(waiting, lambda story: ev.Stop())],
+    (OwnerEvent.WRITE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Note(by=story.by, topic="x"))],
+    (OwnerEvent.WRITE, Owner.HELD): [(model_next, lambda story: cmd.Note(by=story.by, topic="x"))],
+    (OwnerEvent.REST, Owner.UNOWNED): [(waiting, lambda story: cmd.Stop())],
     (OwnerEvent.REST, Owner.HELD): [
-        (said, lambda story: ev.FinishTurn(by=story.by)),
-        (lambda: _outside(), lambda story: ev.Park(by=story.by)),
-        (model_next, lambda story: ev.Fail(by=story.by, error=BOOM)),
+        (said, lambda story: cmd.FinishTurn(by=story.by)),
+        (lambda: _outside(), lambda story: cmd.Park(by=story.by)),
+        (model_next, lambda story: cmd.Fail(by=story.by, error=BOOM)),
     ],
-    (OwnerEvent.RELEASE, Owner.UNOWNED): [(unclaimed, lambda story: ev.Release(by=story.by))],
-    (OwnerEvent.RELEASE, Owner.HELD): [(model_next, lambda story: ev.Release(by=story.by))],
-    (OwnerEvent.EXPIRE, Owner.UNOWNED): [(unclaimed, lambda story: ev.LeaseExpired(worker="w1"))],
-    (OwnerEvent.EXPIRE, Owner.HELD): [(model_next, lambda story: ev.LeaseExpired(worker="w1"))],
+    (OwnerEvent.RELEASE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Release(by=story.by))],
+    (OwnerEvent.RELEASE, Owner.HELD): [(model_next, lambda story: cmd.Release(by=story.by))],
+    (OwnerEvent.EXPIRE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.LeaseExpired(worker="w1"))],
+    (OwnerEvent.EXPIRE, Owner.HELD): [(model_next, lambda story: cmd.LeaseExpired(worker="w1"))],
 }
 
 
@@ -101,31 +101,31 @@ def test_a_held_chat_needs_no_wake_at_and_has_none() -> None:
 
 def test_a_chat_that_is_not_due_yet_is_not_claimed() -> None:
     story = Story().claimed().lost().claimed()
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     assert story.chat.wake_at == story.now + 1_000
-    story.later(999).refuses(ev.Claim(worker="w2"), reason="not_due")
+    story.later(999).refuses(cmd.Claim(worker="w2"), reason="not_due")
     story.later(1).claimed("w2")
 
 
 def test_a_chat_that_runs_is_due_whatever_the_clock_says_but_for_a_backoff_of_its_own_length() -> None:
     assert Story().later(-HOUR_MS).claimed("w2").chat.worker == "w2"
     story = Story().claimed().lost().claimed()
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     assert (story.chat.wake_at, story.chat.backoff_ms) == (story.now + 1_000, 1_000)
-    story.refuses(ev.Claim(worker="w2"), reason="not_due")
+    story.refuses(cmd.Claim(worker="w2"), reason="not_due")
     story.later(-1).claimed("w2")
     assert story.chat.backoff_ms == 0
 
 
 @pytest.mark.parametrize("telling", [answered, failed])
 def test_a_chat_at_rest_is_not_claimed(telling: Callable[[], Story]) -> None:
-    telling().later(HOUR_MS).refuses(ev.Claim(worker="w2"), reason="state")
+    telling().later(HOUR_MS).refuses(cmd.Claim(worker="w2"), reason="state")
 
 
 def test_a_waiting_chat_is_claimed_only_when_its_wake_at_is_due() -> None:
-    waiting().later(HOUR_MS).refuses(ev.Claim(worker="w2"), reason="not_due")
+    waiting().later(HOUR_MS).refuses(cmd.Claim(worker="w2"), reason="not_due")
     story = waiting(expires_in_ms=1_000)
-    story.later(999).refuses(ev.Claim(worker="w2"), reason="not_due")
+    story.later(999).refuses(cmd.Claim(worker="w2"), reason="not_due")
     story.later(1).claimed("w2")
     assert (story.state, story.chat.worker) == ("running", "w2")
 
@@ -137,7 +137,7 @@ def test_a_writer_whose_fence_is_old_is_refused_and_told_who_holds_the_chat() ->
     story = Story().claimed("w1")
     stale = story.by
     story.lost().claimed("w2")
-    refused = story.refuses(ev.Note(by=stale, topic="x"), reason="stale_writer")
+    refused = story.refuses(cmd.Note(by=stale, topic="x"), reason="stale_writer")
     assert "held by w2 under fence 2" in refused.message
 
 
@@ -145,40 +145,40 @@ def test_the_same_worker_with_an_old_fence_is_as_stale_as_any_other() -> None:
     story = Story().claimed("w1")
     stale = story.by
     story.lost().claimed("w1")
-    story.refuses(ev.FinishTurn(by=stale), reason="stale_writer")
+    story.refuses(cmd.FinishTurn(by=stale), reason="stale_writer")
 
 
 def test_a_worker_that_guesses_the_fence_is_refused() -> None:
     story = Story().claimed("w1")
-    story.refuses(ev.Note(by=ev.Writer("w2", 1, 0), topic="x"), reason="stale_writer")
+    story.refuses(cmd.Note(by=cmd.Writer("w2", 1, 0), topic="x"), reason="stale_writer")
 
 
 def test_a_write_made_for_an_older_epoch_is_refused() -> None:
     story = Story().claimed()
     stale = story.by
     story.sends("i1", "interrupt")
-    story.refuses(ev.Fail(by=stale, error=BOOM), reason="stale_epoch")
+    story.refuses(cmd.Fail(by=stale, error=BOOM), reason="stale_epoch")
 
 
-@pytest.mark.parametrize("row", sorted(ev.EVENTS))
+@pytest.mark.parametrize("row", sorted(cmd.COMMANDS))
 def test_every_event_of_a_runner_is_fenced(row: str) -> None:
-    is_runners = issubclass(ev.EVENTS[row], ev.RunnerEvent)
-    assert is_runners == ("by" in ev.EVENTS[row].__struct_fields__ and row not in ("approve", "deny", "submit"))
+    is_runners = issubclass(cmd.COMMANDS[row], cmd.RunnerCommand)
+    assert is_runners == ("by" in cmd.COMMANDS[row].__struct_fields__ and row not in ("approve", "deny", "submit"))
 
 
 def test_only_what_a_body_did_and_said_the_end_of_a_stop_and_a_handover_pass_an_older_epoch() -> None:
     """After history was cut: what has happened has happened, and the stop must end."""
-    assert {"outcome", "note", "finish_stop", "release"} == ev.EPOCH_FREE
-    for kind in sorted(ev.EPOCH_FREE):
+    assert {"outcome", "note", "finish_stop", "release"} == cmd.EPOCH_FREE
+    for kind in sorted(cmd.EPOCH_FREE):
         story = Story().claimed().calls("a", start=True)
         before = story.by
         story.edits(0)
         assert story.chat.epoch == before.epoch + 1
-        event: dict[str, ev.Event] = {
-            "outcome": ev.Outcome(by=before, call_id="a", content="ok"),
-            "note": ev.Note(by=before, topic="progress", call_id="a"),
-            "finish_stop": ev.FinishStop(by=before),
-            "release": ev.Release(by=before),
+        event: dict[str, cmd.Command] = {
+            "outcome": cmd.Outcome(by=before, call_id="a", content="ok"),
+            "note": cmd.Note(by=before, topic="progress", call_id="a"),
+            "finish_stop": cmd.FinishStop(by=before),
+            "release": cmd.Release(by=before),
         }
         story.does(event[kind])
 
@@ -187,7 +187,7 @@ def test_not_even_those_pass_an_older_fence() -> None:
     story = Story().claimed().calls("a", start=True)
     stale = story.by
     story.lost().claimed("w2")
-    story.refuses(ev.Outcome(by=stale, call_id="a", content="ok"), reason="stale_writer")
-    story.refuses(ev.Release(by=stale), reason="stale_writer")
+    story.refuses(cmd.Outcome(by=stale, call_id="a", content="ok"), reason="stale_writer")
+    story.refuses(cmd.Release(by=stale), reason="stale_writer")
     story.stops()
-    story.refuses(ev.FinishStop(by=stale), reason="stale_writer")
+    story.refuses(cmd.FinishStop(by=stale), reason="stale_writer")

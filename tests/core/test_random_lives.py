@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Change, Refused, row_of
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
@@ -92,7 +92,7 @@ class RandomLives(RuleBasedStateMachine):
         """Its chats are taken from it one by one, and another worker comes."""
         dead = data.draw(st.sampled_from(self.workers))
         for chat_id in [chat.id for chat in self.store.chats.values() if chat.worker == dead]:
-            self._happens(chat_id, ev.LeaseExpired(worker=dead))
+            self._happens(chat_id, cmd.LeaseExpired(worker=dead))
         self.workers = [*[worker for worker in self.workers if worker != dead], self._fresh("w")]
 
     # --- what is always true ------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class RandomLives(RuleBasedStateMachine):
         change = self.store.create(NewChat(id=self._fresh("chat"), agent="agent", message=message), self.now)
         self.accepted[change.after.chat.id] = {message.id} if message is not None else set()
 
-    def _happens(self, chat_id: str, *happened: ev.Event) -> None:
+    def _happens(self, chat_id: str, *happened: cmd.Command) -> None:
         before = {other: self.store.get(other) for other in self.store.chats}
         rows = {other: len(self.store.rows[other]) for other in self.store.chats}
         outcome = self.store.apply(chat_id, *happened, now=self.now)
@@ -179,10 +179,10 @@ class RandomLives(RuleBasedStateMachine):
                 assert found == [], f"{change.after.chat.id}: {found}"
         self._account(chat_id, happened, outcome)
 
-    def _account(self, chat_id: str, happened: tuple[ev.Event, ...], changes: tuple[Change, ...]) -> None:
+    def _account(self, chat_id: str, happened: tuple[cmd.Command, ...], changes: tuple[Change, ...]) -> None:
         """Where every message went that somebody was told had been taken, the loop's own among them."""
         for event in happened:
-            if isinstance(event, ev.Send | ev.Edit | ev.AskAgain):
+            if isinstance(event, cmd.Send | cmd.Edit | cmd.AskAgain):
                 self.accepted[chat_id].add(event.message.id)
         for change in changes:
             self.settled |= {queued.id for queued in change.dropped}
@@ -190,7 +190,7 @@ class RandomLives(RuleBasedStateMachine):
                 message = change.spawned.message
                 self.accepted[change.spawned.id] = {message.id} if message is not None else set()
         for event, change in zip(happened, changes, strict=False):
-            if isinstance(event, ev.Send) and _took_as_answer(change, event.message.id):
+            if isinstance(event, cmd.Send) and _took_as_answer(change, event.message.id):
                 self.settled.add(event.message.id)
 
     # --- a sensible worker, and sensible people -----------------------------------------------------
@@ -208,45 +208,45 @@ class RandomLives(RuleBasedStateMachine):
             assert self.store.get(chat_id) != snapshot, f"{chat_id} does not get on"
         raise AssertionError(f"{chat_id} never comes to rest")
 
-    def _next(self, snapshot: Snapshot) -> list[ev.Event]:
+    def _next(self, snapshot: Snapshot) -> list[cmd.Command]:
         chat = snapshot.chat
-        by = ev.Writer(chat.worker or "", chat.fence, chat.epoch)
+        by = cmd.Writer(chat.worker or "", chat.fence, chat.epoch)
         if chat.worker is None:
             assert chat.wake_at is not None
             self.now = max(self.now, chat.wake_at)
-            return [ev.Claim(worker=self.workers[0])]
+            return [cmd.Claim(worker=self.workers[0])]
         if chat.state is State.STOPPING:
-            return [ev.FinishStop(by=by)]
+            return [cmd.FinishStop(by=by)]
         if chat.phase is Phase.MODEL:
             message = assistant(self._fresh("r"))
-            return [ev.Responded(by=by, message=message, attempt=next_attempt(snapshot))]
+            return [cmd.Responded(by=by, message=message, attempt=next_attempt(snapshot))]
         if chat.phase is Phase.CALLS:
             return [self._next_for_call(by, call) for call in snapshot.open_calls if call.state in _RUNNABLE][:1] or [
-                ev.Park(by=by)
+                cmd.Park(by=by)
             ]
-        compaction: list[ev.Event] = [ev.FinishCompaction(by=by, error="none")] if chat.compact else []
-        return [*compaction, ev.FinishTurn(by=by)]
+        compaction: list[cmd.Command] = [cmd.FinishCompaction(by=by, error="none")] if chat.compact else []
+        return [*compaction, cmd.FinishTurn(by=by)]
 
-    def _next_for_call(self, by: ev.Writer, call: Call) -> ev.Event:
+    def _next_for_call(self, by: cmd.Writer, call: Call) -> cmd.Command:
         if call.state is CallState.STARTED:
-            return ev.Outcome(by=by, call_id=call.id, content="ok")
-        return ev.StartCalls(by=by, call_ids=(call.id,))
+            return cmd.Outcome(by=by, call_id=call.id, content="ok")
+        return cmd.StartCalls(by=by, call_ids=(call.id,))
 
     def _somebody_answers(self, snapshot: Snapshot) -> None:
         chat_id, call = snapshot.chat.id, snapshot.open_calls[0]
         too_late = call.expires_at is not None and call.expires_at <= self.now
         if call.state is CallState.ASKING and not too_late:
-            self._happens(chat_id, ev.Approve(call_id=call.id))
+            self._happens(chat_id, cmd.Approve(call_id=call.id))
         elif call.external is External.TIMER or too_late:
             assert snapshot.chat.wake_at is not None
             self.now = max(self.now, snapshot.chat.wake_at)
-            self._happens(chat_id, ev.Claim(worker=self.workers[0]))
+            self._happens(chat_id, cmd.Claim(worker=self.workers[0]))
         elif call.external is External.CHILD:
             assert call.child_id in self.store.chats, "a parent waits for a chat that is gone"
             if self.store.get(call.child_id).chat.state in (State.IDLE, State.FAILED):
-                self._happens(call.child_id, ev.Send(message=user(self._fresh("m"))))
+                self._happens(call.child_id, cmd.Send(message=user(self._fresh("m"))))
         else:
-            self._happens(chat_id, ev.Submit(call_id=call.id, content="mine"))
+            self._happens(chat_id, cmd.Submit(call_id=call.id, content="mine"))
 
 
 _RUNNABLE = OPEN - {CallState.ASKING, CallState.EXTERNAL}

@@ -4,7 +4,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Change, apply, create
 from holdfast.core.journal import MessageAdded, MessageQueued, TurnEnded, TurnStarted
 from holdfast.core.limits import Limits
@@ -65,7 +65,7 @@ def test_a_message_to_an_archived_chat_takes_it_out_of_the_archive() -> None:
 
 def test_a_new_turn_counts_its_steps_and_tokens_from_zero() -> None:
     story = Story().claimed()
-    story.does(ev.Responded(by=story.by, message=assistant("r1"), attempt=story.next_attempt(), tokens=7))
+    story.does(cmd.Responded(by=story.by, message=assistant("r1"), attempt=story.next_attempt(), tokens=7))
     assert (story.chat.step, story.chat.turn_tokens) == (1, 7)
     story.finishes()
     story.sends("m2")
@@ -209,7 +209,7 @@ def test_a_message_that_comes_after_the_time_to_answer_a_question_is_a_message()
 def test_a_file_that_answers_a_question_is_named_in_the_answer() -> None:
     story = waiting_for_one("question")
     parts = (Text(text="Here."), File(media_type="image/png", uri="blob:1"))
-    story.does(ev.Send(message=Message(id="m2", role=Role.USER, parts=parts)))
+    story.does(cmd.Send(message=Message(id="m2", role=Role.USER, parts=parts)))
     assert story.result("a").content == "Here.\n[image/png: blob:1]"
 
 
@@ -230,7 +230,7 @@ def test_a_steering_message_to_a_waiting_chat_joins_when_the_calls_are_answered(
     story = waiting_for_one("client")
     story.sends("s1", "steer")
     assert story.queue == ["s1"]
-    story.does(ev.Submit(call_id="a", content="ok"))
+    story.does(cmd.Submit(call_id="a", content="ok"))
     assert (story.ids, story.queue) == (["m1", "calls-a", "a.result", "s1"], [])
 
 
@@ -260,22 +260,22 @@ def test_only_messages_that_a_user_could_send_are_taken(telling: type[Story], mo
     story = telling()
     for parts in ((), (Text(text=""),), (ToolCall(call_id="x", name="t"),)):
         story.refuses(
-            ev.Send(message=Message(id="m", role=Role.USER, parts=parts), mode=mode), reason="wrong_message"
+            cmd.Send(message=Message(id="m", role=Role.USER, parts=parts), mode=mode), reason="wrong_message"
         )
-    story.refuses(ev.Send(message=assistant("m"), mode=mode), reason="wrong_message")
+    story.refuses(cmd.Send(message=assistant("m"), mode=mode), reason="wrong_message")
 
 
 def test_a_message_that_is_queued_already_is_not_queued_twice() -> None:
     story = model_next()
     story.sends("m2")
-    story.refuses(ev.Send(message=user("m2")), reason="wrong_message")
+    story.refuses(cmd.Send(message=user("m2")), reason="wrong_message")
 
 
 def test_a_full_queue_takes_no_more_and_says_what_to_do() -> None:
     story = Story(limits=Limits(queue_messages_max=2))
     story.sends("m2")
     story.sends("m3")
-    refused = story.refuses(ev.Send(message=user("m4")), reason="limit")
+    refused = story.refuses(cmd.Send(message=user("m4")), reason="limit")
     assert "2 queued messages, which is the limit" in refused.message
     assert "clear_queue" in refused.message
 
@@ -283,7 +283,7 @@ def test_a_full_queue_takes_no_more_and_says_what_to_do() -> None:
 def test_a_queue_is_bounded_in_bytes_too() -> None:
     story = Story(limits=Limits(queue_bytes_max=1_000))
     story.sends("m2", text="x" * 400)
-    refused = story.refuses(ev.Send(message=user("m3", "x" * 600)), reason="limit")
+    refused = story.refuses(cmd.Send(message=user("m3", "x" * 600)), reason="limit")
     assert "the limit is 1,000" in refused.message
     story.sends("m4", text="x" * 100)
 
@@ -294,7 +294,7 @@ def test_a_queued_message_is_kept_byte_for_byte_and_never_decoded_on_its_way() -
     story.sends("m2")
     body = b'{"id":"m2","role":"user","parts":[{"kind":"hologram","of":"kelp"}]}'
     queued = replace(story.snapshot.queue[0], body=Raw(body))
-    change = apply(replace(story.snapshot, queue=(queued,)), ev.FinishTurn(by=story.by), story.now)
+    change = apply(replace(story.snapshot, queue=(queued,)), cmd.FinishTurn(by=story.by), story.now)
     assert isinstance(change, Change)
     entry = change.lines[-1].entry
     assert isinstance(entry, MessageAdded)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core import history
 from holdfast.core.apply import Change
 from holdfast.core.journal import MessagesDropped, Noted, StopRequested, TurnEnded
@@ -223,8 +223,8 @@ def test_a_response_that_comes_while_stopping_goes_into_the_end_of_the_stop() ->
     story = stopped(model_next)
     whole = assistant("whole", *asks_for("a", "b"))
     attempt = story.next_attempt()
-    plans = (ev.PlannedCall(id="a"), ev.PlannedCall(id="b"))
-    story.refuses(ev.Responded(by=story.by, message=whole, attempt=attempt, plans=plans), reason="state")
+    plans = (cmd.PlannedCall(id="a"), cmd.PlannedCall(id="b"))
+    story.refuses(cmd.Responded(by=story.by, message=whole, attempt=attempt, plans=plans), reason="state")
     story.finishes_stop(whole, attempt)
     assert story.ids == ["m1", "whole", "a.result", "b.result"]
     assert story.result("a").content == "Never ran: stopped by the user."
@@ -265,7 +265,7 @@ def test_a_stop_before_the_crash_is_finished_by_the_successor_with_the_partial_t
 
 def test_a_partial_response_streamed_at_another_length_does_not_enter() -> None:
     story = stopped(model_next)
-    event = ev.FinishStop(by=story.by, partial=assistant("half"), attempt=story.next_attempt(), length=0)
+    event = cmd.FinishStop(by=story.by, partial=assistant("half"), attempt=story.next_attempt(), length=0)
     story.does(event)
     assert story.ids == ["m1"]
 
@@ -287,15 +287,15 @@ def test_no_partial_response_enters_while_calls_are_what_is_next() -> None:
 )
 def test_a_partial_response_that_is_none_is_refused(partial: Message) -> None:
     story = stopped(model_next)
-    event = ev.FinishStop(by=story.by, partial=partial, attempt=story.next_attempt(), length=1)
+    event = cmd.FinishStop(by=story.by, partial=partial, attempt=story.next_attempt(), length=1)
     story.refuses(event, reason="wrong_message")
 
 
 def test_a_partial_response_names_its_attempt() -> None:
     story = stopped(model_next)
-    story.refuses(ev.FinishStop(by=story.by, partial=assistant("p"), length=1), reason="wrong_message")
+    story.refuses(cmd.FinishStop(by=story.by, partial=assistant("p"), length=1), reason="wrong_message")
     later = attempt_id(story.chat.fence + 1, 1)
-    story.refuses(ev.FinishStop(by=story.by, attempt=later), reason="wrong_message")
+    story.refuses(cmd.FinishStop(by=story.by, attempt=later), reason="wrong_message")
 
 
 # --- previews ---------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_a_failure_while_stopping_ends_the_stop_and_is_noted() -> None:
 def test_a_failure_while_stopping_with_a_queue_goes_on_with_it_and_its_attempts_are_shown() -> None:
     story = interrupted(model_next)
     first = story.next_attempt()
-    story.does(ev.Fail(by=story.by, error=BOOM, attempt=first))
+    story.does(cmd.Fail(by=story.by, error=BOOM, attempt=first))
     assert (story.state, story.chat.worker, story.ids) == ("running", "w1", ["m1", "i1"])
     assert story.chat.attempt_ended == first
     story.says()
@@ -344,14 +344,14 @@ def test_a_failure_while_stopping_with_a_queue_goes_on_with_it_and_its_attempts_
 
 def test_a_stop_that_five_workers_did_not_survive_is_over() -> None:
     story = stopped(nearly_given_up)
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     assert (story.state, story.chat.cause, story.chat.error) == ("idle", Cause.USER, None)
     assert "5 workers in a row" in str(story.tells(Noted))
 
 
 def test_a_stop_that_five_workers_did_not_survive_goes_on_with_the_queue() -> None:
     story = interrupted(nearly_given_up)
-    story.does(ev.LeaseExpired(worker="w1"))
+    story.does(cmd.LeaseExpired(worker="w1"))
     assert (story.state, story.ids, story.chat.unclean) == ("running", ["m1", "i1"], 0)
     assert (story.chat.worker, story.chat.wake_at) == (None, story.now)
 
@@ -361,25 +361,25 @@ def test_a_stop_that_five_workers_did_not_survive_goes_on_with_the_queue() -> No
 
 def test_a_shutdown_leaves_the_chat_running_for_another_worker() -> None:
     story = call_started_beside_planned()
-    story.does(ev.Release(by=story.by))
+    story.does(cmd.Release(by=story.by))
     assert (story.state, story.chat.cause, story.chat.worker) == ("running", None, None)
     assert story.chat.wake_at == story.now
 
 
 def test_a_shutdown_of_a_stopping_chat_leaves_it_stopping() -> None:
     story = stopped(model_next)
-    story.does(ev.Release(by=story.by))
+    story.does(cmd.Release(by=story.by))
     assert (story.state, story.chat.cause, story.chat.wake_at) == ("stopping", Cause.USER, story.now)
 
 
 @pytest.mark.parametrize("cause", [cause for cause in Cause if cause not in (Cause.BUDGET, Cause.DEADLINE)])
 def test_a_runner_cannot_end_a_turn_with_a_cause_that_is_not_its_own(cause: Cause) -> None:
     story = model_next().says()
-    story.refuses(ev.FinishTurn(by=story.by, cause=cause), reason="wrong_cause")
+    story.refuses(cmd.FinishTurn(by=story.by, cause=cause), reason="wrong_cause")
 
 
 def test_a_stopping_chat_takes_what_really_happened_outside() -> None:
     story = stopped(call_external_beside_started).later(HOUR_MS)
-    story.does(ev.Due())
+    story.does(cmd.Due())
     assert story.is_synthetic("a", Synthetic.EXPIRED)
     assert story.state == "stopping"

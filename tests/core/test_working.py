@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core import history
 from holdfast.core.journal import (
     AttemptFailed,
@@ -131,8 +131,8 @@ def test_a_response_is_an_assistant_message_with_calls_of_its_own(message: Messa
 def test_every_call_of_a_response_has_exactly_one_plan() -> None:
     story = model_next()
     message, attempt = assistant("r", *asks_for("a", "b")), story.next_attempt()
-    for plans in ((), (ev.PlannedCall(id="a"),), tuple(ev.PlannedCall(id=id) for id in "abc")):
-        event = ev.Responded(by=story.by, message=message, attempt=attempt, plans=plans)
+    for plans in ((), (cmd.PlannedCall(id="a"),), tuple(cmd.PlannedCall(id=id) for id in "abc")):
+        event = cmd.Responded(by=story.by, message=message, attempt=attempt, plans=plans)
         story.refuses(event, reason="wrong_message")
 
 
@@ -173,7 +173,7 @@ def test_a_lost_attempt_is_recorded_with_its_whole_story_and_the_turn_goes_on() 
     story = model_next()
     attempt = story.next_attempt()
     story.does(
-        ev.AttemptLost(
+        cmd.AttemptLost(
             by=story.by, attempt=attempt, model="m", error="overloaded", code="busy", status=529, retry_in_ms=900
         )
     )
@@ -188,23 +188,23 @@ def test_a_lost_attempt_is_recorded_with_its_whole_story_and_the_turn_goes_on() 
 def test_an_attempt_that_is_over_neither_responds_nor_is_lost_again() -> None:
     story = model_next()
     attempt = story.next_attempt()
-    lost = ev.AttemptLost(by=story.by, attempt=attempt, model="m", error="x")
+    lost = cmd.AttemptLost(by=story.by, attempt=attempt, model="m", error="x")
     story.does(lost)
     story.refuses(lost, reason="wrong_message")
-    story.refuses(ev.Responded(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
+    story.refuses(cmd.Responded(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
 
 
 @pytest.mark.parametrize("fence", [1, 3])
 def test_an_attempt_of_another_fence_neither_responds_nor_is_lost(fence: int) -> None:
     story = model_next().lost().claimed("w2")
     attempt = attempt_id(fence, 1)
-    story.refuses(ev.Responded(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
-    story.refuses(ev.AttemptLost(by=story.by, attempt=attempt, model="m", error="x"), reason="wrong_message")
+    story.refuses(cmd.Responded(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
+    story.refuses(cmd.AttemptLost(by=story.by, attempt=attempt, model="m", error="x"), reason="wrong_message")
 
 
 def test_an_error_that_comes_because_we_stopped_the_stream_is_no_failed_attempt() -> None:
     story = stopped(model_next)
-    event = ev.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cancelled")
+    event = cmd.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cancelled")
     story.refuses(event, reason="state")
 
 
@@ -225,34 +225,34 @@ def test_a_start_is_recorded_before_the_body_begins() -> None:
 def test_an_unsafe_call_starts_at_most_once() -> None:
     """Promise 3."""
     story = call_started_beside_planned()
-    story.refuses(ev.StartCalls(by=story.by, call_ids=("a",)), reason="call_state")
-    story.refuses(ev.StartCalls(by=story.by, call_ids=("b", "b")), reason="call_state")
-    story.refuses(ev.StartCalls(by=story.by, call_ids=("b", "a")), reason="call_state")
+    story.refuses(cmd.StartCalls(by=story.by, call_ids=("a",)), reason="call_state")
+    story.refuses(cmd.StartCalls(by=story.by, call_ids=("b", "b")), reason="call_state")
+    story.refuses(cmd.StartCalls(by=story.by, call_ids=("b", "a")), reason="call_state")
     assert story.call("b").state == "planned"
 
 
 def test_only_a_started_call_has_an_outcome() -> None:
     story = call_started_beside_planned()
-    story.refuses(ev.Outcome(by=story.by, call_id="b", content="?"), reason="call_state")
+    story.refuses(cmd.Outcome(by=story.by, call_id="b", content="?"), reason="call_state")
     story.returns("a")
-    story.refuses(ev.Outcome(by=story.by, call_id="a", content="twice"), reason="call_state")
+    story.refuses(cmd.Outcome(by=story.by, call_id="a", content="twice"), reason="call_state")
 
 
 def test_nobody_brings_the_outcome_of_a_call_that_somebody_outside_answers() -> None:
     story = calls_planned().delegates("a")
-    story.refuses(ev.Outcome(by=story.by, call_id="a", content="mine"), reason="call_state")
+    story.refuses(cmd.Outcome(by=story.by, call_id="a", content="mine"), reason="call_state")
 
 
 def test_an_outcome_keeps_what_the_tool_said_and_whether_it_was_an_error() -> None:
     story = call_started_beside_planned()
-    story.does(ev.Outcome(by=story.by, call_id="a", content="no such file", error=True))
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="no such file", error=True))
     assert story.result("a") == ToolResult(call_id="a", name="tool", content="no such file", error=True)
 
 
 def test_a_call_can_be_answered_without_running() -> None:
     story = calls_planned()
-    story.does(ev.Refuse(by=story.by, call_id="a", content="There is no such tool."))
-    story.does(ev.Refuse(by=story.by, call_id="b", content="The guard said no.", denied=True))
+    story.does(cmd.Refuse(by=story.by, call_id="a", content="There is no such tool."))
+    story.does(cmd.Refuse(by=story.by, call_id="b", content="The guard said no.", denied=True))
     assert [call.state.value for call in story.snapshot.calls] == ["done", "denied"]
     assert story.is_synthetic("a", Synthetic.REFUSED)
     assert story.is_synthetic("b", Synthetic.DENIED)
@@ -261,15 +261,15 @@ def test_a_call_can_be_answered_without_running() -> None:
 
 def test_a_call_waits_for_a_child_exactly_when_it_names_one() -> None:
     story = calls_planned()
-    nameless = ev.Delegate(by=story.by, call_id="a", external=External.CHILD)
-    named = ev.Delegate(by=story.by, call_id="a", external=External.CLIENT, child_id="c")
+    nameless = cmd.Delegate(by=story.by, call_id="a", external=External.CHILD)
+    named = cmd.Delegate(by=story.by, call_id="a", external=External.CLIENT, child_id="c")
     story.refuses(nameless, reason="wrong_message")
     story.refuses(named, reason="wrong_message")
 
 
 def test_a_note_is_seen_by_clients_and_changes_nothing_else() -> None:
     story = model_next()
-    story.does(ev.Note(by=story.by, topic="news", text="50 %", call_id="a"))
+    story.does(cmd.Note(by=story.by, topic="news", text="50 %", call_id="a"))
     assert story.journal[-1] == Noted(topic="news", text="50 %", call_id="a")
     assert (story.state, story.phase) == ("running", "model")
 
@@ -290,21 +290,21 @@ def test_a_turn_with_a_queue_ends_in_the_next_turn() -> None:
 
 def test_a_turn_does_not_end_while_the_model_owes_a_response() -> None:
     story = model_next()
-    story.refuses(ev.FinishTurn(by=story.by), reason="model_is_next")
+    story.refuses(cmd.FinishTurn(by=story.by), reason="model_is_next")
     story.calls("a", start=True).returns("a")
-    story.refuses(ev.FinishTurn(by=story.by), reason="model_is_next")
+    story.refuses(cmd.FinishTurn(by=story.by), reason="model_is_next")
 
 
 def test_a_turn_does_not_end_while_a_call_is_open_whatever_the_cause() -> None:
     for story in (calls_planned(), only_outside()):
-        story.refuses(ev.FinishTurn(by=story.by), reason="open_calls")
-        story.refuses(ev.FinishTurn(by=story.by, cause=Cause.BUDGET), reason="open_calls")
+        story.refuses(cmd.FinishTurn(by=story.by), reason="open_calls")
+        story.refuses(cmd.FinishTurn(by=story.by, cause=Cause.BUDGET), reason="open_calls")
 
 
 @pytest.mark.parametrize("cause", [Cause.BUDGET, Cause.DEADLINE])
 def test_a_turn_at_its_budget_or_deadline_ends_though_the_model_would_go_on(cause: Cause) -> None:
     story = model_next().calls("a", start=True).returns("a")
-    story.does(ev.FinishTurn(by=story.by, cause=cause, detail="200 steps"))
+    story.does(cmd.FinishTurn(by=story.by, cause=cause, detail="200 steps"))
     assert (story.state, story.chat.cause) == ("idle", cause)
     assert TurnEnded(turn=1, state=story.state, cause=cause, detail="200 steps") in story.journal
     assert history.problems(story.history) == []
@@ -312,7 +312,7 @@ def test_a_turn_at_its_budget_or_deadline_ends_though_the_model_would_go_on(caus
 
 def test_cause_and_answer_are_those_of_the_last_turn() -> None:
     story = model_next().says(text="so far")
-    story.does(ev.FinishTurn(by=story.by, cause=Cause.BUDGET))
+    story.does(cmd.FinishTurn(by=story.by, cause=Cause.BUDGET))
     assert (story.chat.cause, story.answer) == (Cause.BUDGET, None)
     story.sends("m2")
     story.claimed().says("said", SIGNED).finishes()
@@ -326,9 +326,9 @@ def test_cause_and_answer_are_those_of_the_last_turn() -> None:
 
 def test_a_compaction_of_an_idle_chat_runs_without_a_turn_and_leaves_the_last_turn_alone() -> None:
     story = answered()
-    story.does(ev.Compact())
+    story.does(cmd.Compact())
     assert (story.state, story.phase, story.chat.compact, story.chat.wake_at) == ("running", "rest", True, story.now)
-    story.claimed().does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    story.claimed().does(cmd.FinishCompaction(by=story.by, upto=1, summary="short"))
     story.finishes()
     assert (story.state, story.chat.turn, story.chat.cause) == ("idle", 1, None)
     assert story.answer == "Well."
@@ -337,7 +337,7 @@ def test_a_compaction_of_an_idle_chat_runs_without_a_turn_and_leaves_the_last_tu
 
 def test_a_compaction_is_a_record_and_the_history_stays() -> None:
     story = compacting()
-    change = story.does(ev.FinishCompaction(by=story.by, upto=2, summary="short"))
+    change = story.does(cmd.FinishCompaction(by=story.by, upto=2, summary="short"))
     assert change.compaction == Compaction(upto=2, summary="short", created_at=story.now)
     assert (story.ids, story.journal[-1]) == (["m1", "said"], Compacted(upto=2, summary="short"))
     assert not story.chat.compact
@@ -345,7 +345,7 @@ def test_a_compaction_is_a_record_and_the_history_stays() -> None:
 
 def test_a_compaction_that_fails_is_recorded_and_the_chat_goes_on() -> None:
     story = compacting()
-    change = story.does(ev.FinishCompaction(by=story.by, error="no summary"))
+    change = story.does(cmd.FinishCompaction(by=story.by, error="no summary"))
     assert (change.compaction, story.journal[-1]) == (None, CompactionFailed(error="no summary"))
     assert story.finishes().state == "idle"
 
@@ -353,19 +353,19 @@ def test_a_compaction_that_fails_is_recorded_and_the_chat_goes_on() -> None:
 def test_a_compaction_asked_for_while_running_is_noted_and_done_before_the_rest() -> None:
     """Also when it was asked for in the last moment, when the runner was already ending the turn."""
     story = model_next().says(text="Well.")
-    story.does(ev.Compact())
+    story.does(cmd.Compact())
     assert (story.state, story.chat.compact) == ("running", True)
     story.finishes()
     assert (story.state, story.phase, story.chat.turn_started_at) == ("running", "rest", None)
     assert (story.chat.worker, story.answer) == ("w1", "Well.")
-    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    story.does(cmd.FinishCompaction(by=story.by, upto=1, summary="short"))
     assert story.finishes().state == "idle"
     assert (story.answer, len(story.tells(TurnEnded))) == ("Well.", 1)
 
 
 def test_a_chat_woken_for_a_compaction_does_not_rest_before_it_is_done() -> None:
     story = compacting()
-    story.refuses(ev.FinishTurn(by=story.by), reason="compaction_is_next")
+    story.refuses(cmd.FinishTurn(by=story.by), reason="compaction_is_next")
 
 
 def test_a_users_stop_ends_a_compaction_as_well() -> None:
@@ -378,7 +378,7 @@ def test_a_users_stop_ends_a_compaction_as_well() -> None:
 
 def test_a_users_stop_of_a_waiting_chat_forgets_the_compaction_that_was_noted() -> None:
     story = only_outside()
-    story.does(ev.Compact())
+    story.does(cmd.Compact())
     story.parks().stops()
     assert (story.state, story.chat.compact) == ("idle", False)
 
@@ -386,30 +386,30 @@ def test_a_users_stop_of_a_waiting_chat_forgets_the_compaction_that_was_noted() 
 def test_a_compaction_does_not_cover_calls_that_have_no_result() -> None:
     story = calls_planned()
     for upto in (2, 3, 4):
-        event = ev.FinishCompaction(by=story.by, upto=upto, summary="short")
+        event = cmd.FinishCompaction(by=story.by, upto=upto, summary="short")
         story.refuses(event, reason="open_calls")
-    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    story.does(cmd.FinishCompaction(by=story.by, upto=1, summary="short"))
 
 
 @pytest.mark.parametrize("upto", [0, -1, 3])
 def test_a_compaction_covers_positions_that_exist(upto: int) -> None:
     story = compacting()
-    story.refuses(ev.FinishCompaction(by=story.by, upto=upto, summary="short"), reason="no_such_message")
+    story.refuses(cmd.FinishCompaction(by=story.by, upto=upto, summary="short"), reason="no_such_message")
 
 
 @pytest.mark.parametrize("telling", [waiting, lambda: stopped(model_next)])
 def test_a_chat_that_waits_or_stops_is_not_compacted(telling: type[Story]) -> None:
-    telling().refuses(ev.Compact(), reason="state")
+    telling().refuses(cmd.Compact(), reason="state")
 
 
 def test_a_compaction_of_a_failed_chat_clears_the_error_and_the_turn_goes_on_where_it_failed() -> None:
     story = failed()
     turn = story.chat.turn
-    story.does(ev.Compact())
+    story.does(cmd.Compact())
     assert (story.state, story.chat.error, story.chat.compact) == ("running", None, True)
-    story.claimed().does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    story.claimed().does(cmd.FinishCompaction(by=story.by, upto=1, summary="short"))
     assert (story.phase, story.chat.turn) == ("model", turn)
-    story.refuses(ev.FinishTurn(by=story.by), reason="model_is_next")
+    story.refuses(cmd.FinishTurn(by=story.by), reason="model_is_next")
     story.says("late").finishes()
     assert (story.state, story.chat.turn, len(story.tells(ChatRetried))) == ("idle", turn, 1)
 
@@ -417,27 +417,27 @@ def test_a_compaction_of_a_failed_chat_clears_the_error_and_the_turn_goes_on_whe
 def test_a_compaction_of_a_chat_that_failed_after_its_answer_owes_nothing_more() -> None:
     story = said()
     story.fails()
-    story.does(ev.Compact())
+    story.does(cmd.Compact())
     assert (story.state, story.phase, story.chat.turn_started_at) == ("running", "rest", None)
     assert story.tells(ChatRetried) == []
 
 
 def test_what_a_summary_cost_counts_in_the_turn_that_is_open() -> None:
     story = model_next()
-    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short", tokens=70, cost=0.5))
+    story.does(cmd.FinishCompaction(by=story.by, upto=1, summary="short", tokens=70, cost=0.5))
     assert (story.chat.turn_tokens, story.chat.turn_cost) == (70, 0.5)
-    story.does(ev.FinishCompaction(by=story.by, error="none", tokens=30, cost=0.25))
+    story.does(cmd.FinishCompaction(by=story.by, error="none", tokens=30, cost=0.25))
     assert (story.chat.turn_tokens, story.chat.turn_cost) == (100, 0.75)
     at_rest = compacting()
     before = at_rest.chat.turn_tokens
-    at_rest.does(ev.FinishCompaction(by=at_rest.by, upto=1, summary="short", tokens=70))
+    at_rest.does(cmd.FinishCompaction(by=at_rest.by, upto=1, summary="short", tokens=70))
     assert at_rest.chat.turn_tokens == before
 
 
 def test_messages_that_were_left_out_for_want_of_a_summary_are_told_as_both() -> None:
     story = compacting()
     change = story.does(
-        ev.FinishCompaction(by=story.by, upto=2, summary="left out", error="no summary", why="too_long")
+        cmd.FinishCompaction(by=story.by, upto=2, summary="left out", error="no summary", why="too_long")
     )
     assert change.compaction is not None
     assert [line.entry for line in change.lines] == [
@@ -448,7 +448,7 @@ def test_messages_that_were_left_out_for_want_of_a_summary_are_told_as_both() ->
 
 def test_a_compaction_that_finds_nothing_to_do_says_so_and_is_no_failure() -> None:
     story = compacting()
-    change = story.does(ev.FinishCompaction(by=story.by))
+    change = story.does(cmd.FinishCompaction(by=story.by))
     assert [type(line.entry) for line in change.lines] == [Noted]
     assert not story.chat.compact
 
@@ -457,24 +457,24 @@ def test_a_compaction_never_parts_a_call_from_its_results() -> None:
     story = calls_planned().starts("a", "b").returns("a").returns("b")
     assert story.phase == "model"
     for upto in (2, 3):
-        story.refuses(ev.FinishCompaction(by=story.by, upto=upto, summary="short"), reason="wrong_message")
-    story.does(ev.FinishCompaction(by=story.by, upto=4, summary="short"))
-    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+        story.refuses(cmd.FinishCompaction(by=story.by, upto=upto, summary="short"), reason="wrong_message")
+    story.does(cmd.FinishCompaction(by=story.by, upto=4, summary="short"))
+    story.does(cmd.FinishCompaction(by=story.by, upto=1, summary="short"))
 
 
 def test_a_compaction_is_progress_that_a_lost_worker_does_not_take_back() -> None:
     story = model_next().lost().claimed()
     assert story.chat.unclean == 1
-    story.does(ev.FinishCompaction(by=story.by, error="no summary"))
+    story.does(cmd.FinishCompaction(by=story.by, error="no summary"))
     assert story.chat.unclean == 1
-    story.does(ev.FinishCompaction(by=story.by, upto=1, summary="short"))
+    story.does(cmd.FinishCompaction(by=story.by, upto=1, summary="short"))
     assert story.chat.unclean == 0
 
 
 def test_a_compaction_takes_the_chat_out_of_the_archive() -> None:
     story = answered()
-    story.does(ev.Archive())
-    story.does(ev.Compact())
+    story.does(cmd.Archive())
+    story.does(cmd.Compact())
     assert not story.chat.archived
 
 
@@ -504,13 +504,13 @@ def test_a_failure_keeps_the_queue() -> None:
 def test_a_failure_keeps_the_whole_story_of_its_error() -> None:
     error = Failure(code="boom", message="it broke", cause=Cause.DEADLINE, chain=("because", "of that"))
     story = model_next()
-    story.does(ev.Fail(by=story.by, error=error))
+    story.does(cmd.Fail(by=story.by, error=error))
     assert (story.chat.error, story.chat.cause) == (error, Cause.DEADLINE)
 
 
 def test_a_retry_goes_on_where_the_turn_failed_and_asks_for_nothing_again() -> None:
     story = model_next().calls("a", start=True).returns("a").fails()
-    story.does(ev.Retry())
+    story.does(cmd.Retry())
     assert (story.state, story.phase, story.chat.error, story.chat.turn) == ("running", "model", None, 1)
     assert story.ids == ["m1", "calls-a", "a.result"]
     assert story.chat.wake_at == story.now
@@ -520,7 +520,7 @@ def test_a_retry_goes_on_where_the_turn_failed_and_asks_for_nothing_again() -> N
 
 def test_a_retry_of_a_turn_that_failed_after_its_answer_asks_the_model_nothing() -> None:
     story = said().fails()
-    story.does(ev.Retry())
+    story.does(cmd.Retry())
     assert story.claimed("w2").phase == "rest"
     assert story.finishes().state == "idle"
 
@@ -528,13 +528,13 @@ def test_a_retry_of_a_turn_that_failed_after_its_answer_asks_the_model_nothing()
 def test_a_retry_forgives_earlier_crashes() -> None:
     story = model_next().lost().claimed().fails()
     assert story.chat.unclean == 1
-    story.does(ev.Retry())
+    story.does(cmd.Retry())
     assert story.chat.unclean == 0
 
 
 def test_only_a_failed_chat_is_retried() -> None:
     for telling in (answered, model_next, waiting, lambda: stopped(model_next)):
-        telling().refuses(ev.Retry(), reason="state")
+        telling().refuses(cmd.Retry(), reason="state")
 
 
 # --- at rest ----------------------------------------------------------------------------------------
@@ -544,17 +544,17 @@ def test_only_a_failed_chat_is_retried() -> None:
 def test_a_chat_at_rest_can_be_archived_and_taken_back(telling: type[Story]) -> None:
     story = telling()
     state = story.state
-    story.does(ev.Archive())
+    story.does(cmd.Archive())
     assert (story.state, story.chat.archived) == (state, True)
     entries = len(story.journal)
-    story.does(ev.Archive())
+    story.does(cmd.Archive())
     assert len(story.journal) == entries, "told once"
-    story.does(ev.Archive(archived=False))
+    story.does(cmd.Archive(archived=False))
     assert not story.chat.archived
 
 
-@pytest.mark.parametrize("event", [ev.Archive(), ev.Delete()])
-def test_a_chat_that_is_not_at_rest_is_neither_archived_nor_deleted(event: ev.Event) -> None:
+@pytest.mark.parametrize("event", [cmd.Archive(), cmd.Delete()])
+def test_a_chat_that_is_not_at_rest_is_neither_archived_nor_deleted(event: cmd.Command) -> None:
     for telling in (model_next, waiting, lambda: stopped(model_next)):
         telling().refuses(event, reason="state")
 
@@ -563,7 +563,7 @@ def test_a_chat_that_is_not_at_rest_is_neither_archived_nor_deleted(event: ev.Ev
 def test_a_chat_can_be_forked_in_any_state_and_is_not_changed_by_it(telling: type[Story]) -> None:
     story = telling()
     state, entries, ids = story.state, story.journal, story.ids
-    story.does(ev.Fork())
+    story.does(cmd.Fork())
     assert (story.state, story.journal, story.ids) == (state, entries, ids)
 
 
@@ -576,42 +576,42 @@ def again(message_id: str = "again") -> Message:
 
 def test_an_answer_that_will_not_do_stays_and_the_model_is_asked_again_in_the_same_turn() -> None:
     story = said()
-    story.does(ev.AskAgain(by=story.by, message=again()))
+    story.does(cmd.AskAgain(by=story.by, message=again()))
     assert (story.state, story.phase, story.ids) == ("running", "model", ["m1", "said", "again"])
     assert (story.chat.turn, story.chat.turn_from) == (1, 0)
-    story.refuses(ev.FinishTurn(by=story.by), reason="model_is_next")
+    story.refuses(cmd.FinishTurn(by=story.by), reason="model_is_next")
 
 
 def test_the_model_is_asked_again_only_about_a_response_and_only_by_the_runtime() -> None:
-    model_next().refuses(ev.AskAgain(by=model_next().by, message=again()), reason="model_is_next")
+    model_next().refuses(cmd.AskAgain(by=model_next().by, message=again()), reason="model_is_next")
     story = said()
-    story.refuses(ev.AskAgain(by=story.by, message=user("mine")), reason="wrong_message")
-    story.refuses(ev.AskAgain(by=story.by, message=replace(again(), parts=())), reason="wrong_message")
-    story.refuses(ev.Send(message=again()), reason="wrong_message")
+    story.refuses(cmd.AskAgain(by=story.by, message=user("mine")), reason="wrong_message")
+    story.refuses(cmd.AskAgain(by=story.by, message=replace(again(), parts=())), reason="wrong_message")
+    story.refuses(cmd.Send(message=again()), reason="wrong_message")
 
 
 def test_a_turn_remembers_where_it_began() -> None:
     story = answered()
     story.sends("m2")
     assert story.chat.turn_from == 2
-    story.does(ev.Edit(pos=0, role=Role.USER, epoch=story.chat.epoch, message=user("m3")))
+    story.does(cmd.Edit(pos=0, role=Role.USER, epoch=story.chat.epoch, message=user("m3")))
     story.claimed()
-    story.does(ev.FinishStop(by=story.by))
+    story.does(cmd.FinishStop(by=story.by))
     assert (story.ids, story.chat.turn_from) == (["m3"], 0)
 
 
 def test_what_failed_attempts_used_counts_in_the_turn_and_the_next_turn_begins_at_nothing() -> None:
     story = model_next()
-    lost = ev.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cut", tokens=7, cost=0.5)
+    lost = cmd.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cut", tokens=7, cost=0.5)
     story.does(lost)
-    story.does(ev.Responded(by=story.by, message=assistant("r"), attempt=story.next_attempt(), tokens=3, cost=0.25))
+    story.does(cmd.Responded(by=story.by, message=assistant("r"), attempt=story.next_attempt(), tokens=3, cost=0.25))
     assert (story.chat.turn_tokens, story.chat.turn_cost) == (10, 0.75)
-    story.does(ev.FinishTurn(by=story.by))
+    story.does(cmd.FinishTurn(by=story.by))
     story.sends("m2")
     assert (story.chat.turn_tokens, story.chat.turn_cost) == (0, 0.0)
 
 
-def worked(story: Story, ms: int) -> ev.Writer:
+def worked(story: Story, ms: int) -> cmd.Writer:
     return replace(story.by, worked_ms=ms)
 
 
@@ -619,46 +619,46 @@ def test_the_time_that_runners_worked_adds_up_over_claims_whatever_the_clock_say
     story = model_next().later(50_000_000)
     story.does(replace(story.response(assistant("r", *asks_for("a"))), by=worked(story, 300)))
     story.later(-90_000_000)
-    story.does(ev.Release(by=worked(story, 40)))
+    story.does(cmd.Release(by=worked(story, 40)))
     story.claimed("w2")
-    story.does(ev.Refuse(by=worked(story, 2), call_id="a", content="no"))
+    story.does(cmd.Refuse(by=worked(story, 2), call_id="a", content="no"))
     assert story.chat.turn_ms == 342
 
 
 def test_the_time_of_a_turn_begins_at_nothing_with_the_next_turn_and_with_a_retry() -> None:
     story = said()
-    story.does(ev.FinishTurn(by=worked(story, 300)))
+    story.does(cmd.FinishTurn(by=worked(story, 300)))
     assert story.chat.turn_ms == 300
     story.sends("m2")
     assert story.chat.turn_ms == 0
     story.claimed()
-    story.does(ev.Fail(by=worked(story, 5), error=BOOM))
+    story.does(cmd.Fail(by=worked(story, 5), error=BOOM))
     assert story.chat.turn_ms == 5
-    story.does(ev.Retry())
+    story.does(cmd.Retry())
     assert story.chat.turn_ms == 0
 
 
 def test_what_is_done_outside_of_a_turn_takes_nothing_of_its_time() -> None:
     story = answered()
-    story.does(ev.Compact())
+    story.does(cmd.Compact())
     story.claimed()
-    story.does(ev.FinishCompaction(by=worked(story, 300)))
+    story.does(cmd.FinishCompaction(by=worked(story, 300)))
     assert story.chat.turn_ms == 0
 
 
 def test_arguments_that_a_hook_changed_are_durable_with_the_start_and_told() -> None:
     story = calls_planned()
-    story.does(ev.StartCalls(by=story.by, call_ids=("a", "b"), arguments={"a": '{"x":1}'}))
+    story.does(cmd.StartCalls(by=story.by, call_ids=("a", "b"), arguments={"a": '{"x":1}'}))
     assert [call.arguments for call in story.snapshot.calls] == ['{"x":1}', None]
     assert story.tells(CallsStarted) == [CallsStarted(call_ids=("a", "b"), arguments={"a": '{"x":1}'})]
 
 
 def test_a_title_is_given_once_by_the_runtime_and_any_time_by_a_person() -> None:
     story = said()
-    story.does(ev.Rename(title="  On the \n weather ", unless_titled=True))
+    story.does(cmd.Rename(title="  On the \n weather ", unless_titled=True))
     assert (story.chat.title, story.tells(ChatRenamed)) == ("On the weather", [ChatRenamed(title="On the weather")])
-    story.refuses(ev.Rename(title="Another", unless_titled=True), reason="titled")
-    story.does(ev.Rename(title="Mine"))
+    story.refuses(cmd.Rename(title="Another", unless_titled=True), reason="titled")
+    story.does(cmd.Rename(title="Mine"))
     assert story.chat.title == "Mine"
-    story.refuses(ev.Rename(title=" "), reason="wrong_title")
-    story.refuses(ev.Rename(title="x" * 201), reason="wrong_title")
+    story.refuses(cmd.Rename(title=" "), reason="wrong_title")
+    story.refuses(cmd.Rename(title="x" * 201), reason="wrong_title")

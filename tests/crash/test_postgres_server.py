@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.errors import OwnershipLost, StoreUnavailable
 from holdfast.store import open_store
@@ -323,7 +323,7 @@ async def test_a_message_that_arrives_after_it_was_sent_again_is_there_once(
     postgres_url: str, postgres_proxy_url: str, postgres_proxy: TcpProxy, clock: FakeClock
 ) -> None:
     cut_off = open_store(f"{postgres_proxy_url}?hints=off", StoreOptions(clock=clock))
-    key, send = Key(principal="p", key="k"), ev.Send(message=user("once"))
+    key, send = Key(principal="p", key="k"), cmd.Send(message=user("once"))
     loop_time = LoopTime()
     async with open_store(postgres_url, StoreOptions(clock=clock)) as store, cut_off:
         await store.create_chat(new_chat("hello", id="c1"))

@@ -12,7 +12,7 @@ import time
 
 import msgspec
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store
@@ -96,7 +96,7 @@ class Runner(Hand):
         for n in range(2):
             await self.respond(f"step {n}", call(f"{chat_id}-k{n}"), id=f"{chat_id}-r{n}")
             await self.finish(f"{chat_id}-k{n}", f"result {n}")
-        await self.commit(self.response("done", id=f"{chat_id}-done"), ev.FinishTurn(by=self.by))
+        await self.commit(self.response("done", id=f"{chat_id}-done"), cmd.FinishTurn(by=self.by))
         return 5
 
 

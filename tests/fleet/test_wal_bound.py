@@ -13,7 +13,7 @@ import apsw
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import Snapshot
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
@@ -54,7 +54,7 @@ class Load:
     async def _commit_until(self, runner: Runner, total: int) -> None:
         while self.done < total:
             self.done += 1
-            await runner.commit(ev.Note(by=runner.by, topic="small", text=f"commit {self.done}"))
+            await runner.commit(cmd.Note(by=runner.by, topic="small", text=f"commit {self.done}"))
 
 
 class WalGauge:

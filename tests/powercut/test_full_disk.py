@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.errors import StoreFull
 from holdfast.store.base import Answer, Key, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
@@ -95,7 +95,7 @@ async def test_a_store_that_fills_the_disk_itself_keeps_all_it_acknowledged(disk
         messages = [user(f"{n} " * 400) for n in range(WRITES_MAX)]
 
         async def send(n: int) -> Answer:
-            return await store.submit("c1", ev.Send(message=messages[n]), Key(principal="p", key=f"{n}"))
+            return await store.submit("c1", cmd.Send(message=messages[n]), Key(principal="p", key=f"{n}"))
 
         sent = 0
         with suppress(StoreFull):

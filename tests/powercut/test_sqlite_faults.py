@@ -17,7 +17,7 @@ import apsw
 import pytest
 
 from holdfast import faults
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import NewChat, State
 from holdfast.errors import NotFound, RefusedError, StoreCorrupt, StoreFull, StoreUnavailable
 from holdfast.health.checks import STORE_DEGRADED
@@ -81,7 +81,7 @@ async def work_goes_on(store: SqliteStore, clock: FakeClock) -> None:
     await worker.take(chat_id)
     await worker.respond("let me see", call(f"{chat_id}.k"))
     await worker.finish(f"{chat_id}.k", "seen")
-    await store.submit(chat_id, ev.Send(message=user("and then?")))
+    await store.submit(chat_id, cmd.Send(message=user("and then?")))
     assert (await worker.end_turn("done")).chat.state is State.RUNNING
     await worker.end_turn("nothing more")
     said = texts(await history(store, chat_id))
@@ -125,10 +125,10 @@ async def test_on_a_full_disk_every_waiter_is_told_nothing_is_half_written_and_r
 
     def writes() -> list[Awaitable[Any]]:
         return [
-            store.submit("c1", ev.Send(message=message), key),
+            store.submit("c1", cmd.Send(message=message), key),
             store.commit(held, [response], "x1"),
             store.create_chat(new_chat("x" * 6_000, id="c2")),
-            store.submit("c1", ev.Approve(call_id="nobody asked")),
+            store.submit("c1", cmd.Approve(call_id="nobody asked")),
         ]
 
     disk.faults.disk_full_after(room_bytes)
@@ -276,7 +276,7 @@ async def test_a_write_that_failed_on_its_way_to_the_disk_is_unknown_and_happens
     def writes() -> list[Awaitable[Any]]:
         return [
             store.commit(held, [response], "x1"),
-            store.submit("c1", ev.Send(message=message), key),
+            store.submit("c1", cmd.Send(message=message), key),
             store.create_chat(new, Key(principal="p", key="c2")),
         ]
 
@@ -428,7 +428,7 @@ async def test_a_read_that_went_wrong_once_is_not_a_damaged_file(
             assert (await store.read_chat(f"c{n}")).chat.id == f"c{n}"
             await other.create_chat(new_chat("and before it writes, too", id=f"d{n}"))
             disk.faults.fail("read", file="wal", error=apsw.SQLITE_CORRUPT)
-            await store.submit(f"d{n}", ev.Send(message=user("next")))
+            await store.submit(f"d{n}", cmd.Send(message=user("next")))
             assert len(disk.faults.tripped) == 2 * n + 2
         await other.create_chat(new_chat("one that stays wrong", id="c9"))
         disk.faults.fail("read", file="wal", error=apsw.SQLITE_CORRUPT, times=None)
@@ -447,7 +447,7 @@ async def test_a_read_that_fails_inside_a_write_is_told_and_leaves_nothing(
             before = read_rows(url)
             disk.faults.fail("read", nth=nth, times=None)
             try:
-                await store.submit(f"c{nth}", ev.Send(message=user("next")))
+                await store.submit(f"c{nth}", cmd.Send(message=user("next")))
             except StoreUnavailable:
                 disk.faults.clear()
                 assert read_rows(url) == before

@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast import Agent, Hook, tool
 from holdfast.config import Config, Retention
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import NewChat
 from holdfast.errors import CallerError
 from holdfast.store import open_store
@@ -143,10 +143,10 @@ async def test_what_nobody_can_reach_goes_while_a_worker_runs_if_a_retention_is_
         (hand.snapshot,) = await hand.claim("a")
         attempt = hand.attempt()
         await store.add_deltas([DeltaBatch(chat=hand.held.chat, attempt=attempt, first_k=0, bodies=(b"{}",))])
-        await hand.commit(ev.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
+        await hand.commit(cmd.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
         await hand.end_turn()
         await store.create_chat(NewChat(id="archived", agent="a"))
-        await store.submit("archived", ev.Archive())
+        await store.submit("archived", cmd.Archive())
         hand.close()
     app = holdfast.App(store_url, agents=[Agent("a", ScriptedModel("Hi."))], config=Config(retention=policy))
     async with app, app.worker() as worker:

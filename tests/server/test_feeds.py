@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.errors import NotFound, WrongCursor
 from holdfast.server import feeds as feeds_module
 from holdfast.server.feeds import Feeds, Frame, Reader
@@ -34,7 +34,7 @@ async def take(reader: Reader, count: int) -> list[Frame]:
 
 async def rename(store: Store, *titles: str) -> None:
     for title in titles:
-        await store.submit("c1", ev.Rename(title=title))
+        await store.submit("c1", cmd.Rename(title=title))
 
 
 def titles_in(frames: Sequence[Frame]) -> list[str]:
@@ -136,7 +136,7 @@ async def test_a_reader_is_told_once_that_the_chat_rests_and_hears_of_the_next_t
     reader = reader_of(store, feeds)
     assert [frame.rest for frame in await reader.next()] == [True]
     waiting = asyncio.ensure_future(reader.next())
-    await store.submit("c1", ev.Send(message=user("hello")))
+    await store.submit("c1", cmd.Send(message=user("hello")))
     frames = await asyncio.wait_for(waiting, WAIT_S)
     assert not any(frame.rest for frame in frames)
     reader.close()

@@ -21,7 +21,7 @@ import psycopg
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import External, Failure, NewChat, State
 from holdfast.store import open_store
 from holdfast.store.base import DeltaBatch, Key, Store, StoreOptions
@@ -127,23 +127,23 @@ async def _at_rest(store: Store, hand: Hand) -> None:
     await hand.finish("k2", "two")
     await hand.finish("k1", "one")
     await hand.end_turn("first answer")
-    await store.submit("idle", ev.Send(message=user("second question")), Key(principal="ada", key="send-1"))
+    await store.submit("idle", cmd.Send(message=user("second question")), Key(principal="ada", key="send-1"))
     await _take(hand, "idle")
     await hand.end_turn("second answer")
     await store.create_chat(new_chat(None, id="empty", agent="empty"))
     await _begin(store, hand, "archived", owner="ada")
     await hand.end_turn()
-    await store.submit("archived", ev.Archive())
+    await store.submit("archived", cmd.Archive())
     await _begin(store, hand, "failed")
-    await hand.commit(ev.Fail(by=hand.by, error=Failure(code="bad_request", message="the provider refuses it")))
+    await hand.commit(cmd.Fail(by=hand.by, error=Failure(code="bad_request", message="the provider refuses it")))
     await _begin(store, hand, "compacted")
     await hand.respond("working", call("k1"))
     await hand.finish("k1", "a result")
     await hand.end_turn("an answer")
     for upto, summary in ((1, "the first summary"), (4, "the second summary")):
-        await store.submit("compacted", ev.Compact())
+        await store.submit("compacted", cmd.Compact())
         await _take(hand, "compacted")
-        await hand.commit(ev.FinishCompaction(by=hand.by, upto=upto, summary=summary), ev.FinishTurn(by=hand.by))
+        await hand.commit(cmd.FinishCompaction(by=hand.by, upto=upto, summary=summary), cmd.FinishTurn(by=hand.by))
     await store.fork_chat("compacted", "fork", owner="bob")
     await _begin(store, hand, "edited")
     await hand.end_turn("an answer that is cut off")
@@ -152,35 +152,35 @@ async def _at_rest(store: Store, hand: Hand) -> None:
     await hand.end_turn("another answer")
 
 
-async def _edit(store: Store, chat_id: str) -> ev.Edit:
+async def _edit(store: Store, chat_id: str) -> cmd.Edit:
     row = (await store.read_history(chat_id))[0]
     chat = (await store.read_chat(chat_id)).chat
-    return ev.Edit(pos=row.pos, role=row.role, epoch=chat.epoch, message=user("asked in another way"))
+    return cmd.Edit(pos=row.pos, role=row.role, epoch=chat.epoch, message=user("asked in another way"))
 
 
 async def _with_people(store: Store, hand: Hand) -> None:
     await _begin(store, hand, "asking", owner="ada")
     await hand.respond("may I", call("pay", "pay", '{"amount": 5}'), call("look"), start=False)
-    await hand.commit(ev.StartCalls(by=hand.by, call_ids=("look",)))
+    await hand.commit(cmd.StartCalls(by=hand.by, call_ids=("look",)))
     await hand.finish("look", "seen")
-    await hand.commit(ev.AskApproval(by=hand.by, call_id="pay", question="Pay?"), ev.Park(by=hand.by))
+    await hand.commit(cmd.AskApproval(by=hand.by, call_id="pay", question="Pay?"), cmd.Park(by=hand.by))
     await _begin(store, hand, "client")
     await hand.park_for_client("there", expires_at=store.options.clock.wall_ms() + 10**12)
-    await store.submit("client", ev.Send(message=user("and then this", id="later"), mode="queue"))
+    await store.submit("client", cmd.Send(message=user("and then this", id="later"), mode="queue"))
     await _begin(store, hand, "question")
     await hand.respond(call("ask"), start=False)
     await hand.commit(
-        ev.Delegate(by=hand.by, call_id="ask", external=External.QUESTION, question="Which one?"),
-        ev.Park(by=hand.by),
+        cmd.Delegate(by=hand.by, call_id="ask", external=External.QUESTION, question="Which one?"),
+        cmd.Park(by=hand.by),
     )
     await store.create_chat(new_chat("wait for me", id="queued", agent="queued"))
-    await store.submit("queued", ev.Send(message=user("queued 0", id="q0")))
-    await store.submit("queued", ev.Send(message=user("queued 1", id="q1")))
+    await store.submit("queued", cmd.Send(message=user("queued 0", id="q0")))
+    await store.submit("queued", cmd.Send(message=user("queued 1", id="q1")))
     await _begin(store, hand, "dropped")
-    await store.submit("dropped", ev.Send(message=user("never delivered", id="q2")))
-    await store.submit("dropped", ev.Stop(clear_queue=True), Key(principal="ada", key="stop-1"))
+    await store.submit("dropped", cmd.Send(message=user("never delivered", id="q2")))
+    await store.submit("dropped", cmd.Stop(clear_queue=True), Key(principal="ada", key="stop-1"))
     hand.snapshot = await store.read_chat("dropped")
-    await hand.commit(ev.FinishStop(by=hand.by))
+    await hand.commit(cmd.FinishStop(by=hand.by))
 
 
 async def _families(store: Store, hand: Hand) -> None:
@@ -190,16 +190,16 @@ async def _families(store: Store, hand: Hand) -> None:
         new = NewChat(id=child, agent=child, message=user("a task"))
         if waits:
             await hand.commit(
-                ev.Delegate(by=hand.by, call_id=f"{child}-call", external=External.CHILD, child_id=child, spawn=new),
-                ev.Park(by=hand.by),
+                cmd.Delegate(by=hand.by, call_id=f"{child}-call", external=External.CHILD, child_id=child, spawn=new),
+                cmd.Park(by=hand.by),
             )
         else:
-            await hand.commit(ev.Outcome(by=hand.by, call_id=f"{child}-call", content=child, spawn=new))
+            await hand.commit(cmd.Outcome(by=hand.by, call_id=f"{child}-call", content=child, spawn=new))
     await _take(hand, "helped")
     await hand.end_turn(ANSWER)
     await _take(hand, "helper")
     await hand.respond(call("pay", "pay"), start=False)
-    await hand.commit(ev.AskApproval(by=hand.by, call_id="pay", question="Pay below?"), ev.Park(by=hand.by))
+    await hand.commit(cmd.AskApproval(by=hand.by, call_id="pay", question="Pay below?"), cmd.Park(by=hand.by))
 
 
 async def _cut_short(store: Store, hand: Hand) -> None:
@@ -207,13 +207,13 @@ async def _cut_short(store: Store, hand: Hand) -> None:
     await _begin(store, hand, "streaming")
     lost = hand.attempt()
     await store.add_deltas([_deltas(hand, lost, "words of ", "a lost attempt")])
-    await hand.commit(ev.AttemptLost(by=hand.by, attempt=lost, model="scripted", error="it broke off"))
+    await hand.commit(cmd.AttemptLost(by=hand.by, attempt=lost, model="scripted", error="it broke off"))
     await store.add_deltas([_deltas(hand, hand.attempt(), "Once ", "upon ")])
     await _begin(store, hand, "started")
     await hand.respond("here goes", call("unsafe"))
     await _begin(store, hand, "stopping")
     await hand.respond(call("slow"))
-    await store.submit("stopping", ev.Stop())
+    await store.submit("stopping", cmd.Stop())
 
 
 def _dump(url: str, program: Path) -> bytes:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.errors import (
     ConfigError,
@@ -239,11 +239,11 @@ async def test_a_server_that_turns_read_only_refuses_writes_and_still_reads(
         sql(postgres_url, f"ALTER DATABASE {database_of(postgres_url)} SET default_transaction_read_only = on")
         _end_sessions(postgres_url)
         with pytest.raises(StoreReadOnly, match="does not accept writes"):
-            await answered(lambda: store.submit("c1", ev.Send(message=user("lost"))))
+            await answered(lambda: store.submit("c1", cmd.Send(message=user("lost"))))
         assert texts(await answered(lambda: history(store, "c1"))) == ["hello"]
         _make_writable(postgres_url)
         _end_sessions(postgres_url)
-        await answered(lambda: store.submit("c1", ev.Send(message=user("again", id="m2"))))
+        await answered(lambda: store.submit("c1", cmd.Send(message=user("again", id="m2"))))
         assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m2"]
 
 
@@ -267,7 +267,7 @@ async def test_a_table_that_was_dropped_is_named(postgres_url: str) -> None:
         await store.create_chat(new_chat(id="c1"))
         sql(postgres_url, "DROP TABLE queue")
         with pytest.raises(SchemaError, match=r"a table or column of ours is missing.*queue"):
-            await store.submit("c1", ev.Send(message=user()))
+            await store.submit("c1", cmd.Send(message=user()))
 
 
 async def test_a_right_that_was_taken_away_is_named(postgres_server: PostgresServer, postgres_url: str) -> None:
@@ -281,7 +281,7 @@ async def test_a_right_that_was_taken_away_is_named(postgres_server: PostgresSer
         async with opened(url) as store:
             assert texts(await history(store, "c1")) == ["hello"]
             with pytest.raises(StoreAuth, match=r"may not do this.*grant it the rights"):
-                await store.submit("c1", ev.Send(message=user()))
+                await store.submit("c1", cmd.Send(message=user()))
     finally:
         sql(superuser, f"DROP OWNED BY {SCRAM_OWNER}")
         sql(superuser, f"GRANT holdfast TO {SCRAM_OWNER}")
@@ -413,13 +413,13 @@ async def _run(runner: Runner, stop: asyncio.Event) -> int:
     while not stop.is_set():
         chat_id = runner.held.chat.id
         await _commit(runner, runner.response(f"step {steps}", call(f"{chat_id}-k{steps}")))
-        outcome = ev.Outcome(by=runner.by, call_id=f"{chat_id}-k{steps}", content=f"result {steps}")
+        outcome = cmd.Outcome(by=runner.by, call_id=f"{chat_id}-k{steps}", content=f"result {steps}")
         await _commit(runner, outcome)
         steps += 1
     return steps
 
 
-async def _commit(runner: Runner, event: ev.Event) -> None:
+async def _commit(runner: Runner, event: cmd.Command) -> None:
     commit_id, before = unique("commit"), runner.held
     runner.snapshot = await answered(lambda: runner.store.commit(before, [event], commit_id))
 
@@ -428,7 +428,7 @@ async def _send(store: Store, chat_id: str, stop: asyncio.Event) -> int:
     """Messages, each with a key, asked for until it is answered. Returns how many were."""
     sent = 0
     while not stop.is_set() and sent < 900:
-        event, key = ev.Send(message=user("hi", id=f"{chat_id}-m{sent}")), Key(principal=chat_id, key=str(sent))
+        event, key = cmd.Send(message=user("hi", id=f"{chat_id}-m{sent}")), Key(principal=chat_id, key=str(sent))
         await answered(lambda event=event, key=key: store.submit(chat_id, event, key))  # type: ignore[misc]
         sent += 1
     return sent
@@ -449,7 +449,7 @@ async def _until_some_is_done(url: str) -> None:
 
 async def _verbs(store: Store, hand: Hand) -> dict[str, Callable[[], Awaitable[object]]]:
     """One of each kind, by name, every one safe to ask again."""
-    send, key = ev.Send(message=user("hi", id="m1")), Key(principal="", key="k1")
+    send, key = cmd.Send(message=user("hi", id="m1")), Key(principal="", key="k1")
     snapshot, response = hand.held, hand.response("late", call("k1"))
     delta = DeltaBatch(chat=hand.held.chat, attempt=hand.attempt(), first_k=0, bodies=(b'{"part":"text"}',))
     return {
@@ -521,14 +521,14 @@ async def test_a_commit_ends_at_its_deadline_though_the_system_has_no_thread_to_
         threads.shutdown()
         loop.set_default_executor(threads)
         assert _end_sessions(postgres_url)
-        committing = asyncio.ensure_future(hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="done")))
+        committing = asyncio.ensure_future(hand.commit(cmd.Outcome(by=hand.by, call_id="k1", content="done")))
         while not committing.done():  # until all who try have met their deadline
             await asyncio.sleep(0.01)
             loop_time.advance(1.0)
         with pytest.raises(StoreUnavailable):
             await committing
         loop.set_default_executor(ThreadPoolExecutor(1))
-        await hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="done"))
+        await hand.commit(cmd.Outcome(by=hand.by, call_id="k1", content="done"))
         hand.close()
 
 
@@ -541,7 +541,7 @@ async def test_a_write_that_arrives_after_its_writer_gave_up_happens_once(
         hand = Hand(store)
         await hand.take("c1")
         before, event = hand.held, hand.response("once", call("k1"))
-        send, key = ev.Send(message=user("once", id="m1")), Key(principal="", key="k1")
+        send, key = cmd.Send(message=user("once", id="m1")), Key(principal="", key="k1")
         postgres_proxy.hold()
         with hurried(store, DEADLINE_S):
             asked = await asyncio.gather(
@@ -608,7 +608,7 @@ async def test_without_hints_polling_delivers(postgres_url: str, how: str) -> No
         else:
             assert reader.stats()["listen"] == "off"
         waiting = await _waits(reader, "c1")
-        await other.submit("c1", ev.Send(message=user()))
+        await other.submit("c1", cmd.Send(message=user()))
         await asyncio.wait_for(waiting, SOON_S)
 
 
@@ -634,7 +634,7 @@ async def test_a_listener_that_cannot_get_in_says_so_and_goes_on_trying(
         await until(lambda: str(reader.stats()["listen"]).startswith("broken: "))
         await other.create_chat(new_chat(None, id="c1"))
         waiting = await _waits(reader, "c1")
-        await other.submit("c1", ev.Send(message=user()))
+        await other.submit("c1", cmd.Send(message=user()))
         await asyncio.wait_for(waiting, SOON_S)
 
 
@@ -678,7 +678,7 @@ async def test_a_row_that_is_locked_beyond_the_deadline_is_a_timeout_and_nothing
         before = await store.read_chat("c1")
         with psycopg.connect(postgres_url) as foreign:
             foreign.execute("SELECT 1 FROM chats WHERE id = 'c1' FOR UPDATE")
-            for ask in (hand.respond("late"), store.submit("c1", ev.Stop())):
+            for ask in (hand.respond("late"), store.submit("c1", cmd.Stop())):
                 with hurried(store, DEADLINE_S), pytest.raises(StoreTimeout) as caught:
                     await ask
                 assert caught.value.outcome == "not_written"
@@ -771,7 +771,7 @@ async def test_behind_a_pooler_without_a_way_to_listen_polling_delivers(pooler: 
         assert store.stats()["listen"] == "off"
         await other.create_chat(new_chat(None, id="c1"))
         waiting = await _waits(store, "c1")
-        await other.submit("c1", ev.Send(message=user()))
+        await other.submit("c1", cmd.Send(message=user()))
         await asyncio.wait_for(waiting, SOON_S)
 
 
@@ -825,7 +825,7 @@ async def test_a_commit_that_nobody_can_be_told_of_keeps_no_other_from_being_sen
         def mute(entry: object, verdict: object) -> None:
             raise RuntimeError("nobody foresaw this")
 
-        note = ev.Note(by=ev.Writer(hand.name, 1, 0), topic="t", text="lost")
+        note = cmd.Note(by=cmd.Writer(hand.name, 1, 0), topic="t", text="lost")
         ready = store._decide_ahead(held[0], [note], "commit", store._clock.now())
         assert ready is not None
         store._committer.submit(committer.Entry(ready, asyncio.get_running_loop().time() + 8, mute))

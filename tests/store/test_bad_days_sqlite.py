@@ -20,7 +20,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.errors import (
     ConfigError,
@@ -184,7 +184,7 @@ async def test_damage_inside_the_file_is_named_and_other_chats_go_on(url: str, p
         for n, outcome in enumerate(outcomes):
             if not isinstance(outcome, BaseException):
                 assert texts(outcome)[0].startswith(f"{n} ")
-                await store.submit(f"c{n:02}", ev.Send(message=user("still there?")))
+                await store.submit(f"c{n:02}", cmd.Send(message=user("still there?")))
         assert await store.check_integrity() != []
 
 
@@ -349,7 +349,7 @@ async def test_a_write_into_a_deleted_file_is_not_acknowledged(url: str, path: P
         path.unlink()
         for _ in range(2):
             with pytest.raises(StoreGone, match=r"was deleted or replaced while it was open.*restore the file"):
-                await store.submit("c1", ev.Send(message=user("lost")))
+                await store.submit("c1", cmd.Send(message=user("lost")))
 
 
 async def test_a_write_into_a_replaced_file_is_not_acknowledged_and_the_new_file_is_not_touched(
@@ -418,12 +418,12 @@ async def test_a_program_that_keeps_sqlites_own_lock_costs_a_timeout_and_then_wo
         foreign = apsw.Connection(str(path))
         foreign.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreTimeout, match=r"is locked by another program.*try again") as caught:
-            await store.submit("c1", ev.Send(message=user("first try", id="m1")))
+            await store.submit("c1", cmd.Send(message=user("first try", id="m1")))
         assert caught.value.outcome == "not_written"
         assert (await store.read_chat("c1")).queue == (), "reading goes on meanwhile"
         foreign.execute("ROLLBACK")
         foreign.close()
-        await store.submit("c1", ev.Send(message=user("second try", id="m2")))
+        await store.submit("c1", cmd.Send(message=user("second try", id="m2")))
         assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m2"]
 
 
@@ -438,7 +438,7 @@ async def test_a_stopped_process_that_holds_the_write_lock_costs_a_timeout_and_t
             assert holder.hear() == "held"
             os.kill(holder.pid, signal.SIGSTOP)
             tries = [user(f"try {n}", id=f"m{n}") for n in range(3)]
-            sends = [asyncio.ensure_future(store.submit("c1", ev.Send(message=message))) for message in tries]
+            sends = [asyncio.ensure_future(store.submit("c1", cmd.Send(message=message))) for message in tries]
             await until(lambda: store.stats()["write_jobs_queued"] == 2)  # the writer has one, and waits for the lock
             assert not any(send.done() for send in sends)
             loop_time.advance(store.options.deadline_s)
@@ -450,7 +450,7 @@ async def test_a_stopped_process_that_holds_the_write_lock_costs_a_timeout_and_t
             os.kill(holder.pid, signal.SIGCONT)
             holder.say("go")
             holder.finish()
-        await store.submit("c1", ev.Send(message=user("later", id="m9")))
+        await store.submit("c1", cmd.Send(message=user("later", id="m9")))
         assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m9"]
 
 
@@ -464,7 +464,7 @@ async def test_a_child_that_was_forked_during_a_write_does_not_keep_the_lock_of_
             try:
                 holder.process.kill()
                 holder.process.wait()
-                await store.submit("c1", ev.Send(message=user("on we go", id="m1")))
+                await store.submit("c1", cmd.Send(message=user("on we go", id="m1")))
                 assert not child.dead
             finally:
                 os.kill(child.pid, signal.SIGKILL)
@@ -704,7 +704,7 @@ async def test_a_store_that_could_not_be_opened_can_be_opened_later(url: str, pa
 async def test_two_stores_of_one_process_share_a_file(url: str) -> None:
     async with opened(url) as one, opened(url) as two:
         await one.create_chat(new_chat("hello", id="c1"))
-        await two.submit("c1", ev.Send(message=user("and again")))
+        await two.submit("c1", cmd.Send(message=user("and again")))
         assert len((await one.read_chat("c1")).queue) == 1
 
 
@@ -830,7 +830,7 @@ async def test_the_watch_for_other_processes_survives_a_bad_moment(url: str, pat
         await until(lambda: store.stats()["wake_connects"] == 2)
         with store.bell.listen("c1") as listener:
             async with opened(url) as other:
-                await other.submit("c1", ev.Send(message=user("from elsewhere")))
+                await other.submit("c1", cmd.Send(message=user("from elsewhere")))
             assert await listener.wait(30)
 
 
@@ -841,8 +841,8 @@ async def test_what_failed_leaves_the_store_usable(url: str, clock: FakeClock) -
         attempts = (
             store.read_chat("nope"),
             store.create_chat(new_chat(id="c1")),
-            store.submit("c1", ev.Retry()),
-            store.submit("c1", ev.Send(message=user("a\x00b"))),
+            store.submit("c1", cmd.Retry()),
+            store.submit("c1", cmd.Send(message=user("a\x00b"))),
             store.claim_chats("nobody", {"agent": 1}, 1),
             store.read_journal("c1", "not-a-cursor"),
         )

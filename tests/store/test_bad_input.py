@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.limits import LIMITS
 from holdfast.core.records import NewChat, Role, Sampling, State
 from holdfast.errors import CallerError, InvalidInput, LeaseLost, NotFound, RefusedError
@@ -31,7 +31,7 @@ NO_IDS = {
 
 VERBS: dict[str, Callable[[Store, str], Awaitable[object]]] = {
     "read_chat": lambda store, id: store.read_chat(id),
-    "submit": lambda store, id: store.submit(id, ev.Send(message=user())),
+    "submit": lambda store, id: store.submit(id, cmd.Send(message=user())),
     "read_journal": lambda store, id: store.read_journal(id),
     "wait_journal": lambda store, id: store.wait_journal(id, None, 0.1),
     "read_history": lambda store, id: store.read_history(id),
@@ -66,21 +66,21 @@ async def test_an_id_that_does_not_exist_is_named_and_nothing_changes(store: Sto
 @pytest.mark.parametrize(
     ("field", "event"),
     [
-        ("content", ev.Submit(call_id="k1", content="a\x00b")),
-        ("content", ev.Submit(call_id="k1", content="a\ud800b")),
-        ("content", ev.Submit(call_id="k1", content="x" * 50_000_000)),
-        ("by", ev.Submit(call_id="k1", content="ok", by="\udfff")),
-        ("call_id", ev.Submit(call_id="k1\x00", content="ok")),
-        ("call_id", ev.Approve(call_id="\ud800")),
-        ("by", ev.Approve(call_id="k1", by="ada\x00")),
-        ("words", ev.Deny(call_id="k1", words="no\x00")),
-        ("words", ev.Deny(call_id="k1", words="\udc80")),
-        ("message_id", ev.Withdraw(message_id="\x00")),
-        ("message_id", ev.Promote(message_id="\ud801")),
+        ("content", cmd.Submit(call_id="k1", content="a\x00b")),
+        ("content", cmd.Submit(call_id="k1", content="a\ud800b")),
+        ("content", cmd.Submit(call_id="k1", content="x" * 50_000_000)),
+        ("by", cmd.Submit(call_id="k1", content="ok", by="\udfff")),
+        ("call_id", cmd.Submit(call_id="k1\x00", content="ok")),
+        ("call_id", cmd.Approve(call_id="\ud800")),
+        ("by", cmd.Approve(call_id="k1", by="ada\x00")),
+        ("words", cmd.Deny(call_id="k1", words="no\x00")),
+        ("words", cmd.Deny(call_id="k1", words="\udc80")),
+        ("message_id", cmd.Withdraw(message_id="\x00")),
+        ("message_id", cmd.Promote(message_id="\ud801")),
     ],
 )
 async def test_a_clients_event_with_text_no_store_takes_is_refused_by_field(
-    store: Store, field: str, event: ev.Event
+    store: Store, field: str, event: cmd.Command
 ) -> None:
     await store.create_chat(new_chat("hello", id="c1"))
     hand = Hand(store)
@@ -91,7 +91,7 @@ async def test_a_clients_event_with_text_no_store_takes_is_refused_by_field(
         await store.submit("c1", event)
     assert caught.value.field == field
     assert await store.read_chat("c1") == before
-    await store.submit("c1", ev.Submit(call_id="k1", content="fine"))
+    await store.submit("c1", cmd.Submit(call_id="k1", content="fine"))
     hand.close()
 
 
@@ -109,7 +109,7 @@ async def test_a_key_that_cannot_be_kept_is_refused(store: Store, key: Key) -> N
     with pytest.raises(InvalidInput, match=r"key|principal"):
         await store.create_chat(new_chat("hello", id="c2"), key)
     with pytest.raises(InvalidInput, match=r"key|principal"):
-        await store.submit("c1", ev.Stop(), key)
+        await store.submit("c1", cmd.Stop(), key)
     with pytest.raises(InvalidInput, match=r"key|principal"):
         await store.fork_chat("c1", "c2", key=key)
     assert [line.id for line in await store.list_chats()] == ["c1"]
@@ -131,7 +131,7 @@ async def test_metadata_of_a_message_that_is_no_json_never_reaches_the_journal(s
     await store.create_chat(new_chat("hello", id="c1"))
     broken = replace(user("hello"), metadata=Raw(raw))
     with pytest.raises(InvalidInput, match="metadata"):
-        await store.submit("c1", ev.Send(message=broken))
+        await store.submit("c1", cmd.Send(message=broken))
     with pytest.raises(InvalidInput, match="metadata"):
         await store.create_chat(NewChat(id="c2", agent="agent", message=broken))
     assert "nope" not in await told(store, "c1")
@@ -186,10 +186,10 @@ async def test_one_more_queued_message_than_the_limit_is_refused_and_those_befor
     store = roomy_store
     await store.create_chat(new_chat("hello", id="c1"))
     for n in range(QUEUE_MAX):
-        await store.submit("c1", ev.Send(message=user(f"message {n}", id=f"m{n}")))
+        await store.submit("c1", cmd.Send(message=user(f"message {n}", id=f"m{n}")))
     for _ in range(3):
         with pytest.raises(RefusedError, match=f"{QUEUE_MAX:,} queued messages, which is the limit") as caught:
-            await store.submit("c1", ev.Send(message=user("one too many")))
+            await store.submit("c1", cmd.Send(message=user("one too many")))
         assert caught.value.reason == "limit"
     snapshot = await store.read_chat("c1")
     assert [queued.id for queued in snapshot.queue] == [f"m{n}" for n in range(QUEUE_MAX)]
@@ -197,7 +197,7 @@ async def test_one_more_queued_message_than_the_limit_is_refused_and_those_befor
     await hand.take("c1")
     await hand.end_turn()
     assert hand.held.chat.state is State.RUNNING
-    await store.submit("c1", ev.Send(message=user("now there is room", id="m-last")))
+    await store.submit("c1", cmd.Send(message=user("now there is room", id="m-last")))
     assert len((await store.read_chat("c1")).queue) == QUEUE_MAX
     hand.close()
 
@@ -205,7 +205,7 @@ async def test_one_more_queued_message_than_the_limit_is_refused_and_those_befor
 async def test_a_key_of_a_refused_request_says_nothing_about_the_next(store: Store, clock: FakeClock) -> None:
     key = Key(principal="ada", key="k1")
     with pytest.raises(NotFound):
-        await store.submit("c1", ev.Stop(), key)
+        await store.submit("c1", cmd.Stop(), key)
     await store.create_chat(new_chat("hello", id="c1"), key)
 
 
@@ -226,7 +226,7 @@ async def test_a_message_that_holds_what_no_store_can_read_is_passed_over_by_the
     await hand.take("c1")
     await hand.respond(call("k1"))
     spawn = replace(new_chat(None, id="c2"), message=user("odd \x00 words"))
-    await hand.commit(ev.Outcome(by=hand.by, call_id="k1", content="spawned", spawn=spawn))
+    await hand.commit(cmd.Outcome(by=hand.by, call_id="k1", content="spawned", spawn=spawn))
     assert [line.id for line in await store.list_chats(ChatFilter(search="findable"))] == ["c1"]
     (odd,) = await store.list_chats(ChatFilter(search="odd"))
     assert odd.id == "c2"

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_message
 from holdfast.core.limits import Limits
 from holdfast.core.records import File, Message, NewChat, Role, Sampling, State, Text
@@ -50,7 +50,7 @@ async def test_a_chat_that_does_not_exist_is_named(store: Store) -> None:
     with pytest.raises(NotFound, match="'nope'"):
         await store.read_chat("nope")
     with pytest.raises(NotFound, match="'nope'"):
-        await store.submit("nope", ev.Send(message=user()))
+        await store.submit("nope", cmd.Send(message=user()))
     with pytest.raises(NotFound, match="'nope'"):
         await store.read_journal("nope")
 
@@ -58,7 +58,7 @@ async def test_a_chat_that_does_not_exist_is_named(store: Store) -> None:
 async def test_messages_sent_while_busy_are_queued_in_order(store: Store) -> None:
     await store.create_chat(new_chat("one", id="c1"))
     for text in ("two", "three"):
-        await store.submit("c1", ev.Send(message=user(text)))
+        await store.submit("c1", cmd.Send(message=user(text)))
     snapshot = await store.read_chat("c1")
     assert [decode_message(queued.body).text for queued in snapshot.queue] == ["two", "three"]
     assert texts(await history(store, "c1")) == ["one"]
@@ -66,8 +66,8 @@ async def test_messages_sent_while_busy_are_queued_in_order(store: Store) -> Non
 
 async def test_stop_with_clear_queue_returns_what_it_removed(store: Store) -> None:
     await store.create_chat(new_chat("one", id="c1"))
-    await store.submit("c1", ev.Send(message=user("two")))
-    answer = await store.submit("c1", ev.Stop(clear_queue=True))
+    await store.submit("c1", cmd.Send(message=user("two")))
+    answer = await store.submit("c1", cmd.Stop(clear_queue=True))
     assert [decode_message(body).text for body in answer.dropped] == ["two"]
     assert (await store.read_chat("c1")).queue == ()
 
@@ -76,7 +76,7 @@ async def test_a_refused_event_changes_nothing(store: Store) -> None:
     await store.create_chat(new_chat("one", id="c1"))
     before = await store.read_chat("c1")
     with pytest.raises(RefusedError, match="retry refused while the chat is running") as caught:
-        await store.submit("c1", ev.Retry())
+        await store.submit("c1", cmd.Retry())
     assert (caught.value.reason, caught.value.state, caught.value.event) == ("state", "running", "retry")
     assert await store.read_chat("c1") == before
 
@@ -87,9 +87,9 @@ async def test_the_same_key_gets_the_same_answer_and_happens_once(store: Store) 
     first = await store.create_chat(new, key)
     assert await store.create_chat(new, key) == first
     key = Key(principal="ada", key="k2")
-    sent = await store.submit("c1", ev.Send(message=message), key)
-    await store.submit("c1", ev.Stop())
-    assert await store.submit("c1", ev.Send(message=message), key) == sent
+    sent = await store.submit("c1", cmd.Send(message=message), key)
+    await store.submit("c1", cmd.Stop())
+    assert await store.submit("c1", cmd.Send(message=message), key) == sent
     assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m2"]
 
 
@@ -112,13 +112,13 @@ async def test_a_refused_call_leaves_its_key_unused(store: Store) -> None:
     await store.create_chat(new_chat("hello", id="c1"))
     key = Key(principal="ada", key="k1")
     with pytest.raises(RefusedError):
-        await store.submit("c1", ev.Retry(), key)
-    await store.submit("c1", ev.Stop(), key)
+        await store.submit("c1", cmd.Retry(), key)
+    await store.submit("c1", cmd.Stop(), key)
 
 
 async def test_a_thousand_concurrent_repeats_of_one_key_happen_once(store: Store) -> None:
     await store.create_chat(new_chat("hello", id="c1"))
-    event, key = ev.Send(message=user("once", id="m1")), Key(principal="", key="same")
+    event, key = cmd.Send(message=user("once", id="m1")), Key(principal="", key="same")
     answers = await asyncio.gather(*(store.submit("c1", event, key) for _ in range(100)))
     assert len({answer.seq for answer in answers}) == 1
     assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m1"]
@@ -183,7 +183,7 @@ async def test_a_message_no_store_or_provider_takes_is_refused_before_anything_i
     await store.create_chat(new_chat(None, id="c1"))
     before = await store.read_chat("c1")
     with pytest.raises(InvalidInput, match=said):
-        await store.submit("c1", ev.Send(message=message))
+        await store.submit("c1", cmd.Send(message=message))
     with pytest.raises(InvalidInput, match=said):
         await store.create_chat(NewChat(id="c2", agent="a", message=message))
     assert await store.read_chat("c1") == before
@@ -193,7 +193,7 @@ async def test_a_message_no_store_or_provider_takes_is_refused_before_anything_i
 async def test_a_message_of_50_mb_is_refused_and_says_the_limit(store: Store) -> None:
     await store.create_chat(new_chat(None, id="c1"))
     with pytest.raises(InvalidInput, match="the limit is 8,388,608"):
-        await store.submit("c1", ev.Send(message=user("x" * 50_000_000)))
+        await store.submit("c1", cmd.Send(message=user("x" * 50_000_000)))
 
 
 async def test_a_message_just_under_the_limit_round_trips(store: Store) -> None:
@@ -229,9 +229,9 @@ async def test_the_queue_has_a_limit_and_what_was_queued_stays(store_url: str, c
     async with open_store(store_url, options) as store:
         await store.create_chat(new_chat("hello", id="c1"))
         for n in range(5):
-            await store.submit("c1", ev.Send(message=user(str(n))))
+            await store.submit("c1", cmd.Send(message=user(str(n))))
         with pytest.raises(RefusedError, match="5 queued messages, which is the limit"):
-            await store.submit("c1", ev.Send(message=user("one too many")))
+            await store.submit("c1", cmd.Send(message=user("one too many")))
         assert len((await store.read_chat("c1")).queue) == 5
 
 
@@ -239,9 +239,9 @@ async def test_the_queue_has_a_limit_in_bytes(store_url: str, clock: FakeClock) 
     options = StoreOptions(clock=clock, limits=Limits(queue_bytes_max=2_000))
     async with open_store(store_url, options) as store:
         await store.create_chat(new_chat("hello", id="c1"))
-        await store.submit("c1", ev.Send(message=user("x" * 1_500)))
+        await store.submit("c1", cmd.Send(message=user("x" * 1_500)))
         with pytest.raises(RefusedError, match="2,000"):
-            await store.submit("c1", ev.Send(message=user("x" * 1_500)))
+            await store.submit("c1", cmd.Send(message=user("x" * 1_500)))
 
 
 async def test_an_edit_cuts_history_and_returns_the_queue(store: Store) -> None:
@@ -249,11 +249,11 @@ async def test_an_edit_cuts_history_and_returns_the_queue(store: Store) -> None:
     await store.create_chat(NewChat(id="c1", agent="agent", message=user("one", id="m1")))
     await hand.take("c1")
     await hand.end_turn("first answer")
-    await store.submit("c1", ev.Send(message=user("two", id="m2")))
+    await store.submit("c1", cmd.Send(message=user("two", id="m2")))
     await hand.take("c1")
     await hand.end_turn("second answer")
     spot = await store.locate_message("c1", "m2")
-    edit = ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user("two, rather", id="m3"))
+    edit = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user("two, rather", id="m3"))
     await store.submit("c1", edit)
     assert texts(await history(store, "c1")) == ["one", "first answer", "two, rather"]
     assert (await store.read_chat("c1")).chat.epoch == 1
@@ -348,7 +348,7 @@ async def test_a_listing_compares_metadata_as_text(store: Store, metadata: dict[
 async def test_a_listing_tells_archived_chats_and_agents_apart(store: Store) -> None:
     await store.create_chat(new_chat(None, id="c1", agent="a"))
     await store.create_chat(new_chat(None, id="c2", agent="b"))
-    await store.submit("c2", ev.Archive())
+    await store.submit("c2", cmd.Archive())
     assert [line.id for line in await store.list_chats(ChatFilter(archived=True))] == ["c2"]
     assert [line.id for line in await store.list_chats(ChatFilter(archived=False))] == ["c1"]
     assert [line.id for line in await store.list_chats(ChatFilter(agent="b"))] == ["c2"]
@@ -362,9 +362,9 @@ async def test_a_listing_refuses_a_page_of_nonsense(store: Store, limit: int) ->
 
 async def test_an_archived_chat_comes_back_with_the_next_message(store: Store) -> None:
     await store.create_chat(new_chat(None, id="c1"))
-    await store.submit("c1", ev.Archive())
+    await store.submit("c1", cmd.Archive())
     assert (await store.list_chats())[0].archived
-    await store.submit("c1", ev.Send(message=user()))
+    await store.submit("c1", cmd.Send(message=user()))
     assert not (await store.read_chat("c1")).chat.archived
 
 

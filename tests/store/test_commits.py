@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.history import problems
 from holdfast.core.records import Cause, Phase, Replay, State
 from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter
@@ -38,7 +38,7 @@ async def test_a_response_with_calls_and_their_results_become_history(store: Sto
 
 async def test_the_returned_snapshot_is_what_the_store_holds(store: Store, hand: Hand) -> None:
     assert await hand.respond("a", call("k1"), call("k2"), start=False) == await store.read_chat("c1")
-    assert await hand.commit(ev.StartCalls(by=hand.by, call_ids=("k1", "k2"))) == await store.read_chat("c1")
+    assert await hand.commit(cmd.StartCalls(by=hand.by, call_ids=("k1", "k2"))) == await store.read_chat("c1")
     assert await hand.finish("k1") == await store.read_chat("c1")
 
 
@@ -55,13 +55,13 @@ async def test_a_commit_of_several_events_is_all_or_nothing(store: Store, hand: 
     before = await store.read_chat("c1")
     with pytest.raises(RefusedError, match="not one of"):
         await hand.commit(
-            ev.Outcome(by=hand.by, call_id="k1", content="x"), ev.Outcome(by=hand.by, call_id="nope", content="y")
+            cmd.Outcome(by=hand.by, call_id="k1", content="x"), cmd.Outcome(by=hand.by, call_id="nope", content="y")
         )
     assert await store.read_chat("c1") == before
 
 
 async def test_a_message_queued_meanwhile_does_not_disturb_a_commit(store: Store, hand: Hand) -> None:
-    await store.submit("c1", ev.Send(message=user("next")))
+    await store.submit("c1", cmd.Send(message=user("next")))
     after = await hand.end_turn("done")
     assert after.chat.state is State.RUNNING, "the queued message starts the next turn, under the same runner"
     assert after.chat.worker == hand.name
@@ -69,7 +69,7 @@ async def test_a_message_queued_meanwhile_does_not_disturb_a_commit(store: Store
 
 
 async def test_a_steering_message_joins_before_the_turn_can_finish(store: Store, hand: Hand) -> None:
-    await store.submit("c1", ev.Send(message=user("no, like this"), mode="steer"))
+    await store.submit("c1", cmd.Send(message=user("no, like this"), mode="steer"))
     with pytest.raises(RefusedError, match="still owes"):
         await hand.end_turn("done")
     await hand.respond("done")
@@ -77,13 +77,13 @@ async def test_a_steering_message_joins_before_the_turn_can_finish(store: Store,
 
 
 async def test_a_stop_arrives_between_two_commits(store: Store, hand: Hand) -> None:
-    await store.submit("c1", ev.Stop())
+    await store.submit("c1", cmd.Stop())
     with pytest.raises(RefusedError, match="while the chat is stopping"):
         await hand.respond("too late")
     hand.snapshot = await store.read_chat("c1")
     partial = assistant("half an ans")
     after = await hand.commit(
-        ev.FinishStop(by=hand.by, partial=partial, attempt=hand.attempt(), length=hand.held.chat.length)
+        cmd.FinishStop(by=hand.by, partial=partial, attempt=hand.attempt(), length=hand.held.chat.length)
     )
     assert (after.chat.state, after.chat.cause) == (State.IDLE, Cause.USER)
     assert texts(await history(store, "c1")) == ["hello", "half an ans"]
@@ -95,9 +95,9 @@ async def test_what_a_call_said_last_does_not_keep_its_outcome_from_a_chat_that_
     """They are one commit, made for the epoch that the message ended."""
     await hand.respond("let me see", call("k1"))
     before, by = hand.held, hand.by
-    await store.submit("c1", ev.Send(message=user("something else"), mode="interrupt"))
-    said = ev.Note(by=by, topic="progress", text="sending", call_id="k1")
-    after = await store.commit(before, [said, ev.Outcome(by=by, call_id="k1", content="sent 10 EUR")], unique("x"))
+    await store.submit("c1", cmd.Send(message=user("something else"), mode="interrupt"))
+    said = cmd.Note(by=by, topic="progress", text="sending", call_id="k1")
+    after = await store.commit(before, [said, cmd.Outcome(by=by, call_id="k1", content="sent 10 EUR")], unique("x"))
     assert after.chat.state is State.STOPPING
     assert texts(await history(store, "c1")) == ["hello", "let me see", "sent 10 EUR"]
     assert "sending" in await told(store, "c1")
@@ -131,11 +131,11 @@ async def test_a_stale_writer_is_refused_even_before_anyone_else_claims(
 async def test_an_edit_makes_the_old_epoch_stale(store: Store, hand: Hand) -> None:
     late = hand.response("answer to the old question")
     spot = await store.locate_message("c1", (await history(store, "c1"))[0].id)
-    await store.submit("c1", ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user("new question")))
+    await store.submit("c1", cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user("new question")))
     with pytest.raises(StaleWriter, match="epoch is 1"):
         await store.commit(hand.held, [late], "late")
     hand.snapshot = await store.read_chat("c1")
-    await hand.commit(ev.FinishStop(by=hand.by, partial=assistant("old"), attempt=hand.attempt(), length=1))
+    await hand.commit(cmd.FinishStop(by=hand.by, partial=assistant("old"), attempt=hand.attempt(), length=1))
     assert texts(await history(store, "c1")) == ["new question"]
     assert hand.held.chat.state is State.RUNNING
 
@@ -143,11 +143,11 @@ async def test_an_edit_makes_the_old_epoch_stale(store: Store, hand: Hand) -> No
 async def test_an_outcome_after_an_edit_goes_to_the_journal_not_into_history(store: Store, hand: Hand) -> None:
     await hand.respond("paying", call("pay"))
     spot = await store.locate_message("c1", (await history(store, "c1"))[0].id)
-    await store.submit("c1", ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user("never mind")))
+    await store.submit("c1", cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user("never mind")))
     await hand.finish("pay", "paid 100")
     assert await history(store, "c1") == []
     assert "paid 100" in await told(store, "c1")
-    await hand.commit(ev.FinishStop(by=hand.by))
+    await hand.commit(cmd.FinishStop(by=hand.by))
     assert texts(await history(store, "c1")) == ["never mind"]
 
 
@@ -159,7 +159,7 @@ async def test_concurrent_client_calls_and_commits_are_all_kept(store: Store, ha
 
     async def queue() -> None:
         for n in range(20):
-            await store.submit("c1", ev.Send(message=user(f"queued {n}")))
+            await store.submit("c1", cmd.Send(message=user(f"queued {n}")))
 
     await asyncio.gather(work(), queue())
     assert len((await store.read_chat("c1")).queue) == 20
@@ -189,18 +189,18 @@ async def test_a_commit_for_a_deleted_chat_says_so(store: Store, hand: Hand) -> 
     snapshot = await hand.end_turn("done")
     await store.delete_chat("c1")
     with pytest.raises(NotFound):
-        await store.commit(snapshot, [ev.Note(by=hand.by, topic="t")], "x")
+        await store.commit(snapshot, [cmd.Note(by=hand.by, topic="t")], "x")
 
 
 async def test_a_pure_call_runs_again_and_an_unsafe_one_never(store: Store, hand: Hand, clock: FakeClock) -> None:
     await hand.commit(
-        ev.Responded(
+        cmd.Responded(
             by=hand.by,
             message=assistant(call("read"), call("pay")),
             attempt=hand.response("x").attempt,
             plans=(
-                ev.PlannedCall(id="read", replay=Replay.PURE, start=True),
-                ev.PlannedCall(id="pay", replay=Replay.UNSAFE, start=True),
+                cmd.PlannedCall(id="read", replay=Replay.PURE, start=True),
+                cmd.PlannedCall(id="pay", replay=Replay.UNSAFE, start=True),
             ),
         )
     )
@@ -208,7 +208,7 @@ async def test_a_pure_call_runs_again_and_an_unsafe_one_never(store: Store, hand
     successor = Hand(store)
     snapshot = await successor.take("c1")
     assert [(c.id, c.state) for c in snapshot.calls] == [("read", "planned"), ("pay", "unknown")]
-    await successor.commit(ev.StartCalls(by=successor.by, call_ids=("read",)))
+    await successor.commit(cmd.StartCalls(by=successor.by, call_ids=("read",)))
     await successor.finish("read", "contents")
     messages = await history(store, "c1")
     assert problems(messages) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking
 from holdfast.core.limits import Limits
 from holdfast.core.records import External, NewChat, State
@@ -21,7 +21,7 @@ from tests.support.chats import Hand, call, journal, new_chat, user
 async def spawn(hand: Hand, child_id: str, agent: str = "agent") -> None:
     await hand.respond(call(f"{child_id}-call"))
     child = NewChat(id=child_id, agent=agent, message=user("task"))
-    await hand.commit(ev.Outcome(by=hand.by, call_id=f"{child_id}-call", content=child_id, spawn=child))
+    await hand.commit(cmd.Outcome(by=hand.by, call_id=f"{child_id}-call", content=child_id, spawn=child))
 
 
 async def family(store: Store) -> Hand:
@@ -38,8 +38,8 @@ async def family(store: Store) -> Hand:
 
 
 async def ask(hand: Hand, call_id: str = "pay", expires_at: int | None = None) -> None:
-    asking = ev.AskApproval(by=hand.by, call_id=call_id, question="Pay?", expires_at=expires_at)
-    await hand.commit(asking, ev.Park(by=hand.by))
+    asking = cmd.AskApproval(by=hand.by, call_id=call_id, question="Pay?", expires_at=expires_at)
+    await hand.commit(asking, cmd.Park(by=hand.by))
 
 
 async def told(store: Store, chat_id: str = "root") -> list[Any]:
@@ -56,7 +56,7 @@ async def test_a_question_below_shows_at_the_root_until_it_is_answered(store: St
         (found,) = await store.open_calls(chat_id)
         assert (found.chat_id, found.call_id, found.kind, found.question) == ("grandchild", "pay", "approval", "Pay?")
         assert found.arguments == '{"amount": 5}'
-    await store.submit("grandchild", ev.Approve(call_id="pay", by="ann"))
+    await store.submit("grandchild", cmd.Approve(call_id="pay", by="ann"))
     assert [entry.state for entry in await told(store)] == ["asking", "approved"]
     assert (await told(store))[-1].by == "ann"
     assert await store.open_calls("root") == []
@@ -85,10 +85,10 @@ async def test_a_lost_call_below_that_a_person_is_asked_about_is_told_at_the_roo
     store: Store,
 ) -> None:
     hand = await family(store)
-    await hand.commit(ev.Refuse(by=hand.by, call_id="pay", content="not now"))
+    await hand.commit(cmd.Refuse(by=hand.by, call_id="pay", content="not now"))
     message = hand.response(call("send", "send"), start=True)
-    plan = ev.PlannedCall(id="send", on_unknown="ask", start=True)
-    await hand.commit(ev.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
+    plan = cmd.PlannedCall(id="send", on_unknown="ask", start=True)
+    await hand.commit(cmd.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
     await hand.dies()
     successor = Hand(store)
     claimed = {snapshot.chat.id for snapshot in await successor.claim()}
@@ -103,28 +103,28 @@ async def test_what_a_hook_made_of_a_call_is_what_people_are_shown_without_its_s
     """Whoever approves a call approves what will run."""
     hand = await family(store)
     raw, clean = '{"amount": 7, "key": "sk-1"}', '{"amount": 7, "key": "[KEY]"}'
-    asking = ev.AskApproval(by=hand.by, call_id="pay", question="Pay?", arguments=raw, told=clean)
-    await hand.commit(asking, ev.Park(by=hand.by))
+    asking = cmd.AskApproval(by=hand.by, call_id="pay", question="Pay?", arguments=raw, told=clean)
+    await hand.commit(asking, cmd.Park(by=hand.by))
     assert [entry.arguments for entry in await told(store)] == [clean]
     assert [entry.arguments for entry in await journal(store, "grandchild") if isinstance(entry, CallChanged)] == [
         clean
     ]
     for chat_id in ("root", "grandchild"):
         assert [found.arguments for found in await store.open_calls(chat_id)] == [clean]
-    await store.submit("grandchild", ev.Approve(call_id="pay"))
+    await store.submit("grandchild", cmd.Approve(call_id="pay"))
     await hand.take("grandchild")
     assert hand.held.calls[0].arguments == raw, "which runs"
 
 
 async def test_what_a_hook_made_of_a_lost_call_is_shown_without_its_secrets_too(store: Store) -> None:
     hand = await family(store)
-    await hand.commit(ev.Refuse(by=hand.by, call_id="pay", content="not now"))
+    await hand.commit(cmd.Refuse(by=hand.by, call_id="pay", content="not now"))
     response = hand.response(call("send", "send"))
-    plan = ev.PlannedCall(id="send", on_unknown="ask")
-    await hand.commit(ev.Responded(by=hand.by, message=response.message, attempt=response.attempt, plans=(plan,)))
+    plan = cmd.PlannedCall(id="send", on_unknown="ask")
+    await hand.commit(cmd.Responded(by=hand.by, message=response.message, attempt=response.attempt, plans=(plan,)))
     raw, clean = {"send": '{"key": "sk-1"}'}, {"send": '{"key": "[KEY]"}'}
-    await hand.commit(ev.StartCalls(by=hand.by, call_ids=("send",), arguments=raw, told=clean))
-    await hand.commit(ev.Outcome(by=hand.by, call_id="send", content="It hung up.", error=True, unknown=True))
+    await hand.commit(cmd.StartCalls(by=hand.by, call_ids=("send",), arguments=raw, told=clean))
+    await hand.commit(cmd.Outcome(by=hand.by, call_id="send", content="It hung up.", error=True, unknown=True))
     assert [entry.arguments for entry in await told(store)] == list(clean.values())
     assert [found.arguments for found in await store.open_calls("root")] == list(clean.values())
 
@@ -140,8 +140,8 @@ async def test_chats_claimed_together_with_their_root_are_handed_over_as_they_ar
     for n in range(3):
         hand.snapshot = claimed[f"child{n}"]
         message = hand.response(call(f"send{n}", "send"), start=True)
-        plan = ev.PlannedCall(id=f"send{n}", on_unknown="ask", start=True)
-        await hand.commit(ev.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
+        plan = cmd.PlannedCall(id=f"send{n}", on_unknown="ask", start=True)
+        await hand.commit(cmd.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
     await hand.dies()
     successor = Hand(store)
     taken = await successor.claim()
@@ -164,14 +164,14 @@ async def test_many_who_ask_and_are_answered_and_stopped_at_once_wait_for_nobody
         mine.snapshot = children[chat_id]
         await mine.respond(call(f"{chat_id}-ask"), start=False)
         await ask(mine, f"{chat_id}-ask")
-        await store.submit(chat_id, ev.Approve(call_id=f"{chat_id}-ask"))
+        await store.submit(chat_id, cmd.Approve(call_id=f"{chat_id}-ask"))
 
     await asyncio.gather(*(live(chat_id) for chat_id in children))
     entries = await told(store)
     assert len(entries) == 16
     for chat_id in children:
         assert [e.state for e in entries if e.chat_id == chat_id] == ["asking", "approved"]
-    await asyncio.gather(store.submit("root", ev.Stop()), *(store.submit(id, ev.Stop()) for id in children))
+    await asyncio.gather(store.submit("root", cmd.Stop()), *(store.submit(id, cmd.Stop()) for id in children))
     assert {(await store.read_chat(id)).chat.state for id in children} == {State.STOPPING}
 
 
@@ -184,8 +184,8 @@ async def test_the_wait_for_a_child_that_a_claim_finds_expired_stops_the_child(
     await hand.respond(call("wait"), start=False)
     child = NewChat(id="child", agent="agent", message=user("task"))
     expires_at = clock.wall_ms() + 1_000
-    wait = ev.Delegate(by=hand.by, call_id="wait", external=External.CHILD, spawn=child, expires_at=expires_at)
-    await hand.commit(wait, ev.Park(by=hand.by))
+    wait = cmd.Delegate(by=hand.by, call_id="wait", external=External.CHILD, spawn=child, expires_at=expires_at)
+    await hand.commit(wait, cmd.Park(by=hand.by))
     clock.advance(1_000)
     claimed = {snapshot.chat.id for snapshot in await hand.claim()}
     assert "root" in claimed
@@ -206,7 +206,7 @@ async def test_children_are_counted_by_chat_by_turn_and_by_family(store: Store, 
     assert tuple(await store.count_children(hand.held.chat)) == (0, 1, 1)
     await hand.end_turn()
     clock.advance(1_000)
-    await store.submit("root", ev.Send(message=user("again")))
+    await store.submit("root", cmd.Send(message=user("again")))
     await hand.take("root")
     assert tuple(await store.count_children(hand.held.chat)) == (0, 0, 1)
     await spawn(hand, "new")
@@ -224,7 +224,7 @@ async def test_children_of_a_turn_are_counted_though_the_clock_was_set_back(stor
     await spawn(hand, "two")
     assert (await store.count_children(hand.held.chat)).this_turn == 2
     await hand.end_turn()
-    await store.submit("root", ev.Send(message=user("again")))
+    await store.submit("root", cmd.Send(message=user("again")))
     await hand.take("root")
     assert (await store.count_children(hand.held.chat)).this_turn == 0
 
@@ -247,7 +247,7 @@ async def test_many_who_spawn_at_once_do_not_go_over_the_limit_of_their_family(s
             chat_id = hand.held.chat.id
             child = NewChat(id=f"{chat_id}-child", agent="agent", message=user("task"))
             try:
-                await hand.commit(ev.Outcome(by=hand.by, call_id=f"{chat_id}-below", content="ok", spawn=child))
+                await hand.commit(cmd.Outcome(by=hand.by, call_id=f"{chat_id}-below", content="ok", spawn=child))
             except RefusedError as error:
                 return error.reason
             return "spawned"

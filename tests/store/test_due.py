@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.store import open_store
 from holdfast.store.base import Store
@@ -24,25 +24,25 @@ async def created(store: Store, hand: Hand) -> None:
 
 async def sent_to(store: Store, hand: Hand) -> None:
     await store.create_chat(new_chat(None, id="c1"))
-    await store.submit("c1", ev.Send(message=user("hello")))
+    await store.submit("c1", cmd.Send(message=user("hello")))
 
 
 async def released(store: Store, hand: Hand) -> None:
     await created(store, hand)
     await hand.take("c1")
-    await hand.commit(ev.Release(by=hand.by))
+    await hand.commit(cmd.Release(by=hand.by))
 
 
 async def released_for_a_while(store: Store, hand: Hand) -> None:
     """As one that newer code wrote."""
     await created(store, hand)
     await hand.take("c1")
-    await hand.commit(ev.Release(by=hand.by, delay_ms=5_000))
+    await hand.commit(cmd.Release(by=hand.by, delay_ms=5_000))
 
 
 async def stopped(store: Store, hand: Hand) -> None:
     await created(store, hand)
-    await store.submit("c1", ev.Stop())
+    await store.submit("c1", cmd.Stop())
 
 
 async def taken_back(store: Store, hand: Hand) -> None:
@@ -64,7 +64,7 @@ async def answered(store: Store, hand: Hand) -> None:
     await created(store, hand)
     await hand.take("c1")
     await hand.park_for_client("k1")
-    await store.submit("c1", ev.Submit(call_id="k1", content="here you are"))
+    await store.submit("c1", cmd.Submit(call_id="k1", content="here you are"))
 
 
 WAYS = (created, sent_to, released, released_for_a_while, stopped, taken_back, taken_back_often, answered)

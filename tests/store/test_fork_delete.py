@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.history import problems
 from holdfast.core.journal import ChatCreated
 from holdfast.core.records import External, Failure, Phase, State, Synthetic, ToolResult
@@ -35,10 +35,10 @@ async def a_long_chat(store: Store) -> Hand:
     await hand.finish("k2", "two")
     await hand.finish("k1", "one")
     await hand.end_turn("first answer")
-    await store.submit("c1", ev.Compact())
+    await store.submit("c1", cmd.Compact())
     await hand.take("c1")
-    await hand.commit(ev.FinishCompaction(by=hand.by, upto=5, summary="what came first"), ev.FinishTurn(by=hand.by))
-    await store.submit("c1", ev.Send(message=user("second question")))
+    await hand.commit(cmd.FinishCompaction(by=hand.by, upto=5, summary="what came first"), cmd.FinishTurn(by=hand.by))
+    await store.submit("c1", cmd.Send(message=user("second question")))
     await hand.take("c1")
     await hand.respond("looking again", call("k3"))
     await hand.finish("k3", "three")
@@ -46,7 +46,7 @@ async def a_long_chat(store: Store) -> Hand:
     await hand.finish("k4", "four")
     await hand.finish("k5", "five")
     await hand.end_turn("second answer")
-    await store.submit("c1", ev.Send(message=user("third question")))
+    await store.submit("c1", cmd.Send(message=user("third question")))
     await hand.take("c1")
     await hand.end_turn("third answer")
     return hand
@@ -98,7 +98,7 @@ async def test_a_fork_at_any_position_is_the_history_up_to_there_byte_for_byte(s
 async def test_a_fork_without_a_position_has_the_whole_history_and_lives_on_its_own(store: Store) -> None:
     hand = await a_long_chat(store)
     await store.fork_chat("c1", "c2", owner="bob")
-    await store.submit("c2", ev.Send(message=user("another way")))
+    await store.submit("c2", cmd.Send(message=user("another way")))
     await hand.take("c2")
     await hand.respond("trying", call("k6"))
     await hand.finish("k6", "in the fork")
@@ -123,14 +123,14 @@ async def test_open_calls_are_not_carried_over_and_approvals_never(store: Store,
     names = ("done", "started", "asking", "approved", "outside")
     await hand.respond("working", *(call(f"k-{name}") for name in names), start=False)
     await hand.commit(
-        ev.StartCalls(by=hand.by, call_ids=("k-done", "k-started")),
-        ev.AskApproval(by=hand.by, call_id="k-asking", question="May I?"),
-        ev.AskApproval(by=hand.by, call_id="k-approved", question="May I?"),
-        ev.Delegate(by=hand.by, call_id="k-outside", external=External.CLIENT),
+        cmd.StartCalls(by=hand.by, call_ids=("k-done", "k-started")),
+        cmd.AskApproval(by=hand.by, call_id="k-asking", question="May I?"),
+        cmd.AskApproval(by=hand.by, call_id="k-approved", question="May I?"),
+        cmd.Delegate(by=hand.by, call_id="k-outside", external=External.CLIENT),
     )
     await hand.finish("k-done", "a real result")
-    await store.submit("c1", ev.Approve(call_id="k-approved", by="ada"))
-    await store.submit("c1", ev.Send(message=user("queued, not said")))
+    await store.submit("c1", cmd.Approve(call_id="k-approved", by="ada"))
+    await store.submit("c1", cmd.Send(message=user("queued, not said")))
     before, said_before = await store.read_chat("c1"), await told(store, "c1")
     for upto in (None, 1, 2, 3):
         fork_id = f"fork{upto}"
@@ -176,15 +176,15 @@ async def in_state(store: Store, state: State) -> Hand:
     await hand.end_turn("hi")
     if state is State.IDLE:
         return hand
-    await store.submit("c1", ev.Send(message=user("more")))
+    await store.submit("c1", cmd.Send(message=user("more")))
     await hand.take("c1")
     if state is State.STOPPING:
         await hand.respond("trying", call("k1"))
-        await store.submit("c1", ev.Stop())
+        await store.submit("c1", cmd.Stop())
     elif state is State.WAITING:
         await hand.park_for_client("k1", expires_at=1 << 50)
     elif state is State.FAILED:
-        await hand.commit(ev.Fail(by=hand.by, error=Failure(code="boom", message="it broke")))
+        await hand.commit(cmd.Fail(by=hand.by, error=Failure(code="boom", message="it broke")))
     return hand
 
 
@@ -201,7 +201,7 @@ async def test_a_chat_can_be_forked_in_any_state_and_goes_on_itself(store: Store
     assert texts(await history(store, "c2"))[:2] == ["hello", "hi"]
     await check(store, "c1")
     await check(store, "c2")
-    await store.submit("c2", ev.Send(message=user("go on")))
+    await store.submit("c2", cmd.Send(message=user("go on")))
     await hand.take("c2")
     await hand.end_turn("sure")
     assert await store.find_violations() == []
@@ -212,7 +212,7 @@ async def test_a_fork_has_what_is_history_now_and_not_what_an_edit_cut_away(stor
     hand = await a_long_chat(store)
     spot = next(row for row in await store.read_history("c1") if b"second question" in row.body)
     located = await store.locate_message("c1", spot.message_id)
-    edit = ev.Edit(pos=located.pos, role=located.role, epoch=located.epoch, message=user("second, rather"))
+    edit = cmd.Edit(pos=located.pos, role=located.role, epoch=located.epoch, message=user("second, rather"))
     await store.submit("c1", edit)
     await hand.take("c1")
     await hand.end_turn("better")
@@ -292,13 +292,13 @@ async def test_nothing_of_a_deleted_chat_is_left_in_any_table_and_others_are_who
 ) -> None:
     hand = await a_long_chat(store)
     await store.fork_chat("c1", "kept")
-    await store.submit("c1", ev.Send(message=user("and more")))
+    await store.submit("c1", cmd.Send(message=user("and more")))
     await hand.take("c1")
     batch = DeltaBatch(chat=hand.held.chat, attempt=hand.attempt(), first_k=0, bodies=(b"{}",))
     assert await store.add_deltas([batch]) == ()
     await hand.respond("trying", call("k9"))
-    await store.submit("c1", ev.Send(message=user("queued")))
-    await hand.commit(ev.Fail(by=hand.by, error=Failure(code="boom", message="it broke")))
+    await store.submit("c1", cmd.Send(message=user("queued")))
+    await hand.commit(cmd.Fail(by=hand.by, error=Failure(code="boom", message="it broke")))
     assert set(rows_of(store_url, "c1")) == {"chats", *TABLES}
     kept = await store.read_history("kept")
     assert await store.delete_chat("c1") == ("c1",)
@@ -339,7 +339,7 @@ async def test_a_chat_with_spawned_chats_is_deleted_with_them_or_not_at_all(stor
 
 async def test_a_spawned_chat_at_work_keeps_the_whole_family_from_being_deleted(store: Store) -> None:
     hand = await a_family(store)
-    await store.submit("grandchild", ev.Send(message=user("work")))
+    await store.submit("grandchild", cmd.Send(message=user("work")))
     with pytest.raises(RefusedError, match="delete refused while the chat is running"):
         await store.delete_chat("parent", children="include")
     assert len(await store.list_chats()) == 5
@@ -355,8 +355,8 @@ async def test_a_parent_that_waits_for_a_deleted_child_is_told_and_goes_on(store
     await store.create_chat(replace(new_chat(None, id="child"), parent_id="parent", depth=1))
     await hand.take("parent")
     await hand.respond(call("k1"), start=False)
-    waits = ev.Delegate(by=hand.by, call_id="k1", external=External.CHILD, child_id="child", child_turn=1)
-    await hand.commit(waits, ev.Park(by=hand.by))
+    waits = cmd.Delegate(by=hand.by, call_id="k1", external=External.CHILD, child_id="child", child_turn=1)
+    await hand.commit(waits, cmd.Park(by=hand.by))
     assert (await store.read_chat("parent")).chat.state is State.WAITING
     assert await store.delete_chat("child") == ("child",)
     parent = (await store.read_chat("parent")).chat
@@ -396,13 +396,13 @@ async def test_a_deleted_chat_stays_deleted_for_those_who_repeat_themselves(stor
 
 async def test_an_archived_chat_can_be_brought_back_forked_and_deleted(store: Store, store_url: str) -> None:
     hand = await in_state(store, State.IDLE)
-    await store.submit("c1", ev.Archive())
+    await store.submit("c1", cmd.Archive())
     assert [line.archived for line in await store.list_chats()] == [True]
     await store.fork_chat("c1", "c2")
     assert not (await store.read_chat("c2")).chat.archived
-    await store.submit("c1", ev.Archive(archived=False))
+    await store.submit("c1", cmd.Archive(archived=False))
     assert not (await store.read_chat("c1")).chat.archived
-    await store.submit("c1", ev.Archive())
+    await store.submit("c1", cmd.Archive())
     await store.delete_chat("c1")
     assert rows_of(store_url, "c1") == {}
     hand.close()
@@ -443,40 +443,40 @@ async def a_life_full_of_secrets(store: Store, secret: Secrets, chat_id: str) ->
         response = hand.response(secret("response", 50 + 97 * n), call(f"k{n}", arguments=secret("arguments")))
         await hand.commit(replace(response, attempt=attempt))
         await hand.finish(f"k{n}", secret("result", 400 * n + 40))
-    await store.submit(chat_id, ev.Send(message=user(secret("queued", 300), id="q1")))
-    await store.submit(chat_id, ev.Send(message=user(secret("queued-long", 9_000), id="q2")))
-    await store.submit(chat_id, ev.Send(message=user(secret("withdrawn", 3_000), id="q3")))
-    await store.submit(chat_id, ev.Withdraw(message_id="q3"))
+    await store.submit(chat_id, cmd.Send(message=user(secret("queued", 300), id="q1")))
+    await store.submit(chat_id, cmd.Send(message=user(secret("queued-long", 9_000), id="q2")))
+    await store.submit(chat_id, cmd.Send(message=user(secret("withdrawn", 3_000), id="q3")))
+    await store.submit(chat_id, cmd.Withdraw(message_id="q3"))
     hand.snapshot = await store.read_chat(chat_id)
     await hand.end_turn(secret("answer"))
     spot = await store.locate_message(chat_id, "q1")
-    edit = ev.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user(secret("edited", 500)))
+    edit = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=user(secret("edited", 500)))
     answer = await store.submit(chat_id, edit)
     assert [b"queued-long" in bytes(dropped) for dropped in answer.dropped] == [True]
     hand.snapshot = await store.read_chat(chat_id)
-    await hand.commit(ev.FinishStop(by=hand.by))
+    await hand.commit(cmd.FinishStop(by=hand.by))
     await hand.respond(call("ask"), start=False)
-    await hand.commit(ev.AskApproval(by=hand.by, call_id="ask", question=secret("question")))
-    await store.submit(chat_id, ev.Deny(call_id="ask", words=secret("words"), by=secret("who")))
+    await hand.commit(cmd.AskApproval(by=hand.by, call_id="ask", question=secret("question")))
+    await store.submit(chat_id, cmd.Deny(call_id="ask", words=secret("words"), by=secret("who")))
     hand.snapshot = await store.read_chat(chat_id)
     await hand.end_turn(secret("answer"))
-    await store.submit(chat_id, ev.Compact())
+    await store.submit(chat_id, cmd.Compact())
     await hand.take(chat_id)
     await hand.commit(
-        ev.FinishCompaction(by=hand.by, upto=3, summary=secret("summary", 2_000)), ev.FinishTurn(by=hand.by)
+        cmd.FinishCompaction(by=hand.by, upto=3, summary=secret("summary", 2_000)), cmd.FinishTurn(by=hand.by)
     )
-    await store.submit(chat_id, ev.Send(message=user(secret("last"))))
-    await store.submit(chat_id, ev.Send(message=user(secret("queued-last", 700), id="q9")))
+    await store.submit(chat_id, cmd.Send(message=user(secret("last"))))
+    await store.submit(chat_id, cmd.Send(message=user(secret("queued-last", 700), id="q9")))
     await hand.take(chat_id)
-    await store.submit(chat_id, ev.Stop(clear_queue=True))
+    await store.submit(chat_id, cmd.Stop(clear_queue=True))
     hand.snapshot = await store.read_chat(chat_id)
-    await hand.commit(ev.FinishStop(by=hand.by, detail=secret("detail")))
+    await hand.commit(cmd.FinishStop(by=hand.by, detail=secret("detail")))
     assert hand.held.chat.state is State.IDLE
     for snapshot in snapshots.values():  # the pages around it are written and split again
         if snapshot.chat.id != chat_id:
             hand.snapshot = snapshot
             for n in range(20):
-                await hand.commit(ev.Note(by=hand.by, topic="busy", text="x" * (37 * n)))
+                await hand.commit(cmd.Note(by=hand.by, topic="busy", text="x" * (37 * n)))
     hand.close()
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.history import problems
 from holdfast.core.records import Message, NewChat, Role, State, Synthetic, Text, ToolResult, result_message
 from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError
@@ -57,7 +57,7 @@ async def test_a_chat_goes_on_after_results_that_were_brought_along(store: Store
 async def test_a_chat_with_a_past_and_no_message_rests(store: Store) -> None:
     answer = await store.create_chat(NewChat(id="chat", agent="agent", past=PAST))
     assert answer.state is State.IDLE
-    await store.submit("chat", ev.Send(message=user("Go on.")))
+    await store.submit("chat", cmd.Send(message=user("Go on.")))
     assert texts(await history(store, "chat"))[-1] == "Go on."
 
 
@@ -94,7 +94,7 @@ async def test_of_two_that_answer_the_same_history_one_is_refused(store: Store) 
     hand = Hand(store)
     await hand.take("chat")
     await hand.end_turn()
-    sends = [ev.Send(message=user(text), length=2) for text in ("one", "two")]
+    sends = [cmd.Send(message=user(text), length=2) for text in ("one", "two")]
     outcomes = await asyncio.gather(*(store.submit("chat", send) for send in sends), return_exceptions=True)
     (refused,) = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
     assert refused.reason == "moved_on"
@@ -105,14 +105,14 @@ async def test_of_two_that_answer_the_same_history_one_is_refused(store: Store) 
 async def test_a_stop_that_means_another_turn_stops_nothing(store: Store) -> None:
     await store.create_chat(new_chat(id="chat"))
     with pytest.raises(RefusedError, match="in turn 1, not in turn 2") as caught:
-        await store.submit("chat", ev.Stop(turn=2))
+        await store.submit("chat", cmd.Stop(turn=2))
     assert caught.value.reason == "moved_on"
     assert (await store.read_chat("chat")).chat.state is State.RUNNING
-    assert (await store.submit("chat", ev.Stop(turn=1))).state is State.STOPPING
+    assert (await store.submit("chat", cmd.Stop(turn=1))).state is State.STOPPING
 
 
 async def test_a_message_for_a_history_of_another_length_is_refused(store: Store) -> None:
     await store.create_chat(new_chat(None, id="chat"))
     with pytest.raises(RefusedError, match="not at rest with 4"):
-        await store.submit("chat", ev.Send(message=user(), length=4))
-    assert (await store.submit("chat", ev.Send(message=user(), length=0))).state is State.RUNNING
+        await store.submit("chat", cmd.Send(message=user(), length=4))
+    assert (await store.submit("chat", cmd.Send(message=user(), length=0))).state is State.RUNNING

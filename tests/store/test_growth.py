@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.errors import RefusedError
 from holdfast.store.base import ChatFilter, Store
@@ -39,16 +39,16 @@ async def test_what_a_turn_writes_does_not_depend_on_the_answer_before_it(
         if kind == "a sub-agent":
             hand.snapshot = parent
             await hand.respond(call(f"k{n}"))
-            parent = await hand.commit(ev.Outcome(by=hand.by, call_id=f"k{n}", content="made", spawn=new))
+            parent = await hand.commit(cmd.Outcome(by=hand.by, call_id=f"k{n}", content="made", spawn=new))
         else:
             await store.create_chat(new)
-        await store.submit(f"c{n}", ev.Send(message=user()))
+        await store.submit(f"c{n}", cmd.Send(message=user()))
         await hand.take(f"c{n}")
         await hand.end_turn(random.Random(1).randbytes(length // 2).hex())
     counts = []
     for n in range(2):
         before = written_bytes(store, store_url)
-        await store.submit(f"c{n}", ev.Send(message=user()))
+        await store.submit(f"c{n}", cmd.Send(message=user()))
         await hand.take(f"c{n}")
         for k in range(4):
             await hand.respond(call(f"call{k}"))
@@ -148,14 +148,14 @@ async def test_a_family_of_five_thousand_is_deleted_whole_or_not_at_all_in_a_few
     await store.create_chat(new_chat(None, id="parent"))
     await store.create_chat(replace(new_chat(None, id="child"), parent_id="parent", parent_call="k1", depth=1))
     copy_rows(store_url, "child", 5_000)
-    await store.submit("copy-04321", ev.Send(message=user("work")))
+    await store.submit("copy-04321", cmd.Send(message=user("work")))
     with pytest.raises(RefusedError, match="delete refused while the chat is running"):
         await store.delete_chat("parent", children="include")
     assert sql(store_url, "SELECT count(*) FROM chats")[0][0] == 5_002
-    await store.submit("copy-04321", ev.Stop())
+    await store.submit("copy-04321", cmd.Stop())
     hand = Hand(store)
     await hand.take("copy-04321")
-    await hand.commit(ev.FinishStop(by=hand.by))
+    await hand.commit(cmd.FinishStop(by=hand.by))
     hand.close()
     asked = 0
     execute = Connection.execute

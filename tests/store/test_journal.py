@@ -7,7 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_delta, decode_entry, encode
 from holdfast.core.journal import Delta, MessageAdded, PreviewReset
 from holdfast.core.records import attempt_id
@@ -164,7 +164,7 @@ async def test_after_a_crash_the_preview_is_reset_and_the_partial_text_stays_on_
 async def test_after_a_stop_and_a_crash_the_preview_stays_until_the_successor_commits_it(store: Store) -> None:
     hand = await claimed(store)
     await store.add_deltas([batch(hand, attempt_id(1, 1), 0, "half an ans")])
-    await store.submit("c1", ev.Stop())
+    await store.submit("c1", cmd.Stop())
     await hand.dies()
     assert streamed((await store.read_journal("c1")).items) == "half an ans"
 
@@ -174,7 +174,7 @@ async def test_waiting_for_more_ends_with_the_next_event(store: Store) -> None:
     after = (await store.read_journal("c1")).cursor
     waiting = asyncio.ensure_future(store.wait_journal("c1", after, deadline_s=30))
     await asyncio.sleep(0)
-    await store.submit("c1", ev.Send(message=user("hello")))
+    await store.submit("c1", cmd.Send(message=user("hello")))
     page = await waiting
     assert page.items
 
@@ -195,7 +195,7 @@ async def test_what_another_process_writes_is_seen_by_those_who_wait(store: Stor
     waiting = asyncio.ensure_future(store.wait_journal("c1", after, deadline_s=30))
     await asyncio.sleep(0)
     async with open_store(store_url) as other:
-        await other.submit("c1", ev.Send(message=user("from elsewhere")))
+        await other.submit("c1", cmd.Send(message=user("from elsewhere")))
         assert (await waiting).items
 
 
@@ -243,7 +243,7 @@ async def test_many_readers_follow_a_chat_while_it_is_written(store: Store) -> N
 async def test_a_cursor_that_is_ahead_of_its_chat_is_refused(store: Store, ahead: dict[str, int]) -> None:
     """Whoever waited behind it would miss what comes before, and who shares its feed would find nothing there."""
     await store.create_chat(new_chat(None, id="c1"))
-    await store.submit("c1", ev.Rename(title="one"))
+    await store.submit("c1", cmd.Rename(title="one"))
     end = (await store.read_journal("c1")).cursor
     cursor = str(replace(parse(end), **ahead))
     with pytest.raises(WrongCursor, match="ahead of this chat"):

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.errors import StoreTimeout
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, ChatLine, Store, StoreOptions
@@ -145,7 +145,7 @@ async def test_a_chat_is_read_while_more_writes_than_connections_wait_for_anothe
         with psycopg.connect(postgres_url) as holder:
             holder.execute("SELECT 1 FROM chats WHERE id = 'c1' FOR UPDATE")
             sends = [
-                asyncio.ensure_future(store.submit("c1", ev.Send(message=user(), mode="queue"))) for _ in range(MANY)
+                asyncio.ensure_future(store.submit("c1", cmd.Send(message=user(), mode="queue"))) for _ in range(MANY)
             ]
             await until(lambda: store.stats()["pool_connections_busy"] == 6)
             assert (await asyncio.wait_for(store.read_chat("c2"), 30)).chat.id == "c2"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.journal import ChatRepaired
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, State
 from holdfast.store.base import Store, Violation
@@ -34,7 +34,7 @@ async def held(store: Store, hand: Hand, chat_id: str) -> None:
 async def stopping(store: Store, hand: Hand, chat_id: str) -> None:
     await held(store, hand, chat_id)
     await hand.respond("trying", call(f"{chat_id}-k1"))
-    await store.submit(chat_id, ev.Stop())
+    await store.submit(chat_id, cmd.Stop())
 
 
 async def waiting(store: Store, hand: Hand, chat_id: str) -> None:
@@ -51,8 +51,8 @@ async def asking_until(store: Store, hand: Hand, chat_id: str) -> None:
     await held(store, hand, chat_id)
     await hand.respond(call(f"{chat_id}-k1"), start=False)
     expires_at = store.options.clock.wall_ms() + 60_000
-    ask = ev.AskApproval(by=hand.by, call_id=f"{chat_id}-k1", question="May I?", expires_at=expires_at)
-    await hand.commit(ask, ev.Park(by=hand.by))
+    ask = cmd.AskApproval(by=hand.by, call_id=f"{chat_id}-k1", question="May I?", expires_at=expires_at)
+    await hand.commit(ask, cmd.Park(by=hand.by))
 
 
 async def idle(store: Store, hand: Hand, chat_id: str) -> None:
@@ -62,7 +62,7 @@ async def idle(store: Store, hand: Hand, chat_id: str) -> None:
 
 async def failed(store: Store, hand: Hand, chat_id: str) -> None:
     await held(store, hand, chat_id)
-    await hand.commit(ev.Fail(by=hand.by, error=Failure(code="boom", message="it broke")))
+    await hand.commit(cmd.Fail(by=hand.by, error=Failure(code="boom", message="it broke")))
 
 
 @dataclass(frozen=True)
@@ -154,24 +154,24 @@ async def carry_on(store: Store, hand: Hand, chat_id: str, clock: FakeClock) -> 
     """Whatever the state: a message, or the clock, leads to an answered turn."""
     snapshot = await store.read_chat(chat_id)
     if snapshot.chat.state in (State.IDLE, State.FAILED):
-        await store.submit(chat_id, ev.Send(message=user("go on")))
+        await store.submit(chat_id, cmd.Send(message=user("go on")))
     elif snapshot.chat.state is State.WAITING:
         if snapshot.chat.wake_at is not None:
             clock.advance(snapshot.chat.wake_at - clock.wall_ms())
             hand = Hand(store)
         else:
-            await store.submit(chat_id, ev.Submit(call_id=f"{chat_id}-k1", content="here you are"))
+            await store.submit(chat_id, cmd.Submit(call_id=f"{chat_id}-k1", content="here you are"))
     snapshot = await store.read_chat(chat_id)
     if snapshot.chat.worker is None:
         await hand.take(chat_id)
     else:
         hand.snapshot = snapshot
     if hand.held.chat.state is State.STOPPING:
-        stopped = await hand.commit(ev.FinishStop(by=hand.by))
+        stopped = await hand.commit(cmd.FinishStop(by=hand.by))
         assert stopped.chat.state is State.IDLE
         return
     for planned in hand.held.open_calls:
-        await hand.commit(ev.StartCalls(by=hand.by, call_ids=(planned.id,)))
+        await hand.commit(cmd.StartCalls(by=hand.by, call_ids=(planned.id,)))
         await hand.finish(planned.id, "run again")
     await hand.end_turn("all is well")
     await check(store, chat_id)
@@ -313,7 +313,7 @@ async def test_an_idle_chat_with_an_open_call_is_closed_by_the_next_repair(store
     await store.sweep()
     assert await store.find_violations() == []
     assert texts(await history(store, "c1"))[-1] != ""
-    await store.submit("c1", ev.Send(message=user("go on")))
+    await store.submit("c1", cmd.Send(message=user("go on")))
     await hand.take("c1")
     await hand.end_turn("fine")
     hand.close()
@@ -325,9 +325,9 @@ async def test_a_repair_leaves_a_chat_that_was_mended_meanwhile_as_it_is(store: 
     await waiting_until(store, hand, "c1")
     sql(store_url, "UPDATE chats SET wake_at = NULL WHERE id = 'c1'")
     [violation] = await store.find_violations()
-    await store.submit("c1", ev.Submit(call_id="c1-k1", content="here you are"))
+    await store.submit("c1", cmd.Submit(call_id="c1-k1", content="here you are"))
     before = (await store.read_chat("c1")).chat
-    await store._apply_alone("c1", ev.Repair(reason=violation.reason))
+    await store._apply_alone("c1", cmd.Repair(reason=violation.reason))
     after = (await store.read_chat("c1")).chat
     assert (after.state, after.worker, after.wake_at) == (before.state, before.worker, before.wake_at)
     await hand.take("c1")

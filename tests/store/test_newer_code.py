@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import External, Failure, State
 from holdfast.errors import CorruptRecord, RecordError, SchemaError, UnknownRecord
 from holdfast.store import open_store
@@ -45,14 +45,14 @@ async def test_a_chat_that_cannot_be_read_is_left_alone_and_holds_up_nobody(
     earlier = Hand(store)
     await earlier.take("new")
     await earlier.respond("let me see", call("k1"))
-    await earlier.commit(ev.Release(by=earlier.by, never_begun=("k1",)))
+    await earlier.commit(cmd.Release(by=earlier.by, never_begun=("k1",)))
     sql(store_url, statement)
     clock.advance(1_000)
     await prepared(store, "a", "b", "c")
     with pytest.raises(error):
         await store.read_chat("new")
     with pytest.raises(error):
-        await store.submit("new", ev.Stop())
+        await store.submit("new", cmd.Stop())
     hand = Hand(store)
     assert [snapshot.chat.id for snapshot in await hand.claim(limit=1)] == ["a"]
     assert [snapshot.chat.id for snapshot in await hand.claim(limit=5)] == ["b", "c"]
@@ -110,8 +110,8 @@ async def test_a_parent_that_cannot_be_read_keeps_its_child_from_ending_and_says
     await hand.take("parent")
     await hand.respond(call("k1"), start=False)
     child = replace(new_chat("sub task", id="child"), parent_id="parent", parent_call="k1", depth=1)
-    spawn = ev.Delegate(by=hand.by, call_id="k1", external=External.CHILD, spawn=child)
-    await hand.commit(spawn, ev.Park(by=hand.by))
+    spawn = cmd.Delegate(by=hand.by, call_id="k1", external=External.CHILD, spawn=child)
+    await hand.commit(spawn, cmd.Park(by=hand.by))
     sql(store_url, "UPDATE chats SET phase = 'dreaming' WHERE id = 'parent'")
     other = Hand(store)
     await other.take("child")
@@ -131,8 +131,8 @@ async def test_what_newer_code_wrote_beside_our_columns_survives_our_writes(
     for table in tables:
         sql(store_url, f"ALTER TABLE {table} ADD COLUMN future TEXT")
     await store.create_chat(new_chat("one", id="c1"))
-    await store.submit("c1", ev.Send(message=user("two", id="m2")))
-    await store.submit("c1", ev.Send(message=user("three", id="m3")))
+    await store.submit("c1", cmd.Send(message=user("two", id="m2")))
+    await store.submit("c1", cmd.Send(message=user("three", id="m3")))
     hand = Hand(store)
     await hand.take("c1")
     await hand.respond("let me see", call("k1"), call("k2"))
@@ -140,10 +140,10 @@ async def test_what_newer_code_wrote_beside_our_columns_survives_our_writes(
         sql(store_url, f"UPDATE {table} SET future = 'kept'")
     told_before = sql(store_url, "SELECT count(*) FROM journal")
     await hand.finish("k1")
-    await store.submit("c1", ev.Promote(message_id="m3"))
+    await store.submit("c1", cmd.Promote(message_id="m3"))
     hand.line.renew(hand.name)
     hand.snapshot = await store.read_chat("c1")
-    await hand.commit(ev.Outcome(by=hand.by, call_id="k2", content="second"))
+    await hand.commit(cmd.Outcome(by=hand.by, call_id="k2", content="second"))
     await store.expire_workers()
     assert sql(store_url, "SELECT future FROM chats") == [("kept",)]
     assert sql(store_url, "SELECT id, future FROM calls ORDER BY id") == [("k1", "kept"), ("k2", "kept")]
@@ -180,7 +180,7 @@ async def test_a_failure_written_with_more_fields_than_we_know_is_read_and_kept(
     await store.create_chat(new_chat("hello", id="c1"))
     hand = Hand(store)
     await hand.take("c1")
-    await hand.commit(ev.Fail(by=hand.by, error=Failure(code="boom", message="it broke")))
+    await hand.commit(cmd.Fail(by=hand.by, error=Failure(code="boom", message="it broke")))
     written = '{"code":"boom","message":"it broke","severity":11}'
     sql(store_url, "UPDATE chats SET error = ? WHERE id = 'c1'", (written,))
     error = (await store.read_chat("c1")).chat.error

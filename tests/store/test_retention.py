@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import asdict
 
 from holdfast.config import Retention
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import encode
 from holdfast.core.records import Failure, NewChat, Phase, Role, State
 from holdfast.errors import RefusedError
@@ -47,7 +47,7 @@ async def lost_attempt(store: Store, hand: Hand) -> int:
     """Streamed, then failed: its deltas stay."""
     attempt = hand.attempt()
     assert await store.add_deltas([words(hand, attempt, "never", "mind")]) == ()
-    await hand.commit(ev.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
+    await hand.commit(cmd.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
     return attempt
 
 
@@ -96,14 +96,14 @@ async def test_what_a_chat_at_work_still_needs_is_never_touched(store: Store, st
     assert await prune(store) == {}
     await first.finish("k2")
     assert await store.add_deltas([words(first, first.attempt(), "half an")]) == ()
-    await store.submit("c1", ev.Send(message=user("next")))
-    await store.submit("c1", ev.Stop())
+    await store.submit("c1", cmd.Send(message=user("next")))
+    await store.submit("c1", cmd.Stop())
     await first.dies()
     assert await prune(store) == {}, "a successor commits this text"
     await second.take("c1")
     page = await store.read_journal("c1", Cursor(seq=second.held.chat.seq))
     assert [item.body for item in page.items] == [b'{"text":"half an"}']
-    await second.commit(ev.FinishStop(by=second.by))
+    await second.commit(cmd.FinishStop(by=second.by))
     assert await store.add_deltas([words(second, second.attempt(), "all", "new")]) == ()
     assert await prune(store) == {"attempts": 1}, "that of the first worker"
     second.attempts -= 1
@@ -122,7 +122,7 @@ async def test_a_reader_whose_place_is_in_text_that_was_pruned_reads_on_as_if_it
     pages = [await store.read_journal("c1", limit=limit) for limit in (5, 6, 7)]
     places = [page.cursor for page in pages if page.items[-1].attempt == attempt]
     assert len(places) >= 2
-    await hand.commit(ev.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
+    await hand.commit(cmd.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
     await hand.end_turn("that is all")
     before = [await store.read_journal("c1", place) for place in places]
     assert await prune(store) == {"attempts": 3}
@@ -140,12 +140,12 @@ async def test_of_the_summaries_the_newest_stays_and_an_edit_or_fork_before_it_w
     await hand.take("c1")
     await hand.end_turn("a0")
     for n, upto in ((1, 2), (2, 4), (3, 6)):
-        await store.submit("c1", ev.Send(message=user(f"m{n}")))
+        await store.submit("c1", cmd.Send(message=user(f"m{n}")))
         await hand.take("c1")
         await hand.end_turn(f"a{n}")
-        await store.submit("c1", ev.Compact())
+        await store.submit("c1", cmd.Compact())
         await hand.take("c1")
-        await hand.commit(ev.FinishCompaction(by=hand.by, upto=upto, summary=f"s{n}"), ev.FinishTurn(by=hand.by))
+        await hand.commit(cmd.FinishCompaction(by=hand.by, upto=upto, summary=f"s{n}"), cmd.FinishTurn(by=hand.by))
         clock.advance(10 * DAY_MS)
     # The first is covered for twenty days, the second for ten.
     assert await prune(store, Retention(compactions_days=15)) == {"compactions": 1}
@@ -157,7 +157,7 @@ async def test_of_the_summaries_the_newest_stays_and_an_edit_or_fork_before_it_w
     assert await store.read_compaction("early") is None
     assert texts(await history(store, "early")) == ["m0", "a0", "m1", "a1"]
     epoch = (await store.read_chat("c1")).chat.epoch
-    await store.submit("c1", ev.Edit(pos=2, role=Role.USER, epoch=epoch, message=user("again")))
+    await store.submit("c1", cmd.Edit(pos=2, role=Role.USER, epoch=epoch, message=user("again")))
     assert await store.read_compaction("c1") is None
     assert texts(await history(store, "c1")) == ["m0", "a0", "again"]
 
@@ -174,7 +174,7 @@ async def test_a_slice_is_bounded_in_rows_and_in_bytes(
         attempt = hand.attempt()
         for k in range(4):
             assert await store.add_deltas([words(hand, attempt, *["x" * 100_000] * 3, first_k=3 * k)]) == ()
-        await hand.commit(ev.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
+        await hand.commit(cmd.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
     ids, before = [snapshot.chat.id for snapshot in claimed], store.now_ms() + 1
     dropped = await store.drop_leftovers("attempts", ids, before)
     assert retention.BYTES_MAX <= dropped.bytes < retention.BYTES_MAX + 101_000
@@ -202,7 +202,7 @@ async def test_a_walk_comes_to_every_chat_however_many_there_are(store: Store, s
 
 async def archived(store: Store, id: str, **more: Any) -> None:
     await store.create_chat(NewChat(id=id, agent="agent", **more))
-    await store.submit(id, ev.Archive())
+    await store.submit(id, cmd.Archive())
 
 
 async def test_archived_chats_go_when_nothing_happened_in_their_family_for_so_long(
@@ -212,14 +212,14 @@ async def test_archived_chats_go_when_nothing_happened_in_their_family_for_so_lo
     await store.create_chat(new_chat("hello", id="top"))
     await hand.take("top")
     await hand.respond(call("k"))
-    spawned = ev.Outcome(by=hand.by, call_id="k", content="made", spawn=new_chat(None, id="below"))
+    spawned = cmd.Outcome(by=hand.by, call_id="k", content="made", spawn=new_chat(None, id="below"))
     await hand.commit(spawned)
     await hand.end_turn()
-    await store.submit("top", ev.Archive())
+    await store.submit("top", cmd.Archive())
     await store.create_chat(new_chat(None, id="used"))
     await archived(store, "old")
     clock.advance(10 * DAY_MS)
-    await store.submit("below", ev.Rename(title="somebody looks after it"))
+    await store.submit("below", cmd.Rename(title="somebody looks after it"))
     await archived(store, "young")
     policy = Retention(archived_chats_days=5)
     assert await prune(store, policy, dry_run=True) == {"archived_chats": 1}
@@ -239,10 +239,10 @@ async def test_an_archived_chat_that_somebody_uses_again_in_that_moment_is_not_d
     clock.advance(10 * DAY_MS)
     before = store.now_ms() - DAY_MS
     assert await store.next_expired(before, "") == [("c1", 1)]
-    await store.submit("c1", ev.Archive(archived=False))
+    await store.submit("c1", cmd.Archive(archived=False))
     with pytest.raises(RefusedError, match="in use again"):
         await store.delete_chat("c1", children="include", archived_before=before)
-    await store.submit("c1", ev.Archive())
+    await store.submit("c1", cmd.Archive())
     with pytest.raises(RefusedError, match="in use again"):
         await store.delete_chat("c1", children="include", archived_before=before)
     assert (await store.read_chat("c1")).chat.state is State.IDLE
@@ -299,7 +299,7 @@ class Twins:
         self.readers[-1][id] = (await self.store.read_journal(id, limit=limit)).cursor
 
     async def _send(self, id: str) -> None:
-        await self.store.submit(id, ev.Send(message=user("m", id=f"m{self.n}")))
+        await self.store.submit(id, cmd.Send(message=user("m", id=f"m{self.n}")))
 
     _queue = _send
 
@@ -307,7 +307,7 @@ class Twins:
         rows = [row for row in await self.store.read_history(id) if row.role is Role.USER]
         row = self.dice_of_step.choice(rows)
         epoch = (await self.store.read_chat(id)).chat.epoch
-        edit = ev.Edit(pos=row.pos, role=row.role, epoch=epoch, message=user("e", id=f"e{self.n}"))
+        edit = cmd.Edit(pos=row.pos, role=row.role, epoch=epoch, message=user("e", id=f"e{self.n}"))
         await self.store.submit(id, edit)
         self.edited = True
 
@@ -317,14 +317,14 @@ class Twins:
         self.forks += id == "trim"
 
     async def _compact(self, id: str) -> None:
-        await self.store.submit(id, ev.Compact())
+        await self.store.submit(id, cmd.Compact())
 
     async def _retry(self, id: str) -> None:
-        await self.store.submit(id, ev.Retry())
+        await self.store.submit(id, cmd.Retry())
 
     async def _stop(self, id: str) -> None:
         if (await self.store.read_chat(id)).chat.state is State.RUNNING:
-            await self.store.submit(id, ev.Stop())
+            await self.store.submit(id, cmd.Stop())
 
     async def _die(self, id: str) -> None:
         if id in self.hands:
@@ -349,16 +349,16 @@ class Twins:
             await self._finish_stop(hand)
         elif chat.compact and chat.phase is Phase.REST:
             upto = 2 * self.dice_of_step.randrange(1, 3)
-            made = ev.FinishCompaction(by=hand.by, upto=upto, summary="in short")
+            made = cmd.FinishCompaction(by=hand.by, upto=upto, summary="in short")
             rows = await self.store.read_history(id)
             fits = upto < len(rows) and rows[upto].role is Role.USER
-            done = made if fits else ev.FinishCompaction(by=hand.by, error="not now")
-            await hand.commit(done, ev.FinishTurn(by=hand.by))
+            done = made if fits else cmd.FinishCompaction(by=hand.by, error="not now")
+            await hand.commit(done, cmd.FinishTurn(by=hand.by))
         elif chat.phase is Phase.CALLS:
             for open_call in hand.held.open_calls:
                 await hand.finish(open_call.id, "result")
         elif chat.phase is Phase.REST:
-            await hand.commit(ev.FinishTurn(by=hand.by))
+            await hand.commit(cmd.FinishTurn(by=hand.by))
         else:
             await self._ask(hand)
 
@@ -369,7 +369,7 @@ class Twins:
         last = max((item.attempt or 0 for item in page.items), default=None)
         partial = assistant(*[item.body.decode() for item in page.items if item.attempt == last], id=f"p{self.n}")
         await hand.commit(
-            ev.FinishStop(by=hand.by, partial=partial if last else None, attempt=last, length=chat.length)
+            cmd.FinishStop(by=hand.by, partial=partial if last else None, attempt=last, length=chat.length)
         )
 
     async def _ask(self, hand: Hand) -> None:
@@ -377,9 +377,9 @@ class Twins:
         attempt = hand.attempt()
         assert await self.store.add_deltas([words(hand, attempt, "so", "far")]) == ()
         if what == "lost":
-            await hand.commit(ev.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
+            await hand.commit(cmd.AttemptLost(by=hand.by, attempt=attempt, model="m", error="no"))
         elif what == "fails":
-            await hand.commit(ev.Fail(by=hand.by, error=Failure(code="model", message="no")))
+            await hand.commit(cmd.Fail(by=hand.by, error=Failure(code="model", message="no")))
         elif what != "streamed":
             hand.attempts -= 1
             parts = [call(f"k{self.n}", arguments='{"a":1}')] if what == "calls" else ["that is all"]

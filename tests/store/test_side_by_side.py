@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Refused
 from holdfast.core.limits import Limits
 from holdfast.core.records import NewChat, Role, Snapshot
@@ -41,8 +41,8 @@ START_MS = 1_700_000_000_000
 LIMITS = Limits(queue_messages_max=6, unclean_claims_max=3)
 CHATS_MAX = 5
 CLIENT_EVENTS = (
-    *(ev.Send, ev.Edit, ev.Stop, ev.Promote, ev.Withdraw, ev.Approve, ev.Deny, ev.Submit),
-    *(ev.Compact, ev.Retry, ev.Archive, ev.Rename),
+    *(cmd.Send, cmd.Edit, cmd.Stop, cmd.Promote, cmd.Withdraw, cmd.Approve, cmd.Deny, cmd.Submit),
+    *(cmd.Compact, cmd.Retry, cmd.Archive, cmd.Rename),
 )
 _examples = itertools.count(1)
 
@@ -62,7 +62,7 @@ class SideBySide(RuleBasedStateMachine):
         self.now = START_MS
         self.workers = ["w1", "w2"]
         self.before: dict[tuple[str, str], Snapshot] = {}  # what a runner may still hold of each store's chats
-        self.last_commit: tuple[str, tuple[ev.Event, ...], str] | None = None
+        self.last_commit: tuple[str, tuple[cmd.Command, ...], str] | None = None
 
     def run(self, awaitable: Awaitable[T]) -> T:
         async def wait() -> T:
@@ -101,7 +101,7 @@ class SideBySide(RuleBasedStateMachine):
         chat_id = data.draw(st.sampled_from(sorted(self.model.chats)))
         world = self._world(chat_id, sensible=True)
         drawn = data.draw(st.lists(events(self.model.get(chat_id), world), min_size=2, max_size=2))
-        if all(isinstance(event, ev.RunnerEvent) for event in drawn):
+        if all(isinstance(event, cmd.RunnerCommand) for event in drawn):
             self._happens(chat_id, tuple(drawn), outdated=outdated)
 
     @rule()
@@ -183,9 +183,9 @@ class SideBySide(RuleBasedStateMachine):
         for store in self.stores.values():
             self.run(store.create_chat(new))
 
-    def _happens(self, chat_id: str, happened: tuple[ev.Event, ...], *, outdated: bool) -> None:
+    def _happens(self, chat_id: str, happened: tuple[cmd.Command, ...], *, outdated: bool) -> None:
         event = happened[0]
-        if isinstance(event, ev.Fork | ev.Delete):
+        if isinstance(event, cmd.Fork | cmd.Delete):
             return  # verbs of their own in a store
         commit_id = self._fresh("commit")
         expected = self.model.apply(chat_id, *happened, now=self.now)
@@ -198,15 +198,17 @@ class SideBySide(RuleBasedStateMachine):
             assert refused == isinstance(expected, Refused), f"{name}: {event} {expected}"
             if not isinstance(expected, Refused):
                 self.before[name, chat_id] = current
-        if not isinstance(expected, Refused) and isinstance(event, ev.RunnerEvent):
+        if not isinstance(expected, Refused) and isinstance(event, cmd.RunnerCommand):
             self.last_commit = (chat_id, happened, commit_id)
 
 
-async def _send(store: Store, chat_id: str, held: Snapshot, happened: tuple[ev.Event, ...], commit_id: str) -> bool:
+async def _send(
+    store: Store, chat_id: str, held: Snapshot, happened: tuple[cmd.Command, ...], commit_id: str
+) -> bool:
     """True if it was refused."""
     event = happened[0]
     try:
-        if isinstance(event, ev.RunnerEvent):
+        if isinstance(event, cmd.RunnerCommand):
             await store.commit(held, happened, commit_id)
         elif isinstance(event, CLIENT_EVENTS):
             await store.submit(chat_id, event)

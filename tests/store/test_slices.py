@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import External, State, Synthetic, ToolResult
 from holdfast.errors import NotFound, RefusedError
 from holdfast.store import open_store
@@ -50,7 +50,7 @@ async def is_not_there(store: Store, chat_id: str) -> None:
         with pytest.raises(NotFound):
             await read(chat_id)
     with pytest.raises(NotFound):
-        await store.submit(chat_id, ev.Send(message=user("are you there?")))
+        await store.submit(chat_id, cmd.Send(message=user("are you there?")))
     with pytest.raises(NotFound):
         await store.locate_message(chat_id, "user-1")
     assert await store.read_history(chat_id) == []
@@ -79,7 +79,7 @@ async def test_a_fork_in_slices_is_the_history_up_to_any_position_byte_for_byte(
     assert (await store.fork_chat("c1", "at-once")).seq == whole.seq
     assert await store.read_compaction("whole") == await store.read_compaction("at-once") is not None
     assert remnants(store_url) == []
-    await store.submit("whole", ev.Send(message=user("and on it goes")))
+    await store.submit("whole", cmd.Send(message=user("and on it goes")))
     await hand.take("whole")
     await hand.end_turn("it does")
     await check(store, "whole")
@@ -98,7 +98,7 @@ async def test_a_fork_is_seen_by_nobody_before_its_last_slice_and_others_write_i
         copied += [rows_of(store_url, "c2")["journal"]]
         assert 0 < copied[-1] - copied[-2] <= SMALL.rows + (slices == 1)
         await is_not_there(store, "c2")
-        await hand.commit(ev.Note(by=hand.by, topic="busy", text=f"between slices, {slices}"))
+        await hand.commit(cmd.Note(by=hand.by, topic="busy", text=f"between slices, {slices}"))
     assert slices > 3
     assert said(await store.read_history("c2")) == said(await store.read_history("c1"))
     parent = (await store.read_chat("c2")).chat
@@ -118,7 +118,7 @@ async def test_a_deleted_chat_is_gone_at_once_and_others_write_while_its_rows_go
     slices, counts = 0, [sum(rows_of(store_url, "c1").values())]
     while left:
         await is_not_there(store, "c1")
-        await hand.commit(ev.Note(by=hand.by, topic="busy", text=f"between slices, {slices}"))
+        await hand.commit(cmd.Note(by=hand.by, topic="busy", text=f"between slices, {slices}"))
         assert "journal" in rows_of(store_url, "c1"), "its first line is the last to go"
         left = await store._clear_slice(deleted)
         counts += [sum(rows_of(store_url, "c1").values())]
@@ -132,7 +132,7 @@ async def test_a_deleted_chat_is_gone_at_once_and_others_write_while_its_rows_go
 async def test_every_kind_of_row_of_a_large_chat_goes(store: Store, store_url: str) -> None:
     hand = await a_long_chat(store)
     for n in range(8):
-        await store.submit("c1", ev.Send(message=user("and more")))
+        await store.submit("c1", cmd.Send(message=user("and more")))
         await hand.take("c1") if n == 0 else None
     deltas = DeltaBatch(chat=hand.held.chat, attempt=hand.attempt(), first_k=0, bodies=(b"{}",) * 20)
     assert await store.add_deltas([deltas]) == ()
@@ -200,13 +200,13 @@ async def test_no_chat_is_spawned_among_the_rows_of_another(store: Store) -> Non
     assert left
     await hand.take("parent")
     await hand.respond(call("k1"), start=False)
-    spawn = ev.Delegate(
+    spawn = cmd.Delegate(
         by=hand.by, call_id="k1", external=External.CHILD, spawn=new_chat("go", id="c1"), child_turn=1
     )
     with pytest.raises(Occupied):
-        await hand.commit(spawn, ev.Park(by=hand.by))
+        await hand.commit(spawn, cmd.Park(by=hand.by))
     await store.sweep()
-    await hand.commit(spawn, ev.Park(by=hand.by))
+    await hand.commit(spawn, cmd.Park(by=hand.by))
     assert [message.text for message in await history(store, "c1")] == ["go"]
     await check(store, "c1")
     hand.close()
@@ -217,7 +217,7 @@ async def test_a_source_that_is_edited_while_it_is_copied_is_copied_anew(store: 
     assert await store._fork_slice(forking("c2")) is None
     spot = (await store.read_history("c1"))[0]
     epoch = (await store.read_chat("c1")).chat.epoch
-    await store.submit("c1", ev.Edit(pos=0, role=spot.role, epoch=epoch, message=user("something else")))
+    await store.submit("c1", cmd.Edit(pos=0, role=spot.role, epoch=epoch, message=user("something else")))
     for n in range(6):
         await hand.take("c1") if n == 0 else None
         await hand.respond(f"step {n}", call(f"new-{n}"))
@@ -231,7 +231,7 @@ async def test_a_source_that_is_edited_while_it_is_copied_is_copied_anew(store: 
 
 async def test_a_source_that_goes_on_while_it_is_copied_is_forked_as_it_is_at_the_end(store: Store) -> None:
     hand = await a_long_chat(store)
-    await store.submit("c1", ev.Send(message=user("fourth question")))
+    await store.submit("c1", cmd.Send(message=user("fourth question")))
     await hand.take("c1")
     await hand.respond("three at once", call("open-1"), call("open-2"), call("open-3"))
     asked, slices = forking("c2"), 0

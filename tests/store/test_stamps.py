@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import Chat, Snapshot, State
 from holdfast.errors import NotFound, OwnershipLost, StaleWriter, WrongCursor
 from holdfast.store.base import DeltaBatch, Store
@@ -80,7 +80,7 @@ async def test_a_commit_that_a_restore_undid_is_not_built_upon_though_every_numb
     backup = Backup(store_url)
     await hand.respond("let me see", call("k1"))
     backup.put_back()
-    await store.submit("c1", ev.Send(message=user("one more")))
+    await store.submit("c1", cmd.Send(message=user("one more")))
     before = await store.read_chat("c1")
     assert place(before) == place(hand.held)
     with pytest.raises(StaleWriter):
@@ -96,14 +96,14 @@ async def test_an_event_that_any_state_takes_is_not_applied_to_another_past(
     """Not by comparing, and not by applying it to what is there now."""
     await hand.take("c1")
     backup = Backup(store_url)
-    await hand.commit(ev.Note(by=hand.by, topic="progress", text="lost"))
-    await hand.commit(ev.Note(by=hand.by, topic="progress", text="lost as well"))
+    await hand.commit(cmd.Note(by=hand.by, topic="progress", text="lost"))
+    await hand.commit(cmd.Note(by=hand.by, topic="progress", text="lost as well"))
     backup.put_back()
     for n in range(messages):
-        await store.submit("c1", ev.Send(message=user(f"message {n}")))
+        await store.submit("c1", cmd.Send(message=user(f"message {n}")))
     before = await store.read_chat("c1")
     with pytest.raises(StaleWriter):
-        await hand.commit(ev.Note(by=hand.by, topic="progress", text="of another past"))
+        await hand.commit(cmd.Note(by=hand.by, topic="progress", text="of another past"))
     assert await store.read_chat("c1") == before
     assert "of another past" not in await told(store, "c1")
 
@@ -111,13 +111,13 @@ async def test_an_event_that_any_state_takes_is_not_applied_to_another_past(
 async def test_a_commit_is_applied_to_what_came_after_all_that_its_writer_knew(store: Store, hand: Hand) -> None:
     await hand.take("c1")
     for n in range(3):
-        await store.submit("c1", ev.Send(message=user(f"before {n}")))
-        await hand.commit(ev.Note(by=hand.by, topic="progress", text=f"note {n}"))
-        await store.submit("c1", ev.Compact())  # which tells nothing
+        await store.submit("c1", cmd.Send(message=user(f"before {n}")))
+        await hand.commit(cmd.Note(by=hand.by, topic="progress", text=f"note {n}"))
+        await store.submit("c1", cmd.Compact())  # which tells nothing
         hand.snapshot = await store.read_chat("c1")
-        await store.submit("c1", ev.Send(message=user(f"after {n}")))
+        await store.submit("c1", cmd.Send(message=user(f"after {n}")))
         await hand.respond("let me see", call(f"k{n}"))
-        await store.submit("c1", ev.Compact())
+        await store.submit("c1", cmd.Compact())
         await hand.finish(f"k{n}")
     assert (await store.read_chat("c1")).chat.state is State.RUNNING
 
@@ -186,11 +186,11 @@ async def test_text_that_is_streamed_after_a_step_that_was_undone_is_refused(
     await hand.finish("k1")
     batch = DeltaBatch(chat=hand.held.chat, attempt=hand.attempt(), first_k=0, bodies=(b"{}",))
     assert await store.add_deltas([batch]) == ()
-    await store.submit("c1", ev.Send(message=user("meanwhile")))
+    await store.submit("c1", cmd.Send(message=user("meanwhile")))
     assert await store.add_deltas([batch]) == (), "a message does not disturb it"
     backup.put_back()
     assert await store.add_deltas([batch]) == ("c1",)
-    await store.submit("c1", ev.Send(message=user("one more")))
+    await store.submit("c1", cmd.Send(message=user("one more")))
     assert await store.add_deltas([batch]) == ("c1",)
     assert await store.read_deltas("c1", batch.attempt) == []
 
@@ -204,12 +204,12 @@ async def test_a_readers_place_in_what_a_restore_undid_is_refused_though_its_num
     """It would miss what has that number now, and take what follows for what follows the lost line."""
     first = (await store.read_journal("c1")).cursor
     backup = Backup(store_url)
-    await store.submit("c1", ev.Rename(title="lost"))
+    await store.submit("c1", cmd.Rename(title="lost"))
     lost = (await store.read_journal("c1")).cursor
     assert (await store.read_journal("c1", lost)).items == ()
     backup.put_back()
     for n in range(2):
-        await store.submit("c1", ev.Rename(title=f"title {n}"))
+        await store.submit("c1", cmd.Rename(title=f"title {n}"))
     with pytest.raises(WrongCursor, match="not in this chat's past"):
         await store.read_journal("c1", lost)
     assert len((await store.read_journal("c1", first)).items) == 2, "what was before it is a place still"
@@ -242,7 +242,7 @@ async def test_a_place_that_our_own_code_names_by_number_becomes_a_readers_place
     page = await store.read_journal("c1", Cursor(seq=seq))
     assert page.items == ()
     assert (await store.read_journal("c1", page.cursor)).items == ()
-    await store.submit("c1", ev.Rename(title="new"))
+    await store.submit("c1", cmd.Rename(title="new"))
     assert len((await store.read_journal("c1", page.cursor)).items) == 1
 
 
@@ -287,13 +287,13 @@ async def test_a_chat_whose_journal_has_lines_beyond_its_row_is_found_and_mended
     chat = (await store.read_chat("c1")).chat
     sql(store_url, ORPHAN, (chat.seq + 1, chat.length))
     with pytest.raises(Exception, match=r"(?i)constraint|such a row already"):
-        await store.submit("c1", ev.Rename(title="cannot be"))
+        await store.submit("c1", cmd.Rename(title="cannot be"))
     for n in range(3):
         await store.create_chat(new_chat(None, id=f"other{n}"))
     assert [(found.chat_id, found.reason) for found in await store.find_torn()] == [("c1", "journal_ahead_of_chat")]
     assert await store.sweep() == {"journal_ahead_of_chat": 1}
     assert await store.find_torn() == []
-    await store.submit("c1", ev.Rename(title="can be"))
+    await store.submit("c1", cmd.Rename(title="can be"))
     if held:
         await hand.end_turn("goes on")
     assert "m" not in [row.message_id for row in await store.read_history("c1")]

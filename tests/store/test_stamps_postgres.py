@@ -6,7 +6,7 @@ import re
 import psycopg
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
@@ -26,7 +26,7 @@ async def test_an_update_by_somebody_else_in_the_middle_of_a_statement_leaves_no
         hand = Hand(store)
         for name in ("first", "second"):
             await store.create_chat(new_chat("hello", id=name))
-            await store.submit(name, ev.Send(message=user("queued")))
+            await store.submit(name, cmd.Send(message=user("queued")))
         held = {snapshot.chat.id: snapshot for snapshot in await hand.claim()}
         with psycopg.connect(postgres_url, autocommit=True) as somebody:
             somebody.execute(GATE)
@@ -34,7 +34,7 @@ async def test_an_update_by_somebody_else_in_the_middle_of_a_statement_leaves_no
             tasks = []
             for name in ("first", "second"):
                 hand.snapshot = held[name]
-                events = (hand.response("done"), ev.FinishTurn(by=hand.by))
+                events = (hand.response("done"), cmd.FinishTurn(by=hand.by))
                 tasks.append(asyncio.ensure_future(store.commit(held[name], events, f"commit {name}")))
 
             async def has_begun() -> bool:
@@ -49,7 +49,7 @@ async def test_an_update_by_somebody_else_in_the_middle_of_a_statement_leaves_no
             assert snapshot.queue == (), "the queued message began the next turn"
             [(last,)] = sql(postgres_url, "SELECT max(seq) FROM journal WHERE chat_id = ?", (name,))
             assert last == snapshot.chat.seq
-            await store.submit(name, ev.Send(message=user("and more")))
+            await store.submit(name, cmd.Send(message=user("and more")))
         hand.close()
 
 

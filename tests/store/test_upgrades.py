@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import External, State
 from holdfast.store import open_store
 from holdfast.store.base import Key, Store
@@ -31,7 +31,7 @@ async def test_every_chat_of_an_older_schema_is_found_as_it_was(store_url: str, 
             ("helper", "pay")
         ]
         again = Key(principal="ada", key="stop-1")
-        assert [bytes(body) for body in (await store.submit("dropped", ev.Stop(clear_queue=True), again)).dropped]
+        assert [bytes(body) for body in (await store.submit("dropped", cmd.Stop(clear_queue=True), again)).dropped]
     newest = migrations("sqlite")[-1]
     meta = dict(sql(store_url, "SELECT key, value FROM meta"))
     assert (meta["schema_version"], meta["oldest_code"]) == (newest.number, newest.oldest_code)
@@ -44,7 +44,7 @@ async def test_chats_at_rest_of_an_older_schema_take_another_turn(store_url: str
         for chat_id in ("idle", "empty", "archived", "failed", "compacted", "fork", "edited", "helped"):
             assert expected[chat_id]["state"] in ("idle", "failed")
             before = texts(await history(store, chat_id))
-            await store.submit(chat_id, ev.Send(message=user("go on")))
+            await store.submit(chat_id, cmd.Send(message=user("go on")))
             await take(hand, chat_id)
             await hand.end_turn("went on")
             assert texts(await history(store, chat_id)) == [*before, "go on", "went on"]
@@ -59,19 +59,19 @@ async def test_chats_of_an_older_schema_that_wait_are_answered_and_go_on(store_u
     async with open_store(store_url, a_day_later()) as store:
         hand = Hand(store)
         for chat_id, event in (
-            ("asking", ev.Approve(call_id="pay", by="ann")),
-            ("client", ev.Submit(call_id="there", content="from there")),
-            ("question", ev.Submit(call_id="ask", content="the second one")),
+            ("asking", cmd.Approve(call_id="pay", by="ann")),
+            ("client", cmd.Submit(call_id="there", content="from there")),
+            ("question", cmd.Submit(call_id="ask", content="the second one")),
         ):
             assert (await store.read_chat(chat_id)).chat.state is State.WAITING
             await store.submit(chat_id, event)
             await take(hand, chat_id)
             if chat_id == "asking":
-                await hand.commit(ev.StartCalls(by=hand.by, call_ids=("pay",)))
+                await hand.commit(cmd.StartCalls(by=hand.by, call_ids=("pay",)))
                 await hand.finish("pay", "paid")
             await hand.end_turn("thank you")
             assert "thank you" in texts(await history(store, chat_id))
-        await store.submit("helper", ev.Deny(call_id="pay", words="no"))
+        await store.submit("helper", cmd.Deny(call_id="pay", words="no"))
         await take(hand, "helper")
         await hand.end_turn("not paid")
         await take(hand, "root")
@@ -85,13 +85,13 @@ async def test_a_parent_of_an_older_schema_hears_what_its_child_had_answered(sto
     old_databases.load(schema, store_url)
     async with open_store(store_url, a_day_later()) as store:
         hand = Hand(store)
-        await store.submit("helper", ev.Deny(call_id="pay"))
+        await store.submit("helper", cmd.Deny(call_id="pay"))
         await take(hand, "helper")
         await hand.end_turn("not paid")
         await take(hand, "root")
         await hand.respond(call("wait"), start=False)
         await hand.commit(
-            ev.Delegate(by=hand.by, call_id="wait", external=External.CHILD, child_id="helped", child_turn=1)
+            cmd.Delegate(by=hand.by, call_id="wait", external=External.CHILD, child_id="helped", child_turn=1)
         )
         assert texts(await history(store, "root"))[-1] == ANSWER
         hand.close()

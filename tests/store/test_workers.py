@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import Cause, External, LeaseEnd, State
 from holdfast.errors import ConfigError, LeaseLost
 from holdfast.faults import arm
@@ -156,7 +156,7 @@ async def test_a_released_chat_can_be_taken_at_once_and_is_not_unclean(store: St
     await store.create_chat(new_chat(id="c1"))
     hand = Hand(store)
     await hand.take("c1")
-    await hand.commit(ev.Release(by=hand.by))
+    await hand.commit(cmd.Release(by=hand.by))
     successor = Hand(store)
     chat = (await successor.take("c1")).chat
     assert (chat.unclean, chat.fence) == (0, 2)
@@ -182,7 +182,7 @@ async def test_a_chat_that_loses_every_worker_backs_off_and_fails_after_five(sto
     assert (chat.error.code, chat.error.cause) == ("crash", Cause.CRASH)
     assert waits == [0, 0, 1_000, 5_000, 15_000]
     assert await Hand(store).claim() == []
-    await store.submit("c1", ev.Retry())
+    await store.submit("c1", cmd.Retry())
     assert (await Hand(store).take("c1")).chat.unclean == 0
 
 
@@ -233,15 +233,15 @@ async def test_a_waiting_chat_that_still_has_to_wait_is_not_claimed(store: Store
     await hand.take("c1")
     await hand.respond(call("timer"), call("client"), start=False)
     await hand.commit(
-        ev.Delegate(by=hand.by, call_id="timer", external=External.TIMER, expires_at=clock.wall_ms() + 1_000),
-        ev.Delegate(by=hand.by, call_id="client", external=External.CLIENT),
-        ev.Park(by=hand.by),
+        cmd.Delegate(by=hand.by, call_id="timer", external=External.TIMER, expires_at=clock.wall_ms() + 1_000),
+        cmd.Delegate(by=hand.by, call_id="client", external=External.CLIENT),
+        cmd.Park(by=hand.by),
     )
     clock.advance(1_000)
     assert await hand.claim() == []
     snapshot = await store.read_chat("c1")
     assert (snapshot.chat.state, snapshot.chat.worker, snapshot.chat.wake_at) == (State.WAITING, None, None)
-    await store.submit("c1", ev.Submit(call_id="client", content="here you are"))
+    await store.submit("c1", cmd.Submit(call_id="client", content="here you are"))
     assert (await hand.take("c1")).chat.state is State.RUNNING
     assert texts(await history(store, "c1"))[-2:] == ["The time has come.", "here you are"]
 
@@ -253,7 +253,7 @@ async def test_a_childs_end_wakes_its_parent_in_the_same_transaction(store: Stor
     await hand.respond(call("spawn"))
     child = new_chat("sub task", id="child")
     await hand.commit(
-        ev.Outcome(
+        cmd.Outcome(
             by=hand.by,
             call_id="spawn",
             content="child",
@@ -262,8 +262,8 @@ async def test_a_childs_end_wakes_its_parent_in_the_same_transaction(store: Stor
     )
     await hand.respond(call("wait"), start=False)
     await hand.commit(
-        ev.Delegate(by=hand.by, call_id="wait", external=External.CHILD, child_id="child", child_turn=1),
-        ev.Park(by=hand.by),
+        cmd.Delegate(by=hand.by, call_id="wait", external=External.CHILD, child_id="child", child_turn=1),
+        cmd.Park(by=hand.by),
     )
     assert (await store.read_chat("parent")).chat.state is State.WAITING
     other = Hand(store)
@@ -279,7 +279,7 @@ async def test_a_childs_end_wakes_its_parent_in_the_same_transaction(store: Stor
 async def test_a_stop_reaches_the_children(store: Store) -> None:
     await store.create_chat(new_chat("do it", id="parent"))
     await store.create_chat(replace(new_chat("sub task", id="child"), parent_id="parent", depth=1))
-    await store.submit("parent", ev.Stop())
+    await store.submit("parent", cmd.Stop())
     child = (await store.read_chat("child")).chat
     assert (child.state, child.cause) == (State.STOPPING, Cause.USER)
 
@@ -287,5 +287,5 @@ async def test_a_stop_reaches_the_children(store: Store) -> None:
 async def test_a_message_wakes_those_who_wait_for_work(store: Store) -> None:
     await store.create_chat(new_chat(None, id="c1"))
     with store.bell.listen(WORK) as listener:
-        await store.submit("c1", ev.Send(message=user(unique("hi"))))
+        await store.submit("c1", cmd.Send(message=user(unique("hi"))))
         assert await listener.wait(5)

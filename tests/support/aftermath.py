@@ -4,7 +4,7 @@
 left behind and brings every chat to rest, as a runner would.
 """
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
 from holdfast.core.journal import AnyEntry
@@ -92,32 +92,32 @@ class Successor:
         """Be the person, or the client, that one of its calls waits for."""
         for call in snapshot.calls:
             if call.state is CallState.ASKING:
-                return await self.store.submit(snapshot.chat.id, ev.Approve(call_id=call.id))
+                return await self.store.submit(snapshot.chat.id, cmd.Approve(call_id=call.id))
             if call.state is CallState.EXTERNAL and call.external in (External.CLIENT, External.QUESTION):
-                return await self.store.submit(snapshot.chat.id, ev.Submit(call_id=call.id, content="answered"))
+                return await self.store.submit(snapshot.chat.id, cmd.Submit(call_id=call.id, content="answered"))
         return None
 
     def _holds(self) -> bool:
         return self.hand.held.chat.worker == self.hand.name
 
-    def _next_step(self) -> list[ev.Event]:
+    def _next_step(self) -> list[cmd.Command]:
         snapshot, by = self.hand.held, self.hand.by
         chat = snapshot.chat
         if chat.state is State.STOPPING:
-            return [ev.FinishStop(by=by)]
+            return [cmd.FinishStop(by=by)]
         if chat.phase is Phase.CALLS:
             runnable = [call.id for call in snapshot.calls if call.state in (CallState.PLANNED, CallState.APPROVED)]
             if not runnable:
-                return [ev.Park(by=by)]
-            started = ev.StartCalls(by=by, call_ids=tuple(runnable))
-            return [started, *(ev.Outcome(by=by, call_id=id, content="run by the successor") for id in runnable)]
+                return [cmd.Park(by=by)]
+            started = cmd.StartCalls(by=by, call_ids=tuple(runnable))
+            return [started, *(cmd.Outcome(by=by, call_id=id, content="run by the successor") for id in runnable)]
         if chat.compact:
-            return [ev.FinishCompaction(by=by, error="not now")]
+            return [cmd.FinishCompaction(by=by, error="not now")]
         if chat.phase is Phase.MODEL:
             self.attempts += 1
             attempt = attempt_id(chat.fence, self.attempts)
-            return [ev.Responded(by=by, message=assistant("I take it from here"), attempt=attempt)]
-        return [ev.FinishTurn(by=by)]
+            return [cmd.Responded(by=by, message=assistant("I take it from here"), attempt=attempt)]
+        return [cmd.FinishTurn(by=by)]
 
 
 def _at_rest(snapshot: Snapshot) -> bool:

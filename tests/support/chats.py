@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from itertools import count
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import AnyEntry, MessageAdded
 from holdfast.core.records import (
@@ -87,21 +87,21 @@ class Hand:
         return self.snapshot
 
     @property
-    def by(self) -> ev.Writer:
+    def by(self) -> cmd.Writer:
         chat = self.held.chat
-        return ev.Writer(self.name, chat.fence, chat.epoch)
+        return cmd.Writer(self.name, chat.fence, chat.epoch)
 
-    async def commit(self, *events: ev.Event, commit_id: str | None = None) -> Snapshot:
+    async def commit(self, *events: cmd.Command, commit_id: str | None = None) -> Snapshot:
         self.snapshot = await self.store.commit(self.held, events, commit_id or unique("commit"))
         return self.snapshot
 
     def response(
         self, *parts: Part | str, start: bool = True, replay: Replay = Replay.UNSAFE, id: str | None = None
-    ) -> ev.Responded:
+    ) -> cmd.Responded:
         self.attempts += 1
         message = assistant(*parts, id=id)
-        plans = tuple(ev.PlannedCall(id=part.call_id, replay=replay, start=start) for part in message.calls)
-        return ev.Responded(
+        plans = tuple(cmd.PlannedCall(id=part.call_id, replay=replay, start=start) for part in message.calls)
+        return cmd.Responded(
             by=self.by, message=message, attempt=attempt_id(self.held.chat.fence, self.attempts), plans=plans
         )
 
@@ -116,16 +116,16 @@ class Hand:
         return await self.commit(self.response(*parts, start=start, replay=replay, id=id))
 
     async def finish(self, call_id: str, content: str = "done", *, error: bool = False) -> Snapshot:
-        return await self.commit(ev.Outcome(by=self.by, call_id=call_id, content=content, error=error))
+        return await self.commit(cmd.Outcome(by=self.by, call_id=call_id, content=content, error=error))
 
     async def end_turn(self, text: str = "that is all") -> Snapshot:
-        return await self.commit(self.response(text), ev.FinishTurn(by=self.by))
+        return await self.commit(self.response(text), cmd.FinishTurn(by=self.by))
 
     async def park_for_client(self, call_id: str, *, expires_at: int | None = None) -> Snapshot:
         await self.respond(call(call_id), start=False)
         return await self.commit(
-            ev.Delegate(by=self.by, call_id=call_id, external=External.CLIENT, expires_at=expires_at),
-            ev.Park(by=self.by),
+            cmd.Delegate(by=self.by, call_id=call_id, external=External.CLIENT, expires_at=expires_at),
+            cmd.Park(by=self.by),
         )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import decode_entry, decode_message, encode
-from holdfast.core.commands import Event
+from holdfast.core.commands import Command
 from holdfast.core.fork import fork
 from holdfast.core.journal import AnyEntry, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import LIMITS, Limits
@@ -104,7 +104,7 @@ class ModelStore:
         self.write([change])
         return change
 
-    def apply(self, chat_id: str, *events: Event, now: int) -> tuple[Change, ...] | Refused:
+    def apply(self, chat_id: str, *events: Command, now: int) -> tuple[Change, ...] | Refused:
         """All of them in one transaction, with everything that follows from them in other chats."""
         steps = transact(self.get(chat_id), events, now, self.limits)
         answer: Snapshot | tuple[str, ...] | bytes | int | None = None

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.journal import Delta
 from holdfast.core.records import (
     External,
@@ -126,7 +126,7 @@ class Run:
     async def create(self, chat: str, text: str | None) -> Answer:
         return await self.store.create_chat(self.new_chat(chat, text), self.key)
 
-    async def submit(self, chat: str, event: ev.Event) -> Answer:
+    async def submit(self, chat: str, event: cmd.Command) -> Answer:
         return await self.store.submit(self.id(chat), event, self.key)
 
     # --- a worker ---------------------------------------------------------------------------------------------
@@ -163,23 +163,23 @@ class Run:
             assert snapshot.chat.worker == self.id(worker)
             self.held[snapshot.chat.id] = snapshot
 
-    def by(self, chat: str) -> ev.Writer:
+    def by(self, chat: str) -> cmd.Writer:
         held = self.held[self.id(chat)].chat
         assert held.worker is not None
-        return ev.Writer(held.worker, held.fence, held.epoch)
+        return cmd.Writer(held.worker, held.fence, held.epoch)
 
     def attempt(self, chat: str, *, of: str | None = None) -> int:
         """Numbered by the step it is made in: later steps number higher."""
         return attempt_id(self.held[self.id(chat)].chat.fence, 1 + STEP_NAMES.index(of or self.step.name))
 
-    def response(self, chat: str, *parts: Part | str, start: tuple[str, ...] = ()) -> ev.Responded:
+    def response(self, chat: str, *parts: Part | str, start: tuple[str, ...] = ()) -> cmd.Responded:
         message = self.assistant(*parts)
         plans = tuple(
-            ev.PlannedCall(id=part.call_id, start=part.call_id in map(self.id, start)) for part in message.calls
+            cmd.PlannedCall(id=part.call_id, start=part.call_id in map(self.id, start)) for part in message.calls
         )
-        return ev.Responded(by=self.by(chat), message=message, attempt=self.attempt(chat), plans=plans)
+        return cmd.Responded(by=self.by(chat), message=message, attempt=self.attempt(chat), plans=plans)
 
-    async def commit(self, chat: str, *events: ev.Event) -> Snapshot:
+    async def commit(self, chat: str, *events: cmd.Command) -> Snapshot:
         id = self.id(chat)
         self.held[id] = await self.store.commit(self.held[id], events, f"commit {self.id(self.step.name)}")
         return self.held[id]
@@ -245,7 +245,7 @@ async def claim_two_chats(run: Run) -> None:
 
 @step("client")
 async def queue_a_message(run: Run) -> Answer:
-    return await run.submit("talk", ev.Send(message=run.user("talk.2", "one more thing")))
+    return await run.submit("talk", cmd.Send(message=run.user("talk.2", "one more thing")))
 
 
 @step("deltas")
@@ -271,12 +271,12 @@ async def respond_with_calls(run: Run) -> Snapshot:
 
 @step("commit")
 async def start_a_call(run: Run) -> Snapshot:
-    return await run.commit("talk", ev.StartCalls(by=run.by("talk"), call_ids=(run.id("k2"),)))
+    return await run.commit("talk", cmd.StartCalls(by=run.by("talk"), call_ids=(run.id("k2"),)))
 
 
 @step("commit")
 async def finish_a_call(run: Run) -> Snapshot:
-    return await run.commit("talk", ev.Outcome(by=run.by("talk"), call_id=run.id("k1"), content="first"))
+    return await run.commit("talk", cmd.Outcome(by=run.by("talk"), call_id=run.id("k1"), content="first"))
 
 
 @step("refused")
@@ -285,15 +285,15 @@ async def commit_half_of_what_is_allowed(run: Run) -> None:
     await _refused(
         run.commit(
             "talk",
-            ev.Outcome(by=by, call_id=run.id("k2"), content="refused"),
-            ev.Outcome(by=by, call_id="no such call", content="refused"),
+            cmd.Outcome(by=by, call_id=run.id("k2"), content="refused"),
+            cmd.Outcome(by=by, call_id="no such call", content="refused"),
         )
     )
 
 
 @step("commit")
 async def finish_the_last_call(run: Run) -> Snapshot:
-    return await run.commit("talk", ev.Outcome(by=run.by("talk"), call_id=run.id("k2"), content="second"))
+    return await run.commit("talk", cmd.Outcome(by=run.by("talk"), call_id=run.id("k2"), content="second"))
 
 
 @step("commit")
@@ -302,14 +302,14 @@ async def ask_for_approval_and_park(run: Run) -> Snapshot:
     return await run.commit(
         "talk",
         run.response("talk", run.call("k3")),
-        ev.AskApproval(by=by, call_id=run.id("k3"), question="May I?"),
-        ev.Park(by=by),
+        cmd.AskApproval(by=by, call_id=run.id("k3"), question="May I?"),
+        cmd.Park(by=by),
     )
 
 
 @step("client")
 async def approve(run: Run) -> Answer:
-    return await run.submit("talk", ev.Approve(call_id=run.id("k3"), by="somebody"))
+    return await run.submit("talk", cmd.Approve(call_id=run.id("k3"), by="somebody"))
 
 
 @step("claim")
@@ -320,13 +320,13 @@ async def claim_after_the_approval(run: Run) -> None:
 @step("commit")
 async def run_the_approved_call(run: Run) -> Snapshot:
     by = run.by("talk")
-    started = ev.StartCalls(by=by, call_ids=(run.id("k3"),))
-    return await run.commit("talk", started, ev.Outcome(by=by, call_id=run.id("k3"), content="done"))
+    started = cmd.StartCalls(by=by, call_ids=(run.id("k3"),))
+    return await run.commit("talk", started, cmd.Outcome(by=by, call_id=run.id("k3"), content="done"))
 
 
 @step("commit")
 async def finish_the_turn(run: Run) -> Snapshot:
-    return await run.commit("talk", run.response("talk", "there"), ev.FinishTurn(by=run.by("talk")))
+    return await run.commit("talk", run.response("talk", "there"), cmd.FinishTurn(by=run.by("talk")))
 
 
 @step("commit")
@@ -335,14 +335,14 @@ async def delegate_to_the_client_and_park(run: Run) -> Snapshot:
     return await run.commit(
         "talk",
         run.response("talk", "over to you", run.call("k4")),
-        ev.Delegate(by=by, call_id=run.id("k4"), external=External.CLIENT),
-        ev.Park(by=by),
+        cmd.Delegate(by=by, call_id=run.id("k4"), external=External.CLIENT),
+        cmd.Park(by=by),
     )
 
 
 @step("client")
 async def submit_a_result(run: Run) -> Answer:
-    return await run.submit("talk", ev.Submit(call_id=run.id("k4"), content="here you are"))
+    return await run.submit("talk", cmd.Submit(call_id=run.id("k4"), content="here you are"))
 
 
 @step("claim")
@@ -352,12 +352,12 @@ async def claim_after_the_result(run: Run) -> None:
 
 @step("client")
 async def ask_for_compaction(run: Run) -> Answer:
-    return await run.submit("talk", ev.Compact())
+    return await run.submit("talk", cmd.Compact())
 
 
 @step("commit")
 async def record_a_compaction(run: Run) -> Snapshot:
-    return await run.commit("talk", ev.FinishCompaction(by=run.by("talk"), upto=4, summary="they said hello"))
+    return await run.commit("talk", cmd.FinishCompaction(by=run.by("talk"), upto=4, summary="they said hello"))
 
 
 @step("commit")
@@ -366,10 +366,10 @@ async def spawn_a_child_and_park(run: Run) -> Snapshot:
     return await run.commit(
         "talk",
         run.response("talk", run.call("k5")),
-        ev.Delegate(
+        cmd.Delegate(
             by=by, call_id=run.id("k5"), external=External.CHILD, spawn=run.new_chat("child", "do this"), child_turn=1
         ),
-        ev.Park(by=by),
+        cmd.Park(by=by),
     )
 
 
@@ -380,7 +380,7 @@ async def claim_the_child(run: Run) -> None:
 
 @step("commit")
 async def end_the_child(run: Run) -> Snapshot:
-    return await run.commit("child", run.response("child", "it is done"), ev.FinishTurn(by=run.by("child")))
+    return await run.commit("child", run.response("child", "it is done"), cmd.FinishTurn(by=run.by("child")))
 
 
 @step("claim")
@@ -399,7 +399,7 @@ EDITED_POS = 7  # of "one more thing"
 @step("client")
 async def edit_a_message(run: Run) -> Answer:
     message = run.user("talk.2b", "one other thing")
-    return await run.submit("talk", ev.Edit(pos=EDITED_POS, role=Role.USER, epoch=0, message=message))
+    return await run.submit("talk", cmd.Edit(pos=EDITED_POS, role=Role.USER, epoch=0, message=message))
 
 
 @step("commit")
@@ -408,13 +408,13 @@ async def finish_the_superseded_work(run: Run) -> Snapshot:
     partial = run.assistant("an answer to what nobody asks any more")
     return await run.commit(
         "talk",
-        ev.FinishStop(by=run.by("talk"), partial=partial, attempt=run.attempt("talk"), length=held.length),
+        cmd.FinishStop(by=run.by("talk"), partial=partial, attempt=run.attempt("talk"), length=held.length),
     )
 
 
 @step("client")
 async def stop_a_chat(run: Run) -> Answer:
-    return await run.submit("side", ev.Stop())
+    return await run.submit("side", cmd.Stop())
 
 
 @step("commit")
@@ -422,7 +422,7 @@ async def finish_a_stop_with_its_partial_text(run: Run) -> Snapshot:
     held = run.held[run.id("side")].chat
     return await run.commit(
         "side",
-        ev.FinishStop(
+        cmd.FinishStop(
             by=run.by("side"),
             partial=run.assistant("side says 0. side says"),
             attempt=run.attempt("side", of="stream_to_two_chats"),
@@ -433,17 +433,17 @@ async def finish_a_stop_with_its_partial_text(run: Run) -> Snapshot:
 
 @step("client")
 async def archive_a_chat(run: Run) -> Answer:
-    return await run.submit("side", ev.Archive())
+    return await run.submit("side", cmd.Archive())
 
 
 @step("commit")
 async def fail_a_turn(run: Run) -> Snapshot:
-    return await run.commit("talk", ev.Fail(by=run.by("talk"), error=Failure(code="boom", message="it broke")))
+    return await run.commit("talk", cmd.Fail(by=run.by("talk"), error=Failure(code="boom", message="it broke")))
 
 
 @step("client")
 async def retry_a_turn(run: Run) -> Answer:
-    return await run.submit("talk", ev.Retry())
+    return await run.submit("talk", cmd.Retry())
 
 
 @step("lease")
@@ -458,7 +458,7 @@ async def claim_with_the_second_worker(run: Run) -> None:
 
 @step("commit")
 async def release_a_chat(run: Run) -> Snapshot:
-    return await run.commit("talk", ev.Release(by=run.by("talk")))
+    return await run.commit("talk", cmd.Release(by=run.by("talk")))
 
 
 @step("lease")
@@ -505,7 +505,7 @@ async def claim_for_the_last_time(run: Run) -> None:
 
 @step("commit")
 async def finish_the_last_turn(run: Run) -> Snapshot:
-    return await run.commit("talk", run.response("talk", "goodbye"), ev.FinishTurn(by=run.by("talk")))
+    return await run.commit("talk", run.response("talk", "goodbye"), cmd.FinishTurn(by=run.by("talk")))
 
 
 @step("delete")

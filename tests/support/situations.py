@@ -5,7 +5,7 @@ from collections.abc import Callable
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import Cause, External, LeaseEnd, NewChat, Phase, Queued, Replay, Snapshot, State
 from tests.support.story import Story, user
 
@@ -24,7 +24,7 @@ def answered() -> Story:
 
 def archived() -> Story:
     story = answered()
-    story.does(ev.Archive())
+    story.does(cmd.Archive())
     return story
 
 
@@ -73,7 +73,7 @@ def call_asking_beside_started() -> Story:
 
 def call_approved() -> Story:
     story = calls_planned().asks("a")
-    story.does(ev.Approve(call_id="a"))
+    story.does(cmd.Approve(call_id="a"))
     return story
 
 
@@ -98,14 +98,14 @@ def nearly_given_up() -> Story:
 
 def compacting() -> Story:
     story = answered()
-    story.does(ev.Compact())
+    story.does(cmd.Compact())
     return story.claimed()
 
 
 def waiting_for_child() -> Story:
     story = model_next().calls("a", "b").delegates("b")
     child = NewChat(id="child", agent="agent", message=user("task"))
-    story.does(ev.Delegate(by=story.by, call_id="a", external=External.CHILD, spawn=child))
+    story.does(cmd.Delegate(by=story.by, call_id="a", external=External.CHILD, spawn=child))
     return story
 
 
@@ -151,7 +151,7 @@ def failed_after_answer() -> Story:
 
 def failed_and_archived() -> Story:
     story = failed()
-    story.does(ev.Archive())
+    story.does(cmd.Archive())
     return story
 
 
@@ -161,7 +161,7 @@ def given_up_in_silence(*, archived: bool = False) -> Story:
     for worker in ("w2", "w1"):
         story.claimed(worker).lost(LeaseEnd.SILENT)
     if archived:
-        story.does(ev.Archive())
+        story.does(cmd.Archive())
     return story
 
 
@@ -233,7 +233,7 @@ def _timer_and_approval() -> Story:
 def _only_child() -> Story:
     story = model_next().calls("a")
     child = NewChat(id="child", agent="agent", message=user("task"))
-    story.does(ev.Delegate(by=story.by, call_id="a", external=External.CHILD, spawn=child))
+    story.does(cmd.Delegate(by=story.by, call_id="a", external=External.CHILD, spawn=child))
     return story.parks()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.apply import Change, Reason, Refused, row_of
 from holdfast.core.codec import decode_message
 from holdfast.core.journal import AnyEntry, Entry, MessageAdded
@@ -116,9 +116,9 @@ class Story:
         return journal_message(entry).text
 
     @property
-    def by(self) -> ev.Writer:
+    def by(self) -> cmd.Writer:
         """Who may write: the holder. Of a chat that nobody holds, whoever held it last."""
-        return ev.Writer(self.chat.worker or "w1", self.chat.fence, self.chat.epoch)
+        return cmd.Writer(self.chat.worker or "w1", self.chat.fence, self.chat.epoch)
 
     def call(self, call_id: str) -> Call:
         call = self.snapshot.call(call_id)
@@ -149,11 +149,11 @@ class Story:
 
     # --- what happens -------------------------------------------------------------------------------
 
-    def does(self, *events: ev.Event) -> Change:
+    def does(self, *events: cmd.Command) -> Change:
         """The first change: this chat's."""
         return self.all_of(*events)[0]
 
-    def all_of(self, *events: ev.Event) -> tuple[Change, ...]:
+    def all_of(self, *events: cmd.Command) -> tuple[Change, ...]:
         before = {chat_id: self.store.get(chat_id) for chat_id in self.store.chats}
         outcome = self.store.apply(self.chat_id, *events, now=self.now)
         assert not isinstance(outcome, Refused), outcome.message
@@ -162,7 +162,7 @@ class Story:
         assert self.store.untold_questions() == []
         return outcome
 
-    def refuses(self, *events: ev.Event, reason: Reason) -> Refused:
+    def refuses(self, *events: cmd.Command, reason: Reason) -> Refused:
         before = self.snapshot, self.journal, self.history
         outcome = self.store.apply(self.chat_id, *events, now=self.now)
         assert isinstance(outcome, Refused), "accepted"
@@ -185,24 +185,24 @@ class Story:
         return self
 
     def claimed(self, worker: str = "w1") -> "Story":
-        self.does(ev.Claim(worker=worker))
+        self.does(cmd.Claim(worker=worker))
         self.attempts = 0
         return self
 
     def lost(self, how: LeaseEnd = LeaseEnd.DIED) -> "Story":
         """The holder's lease ends, and the chat is due again."""
         assert self.chat.worker is not None
-        self.does(ev.LeaseExpired(worker=self.chat.worker, how=how))
+        self.does(cmd.LeaseExpired(worker=self.chat.worker, how=how))
         if self.chat.wake_at is not None:
             self.now = max(self.now, self.chat.wake_at)
         return self
 
     def sends(self, message_id: str, mode: SendMode = "queue", text: str = "Hello") -> Change:
-        return self.does(ev.Send(message=user(message_id, text), mode=mode))
+        return self.does(cmd.Send(message=user(message_id, text), mode=mode))
 
     def edits(self, pos: int, message_id: str = "edited") -> Change:
         role = self.store.positions(self.chat_id)[pos].role
-        return self.does(ev.Edit(pos=pos, role=role, epoch=self.chat.epoch, message=user(message_id)))
+        return self.does(cmd.Edit(pos=pos, role=role, epoch=self.chat.epoch, message=user(message_id)))
 
     def next_attempt(self) -> int:
         self.attempts += 1
@@ -214,12 +214,12 @@ class Story:
         start: Sequence[str] = (),
         replay: Replay = Replay.UNSAFE,
         on_unknown: OnUnknown = "tell_model",
-    ) -> ev.Responded:
+    ) -> cmd.Responded:
         plans = tuple(
-            ev.PlannedCall(id=call.call_id, replay=replay, on_unknown=on_unknown, start=call.call_id in start)
+            cmd.PlannedCall(id=call.call_id, replay=replay, on_unknown=on_unknown, start=call.call_id in start)
             for call in message.calls
         )
-        return ev.Responded(by=self.by, message=message, attempt=self.next_attempt(), plans=plans)
+        return cmd.Responded(by=self.by, message=message, attempt=self.next_attempt(), plans=plans)
 
     def says(self, message_id: str = "said", *parts: Part, text: str | None = None) -> "Story":
         if text is not None:
@@ -240,39 +240,39 @@ class Story:
         return self
 
     def starts(self, *call_ids: str) -> "Story":
-        self.does(ev.StartCalls(by=self.by, call_ids=call_ids))
+        self.does(cmd.StartCalls(by=self.by, call_ids=call_ids))
         return self
 
     def returns(self, call_id: str, content: str = "ok") -> "Story":
-        self.does(ev.Outcome(by=self.by, call_id=call_id, content=content))
+        self.does(cmd.Outcome(by=self.by, call_id=call_id, content=content))
         return self
 
     def asks(self, call_id: str, expires_in_ms: int | None = None) -> "Story":
         expires_at = None if expires_in_ms is None else self.now + expires_in_ms
-        self.does(ev.AskApproval(by=self.by, call_id=call_id, question="May I?", expires_at=expires_at))
+        self.does(cmd.AskApproval(by=self.by, call_id=call_id, question="May I?", expires_at=expires_at))
         return self
 
     def delegates(self, call_id: str, external: str = "client", expires_in_ms: int | None = None) -> "Story":
         expires_at = None if expires_in_ms is None else self.now + expires_in_ms
-        self.does(ev.Delegate(by=self.by, call_id=call_id, external=External(external), expires_at=expires_at))
+        self.does(cmd.Delegate(by=self.by, call_id=call_id, external=External(external), expires_at=expires_at))
         return self
 
     def parks(self) -> "Story":
-        self.does(ev.Park(by=self.by))
+        self.does(cmd.Park(by=self.by))
         return self
 
     def finishes(self) -> "Story":
-        self.does(ev.FinishTurn(by=self.by))
+        self.does(cmd.FinishTurn(by=self.by))
         return self
 
     def stops(self, *, clear_queue: bool = False) -> Change:
-        return self.does(ev.Stop(clear_queue=clear_queue))
+        return self.does(cmd.Stop(clear_queue=clear_queue))
 
     def finishes_stop(self, partial: Message | None = None, attempt: int | None = None) -> Change:
-        return self.does(ev.FinishStop(by=self.by, partial=partial, attempt=attempt, length=self.chat.length))
+        return self.does(cmd.FinishStop(by=self.by, partial=partial, attempt=attempt, length=self.chat.length))
 
     def fails(self) -> "Story":
-        self.does(ev.Fail(by=self.by, error=BOOM))
+        self.does(cmd.Fail(by=self.by, error=BOOM))
         return self
 
     def is_synthetic(self, call_id: str, kind: Synthetic) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import (
     NOTHING,
     CallState,
@@ -57,7 +57,7 @@ class World(Struct):
 
 
 @st.composite
-def events(draw: st.DrawFn, snapshot: Snapshot, world: World) -> ev.Event:
+def events(draw: st.DrawFn, snapshot: Snapshot, world: World) -> cmd.Command:
     state = snapshot.chat.state
     taken = [row for row in ROWS if state in EXECUTION[row]]
     rows = likely(snapshot) if world.sensible else [*likely(snapshot) * 2, *taken * 2, *ROWS]
@@ -102,16 +102,16 @@ def likely(snapshot: Snapshot) -> list[str]:
 # --- pieces -----------------------------------------------------------------------------------------
 
 
-def writers(snapshot: Snapshot, world: World) -> st.SearchStrategy[ev.Writer]:
+def writers(snapshot: Snapshot, world: World) -> st.SearchStrategy[cmd.Writer]:
     """The holder, nearly always; else somebody whose time is over, or who never was."""
     chat = snapshot.chat
-    right = ev.Writer(chat.worker or world.workers[0], chat.fence, chat.epoch)
+    right = cmd.Writer(chat.worker or world.workers[0], chat.fence, chat.epoch)
     if world.sensible:
         return st.just(right)
     stale = [
-        ev.Writer(right.worker, right.fence - 1, right.epoch),
-        ev.Writer(right.worker, right.fence, right.epoch - 1),
-        *(ev.Writer(worker, right.fence, right.epoch) for worker in world.workers),
+        cmd.Writer(right.worker, right.fence - 1, right.epoch),
+        cmd.Writer(right.worker, right.fence, right.epoch - 1),
+        *(cmd.Writer(worker, right.fence, right.epoch) for worker in world.workers),
     ]
     return st.sampled_from([*[right] * 20, *stale])
 
@@ -161,9 +161,9 @@ def responses(draw: st.DrawFn, world: World, *, whole: bool) -> Message:
 
 
 @st.composite
-def plans(draw: st.DrawFn, message: Message) -> tuple[ev.PlannedCall, ...]:
+def plans(draw: st.DrawFn, message: Message) -> tuple[cmd.PlannedCall, ...]:
     return tuple(
-        ev.PlannedCall(
+        cmd.PlannedCall(
             id=call.call_id,
             replay=draw(st.sampled_from((Replay.UNSAFE, *Replay))),
             on_unknown=draw(st.sampled_from(("tell_model", "ask"))),
@@ -198,31 +198,31 @@ def attempts(snapshot: Snapshot, world: World) -> st.SearchStrategy[int]:
 
 # --- every kind of event ----------------------------------------------------------------------------
 
-Maker = Callable[[Snapshot, World, str], st.SearchStrategy[ev.Event]]
+Maker = Callable[[Snapshot, World, str], st.SearchStrategy[cmd.Command]]
 
 
-def _send(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[ev.Event]:
+def _send(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[cmd.Command]:
     mode: Any = row.partition(".")[2]
-    return st.builds(ev.Send, message=user_messages(world), mode=st.just(mode))
+    return st.builds(cmd.Send, message=user_messages(world), mode=st.just(mode))
 
 
 @st.composite
-def _edit(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
+def _edit(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> cmd.Command:
     places = [(pos, role) for pos in range(snapshot.chat.length) if (role := world.role_at(pos)) is not None]
     users = [place for place in places if place[1] is Role.USER]
     wrong = [] if world.sensible and users else [*places, (snapshot.chat.length, Role.USER)]
     pos, role = draw(st.sampled_from([*users * 5, *wrong]))
     epoch = snapshot.chat.epoch - (0 if world.sensible else draw(st.sampled_from((0, 0, 0, 0, 1))))
-    return ev.Edit(pos=pos, role=role, epoch=epoch, message=draw(user_messages(world)))
+    return cmd.Edit(pos=pos, role=role, epoch=epoch, message=draw(user_messages(world)))
 
 
 @st.composite
-def _responded(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
+def _responded(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> cmd.Command:
     message = draw(responses(world, whole=True))
     if not world.sensible and draw(st.integers(0, 19)) == 0:
         wrong = ToolResult(call_id=NOBODY, name="tool")
         message = Message(id=message.id, role=Role.ASSISTANT, parts=(*message.parts, wrong))
-    return ev.Responded(
+    return cmd.Responded(
         by=draw(writers(snapshot, world)),
         message=message,
         attempt=draw(attempts(snapshot, world)),
@@ -233,13 +233,13 @@ def _responded(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> e
 
 
 @st.composite
-def _delegate(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
+def _delegate(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> cmd.Command:
     external = draw(st.sampled_from(External))
     spawn = draw(new_chats(world)) if external is External.CHILD else None
     child_id = None
     if external is External.CHILD and spawn is None:
         child_id = draw(st.sampled_from((*world.children * 3, snapshot.chat.id, NOBODY)))
-    return ev.Delegate(
+    return cmd.Delegate(
         by=draw(writers(snapshot, world)),
         call_id=draw(call_ids(snapshot, world, CallState.PLANNED, CallState.APPROVED)),
         external=external,
@@ -252,12 +252,12 @@ def _delegate(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev
 
 
 @st.composite
-def _finish_stop(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> ev.Event:
+def _finish_stop(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> cmd.Command:
     partial = draw(st.one_of(st.none(), responses(world, whole=False)))
     fences = [snapshot.chat.fence, max(snapshot.chat.fence - 1, 1)]
     streamed = st.sampled_from(fences).map(lambda fence: attempt_id(max(fence, 1), 7))
     attempt = draw(st.one_of(attempts(snapshot, world), streamed))
-    return ev.FinishStop(
+    return cmd.FinishStop(
         by=draw(writers(snapshot, world)),
         partial=partial,
         attempt=attempt if partial is not None else draw(st.sampled_from((None, attempt))),
@@ -269,17 +269,17 @@ def _queued_ids(snapshot: Snapshot) -> st.SearchStrategy[str]:
     return st.sampled_from([*[queued.id for queued in snapshot.queue] * 4, NOBODY])
 
 
-def _by_writer(kind: type[ev.RunnerEvent], **fields: st.SearchStrategy[Any]) -> Maker:
+def _by_writer(kind: type[cmd.RunnerCommand], **fields: st.SearchStrategy[Any]) -> Maker:
     return lambda snapshot, world, row: st.builds(kind, by=writers(snapshot, world), **fields)
 
 
-def _plain(kind: type[ev.Event], **fields: st.SearchStrategy[Any]) -> Maker:
+def _plain(kind: type[cmd.Command], **fields: st.SearchStrategy[Any]) -> Maker:
     return lambda snapshot, world, row: st.builds(kind, **fields)
 
 
-def _for_call(kind: type[ev.Event], *states: CallState, **fields: st.SearchStrategy[Any]) -> Maker:
-    def make(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[ev.Event]:
-        more = {"by": writers(snapshot, world)} if issubclass(kind, ev.RunnerEvent) else {}
+def _for_call(kind: type[cmd.Command], *states: CallState, **fields: st.SearchStrategy[Any]) -> Maker:
+    def make(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[cmd.Command]:
+        more = {"by": writers(snapshot, world)} if issubclass(kind, cmd.RunnerCommand) else {}
         return st.builds(kind, call_id=call_ids(snapshot, world, *states), **more, **fields)
 
     return make
@@ -290,27 +290,27 @@ _ERRORS = st.sampled_from((Failure(code="boom", message="it broke"), Failure(cod
 _EVENTS: dict[str, Maker] = {
     "send": _send,
     "edit": _edit,
-    "stop": _plain(ev.Stop, clear_queue=st.booleans()),
-    "promote": lambda snapshot, world, row: st.builds(ev.Promote, message_id=_queued_ids(snapshot)),
-    "withdraw": lambda snapshot, world, row: st.builds(ev.Withdraw, message_id=_queued_ids(snapshot)),
-    "approve": _for_call(ev.Approve, CallState.ASKING),
-    "deny": _for_call(ev.Deny, CallState.ASKING, words=st.sampled_from(("", "No!"))),
-    "submit": _for_call(ev.Submit, CallState.EXTERNAL, content=SHORT, error=st.booleans()),
-    "compact": _plain(ev.Compact),
-    "retry": _plain(ev.Retry),
-    "fork": _plain(ev.Fork),
-    "archive": _plain(ev.Archive, archived=st.booleans()),
-    "rename": _plain(ev.Rename, title=st.sampled_from(("", "A", "B")), unless_titled=st.booleans()),
-    "delete": _plain(ev.Delete),
+    "stop": _plain(cmd.Stop, clear_queue=st.booleans()),
+    "promote": lambda snapshot, world, row: st.builds(cmd.Promote, message_id=_queued_ids(snapshot)),
+    "withdraw": lambda snapshot, world, row: st.builds(cmd.Withdraw, message_id=_queued_ids(snapshot)),
+    "approve": _for_call(cmd.Approve, CallState.ASKING),
+    "deny": _for_call(cmd.Deny, CallState.ASKING, words=st.sampled_from(("", "No!"))),
+    "submit": _for_call(cmd.Submit, CallState.EXTERNAL, content=SHORT, error=st.booleans()),
+    "compact": _plain(cmd.Compact),
+    "retry": _plain(cmd.Retry),
+    "fork": _plain(cmd.Fork),
+    "archive": _plain(cmd.Archive, archived=st.booleans()),
+    "rename": _plain(cmd.Rename, title=st.sampled_from(("", "A", "B")), unless_titled=st.booleans()),
+    "delete": _plain(cmd.Delete),
     "child_ended": lambda snapshot, world, row: st.builds(
-        ev.ChildEnded,
+        cmd.ChildEnded,
         child_id=st.sampled_from((*world.children, NOBODY)),
         turn=st.integers(0, 2),
         text=st.sampled_from((None, "", "Done.")),
     ),
-    "due": _plain(ev.Due),
+    "due": _plain(cmd.Due),
     "descendant": lambda snapshot, world, row: st.builds(
-        ev.Descendant,
+        cmd.Descendant,
         chat_id=st.just(NOBODY),  # what those that there are ask is told by themselves
         agent=st.just("agent"),
         asking=st.just(snapshot.calls[:1]),
@@ -318,12 +318,12 @@ _EVENTS: dict[str, Maker] = {
     ),
     "responded": _responded,
     "ask_again": lambda snapshot, world, row: st.builds(
-        ev.AskAgain,
+        cmd.AskAgain,
         by=writers(snapshot, world),
         message=user_messages(world).map(lambda message: replace(message, synthetic=Synthetic.INVALID_OUTPUT)),
     ),
     "attempt_lost": lambda snapshot, world, row: st.builds(
-        ev.AttemptLost,
+        cmd.AttemptLost,
         by=writers(snapshot, world),
         attempt=attempts(snapshot, world),
         model=st.just("m"),
@@ -332,21 +332,21 @@ _EVENTS: dict[str, Maker] = {
         cost=st.just(0.5),
     ),
     "start_calls": lambda snapshot, world, row: st.builds(
-        ev.StartCalls,
+        cmd.StartCalls,
         by=writers(snapshot, world),
         call_ids=st.lists(call_ids(snapshot, world, CallState.PLANNED, CallState.APPROVED), max_size=3).map(tuple),
     ),
     "ask_approval": lambda snapshot, world, row: st.builds(
-        ev.AskApproval,
+        cmd.AskApproval,
         by=writers(snapshot, world),
         call_id=call_ids(snapshot, world, CallState.PLANNED),
         question=st.just("May I?"),
         expires_at=expiries(world),
     ),
     "delegate": _delegate,
-    "refuse": _for_call(ev.Refuse, CallState.PLANNED, content=st.just("no"), denied=st.booleans()),
+    "refuse": _for_call(cmd.Refuse, CallState.PLANNED, content=st.just("no"), denied=st.booleans()),
     "outcome": lambda snapshot, world, row: st.builds(
-        ev.Outcome,
+        cmd.Outcome,
         by=writers(snapshot, world),
         call_id=call_ids(snapshot, world, CallState.STARTED),
         content=SHORT,
@@ -355,9 +355,9 @@ _EVENTS: dict[str, Maker] = {
         again=st.booleans(),
         spawn=st.one_of(st.none(), st.none(), new_chats(world)),
     ),
-    "note": _by_writer(ev.Note, topic=st.just("news")),
+    "note": _by_writer(cmd.Note, topic=st.just("news")),
     "finish_compaction": lambda snapshot, world, row: st.builds(
-        ev.FinishCompaction,
+        cmd.FinishCompaction,
         by=writers(snapshot, world),
         upto=st.integers(0, snapshot.chat.length + (0 if world.sensible else 1)),
         summary=st.sampled_from((None, "In short.")),
@@ -365,33 +365,33 @@ _EVENTS: dict[str, Maker] = {
         why=st.sampled_from(("asked", "near_limit", "too_long")),
         tokens=st.integers(0, 3),
     ),
-    "park": _by_writer(ev.Park),
+    "park": _by_writer(cmd.Park),
     "finish_turn": lambda snapshot, world, row: st.builds(
-        ev.FinishTurn,
+        cmd.FinishTurn,
         by=writers(snapshot, world),
         cause=st.none() if world.sensible else st.sampled_from((*[None] * 8, *Cause)),
     ),
     "finish_stop": _finish_stop,
-    "fail": _by_writer(ev.Fail, error=_ERRORS),
-    "claim": lambda snapshot, world, row: st.builds(ev.Claim, worker=st.sampled_from(world.workers)),
+    "fail": _by_writer(cmd.Fail, error=_ERRORS),
+    "claim": lambda snapshot, world, row: st.builds(cmd.Claim, worker=st.sampled_from(world.workers)),
     "release": lambda snapshot, world, row: st.builds(
-        ev.Release,
+        cmd.Release,
         by=writers(snapshot, world),
         never_begun=st.lists(call_ids(snapshot, world, CallState.STARTED), max_size=2, unique=True).map(tuple),
     ),
     "lease_expired": lambda snapshot, world, row: st.builds(
-        ev.LeaseExpired,
+        cmd.LeaseExpired,
         worker=st.sampled_from([*[snapshot.chat.worker or NOBODY] * 3, *world.workers]),
         how=st.sampled_from(LeaseEnd),
     ),
     "lease_outlived": lambda snapshot, world, row: st.builds(
-        ev.LeaseOutlived,
+        cmd.LeaseOutlived,
         worker=st.sampled_from([*[snapshot.chat.worker or NOBODY] * 3, *snapshot.chat.silent.split(), NOBODY]),
     ),
     "repair": lambda snapshot, world, row: st.builds(
-        ev.Repair, reason=st.just("test"), lease_is_live=st.just(snapshot.chat.worker in world.workers)
+        cmd.Repair, reason=st.just("test"), lease_is_live=st.just(snapshot.chat.worker in world.workers)
     ),
 }
 
-assert set(_EVENTS) == set(ev.EVENTS)
+assert set(_EVENTS) == set(cmd.COMMANDS)
 assert fence_of(attempt_id(3, 1)) == 3

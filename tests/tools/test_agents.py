@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.agent import Agent
 from holdfast.app import App, Chat
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.limits import Limits
 from holdfast.core.records import External, Role, State, ToolResult
 from holdfast.errors import ConfigError, RefusedError
@@ -159,9 +159,9 @@ async def test_a_child_that_ends_at_this_moment_is_heard_once_and_nobody_is_stuc
         assert await children.chat(child).text() == "42"
 
     async def gated(snapshot: Any, events: Any, commit_id: str) -> Any:
-        if isinstance(events[0], ev.Delegate) and moment == "before the wait":
+        if isinstance(events[0], cmd.Delegate) and moment == "before the wait":
             await child_ends()
-        if isinstance(events[0], ev.Park):
+        if isinstance(events[0], cmd.Park):
             if moment == "before the park":
                 await child_ends()
             try:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.app import App, Chat
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_message
 from holdfast.core.records import CallState, External, Message, Role, SendMode, Snapshot, Text
 from holdfast.errors import InvalidInput, NotFound, RefusedError
@@ -161,10 +161,10 @@ class Clients:
         return await self.store.submit(followed.chat.id, event(message_id=queue[pick % len(queue)].id))
 
     async def _promote(self, followed: Followed, pick: int) -> Answer | None:
-        return await self._queued(followed, pick, ev.Promote)
+        return await self._queued(followed, pick, cmd.Promote)
 
     async def _withdraw(self, followed: Followed, pick: int) -> Answer | None:
-        return await self._queued(followed, pick, ev.Withdraw)
+        return await self._queued(followed, pick, cmd.Withdraw)
 
     async def _approve(self, followed: Followed, pick: int) -> None:
         for call in (await followed.chat.snapshot()).calls:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from holdfast import faults
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
 from holdfast.core.records import State, attempt_id
@@ -90,7 +90,7 @@ async def test_a_stop_and_a_crash_after_a_failed_flush_commit_no_answer_with_wor
         it.say("press the button.")
         for _ in range(3):  # a connection that was cut costs one
             await it.deltas.run_once()
-        await app.store.submit("c1", ev.Stop())
+        await app.store.submit("c1", cmd.Stop())
         it.hand.line.retire(it.hand.name)
         await app.store.expire_workers()
         async with app.worker(poll_s=0.1):
@@ -114,7 +114,7 @@ async def test_what_a_successor_commits_after_a_stop_and_a_crash_ends_at_the_fir
         it.say(text)
         await it.deltas.run_once()
     sql(store_url, "DELETE FROM deltas WHERE k = 1")
-    await store.submit("c1", ev.Stop())
+    await store.submit("c1", cmd.Stop())
     it.hand.line.retire(it.hand.name)
     await store.expire_workers()
     app = App(store_url, agents=[Agent("agent", ScriptedModel())])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.records import Message, Replay, Role, Snapshot, ToolResult
 from holdfast.store.base import Store
@@ -20,13 +20,13 @@ async def talk(store: Store) -> Hand:
     for question in ("two", "three"):
         await hand.take("talk")
         await hand.end_turn(f"before {question}")
-        await store.submit("talk", ev.Send(message=user(question)))
+        await store.submit("talk", cmd.Send(message=user(question)))
     await hand.take("talk")
     return hand
 
 
 async def edit(store: Store, pos: int) -> Snapshot:
-    await store.submit("talk", ev.Edit(pos=pos, role=Role.USER, epoch=0, message=user("anew")))
+    await store.submit("talk", cmd.Edit(pos=pos, role=Role.USER, epoch=0, message=user("anew")))
     return await store.read_chat("talk")
 
 
@@ -60,7 +60,7 @@ async def test_what_a_request_shows_stays_as_it_is_while_the_chat_goes_on(store:
     said = ["one", "before two", "two", "before three", "three"]
     assert texts(first) == said
     await hand.end_turn("more")
-    await store.submit("talk", ev.Send(message=user("four")))
+    await store.submit("talk", cmd.Send(message=user("four")))
     await hand.take("talk")
     assert texts(await past.messages(hand.held)) == [*said, "more", "four"]
     past.begin_at(4, "in short")
@@ -113,7 +113,7 @@ async def test_messages_past_the_limit_are_kept_while_they_fit_into_the_room(
 async def test_a_full_room_is_made_free_by_the_chat_that_asked_longest_ago(store: Store, store_url: str) -> None:
     hand = await talk(store)
     await store.fork_chat("talk", "other")
-    await store.submit("other", ev.Send(message=user("go on")))
+    await store.submit("other", cmd.Send(message=user("go on")))
     room = HistoryRoom(3 * 1_100)
     past = room.take(store, "talk", 2)
     await past.messages(hand.held)
@@ -145,7 +145,7 @@ async def resumed(store: Store, room: HistoryRoom) -> list[str]:
 
 async def test_a_chat_that_comes_back_is_not_read_again(store: Store, store_url: str) -> None:
     room = await after_a_turn(store, await talk(store))
-    await store.submit("talk", ev.Send(message=user("four")))
+    await store.submit("talk", cmd.Send(message=user("four")))
     reword(store_url)
     assert await resumed(store, room) == ["one", "before two", "two", "before three", "three", "kept", "four"]
 
@@ -153,7 +153,7 @@ async def test_a_chat_that_comes_back_is_not_read_again(store: Store, store_url:
 async def test_a_chat_that_another_worker_went_on_with_is_read_from_there(store: Store) -> None:
     room = await after_a_turn(store, await talk(store))
     other = Hand(store)
-    await store.submit("talk", ev.Send(message=user("four")))
+    await store.submit("talk", cmd.Send(message=user("four")))
     await other.take("talk")
     await other.end_turn("elsewhere")
     assert (await resumed(store, room))[-3:] == ["kept", "four", "elsewhere"]
@@ -173,7 +173,7 @@ async def test_a_chat_that_was_made_anew_under_its_id_is_another_one(store: Stor
     for n in range(4):
         await other.take("talk")
         await other.end_turn(f"new {n}")
-        await store.submit("talk", ev.Send(message=user(f"more {n}")))
+        await store.submit("talk", cmd.Send(message=user(f"more {n}")))
     said = await resumed(store, room)
     assert (said[0], "kept" in said) == ("not that one", False)
 
@@ -186,7 +186,7 @@ async def test_what_a_runner_commits_first_does_not_vouch_for_what_another_chat_
     for n in range(2):
         await other.take("talk")
         await other.end_turn(f"new {n}")
-        await store.submit("talk", ev.Send(message=user(f"more {n}")))
+        await store.submit("talk", cmd.Send(message=user(f"more {n}")))
     await other.take("talk")
     await other.respond("looking", call("k1"))
     past = room.take(store, "talk", 2)
@@ -217,9 +217,9 @@ async def test_a_result_that_another_worker_gave_to_the_same_call_is_the_one_tha
 async def test_a_chat_that_was_compacted_meanwhile_begins_with_the_summary(store: Store) -> None:
     room = await after_a_turn(store, await talk(store))
     other = Hand(store)
-    await store.submit("talk", ev.Compact())
+    await store.submit("talk", cmd.Compact())
     await other.take("talk")
-    await other.commit(ev.FinishCompaction(by=other.by, upto=4, summary="in short"), ev.FinishTurn(by=other.by))
+    await other.commit(cmd.FinishCompaction(by=other.by, upto=4, summary="in short"), cmd.FinishTurn(by=other.by))
     said = await resumed(store, room)
     assert "in short" in said[0]
     assert said[1:] == ["three", "kept"]

@@ -1,7 +1,7 @@
 """A worker's own pruning: a slice at a time, by a clock that does not leap."""
 
 from holdfast.config import Retention
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import NewChat
 from holdfast.store.base import Store
 from holdfast.system.clock import FakeClock
@@ -26,7 +26,7 @@ async def walk(store: Store, policy: Retention) -> Pruner:
 async def test_a_clock_that_is_set_forward_deletes_no_archived_chat(store: Store, clock: FakeClock) -> None:
     policy = Retention(archived_chats_days=0.5)
     await store.create_chat(NewChat(id="c1", agent="agent"))
-    await store.submit("c1", ev.Archive())
+    await store.submit("c1", cmd.Archive())
     await walk(store, policy)
     clock.advance(365 * 24 * HOUR_MS)
     pruner = await walk(store, policy)

@@ -9,7 +9,7 @@ import pytest
 from holdfast import faults
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
@@ -140,7 +140,7 @@ async def test_strays_that_no_store_takes_back_keep_their_worker_from_no_claim(
         real = app.store.commit
 
         async def commit(snapshot: Any, events: Any, commit_id: str) -> Any:
-            if isinstance(events[0], ev.Release):
+            if isinstance(events[0], cmd.Release):
                 raise RuntimeError("nobody foresaw this")
             return await real(snapshot, events, commit_id)
 

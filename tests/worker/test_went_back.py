@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import StaleWriter
 from holdfast.health.checks import diagnose, worker_figures
@@ -111,8 +111,8 @@ async def test_a_chat_whose_steps_come_to_nothing_is_left_after_a_few(
     async with running(store_url, Agent("a", model)) as (app, worker):
         commit = app.store.commit
 
-        async def refuse(snapshot: Snapshot, events: Sequence[ev.Event], commit_id: str) -> Snapshot:
-            if any(isinstance(event, ev.Responded) for event in events):
+        async def refuse(snapshot: Snapshot, events: Sequence[cmd.Command], commit_id: str) -> Snapshot:
+            if any(isinstance(event, cmd.Responded) for event in events):
                 raise StaleWriter("nobody foresaw this")
             return await commit(snapshot, events, commit_id)
 

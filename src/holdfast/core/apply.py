@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core import journal
 from holdfast.core.codec import decode_object, encode
 from holdfast.core.history import problems
@@ -146,23 +146,23 @@ class Refusal(Exception):
         self.reason = reason
 
 
-def row_of(event: ev.Event) -> str:
-    return f"send.{event.mode}" if isinstance(event, ev.Send) else event.name
+def row_of(event: cmd.Command) -> str:
+    return f"send.{event.mode}" if isinstance(event, cmd.Send) else event.name
 
 
-def apply(snapshot: Snapshot, event: ev.Event, now: int, limits: Limits = LIMITS) -> Change | Refused:
+def apply(snapshot: Snapshot, event: cmd.Command, now: int, limits: Limits = LIMITS) -> Change | Refused:
     row = row_of(event)
     state = snapshot.chat.state
     cell = EXECUTION[row].get(state)
     draft = Draft(snapshot, now, limits)
     try:
-        if isinstance(event, ev.RunnerEvent):
+        if isinstance(event, cmd.RunnerCommand):
             _check_writer(snapshot.chat, event)
             draft.effects["by_runner"] = True
             draft.work(event.by.worked_ms)
-        if isinstance(event, ev.Send):
+        if isinstance(event, cmd.Send):
             _check_unmoved(snapshot.chat, event.length)
-        if isinstance(event, ev.Stop) and event.turn not in (None, snapshot.chat.turn):
+        if isinstance(event, cmd.Stop) and event.turn not in (None, snapshot.chat.turn):
             raise Refusal("moved_on", f"the chat is in turn {snapshot.chat.turn}, not in turn {event.turn}")
         if cell is None:
             raise Refusal("state", f"a chat that is {state} does not take {row}")
@@ -199,7 +199,7 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS, *, parent_turn: int 
         draft.add_given(message)
     if new.message is not None:
         try:
-            begin(draft, ev.Send(message=new.message))
+            begin(draft, cmd.Send(message=new.message))
         except Refusal as refusal:
             raise InvalidInput("message", str(refusal)) from refusal
     for message in new.since:
@@ -228,7 +228,7 @@ def _check_unmoved(chat: Chat, length: int | None) -> None:
         raise Refusal("moved_on", f"the chat is {chat.state} with {chat.length} positions, not at rest with {length}")
 
 
-def _check_writer(chat: Chat, event: ev.RunnerEvent) -> None:
+def _check_writer(chat: Chat, event: cmd.RunnerCommand) -> None:
     by = event.by
     if chat.worker != by.worker or chat.fence != by.fence:
         raise Refusal(
@@ -236,7 +236,7 @@ def _check_writer(chat: Chat, event: ev.RunnerEvent) -> None:
             f"the chat is held by {chat.worker or 'nobody'} under fence {chat.fence}, "
             f"not by {by.worker} under fence {by.fence}",
         )
-    if event.name not in ev.EPOCH_FREE and chat.epoch != by.epoch:
+    if event.name not in cmd.EPOCH_FREE and chat.epoch != by.epoch:
         raise Refusal("stale_epoch", f"the chat's epoch is {chat.epoch}, the write was made for {by.epoch}")
 
 
@@ -410,7 +410,7 @@ class Draft:
 
     # -- the queue
 
-    def enqueue(self, event: ev.Send | ev.Edit, mode: SendMode, *, first: bool = False) -> None:
+    def enqueue(self, event: cmd.Send | cmd.Edit, mode: SendMode, *, first: bool = False) -> None:
         if len(self.queue) >= self.limits.queue_messages_max:
             raise Refusal(
                 "limit",
@@ -454,7 +454,7 @@ class Draft:
 
     # -- calls
 
-    def open_batch(self, message: Message, plans: dict[str, ev.PlannedCall]) -> None:
+    def open_batch(self, message: Message, plans: dict[str, cmd.PlannedCall]) -> None:
         """The calls of the response just added become the current ones; each result's position is kept free."""
         calls = message.calls
         batch = self.chat.seq + len(self.lines)  # the response's journal number: never used twice
@@ -605,22 +605,22 @@ def _cancelled(call: Call, why: str) -> tuple[Synthetic, str]:
 # --- cells: clients --------------------------------------------------------------------------------
 
 
-def begin(draft: Draft, event: ev.Send) -> None:
+def begin(draft: Draft, event: cmd.Send) -> None:
     _check_user(event.message)
     draft.start_turn(event.message.id, Raw(encode(event.message)))
 
 
-def enqueue(draft: Draft, event: ev.Send) -> None:
+def enqueue(draft: Draft, event: cmd.Send) -> None:
     _check_user(event.message)
     draft.enqueue(event, event.mode)
 
 
-def enqueue_first(draft: Draft, event: ev.Send) -> None:
+def enqueue_first(draft: Draft, event: cmd.Send) -> None:
     _check_user(event.message)
     draft.enqueue(event, event.mode, first=True)
 
 
-def enqueue_and_promote(draft: Draft, event: ev.Send) -> None:
+def enqueue_and_promote(draft: Draft, event: cmd.Send) -> None:
     _check_user(event.message)
     if draft.queue:
         draft.enqueue(event, event.mode)
@@ -629,7 +629,7 @@ def enqueue_and_promote(draft: Draft, event: ev.Send) -> None:
         begin(draft, event)
 
 
-def answer_or_enqueue(draft: Draft, event: ev.Send) -> None:
+def answer_or_enqueue(draft: Draft, event: cmd.Send) -> None:
     """An open question takes the message as its answer, unless its time is over."""
     _check_user(event.message)
     for call in draft.calls:
@@ -641,21 +641,21 @@ def answer_or_enqueue(draft: Draft, event: ev.Send) -> None:
     draft.enqueue(event, event.mode)
 
 
-def answer_all_and_begin(draft: Draft, event: ev.Send) -> None:
+def answer_all_and_begin(draft: Draft, event: cmd.Send) -> None:
     _check_user(event.message)
     draft.answer_all("the user sent a new message")
     draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
     draft.start_turn(event.message.id, Raw(encode(event.message)))
 
 
-def interrupt(draft: Draft, event: ev.Send) -> None:
+def interrupt(draft: Draft, event: cmd.Send) -> None:
     _check_user(event.message)
     draft.enqueue(event, event.mode, first=True)
     draft.set(epoch=draft.chat.epoch + 1)
     draft.stopping(Cause.SUPERSEDED)
 
 
-def edit_at_rest(draft: Draft, event: ev.Edit) -> None:
+def edit_at_rest(draft: Draft, event: cmd.Edit) -> None:
     _check_edit(draft, event)
     draft.drop(draft.queue, "edited")
     draft.cut(event.pos)
@@ -664,7 +664,7 @@ def edit_at_rest(draft: Draft, event: ev.Edit) -> None:
     draft.start_turn(event.message.id, Raw(encode(event.message)))
 
 
-def edit_waiting(draft: Draft, event: ev.Edit) -> None:
+def edit_waiting(draft: Draft, event: cmd.Edit) -> None:
     _check_edit(draft, event)
     draft.drop(draft.queue, "edited")
     draft.cut(event.pos)
@@ -673,7 +673,7 @@ def edit_waiting(draft: Draft, event: ev.Edit) -> None:
     draft.start_turn(event.message.id, Raw(encode(event.message)))
 
 
-def edit_at_work(draft: Draft, event: ev.Edit) -> None:
+def edit_at_work(draft: Draft, event: cmd.Edit) -> None:
     """History is cut now; the edited message waits, first and alone, until the old work is dead."""
     _check_edit(draft, event)
     draft.drop(draft.queue, "edited")
@@ -684,21 +684,21 @@ def edit_at_work(draft: Draft, event: ev.Edit) -> None:
         draft.stopping(Cause.SUPERSEDED)
 
 
-def nothing_to_stop(draft: Draft, event: ev.Stop) -> None:
+def nothing_to_stop(draft: Draft, event: cmd.Stop) -> None:
     """But for its children: it may have left some of them at work."""
     if event.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
 
 
-def stop(draft: Draft, event: ev.Stop) -> None:
+def stop(draft: Draft, event: cmd.Stop) -> None:
     if event.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
     draft.stopping(Cause.USER)
 
 
-def stop_again(draft: Draft, event: ev.Stop) -> None:
+def stop_again(draft: Draft, event: cmd.Stop) -> None:
     if event.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
@@ -706,7 +706,7 @@ def stop_again(draft: Draft, event: ev.Stop) -> None:
         draft.stopping(Cause.USER)
 
 
-def stop_waiting(draft: Draft, event: ev.Stop) -> None:
+def stop_waiting(draft: Draft, event: cmd.Stop) -> None:
     if event.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
@@ -715,33 +715,33 @@ def stop_waiting(draft: Draft, event: ev.Stop) -> None:
     draft.end_turn_and_go_on(Cause.USER, compact=False)
 
 
-def promote(draft: Draft, event: ev.Promote) -> None:
+def promote(draft: Draft, event: cmd.Promote) -> None:
     draft.to_front(event.message_id)
 
 
-def promote_and_supersede(draft: Draft, event: ev.Promote) -> None:
+def promote_and_supersede(draft: Draft, event: cmd.Promote) -> None:
     draft.to_front(event.message_id)
     draft.set(epoch=draft.chat.epoch + 1)
     draft.stopping(Cause.SUPERSEDED)
 
 
-def promote_waiting(draft: Draft, event: ev.Promote) -> None:
+def promote_waiting(draft: Draft, event: cmd.Promote) -> None:
     draft.to_front(event.message_id)
     draft.answer_all("the user moved on to another message")
     draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
     draft.start_next_turn()
 
 
-def promote_failed(draft: Draft, event: ev.Promote) -> None:
+def promote_failed(draft: Draft, event: cmd.Promote) -> None:
     draft.to_front(event.message_id)
     draft.start_next_turn()
 
 
-def withdraw(draft: Draft, event: ev.Withdraw) -> None:
+def withdraw(draft: Draft, event: cmd.Withdraw) -> None:
     draft.drop((draft.queued(event.message_id),), "withdrawn")
 
 
-def approve(draft: Draft, event: ev.Approve) -> None:
+def approve(draft: Draft, event: cmd.Approve) -> None:
     asked = draft.call(event.call_id)
     if event.digest is not None and asked.state is CallState.ASKING and event.digest != asked.digest:
         raise Refusal("call_changed", f"call {asked.id!r} has other arguments than those that were shown: look again")
@@ -751,7 +751,7 @@ def approve(draft: Draft, event: ev.Approve) -> None:
     draft.settle()
 
 
-def deny(draft: Draft, event: ev.Deny) -> None:
+def deny(draft: Draft, event: cmd.Deny) -> None:
     words = f' They said: "{event.words}"' if event.words else ""
     call = draft.call(event.call_id)
     if call.state is not CallState.ASKING:
@@ -767,7 +767,7 @@ def deny(draft: Draft, event: ev.Deny) -> None:
     draft.settle()
 
 
-def submit(draft: Draft, event: ev.Submit) -> None:
+def submit(draft: Draft, event: cmd.Submit) -> None:
     call = draft.call(event.call_id)
     if call.external not in (External.CLIENT, External.QUESTION):
         raise Refusal("call_state", f"call {call.id!r} is not one that a client answers")
@@ -788,7 +788,7 @@ def _over_at(draft: Draft, call: Call) -> int | None:
     return expires_at if expires_at is not None and expires_at <= draft.now else None
 
 
-def begin_compaction(draft: Draft, event: ev.Compact) -> None:
+def begin_compaction(draft: Draft, event: cmd.Compact) -> None:
     """A failed chat that owes a response goes on with it afterwards: most were compacted to get there."""
     draft.set(compact=True)
     if draft.chat.state is State.FAILED and draft.chat.phase is Phase.MODEL:
@@ -799,11 +799,11 @@ def begin_compaction(draft: Draft, event: ev.Compact) -> None:
     draft.run()
 
 
-def note_compaction(draft: Draft, event: ev.Compact) -> None:
+def note_compaction(draft: Draft, event: cmd.Compact) -> None:
     draft.set(compact=True)
 
 
-def retry(draft: Draft, event: ev.Retry | ev.Compact) -> None:
+def retry(draft: Draft, event: cmd.Retry | cmd.Compact) -> None:
     """The turn goes on where it failed: what was committed is not asked for again."""
     draft.unarchive()
     draft.set(error=None, cause=None, unclean=0, silent="", turn_started_at=draft.now, turn_ms=0)
@@ -811,13 +811,13 @@ def retry(draft: Draft, event: ev.Retry | ev.Compact) -> None:
     draft.run()
 
 
-def archive(draft: Draft, event: ev.Archive) -> None:
+def archive(draft: Draft, event: cmd.Archive) -> None:
     if draft.chat.archived != event.archived:
         draft.set(archived=event.archived)
         draft.tell(journal.ChatArchived(archived=event.archived))
 
 
-def rename(draft: Draft, event: ev.Rename) -> None:
+def rename(draft: Draft, event: cmd.Rename) -> None:
     if event.unless_titled and draft.chat.title is not None:
         raise Refusal("titled", "the chat has a title")
     title = " ".join(event.title.split())
@@ -831,16 +831,16 @@ def rename(draft: Draft, event: ev.Rename) -> None:
         draft.tell(journal.ChatRenamed(title=title, tokens=event.tokens, cost=event.cost))
 
 
-def leave(draft: Draft, event: ev.Event) -> None:
+def leave(draft: Draft, event: cmd.Command) -> None:
     """Allowed, and nothing in this chat changes by it."""
 
 
-def delete(draft: Draft, event: ev.Delete) -> None:
+def delete(draft: Draft, event: cmd.Delete) -> None:
     """Allowed. Whoever waits for a later turn of this chat is told that none will come."""
     draft.effects["gone"] = True
 
 
-def ignore(draft: Draft, event: ev.Event) -> None:
+def ignore(draft: Draft, event: cmd.Command) -> None:
     """Too late to matter."""
 
 
@@ -860,7 +860,7 @@ def _check_spoken(message: Message) -> None:
         raise Refusal("wrong_message", "the message says nothing; send some text or a file")
 
 
-def _check_edit(draft: Draft, event: ev.Edit) -> None:
+def _check_edit(draft: Draft, event: cmd.Edit) -> None:
     _check_user(event.message)
     if event.epoch != draft.chat.epoch:
         raise Refusal("stale_position", "history was cut since the message was looked up; look again")
@@ -881,7 +881,7 @@ def _why(cause: Cause | None) -> str:
 # --- cells: surroundings ---------------------------------------------------------------------------
 
 
-def child_ended(draft: Draft, event: ev.ChildEnded) -> None:
+def child_ended(draft: Draft, event: cmd.ChildEnded) -> None:
     content = event.text if event.text is not None else "The sub-agent ended without a recorded answer."
     error = event.error or event.text is None
     for call in draft.calls:
@@ -891,7 +891,7 @@ def child_ended(draft: Draft, event: ev.ChildEnded) -> None:
     draft.settle()
 
 
-def due(draft: Draft, event: ev.Event) -> None:
+def due(draft: Draft, event: cmd.Command) -> None:
     for call in draft.calls:
         if call.state not in OUTSIDE or _over_at(draft, call) is None:
             continue
@@ -906,7 +906,7 @@ def due(draft: Draft, event: ev.Event) -> None:
     draft.settle()
 
 
-def tell_of_descendant(draft: Draft, event: ev.Descendant) -> None:
+def tell_of_descendant(draft: Draft, event: cmd.Descendant) -> None:
     for call in event.answered:
         draft.tell(
             journal.DescendantAnswered(
@@ -939,7 +939,7 @@ def _finish_external(draft: Draft, call: Call, content: str, *, error: bool, by:
 # --- cells: a runner -------------------------------------------------------------------------------
 
 
-def respond(draft: Draft, event: ev.Responded) -> None:
+def respond(draft: Draft, event: cmd.Responded) -> None:
     message, chat = event.message, draft.chat
     if chat.phase is not Phase.MODEL:
         raise Refusal("not_the_models_turn", f"what is next is {chat.phase}, not a model response")
@@ -966,7 +966,7 @@ def respond(draft: Draft, event: ev.Responded) -> None:
         draft.step_boundary()
 
 
-def ask_again(draft: Draft, event: ev.AskAgain) -> None:
+def ask_again(draft: Draft, event: cmd.AskAgain) -> None:
     message = event.message
     _check_spoken(message)
     if message.synthetic is None:
@@ -998,7 +998,7 @@ def _check_attempt(chat: Chat, attempt: int) -> None:
         raise Refusal("wrong_message", f"attempt {attempt} is over; the last one to end was {chat.attempt_ended}")
 
 
-def record_lost_attempt(draft: Draft, event: ev.AttemptLost) -> None:
+def record_lost_attempt(draft: Draft, event: cmd.AttemptLost) -> None:
     _check_attempt(draft.chat, event.attempt)
     draft.end_attempts(event.attempt)
     if event.tokens:
@@ -1022,7 +1022,7 @@ def record_lost_attempt(draft: Draft, event: ev.AttemptLost) -> None:
     draft.tell(journal.PreviewReset(attempt=event.attempt))
 
 
-def start_calls(draft: Draft, event: ev.StartCalls) -> None:
+def start_calls(draft: Draft, event: cmd.StartCalls) -> None:
     for call_id in event.call_ids:
         call = draft.call(call_id)
         arguments = event.arguments.get(call_id, call.arguments)
@@ -1033,7 +1033,7 @@ def start_calls(draft: Draft, event: ev.StartCalls) -> None:
     draft.tell(journal.CallsStarted(call_ids=event.call_ids, arguments={**event.arguments, **event.told}))
 
 
-def ask_approval(draft: Draft, event: ev.AskApproval) -> None:
+def ask_approval(draft: Draft, event: cmd.AskApproval) -> None:
     """Whoever is asked is told what would run, which may not be what the model asked for."""
     told = event.arguments if event.told is None else event.told
     call = draft.move(
@@ -1047,7 +1047,7 @@ def ask_approval(draft: Draft, event: ev.AskApproval) -> None:
     draft.tell_of_call(call, question=event.question, arguments=told)
 
 
-def delegate(draft: Draft, event: ev.Delegate) -> None:
+def delegate(draft: Draft, event: cmd.Delegate) -> None:
     call_id, spawn = event.call_id, event.spawn
     child_id = spawn.id if spawn is not None else event.child_id
     if (event.external is External.CHILD) != (child_id is not None):
@@ -1102,7 +1102,7 @@ def _inherited(parents: Raw, own: Raw) -> Raw:
 _NO_METADATA = Raw(b"{}")
 
 
-def refuse_call(draft: Draft, event: ev.Refuse) -> None:
+def refuse_call(draft: Draft, event: cmd.Refuse) -> None:
     call = draft.call(event.call_id)
     if event.denied:
         draft.answer_synthetically(call, CallEvent.DENY, Synthetic.DENIED, event.content)
@@ -1111,7 +1111,7 @@ def refuse_call(draft: Draft, event: ev.Refuse) -> None:
     draft.settle()
 
 
-def record_outcome(draft: Draft, event: ev.Outcome) -> None:
+def record_outcome(draft: Draft, event: cmd.Outcome) -> None:
     call = draft.call(event.call_id)
     if call.state is not CallState.STARTED:
         raise Refusal("call_state", f"call {call.id!r} is {call.state}; only a started call has an outcome")
@@ -1128,11 +1128,11 @@ def record_outcome(draft: Draft, event: ev.Outcome) -> None:
     draft.settle()
 
 
-def note(draft: Draft, event: ev.Note) -> None:
+def note(draft: Draft, event: cmd.Note) -> None:
     draft.tell(journal.Noted(topic=event.topic, text=event.text, call_id=event.call_id))
 
 
-def finish_compaction(draft: Draft, event: ev.FinishCompaction) -> None:
+def finish_compaction(draft: Draft, event: cmd.FinishCompaction) -> None:
     _check_cut(draft, event)
     draft.set(compact=False)
     if draft.chat.turn_started_at is not None and event.tokens:
@@ -1159,7 +1159,7 @@ def finish_compaction(draft: Draft, event: ev.FinishCompaction) -> None:
     )
 
 
-def _check_cut(draft: Draft, event: ev.FinishCompaction) -> None:
+def _check_cut(draft: Draft, event: cmd.FinishCompaction) -> None:
     if event.summary is None:
         return
     if not 0 < event.upto <= draft.chat.length:
@@ -1170,7 +1170,7 @@ def _check_cut(draft: Draft, event: ev.FinishCompaction) -> None:
         raise Refusal("wrong_message", f"a compaction up to {event.upto} parts a call from its results")
 
 
-def park(draft: Draft, event: ev.Park) -> None:
+def park(draft: Draft, event: cmd.Park) -> None:
     runnable = [call.id for call in draft.calls if call.state in RUNNABLE]
     outside = tuple(call.id for call in draft.calls if call.state in OUTSIDE)
     if runnable:
@@ -1183,7 +1183,7 @@ def park(draft: Draft, event: ev.Park) -> None:
     draft.tell(journal.TurnWaiting(call_ids=outside, wake_at=wake_at))
 
 
-def finish_turn(draft: Draft, event: ev.FinishTurn) -> None:
+def finish_turn(draft: Draft, event: cmd.FinishTurn) -> None:
     chat = draft.chat
     _check_nothing_open(draft)
     if event.cause not in _CAUSES_OF_A_RUNNER:
@@ -1200,7 +1200,7 @@ def finish_turn(draft: Draft, event: ev.FinishTurn) -> None:
 _CAUSES_OF_A_RUNNER = (None, Cause.BUDGET, Cause.DEADLINE)
 
 
-def finish_stop(draft: Draft, event: ev.FinishStop) -> None:
+def finish_stop(draft: Draft, event: cmd.FinishStop) -> None:
     cause = draft.chat.cause or Cause.USER
     draft.answer_all(_why(cause))
     if event.partial is not None:
@@ -1209,7 +1209,7 @@ def finish_stop(draft: Draft, event: ev.FinishStop) -> None:
     _finish_stopping(draft, cause, event.detail, unclean=0, silent="")
 
 
-def _add_partial(draft: Draft, event: ev.FinishStop, partial: Message, cause: Cause) -> None:
+def _add_partial(draft: Draft, event: cmd.FinishStop, partial: Message, cause: Cause) -> None:
     """The partial response enters history if the model still owed it there; else it stays in the deltas.
 
     It does not if history was cut meanwhile, nor if clients were told to forget it because its worker was lost before
@@ -1223,7 +1223,7 @@ def _add_partial(draft: Draft, event: ev.FinishStop, partial: Message, cause: Ca
         # Only now is the cause certain: a user's stop may have come after the message that superseded this.
         partial = replace(partial, stopped=cause)
         draft.add_response(partial, attempt=event.attempt)
-        draft.open_batch(partial, {part.call_id: ev.PlannedCall(id=part.call_id) for part in partial.calls})
+        draft.open_batch(partial, {part.call_id: cmd.PlannedCall(id=part.call_id) for part in partial.calls})
         draft.answer_all(_why(cause))
 
 
@@ -1243,7 +1243,7 @@ def _finish_stopping(draft: Draft, cause: Cause, detail: str | None, **fields: A
     draft.end_turn_and_go_on(cause, detail, **fields)
 
 
-def fail(draft: Draft, event: ev.Fail) -> None:
+def fail(draft: Draft, event: cmd.Fail) -> None:
     _fail(draft, event.error)
 
 
@@ -1256,7 +1256,7 @@ def _fail(draft: Draft, error: Failure) -> None:
     draft.tell(journal.ChatFailed(error=error))
 
 
-def fail_stopping(draft: Draft, event: ev.Fail) -> None:
+def fail_stopping(draft: Draft, event: cmd.Fail) -> None:
     """It was to end anyway: the stop is done, the error is noted."""
     _end_stopped_attempts(draft, event.attempt)
     _stop_with_error(draft, event.error)
@@ -1277,7 +1277,7 @@ def _check_nothing_open(draft: Draft) -> None:
 # --- cells: ownership ------------------------------------------------------------------------------
 
 
-def claim(draft: Draft, event: ev.Claim) -> None:
+def claim(draft: Draft, event: cmd.Claim) -> None:
     if backs_off(draft.chat, draft.now):
         raise Refusal("not_due", f"the chat wakes at {draft.chat.wake_at}, it is {draft.now}")
     draft.own(OwnerEvent.CLAIM, event.worker)
@@ -1290,7 +1290,7 @@ def backs_off(chat: Chat, now: int) -> bool:
     return chat.wake_at is not None and 0 < chat.wake_at - now <= chat.backoff_ms
 
 
-def claim_waiting(draft: Draft, event: ev.Claim) -> None:
+def claim_waiting(draft: Draft, event: cmd.Claim) -> None:
     """Only the clock leads here. If what was due makes nothing runnable, the chat goes on waiting, unowned."""
     if draft.chat.wake_at is None or draft.chat.wake_at > draft.now:
         raise Refusal("not_due", "the chat waits for somebody outside")
@@ -1323,7 +1323,7 @@ def _lose(draft: Draft, call: Call, why: str = "", *, rerun: bool) -> None:
         draft.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, _unknown_text(call, why))
 
 
-def release(draft: Draft, event: ev.Release) -> None:
+def release(draft: Draft, event: cmd.Release) -> None:
     for call_id in event.never_begun:
         call = draft.call(call_id)
         draft.move(call, CallEvent.REVERT, started_at=None, starts=call.starts - 1)
@@ -1331,7 +1331,7 @@ def release(draft: Draft, event: ev.Release) -> None:
     _hand_over(draft, Cause.SHUTDOWN, backoff_ms=event.delay_ms)
 
 
-def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
+def expire_lease(draft: Draft, event: cmd.LeaseExpired) -> None:
     if draft.chat.worker != event.worker:
         raise Refusal("stale_writer", f"the chat is held by {draft.chat.worker or 'nobody'}, not by {event.worker}")
     draft.own(OwnerEvent.EXPIRE)
@@ -1341,7 +1341,7 @@ def expire_lease(draft: Draft, event: ev.LeaseExpired) -> None:
         _count_death(draft, event)
 
 
-def _count_death(draft: Draft, event: ev.LeaseExpired) -> None:
+def _count_death(draft: Draft, event: cmd.LeaseExpired) -> None:
     unclean = draft.chat.unclean + 1
     draft.set(unclean=unclean)
     if event.how is LeaseEnd.SILENT:
@@ -1363,7 +1363,7 @@ def _count_death(draft: Draft, event: ev.LeaseExpired) -> None:
         _hand_over(draft, cause, backoff_ms=unclean_backoff_ms(unclean))
 
 
-def outlive_lease(draft: Draft, event: ev.LeaseOutlived) -> None:
+def outlive_lease(draft: Draft, event: cmd.LeaseOutlived) -> None:
     """A worker that lives was no death: the chat is handed over if nobody took it back yet, else not counted."""
     chat = draft.chat
     if chat.worker == event.worker:
@@ -1385,7 +1385,7 @@ def _uncount(draft: Draft, worker: str) -> None:
     draft.set(unclean=chat.unclean - 1, silent=" ".join(silent))
 
 
-def revive(draft: Draft, event: ev.LeaseOutlived) -> None:
+def revive(draft: Draft, event: cmd.LeaseOutlived) -> None:
     """It was given up for one loss too many, and that was none: it goes on, as by a retry, after what is left of its
     backoff. Not where others have gone on without it: a person who put it away, a parent that was told of its end.
     """
@@ -1411,7 +1411,7 @@ def _hand_over(draft: Draft, cause: Cause, *, backoff_ms: int = 0) -> None:
         draft.tell(journal.PreviewReset(attempt=ended, cause=cause))
 
 
-def repair(draft: Draft, event: ev.Repair) -> None:
+def repair(draft: Draft, event: cmd.Repair) -> None:
     """Bring ownership, wake_at and calls back into line with the state."""
     chat = draft.chat
     if chat.state in (State.RUNNING, State.STOPPING):

@@ -25,7 +25,7 @@ from holdfast.core.records import (
 )
 
 
-class Event(Frozen):
+class Command(Frozen):
     """Base of all events. `name` is the row of the execution table that decides it."""
 
     name: ClassVar[str]
@@ -34,7 +34,7 @@ class Event(Frozen):
 # --- clients ---------------------------------------------------------------------------------------
 
 
-class Send(Event):
+class Send(Command):
     """`length`: only while the chat rests with a history of so many positions, which is what its sender has read."""
 
     message: Message
@@ -44,7 +44,7 @@ class Send(Event):
     name = "send"
 
 
-class Edit(Event):
+class Edit(Command):
     """Replace the user message at `pos` and everything after it. `epoch` is the one `pos` was read under."""
 
     pos: int
@@ -55,7 +55,7 @@ class Edit(Event):
     name = "edit"
 
 
-class Stop(Event):
+class Stop(Command):
     """`turn`: only this one, which is the one that its sender means."""
 
     clear_queue: bool = False
@@ -64,13 +64,13 @@ class Stop(Event):
     name = "stop"
 
 
-class Promote(Event):
+class Promote(Command):
     message_id: str
 
     name = "promote"
 
 
-class Withdraw(Event):
+class Withdraw(Command):
     """Take a queued message back."""
 
     message_id: str
@@ -78,7 +78,7 @@ class Withdraw(Event):
     name = "withdraw"
 
 
-class Approve(Event):
+class Approve(Command):
     """With a `digest` (`Call.digest`) it is refused unless what would run is what the person was shown."""
 
     call_id: str
@@ -88,7 +88,7 @@ class Approve(Event):
     name = "approve"
 
 
-class Deny(Event):
+class Deny(Command):
     call_id: str
     words: str = ""
     by: str = ""
@@ -96,7 +96,7 @@ class Deny(Event):
     name = "deny"
 
 
-class Submit(Event):
+class Submit(Command):
     """The result of a call that somebody outside ran, or the answer to a question."""
 
     call_id: str
@@ -107,27 +107,27 @@ class Submit(Event):
     name = "submit"
 
 
-class Compact(Event):
+class Compact(Command):
     name = "compact"
 
 
-class Retry(Event):
+class Retry(Command):
     name = "retry"
 
 
-class Fork(Event):
+class Fork(Command):
     """Asked of the source only: forking never changes it."""
 
     name = "fork"
 
 
-class Archive(Event):
+class Archive(Command):
     archived: bool = True
 
     name = "archive"
 
 
-class Rename(Event):
+class Rename(Command):
     """`unless_titled`: only a chat without a title takes it, so that a model's title never replaces a person's."""
 
     title: str
@@ -138,14 +138,14 @@ class Rename(Event):
     name = "rename"
 
 
-class Delete(Event):
+class Delete(Command):
     name = "delete"
 
 
 # --- surroundings ----------------------------------------------------------------------------------
 
 
-class ChildEnded(Event):
+class ChildEnded(Command):
     """A spawned chat ended a turn. `text` None: its answer was lost, which is not an empty answer."""
 
     child_id: str
@@ -156,13 +156,13 @@ class ChildEnded(Event):
     name = "child_ended"
 
 
-class Due(Event):
+class Due(Command):
     """The clock passed `wake_at`: timers ring, unanswered calls expire."""
 
     name = "due"
 
 
-class Descendant(Event):
+class Descendant(Command):
     """Said to the chat at the top of a family: what a chat below it asks people and clients, and what came of it."""
 
     chat_id: str
@@ -187,7 +187,7 @@ class Writer(Struct, frozen=True, gc=False):
     worked_ms: int = 0
 
 
-class RunnerEvent(Event):
+class RunnerCommand(Command):
     by: Writer
 
 
@@ -200,7 +200,7 @@ class PlannedCall(Frozen):
     start: bool = False  # its body begins with this commit: nothing can come between
 
 
-class Responded(RunnerEvent):
+class Responded(RunnerCommand):
     """The model's response is complete."""
 
     message: Message
@@ -212,7 +212,7 @@ class Responded(RunnerEvent):
     name = "responded"
 
 
-class AskAgain(RunnerEvent):
+class AskAgain(RunnerCommand):
     """The response just committed will not do: `message` tells the model why, and it is the model's turn again."""
 
     message: Message
@@ -220,7 +220,7 @@ class AskAgain(RunnerEvent):
     name = "ask_again"
 
 
-class AttemptLost(RunnerEvent):
+class AttemptLost(RunnerCommand):
     """An attempt failed and was recorded; the turn goes on (a retry, a fallback, or `Fail` next).
 
     What it used counts in the turn's budget: it was paid for.
@@ -242,7 +242,7 @@ class AttemptLost(RunnerEvent):
     name = "attempt_lost"
 
 
-class StartCalls(RunnerEvent):
+class StartCalls(RunnerCommand):
     """The intent: bodies begin right after this commit, with the arguments that a hook changed.
 
     `told` is how those are told to readers, where a hook may have put something into them that is not for readers.
@@ -255,7 +255,7 @@ class StartCalls(RunnerEvent):
     name = "start_calls"
 
 
-class AskApproval(RunnerEvent):
+class AskApproval(RunnerCommand):
     call_id: str
     question: str
     arguments: str | None = None  # changed by a hook
@@ -265,7 +265,7 @@ class AskApproval(RunnerEvent):
     name = "ask_approval"
 
 
-class Delegate(RunnerEvent):
+class Delegate(RunnerCommand):
     """Hand a call to somebody outside; it is answered by Submit, ChildEnded or Due.
 
     To a child: one that exists (`child_id`), or one that is created in the same transaction (`spawn`).
@@ -284,7 +284,7 @@ class Delegate(RunnerEvent):
     name = "delegate"
 
 
-class Refuse(RunnerEvent):
+class Refuse(RunnerCommand):
     """Answer a call without running it: no such tool, arguments cut off, a guard's veto."""
 
     call_id: str
@@ -294,7 +294,7 @@ class Refuse(RunnerEvent):
     name = "refuse"
 
 
-class Outcome(RunnerEvent):
+class Outcome(RunnerCommand):
     """What a body returned. Real, so it is never replaced by "cancelled".
 
     `unknown`: it began, and nobody knows what came of it; `content` says why. With `again` nothing of it runs any
@@ -311,7 +311,7 @@ class Outcome(RunnerEvent):
     name = "outcome"
 
 
-class Note(RunnerEvent):
+class Note(RunnerCommand):
     topic: str
     text: str = ""
     call_id: str | None = None
@@ -319,7 +319,7 @@ class Note(RunnerEvent):
     name = "note"
 
 
-class FinishCompaction(RunnerEvent):
+class FinishCompaction(RunnerCommand):
     """A compaction was made, or was not and `error` says why; the chat goes on in any case.
 
     With both a summary and an error, the summary is what is left when none could be made: the oldest messages are
@@ -336,13 +336,13 @@ class FinishCompaction(RunnerEvent):
     name = "finish_compaction"
 
 
-class Park(RunnerEvent):
+class Park(RunnerCommand):
     """Nothing here is runnable; somebody outside must answer."""
 
     name = "park"
 
 
-class FinishTurn(RunnerEvent):
+class FinishTurn(RunnerCommand):
     """`cause` None: the model has said all it had to say, and its last response is the answer; else a limit."""
 
     cause: Cause | None = None
@@ -351,7 +351,7 @@ class FinishTurn(RunnerEvent):
     name = "finish_turn"
 
 
-class FinishStop(RunnerEvent):
+class FinishStop(RunnerCommand):
     """Everything the stop had to end is dead. `partial` was streamed when history had `length` positions.
 
     `attempt` is the last one, named even if nothing of it is kept: it is over, the next one is not.
@@ -365,7 +365,7 @@ class FinishStop(RunnerEvent):
     name = "finish_stop"
 
 
-class Fail(RunnerEvent):
+class Fail(RunnerCommand):
     error: Failure
     attempt: int | None = None  # as in FinishStop, should the chat be stopping
 
@@ -375,13 +375,13 @@ class Fail(RunnerEvent):
 # --- ownership -------------------------------------------------------------------------------------
 
 
-class Claim(Event):
+class Claim(Command):
     worker: str
 
     name = "claim"
 
 
-class Release(RunnerEvent):
+class Release(RunnerCommand):
     """A clean handover. Calls in `never_begun` had their intent written but not their body entered.
 
     `delay_ms`: nobody need try before; this worker could not read the chat, and one that can may be about to start.
@@ -393,7 +393,7 @@ class Release(RunnerEvent):
     name = "release"
 
 
-class LeaseExpired(Event):
+class LeaseExpired(Command):
     """Its holder's lease ended, or its runner broke (`why`): whatever was going on may be half done."""
 
     worker: str
@@ -403,7 +403,7 @@ class LeaseExpired(Event):
     name = "lease_expired"
 
 
-class LeaseOutlived(Event):
+class LeaseOutlived(Command):
     """This worker lost its lease and lives: it was no crash that took the chat from it."""
 
     worker: str
@@ -411,7 +411,7 @@ class LeaseOutlived(Event):
     name = "lease_outlived"
 
 
-class Repair(Event):
+class Repair(Command):
     """The sweeper found promise 7 broken in this chat."""
 
     reason: str
@@ -420,7 +420,7 @@ class Repair(Event):
     name = "repair"
 
 
-EVENTS: dict[str, type[Event]] = {
+COMMANDS: dict[str, type[Command]] = {
     event.name: event
     for event in (
         *(Send, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork),

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from holdfast.core.commands import EVENTS
+from holdfast.core.commands import COMMANDS
 from holdfast.core.records import CallState, State
 
 IDLE, RUNNING, STOPPING, WAITING, FAILED = State
@@ -234,4 +234,4 @@ RUNNABLE = frozenset({PLANNED, APPROVED, STARTED})
 OUTSIDE = frozenset({ASKING, EXTERNAL})
 OPEN = RUNNABLE | OUTSIDE
 
-assert {row.partition(".")[0] for row in ROWS} == set(EVENTS)
+assert {row.partition(".")[0] for row in ROWS} == set(COMMANDS)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.core.apply import Change, Refused, apply, create
 from holdfast.core.codec import decode_entry, decode_message
-from holdfast.core.commands import ChildEnded, Descendant, Event, Stop
+from holdfast.core.commands import ChildEnded, Command, Descendant, Stop
 from holdfast.core.journal import MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import Call, Cause, Message, NewChat, Snapshot, State
@@ -53,7 +53,7 @@ Need = ReadChat | ReadChildren | ReadEntry | CountFamily
 Steps = Generator[Need, Any, "tuple[Change, ...] | Refused"]
 
 
-def transact(snapshot: Snapshot, events: Iterable[Event], now: int, limits: Limits = LIMITS) -> Steps:
+def transact(snapshot: Snapshot, events: Iterable[Command], now: int, limits: Limits = LIMITS) -> Steps:
     """Apply events to one chat in order, all or none, and everything that follows from them elsewhere.
 
     The first change is the asked-for one; changes of one chat come in order.
@@ -76,7 +76,7 @@ class _Unit:
         self.changes: list[Change] = []
         self.done = 0  # changes already followed up
 
-    def apply(self, chat_id: str, event: Event) -> Refused | None:
+    def apply(self, chat_id: str, event: Command) -> Refused | None:
         outcome = apply(self.chats[chat_id], event, self.now, self.limits)
         if isinstance(outcome, Refused):
             return outcome

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from holdfast.core.apply import Change, Refused, apply
 from holdfast.core.codec import JSON_DEPTH_MAX, check_text, encode, is_too_deep, too_deep
-from holdfast.core.commands import Claim, Edit, Event, LeaseExpired, LeaseOutlived, Repair, Send
+from holdfast.core.commands import Claim, Command, Edit, LeaseExpired, LeaseOutlived, Repair, Send
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.history import TOOL_NAME
 from holdfast.core.leases import LeaseWatch
@@ -409,7 +409,7 @@ class Store(ABC):
                         raise
                     await self._vacate(new.id, clock)
 
-    async def submit(self, chat_id: str, event: Event, key: Key | None = None) -> Answer:
+    async def submit(self, chat_id: str, event: Command, key: Key | None = None) -> Answer:
         """Apply a client's event. Raises NotFound, RefusedError, LimitReached, InvalidInput, KeyReused."""
         self._check_event(event)
         check_key(key)
@@ -430,7 +430,7 @@ class Store(ABC):
         """The answer that this key got, for a caller who must look before it can ask again. Raises KeyReused."""
 
     @abstractmethod
-    async def commit(self, snapshot: Snapshot, events: Sequence[Event], commit_id: str) -> Snapshot:
+    async def commit(self, snapshot: Snapshot, events: Sequence[Command], commit_id: str) -> Snapshot:
         """A runner's write: all events or none, fenced. Returns the snapshot after.
 
         `snapshot` is the runner's own, from its claim or its last commit; if the chat moved on since, the events are
@@ -933,9 +933,9 @@ class Store(ABC):
     async def _create(self, new: NewChat, key: Key, hash: str) -> Answer: ...
 
     @abstractmethod
-    async def _submit(self, chat_id: str, event: Event, key: Key, hash: str) -> Answer: ...
+    async def _submit(self, chat_id: str, event: Command, key: Key, hash: str) -> Answer: ...
 
-    async def _apply_alone(self, chat_id: str, event: Event) -> bool:
+    async def _apply_alone(self, chat_id: str, event: Command) -> bool:
         """One chat, one transaction: a chat that refuses, is gone, cannot be read, is locked by somebody who does not
         let go or meets a fault of ours stops nobody else's repair. The next sweep finds it again.
         """
@@ -955,7 +955,7 @@ class Store(ABC):
         return True
 
     @abstractmethod
-    async def _apply_upkeep(self, chat_id: str, event: Event) -> None:
+    async def _apply_upkeep(self, chat_id: str, event: Command) -> None:
         """Apply an event that nobody asked for; a Repair is counted in the same transaction."""
 
     @abstractmethod
@@ -979,7 +979,7 @@ class Store(ABC):
         """Forget a worker that holds nothing any more."""
 
     def _decide_ahead(
-        self, snapshot: Snapshot, events: Sequence[Event], commit_id: str, now: int
+        self, snapshot: Snapshot, events: Sequence[Command], commit_id: str, now: int
     ) -> "Decided | None":
         """A runner's commit decided on the runner's own snapshot, so that the store has only to compare and swap.
 
@@ -1032,7 +1032,7 @@ class Store(ABC):
         check_text("owner", owner or "", bytes_max=512)
         check_key(key)
 
-    def _check_event(self, event: Event) -> None:
+    def _check_event(self, event: Command) -> None:
         if isinstance(event, Send | Edit):
             self._check_message(event.message)
         for name in event.__struct_fields__:

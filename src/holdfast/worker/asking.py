@@ -10,7 +10,7 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from holdfast.agent import tool_specs
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Message, Role, Sampling, Synthetic, Text, ToolCall, attempt_id
@@ -126,7 +126,7 @@ class Asking:
         )
         tools = await grip.tools()
         length = grip.snapshot.chat.length
-        responded = ev.Responded(
+        responded = cmd.Responded(
             by=grip.by,
             message=message,
             attempt=attempt,
@@ -147,12 +147,12 @@ class Asking:
         grip.past.learn(grip.snapshot, {length: message})
         return message
 
-    async def _what_follows(self, message: Message) -> list[ev.Event]:
+    async def _what_follows(self, message: Message) -> list[cmd.Command]:
         """After a response without calls: the end of the turn, or once more if it does not fit the output type."""
         grip = self._grip
         if any(queued.mode == "steer" for queued in grip.snapshot.queue):
             return []  # it joins the turn with this response, and the model is next again
-        end = ev.FinishTurn(by=grip.by)
+        end = cmd.FinishTurn(by=grip.by)
         if grip.agent.output is None:
             return [end]
         try:
@@ -160,13 +160,13 @@ class Asking:
         except OutputInvalid as problem:
             turn = await grip.past.turn(grip.snapshot)
             repairs = sum(earlier.synthetic is Synthetic.INVALID_OUTPUT for earlier in turn)
-            ask = ev.AskAgain(by=grip.by, message=correction(new_id("msg"), problem, grip.now))
+            ask = cmd.AskAgain(by=grip.by, message=correction(new_id("msg"), problem, grip.now))
             if repairs < REPAIRS_MAX:
                 return [ask]
-            return [ask, ev.Fail(by=grip.by, error=Failure(code=problem.code, message=str(problem)))]
+            return [ask, cmd.Fail(by=grip.by, error=Failure(code=problem.code, message=str(problem)))]
         return [end]
 
-    async def _commit_with(self, responded: ev.Responded, follows: Sequence[ev.Event]) -> None:
+    async def _commit_with(self, responded: cmd.Responded, follows: Sequence[cmd.Command]) -> None:
         """With what follows, in one commit, unless something joined the turn meanwhile."""
         grip = self._grip
         try:
@@ -177,21 +177,21 @@ class Asking:
                 raise
             await grip.commit(replace(responded, by=grip.by))
 
-    def _plans(self, message: Message, tools: dict[str, Tool]) -> tuple[ev.PlannedCall, ...]:
+    def _plans(self, message: Message, tools: dict[str, Tool]) -> tuple[cmd.PlannedCall, ...]:
         free = self._grip.agent.parallel_calls_max - len(self._grip.bodies)
-        plans: list[ev.PlannedCall] = []
+        plans: list[cmd.PlannedCall] = []
         for call in message.calls:
             plans.append(self._plan(call, tools, free=free > 0))
             free -= plans[-1].start
         return tuple(plans)
 
-    def _plan(self, call: ToolCall, tools: dict[str, Tool], *, free: bool) -> ev.PlannedCall:
+    def _plan(self, call: ToolCall, tools: dict[str, Tool], *, free: bool) -> cmd.PlannedCall:
         tool = tools.get(call.name)
         if tool is None or call.cut:
-            return ev.PlannedCall(id=call.call_id)
+            return cmd.PlannedCall(id=call.call_id)
         hooked = any(hook.point == "before_tool" for hook in self._grip.hooks)
         guarded = hooked or tool.needs_approval is not False or tool.delegate is not None
-        return ev.PlannedCall(
+        return cmd.PlannedCall(
             id=call.call_id,
             replay=tool.replay,
             on_unknown=tool.on_unknown,
@@ -204,7 +204,7 @@ class Asking:
         """The partial response and an answer for every open call, in one commit."""
         grip = self._grip
         partial, attempt = await self._cut_off()
-        await grip.commit(ev.FinishStop(by=grip.by, partial=partial, attempt=attempt, length=self._partial_length))
+        await grip.commit(cmd.FinishStop(by=grip.by, partial=partial, attempt=attempt, length=self._partial_length))
         self._partial = None
 
     async def _cut_off(self) -> tuple[Message | None, int | None]:
@@ -286,7 +286,7 @@ class _Watcher(Observer):
     async def attempt_failed(self, failed: FailedAttempt) -> None:
         grip = self._grip
         await self.close()
-        lost = ev.AttemptLost(
+        lost = cmd.AttemptLost(
             by=grip.by,
             attempt=self.attempt or self._next_attempt(),  # one that was not even let in has not begun
             model=failed.model,

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import storable
 from holdfast.core.records import (
     Call,
@@ -96,14 +96,14 @@ class Calling:
         begin = ready[:free]
         if begin:
             changed = {call_id: text for call_id in begin if (text := self._ready[call_id]) is not None}
-            await grip.commit(ev.StartCalls(by=grip.by, call_ids=tuple(begin), arguments=changed))
+            await grip.commit(cmd.StartCalls(by=grip.by, call_ids=tuple(begin), arguments=changed))
             for call_id in begin:
                 del self._ready[call_id]
             self.begin_started(message)
         elif ready:
             await grip.await_change()
 
-    async def _prepare(self, call: Call, part: ToolCall) -> "list[ev.Event] | _Ready":
+    async def _prepare(self, call: Call, part: ToolCall) -> "list[cmd.Command] | _Ready":
         """What happens to a planned call instead of its start: refused, asked about, handed to somebody outside."""
         grip = self._grip
         active = await grip.tools()
@@ -113,12 +113,12 @@ class Calling:
             kind = "not active" if call.name in grip.known_tools else "not a tool of this agent"
             away = grip.shared.tool_servers.absence(grip.agent, call.name)
             text = away or f"{call.name} is {kind}. Active tools: {names}."
-            return [ev.Refuse(by=grip.by, call_id=call.id, content=text)]
+            return [cmd.Refuse(by=grip.by, call_id=call.id, content=text)]
         if part.cut:
             text = "The arguments were cut off before they were complete. Send the call again."
-            return [ev.Refuse(by=grip.by, call_id=call.id, content=text)]
+            return [cmd.Refuse(by=grip.by, call_id=call.id, content=text)]
         if call.answered_by is not None or call.state is CallState.APPROVED or call.starts:
-            prepared: list[ev.Event] | _Ready = _Ready()  # decided before: same arguments, same key
+            prepared: list[cmd.Command] | _Ready = _Ready()  # decided before: same arguments, same key
         else:
             prepared = await self._consult(call, part, tool)
         if isinstance(prepared, _Ready) and tool.delegate is not None:
@@ -126,22 +126,22 @@ class Calling:
             return await self._hand_over(call, tool, changed, part.arguments if changed is None else changed)
         return prepared
 
-    async def _hand_over(self, call: Call, tool: Tool, changed: str | None, arguments: str) -> list[ev.Event]:
+    async def _hand_over(self, call: Call, tool: Tool, changed: str | None, arguments: str) -> list[cmd.Command]:
         grip = self._grip
         assert tool.delegate is not None
         try:
             handed = tool.delegate(tool.validate(arguments), self._context(call), grip.now)
         except ToolFailed as error:
-            return [ev.Refuse(by=grip.by, call_id=call.id, content=str(error))]
+            return [cmd.Refuse(by=grip.by, call_id=call.id, content=str(error))]
         if handed.spawn is not None and (why_not := await self._why_no_child()) is not None:
-            return [ev.Refuse(by=grip.by, call_id=call.id, content=why_not)]
+            return [cmd.Refuse(by=grip.by, call_id=call.id, content=why_not)]
         if isinstance(handed, Spawned):
             return [
-                ev.StartCalls(by=grip.by, call_ids=(call.id,)),
-                ev.Outcome(by=grip.by, call_id=call.id, content=handed.content, spawn=handed.spawn),
+                cmd.StartCalls(by=grip.by, call_ids=(call.id,)),
+                cmd.Outcome(by=grip.by, call_id=call.id, content=handed.content, spawn=handed.spawn),
             ]
         return [
-            ev.Delegate(
+            cmd.Delegate(
                 by=grip.by,
                 call_id=call.id,
                 external=handed.external,
@@ -172,7 +172,7 @@ class Calling:
             )
         return None
 
-    async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[ev.Event] | _Ready":
+    async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[cmd.Command] | _Ready":
         grip = self._grip
         question = f"Run {call.name}?" if tool.needs_approval is True else None
         expires_at = None
@@ -180,10 +180,10 @@ class Calling:
         for verdict in await grip.run_hooks("before_tool", part, _with_arguments):
             match verdict:
                 case Veto(reason=reason):
-                    return [ev.Refuse(by=grip.by, call_id=call.id, content=storable(reason), denied=True)]
+                    return [cmd.Refuse(by=grip.by, call_id=call.id, content=storable(reason), denied=True)]
                 case HookFailed(error=error):
                     text = f"Denied: a guard could not decide ({error})."
-                    return [ev.Refuse(by=grip.by, call_id=call.id, content=text, denied=True)]
+                    return [cmd.Refuse(by=grip.by, call_id=call.id, content=text, denied=True)]
                 case Ask():
                     question = storable(verdict.question)
                     if verdict.expires_s is not None:
@@ -194,13 +194,13 @@ class Calling:
                     continue
         match await self._ask_tool(call, tool, part.arguments if changed is None else changed):
             case ToolFailed() as denied:
-                return [ev.Refuse(by=grip.by, call_id=call.id, content=storable(str(denied)), denied=True)]
+                return [cmd.Refuse(by=grip.by, call_id=call.id, content=storable(str(denied)), denied=True)]
             case str(own):
                 question = question or storable(own)
         if question is None:
             return _Ready(arguments=changed)
         return [
-            ev.AskApproval(by=grip.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
+            cmd.AskApproval(by=grip.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
         ]
 
     async def _ask_tool(self, call: Call, tool: Tool, arguments: str) -> str | ToolFailed | None:
@@ -300,10 +300,10 @@ class Calling:
         del grip.bodies[call.id]
         return returned is not None
 
-    def _outcome(self, call: Call, returned: Returned) -> ev.Outcome:
+    def _outcome(self, call: Call, returned: Returned) -> cmd.Outcome:
         """Of a pure call that nobody knows the end of, that is an error like any other: it had no effect."""
         unknown = returned.unknown and call.replay is not Replay.PURE
-        return ev.Outcome(
+        return cmd.Outcome(
             by=self._grip.by,
             call_id=call.id,
             content=returned.content,

@@ -12,7 +12,7 @@ The messages stay in the store in any case, the journal tells what happened, and
 
 import logging
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.compaction import (
     BYTES_PER_TOKEN,
     Count,
@@ -83,7 +83,7 @@ class Compacting:
         needed = limit is not None and count.tokens > self._budget(limit)
         plan = self._plan("asked", window, count, room, needed=needed)
         if plan is None:
-            await self._commit(ev.FinishCompaction(by=grip.by))
+            await self._commit(cmd.FinishCompaction(by=grip.by))
             return
         await self._carry_out(plan, window)
 
@@ -187,11 +187,11 @@ class Compacting:
         grip.past.begin_at(plan.upto, text)
         return ""
 
-    async def _commit(self, event: ev.FinishCompaction, patience_s: float | None = None) -> None:
+    async def _commit(self, event: cmd.FinishCompaction, patience_s: float | None = None) -> None:
         """A chat that was woken for this rests with the same commit: whoever reads along hears no more after it."""
         grip = self._grip
         in_turn = grip.snapshot.chat.turn_started_at is not None
-        rest = () if in_turn else (ev.FinishTurn(by=grip.by),)
+        rest = () if in_turn else (cmd.FinishTurn(by=grip.by),)
         await grip.commit(event, *rest, patience_s=patience_s)
 
     async def _working_on(self, upto: int) -> str | None:
@@ -229,8 +229,8 @@ class Compacting:
 
 def _finish(
     grip: Grip, plan: Plan, summary: Summary, *, upto: int = 0, text: str | None = None, error: str = ""
-) -> ev.FinishCompaction:
-    return ev.FinishCompaction(
+) -> cmd.FinishCompaction:
+    return cmd.FinishCompaction(
         by=grip.by,
         upto=upto,
         summary=text,

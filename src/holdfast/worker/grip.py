@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.agent import Agent
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_object
 from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
 from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
@@ -121,9 +121,9 @@ class Grip:
         return decode_object(self.snapshot.chat.metadata, "chat's metadata")
 
     @property
-    def by(self) -> ev.Writer:
+    def by(self) -> cmd.Writer:
         chat = self.snapshot.chat
-        return ev.Writer(self.shared.worker, chat.fence, chat.epoch)
+        return cmd.Writer(self.shared.worker, chat.fence, chat.epoch)
 
     @property
     def now(self) -> int:
@@ -231,7 +231,7 @@ class Grip:
         pieces = (self.agent.instructions, opener.instructions if opener is not None else None)
         return "\n\n".join(piece for piece in pieces if piece)
 
-    async def commit(self, *events: ev.Event, patience_s: float | None = None) -> Snapshot:
+    async def commit(self, *events: cmd.Command, patience_s: float | None = None) -> Snapshot:
         """Durable when it returns. A failing store is asked again, under the same commit id, while the lease is
         trusted; then its error goes up as itself. Raises Moved when the chat is not what the events were made for.
 
@@ -368,29 +368,29 @@ class Grip:
         )
 
 
-def _worked(event: ev.Event, ms: int) -> ev.Event:
-    return replace(event, by=replace(event.by, worked_ms=ms)) if isinstance(event, ev.RunnerEvent) else event
+def _worked(event: cmd.Command, ms: int) -> cmd.Command:
+    return replace(event, by=replace(event.by, worked_ms=ms)) if isinstance(event, cmd.RunnerCommand) else event
 
 
-def without_secrets(event: ev.Event, secrets: Secrets) -> ev.Event:
+def without_secrets(event: cmd.Command, secrets: Secrets) -> cmd.Command:
     """What tools, hooks and errors say is cleaned for journal and model; what people and models say is theirs."""
     clean = secrets.taken_out
     match event:
-        case ev.Outcome() | ev.Refuse():
+        case cmd.Outcome() | cmd.Refuse():
             return replace(event, content=clean(event.content))
-        case ev.AskApproval():
+        case cmd.AskApproval():
             told = None if event.arguments is None else clean(event.arguments)
             return replace(event, question=clean(event.question), told=told)
-        case ev.Delegate():
+        case cmd.Delegate():
             question, told = (text and clean(text) for text in (event.question, event.arguments))
             return replace(event, question=question, told=told)
-        case ev.StartCalls() if event.arguments:
+        case cmd.StartCalls() if event.arguments:
             return replace(event, told={call_id: clean(text) for call_id, text in event.arguments.items()})
-        case ev.Note():
+        case cmd.Note():
             return replace(event, text=clean(event.text))
-        case ev.AttemptLost() | ev.FinishCompaction():
+        case cmd.AttemptLost() | cmd.FinishCompaction():
             return replace(event, error=clean(event.error))
-        case ev.Fail():
+        case cmd.Fail():
             failure = event.error
             chain = tuple(clean(line) for line in failure.chain)
             return replace(event, error=replace(failure, message=clean(failure.message), chain=chain))

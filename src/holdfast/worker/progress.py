@@ -9,7 +9,7 @@ import asyncio
 import threading
 from contextlib import suppress
 
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import storable
 from holdfast.errors import HoldfastError
 from holdfast.worker.grip import Grip
@@ -67,14 +67,14 @@ class Progress:
         finally:
             self._task = None
 
-    def _take(self) -> ev.Note | None:
+    def _take(self) -> cmd.Note | None:
         with self._lock:
             text, self._pending = self._pending, ""
         if not text:
             return None
-        return ev.Note(by=self._grip.by, topic=TOPIC, text=storable(text), call_id=self._call_id)
+        return cmd.Note(by=self._grip.by, topic=TOPIC, text=storable(text), call_id=self._call_id)
 
-    async def rest(self) -> list[ev.Event]:
+    async def rest(self) -> list[cmd.Command]:
         """What is still to be said, for the commit of the outcome. Nothing is said after it."""
         with self._lock:
             self._said_chars = CALL_CHARS_MAX

@@ -15,7 +15,7 @@ import logging
 from typing import assert_never
 
 from holdfast.agent import Agent
-from holdfast.core import commands as ev
+from holdfast.core import commands as cmd
 from holdfast.core.codec import storable
 from holdfast.core.decide import (
     AskModel,
@@ -171,10 +171,10 @@ class Runner:
             case AwaitBodies():
                 await grip.await_change()
             case ParkChat():
-                await grip.commit(ev.Park(by=grip.by))
+                await grip.commit(cmd.Park(by=grip.by))
             case EndTurn(cause=cause, detail=detail):
                 in_turn = grip.snapshot.chat.turn_started_at is not None  # else it was woken for a compaction
-                await grip.commit(ev.FinishTurn(by=grip.by, cause=cause, detail=detail))
+                await grip.commit(cmd.FinishTurn(by=grip.by, cause=cause, detail=detail))
                 if in_turn:
                     await self._turn_ended()
             case EndStop():
@@ -227,7 +227,7 @@ class Runner:
     async def _fail(self, failure: Failure) -> None:
         grip = self._grip
         await grip.run_hooks("on_error", failure)
-        await grip.commit(ev.Fail(by=grip.by, error=failure))
+        await grip.commit(cmd.Fail(by=grip.by, error=failure))
         if grip.stop:
             await grip.look_again()
         await self._turn_ended()
@@ -243,7 +243,7 @@ class Runner:
         message = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         failure = Failure(code=code, message=storable(message))
         with contextlib.suppress(Moved):
-            await self._grip.commit(ev.Fail(by=self._grip.by, error=failure))
+            await self._grip.commit(cmd.Fail(by=self._grip.by, error=failure))
 
     async def _release(self) -> None:
         """Hand the chat over. What is still running counts as crashed; what never began is planned again."""
@@ -251,7 +251,7 @@ class Runner:
         await self._calling.end()
         if grip.holds:
             with contextlib.suppress(Moved):
-                await grip.commit(ev.Release(by=grip.by, never_begun=self._calling.never_begun()))
+                await grip.commit(cmd.Release(by=grip.by, never_begun=self._calling.never_begun()))
 
     async def _watch(self) -> None:
         """Notices what others do to the chat: a stop, an edit, an approval, another owner."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Set
 
-from holdfast.core.commands import Event, LeaseExpired, Release, Writer
+from holdfast.core.commands import Command, LeaseExpired, Release, Writer
 from holdfast.core.records import State
 from holdfast.errors import CallerError, OwnershipLost, RecordError, StoreError, UnknownRecord
 from holdfast.ids import new_id
@@ -144,7 +144,7 @@ class Strays:
         if not held or chat.state not in (State.RUNNING, State.STOPPING):
             return
         by = Writer(name, chat.fence, chat.epoch)
-        event: Event = Release(by=by)
+        event: Command = Release(by=by)
         if isinstance(error, UnknownRecord):
             event = Release(by=by, delay_ms=UNREADABLE_MS)
         elif error is not None and not isinstance(error, StoreError):

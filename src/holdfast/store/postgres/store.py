@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.core.apply import Change, Refused, apply, create
 from holdfast.core.codec import NOT_UNICODE, encode
-from holdfast.core.commands import Delete, Event, Repair
+from holdfast.core.commands import Command, Delete, Repair
 from holdfast.core.fork import fork
 from holdfast.core.records import Chat, Compaction, Lease, LeaseEnd, NewChat, Role, Snapshot
 from holdfast.core.wake import WakeState
@@ -267,7 +267,7 @@ class PostgresStore(Store):
         answer: Answer = await self._run(work)
         return answer
 
-    async def _submit(self, chat_id: str, event: Event, key: Key, hash: str) -> Answer:
+    async def _submit(self, chat_id: str, event: Command, key: Key, hash: str) -> Answer:
         async def work(transaction: Transaction) -> Answer:
             await transaction.begin()
             # The lock first: whoever else has this key, our own lost try among them, is done when we have it.
@@ -286,7 +286,7 @@ class PostgresStore(Store):
         answer: Answer = await self._run(work)
         return answer
 
-    async def commit(self, snapshot: Snapshot, events: Sequence[Event], commit_id: str) -> Snapshot:
+    async def commit(self, snapshot: Snapshot, events: Sequence[Command], commit_id: str) -> Snapshot:
         self._check_open()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options.deadline_s
@@ -309,7 +309,7 @@ class PostgresStore(Store):
         self,
         answer: "asyncio.Future[Snapshot]",
         snapshot: Snapshot,
-        events: Sequence[Event],
+        events: Sequence[Command],
         commit_id: str,
         entry: Entry,
         verdict: Verdict,
@@ -327,7 +327,7 @@ class PostgresStore(Store):
             answer.set_exception(verdict)
 
     async def _commit_looking(
-        self, known: Snapshot, events: Sequence[Event], commit_id: str, deadline: float
+        self, known: Snapshot, events: Sequence[Command], commit_id: str, deadline: float
     ) -> Snapshot:
         """The chat moved on, or somebody holds it, or others are reached: look at what is there, under a lock."""
         chat_id = known.chat.id
@@ -653,7 +653,7 @@ class PostgresStore(Store):
     async def _drop_worker(self, worker: str) -> None:
         await self._write_alone(sql.DROP_WORKER, worker)
 
-    async def _apply_upkeep(self, chat_id: str, event: Event) -> None:
+    async def _apply_upkeep(self, chat_id: str, event: Command) -> None:
         tried: tuple[Change, ...] = ()
 
         async def work(transaction: Transaction) -> None:

@@ -15,7 +15,7 @@ from psycopg import capabilities
 
 from holdfast.core.apply import Change, Refused
 from holdfast.core.codec import NOT_UNICODE
-from holdfast.core.commands import Event
+from holdfast.core.commands import Command
 from holdfast.core.limits import Limits
 from holdfast.core.records import Chat, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
@@ -209,7 +209,7 @@ class Transaction:
             raise NotFound("chat", chat_id)
         return snapshot
 
-    async def apply(self, snapshot: Snapshot, events: Sequence[Event], *, waits: bool = True) -> tuple[Change, ...]:
+    async def apply(self, snapshot: Snapshot, events: Sequence[Command], *, waits: bool = True) -> tuple[Change, ...]:
         """What the events do to this chat and to others. Raises what refuses them, and Busy if it may not wait."""
         load = self.load if waits else self.load_if_free
         steps = transact(snapshot, events, self.now, self._limits)

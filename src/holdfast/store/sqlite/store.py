@@ -11,7 +11,7 @@ import apsw
 
 from holdfast.core.apply import Change, Refused, create
 from holdfast.core.codec import encode
-from holdfast.core.commands import Claim, Delete, Event, Repair
+from holdfast.core.commands import Claim, Command, Delete, Repair
 from holdfast.core.fork import fork
 from holdfast.core.leases import LOOKS_PER_TTL, LeaseWatch
 from holdfast.core.records import Chat, Compaction, Lease, LeaseEnd, NewChat, Role, Snapshot
@@ -435,7 +435,7 @@ class SqliteStore(Store):
         self._ring(changes)
         return answer
 
-    async def _submit(self, chat_id: str, event: Event, key: Key, hash: str) -> Answer:
+    async def _submit(self, chat_id: str, event: Command, key: Key, hash: str) -> Answer:
         def work(connection: apsw.Connection) -> tuple[Answer, Sequence[Change]]:
             if (answer := read_receipt(connection, key, hash)) is not None:
                 return answer, ()
@@ -447,7 +447,7 @@ class SqliteStore(Store):
         self._ring(changes)
         return answer
 
-    async def commit(self, snapshot: Snapshot, events: Sequence[Event], commit_id: str) -> Snapshot:
+    async def commit(self, snapshot: Snapshot, events: Sequence[Command], commit_id: str) -> Snapshot:
         ready = self._decide_ahead(snapshot, events, commit_id, self.options.clock.wall_ms())
 
         def work(connection: apsw.Connection) -> tuple[Snapshot, Sequence[Change]]:
@@ -467,7 +467,7 @@ class SqliteStore(Store):
         return after
 
     def _transact(
-        self, connection: apsw.Connection, snapshot: Snapshot, events: Sequence[Event]
+        self, connection: apsw.Connection, snapshot: Snapshot, events: Sequence[Command]
     ) -> tuple[Change, ...]:
         steps = transact(snapshot, events, self.options.clock.wall_ms(), self.options.limits)
         try:
@@ -844,7 +844,7 @@ class SqliteStore(Store):
     async def _drop_worker(self, worker: str) -> None:
         await self._write(lambda connection: rows(connection, sql.DROP_WORKER, (worker,)))
 
-    async def _apply_upkeep(self, chat_id: str, event: Event) -> None:
+    async def _apply_upkeep(self, chat_id: str, event: Command) -> None:
         def work(connection: apsw.Connection) -> tuple[Change, ...]:
             current = must_load(connection, chat_id)
             if isinstance(event, Repair) and event.reason == JOURNAL_AHEAD:
