@@ -14,7 +14,7 @@ from bench.cycles import Seat, Stage, staged
 from bench.figures import Figures
 from holdfast.core.records import Message, Role, Text, ToolCall, ToolResult
 from holdfast.models.base import Request
-from holdfast.models.openai_chat import Fragments, encode_request
+from holdfast.models.wires.openai_chat import Fragments, encode_request
 from tests.support.postgres import PostgresServer
 
 SHORT, LONG = 200, 20_000  # messages

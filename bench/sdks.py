@@ -12,8 +12,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from holdfast.core.records import Message, Part, Role, Text, ToolCall, ToolResult
 from holdfast.models.base import Request
-from holdfast.models.bridge import PydanticAI
 from holdfast.models.calls import Caller, Completed
+from holdfast.models.pydantic_ai_bridge import PydanticAI
 
 
 class Sdk(Protocol):

@@ -11,10 +11,10 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from pydantic import TypeAdapter
 
 from holdfast.core.records import Part, Text, ToolCall
-from holdfast.models.assemble import Assembler
+from holdfast.models.assembler import Assembler
 from holdfast.models.base import Usage
-from holdfast.models.openai_chat import Decoder
-from holdfast.models.sse import Reader
+from holdfast.models.http.sse import Reader
+from holdfast.models.wires.openai_chat import Decoder
 
 _params: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
 

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from holdfast.core.records import Part, Reasoning, Text, ToolCall
 from holdfast.models.base import Usage
 from holdfast.models.calls import Completed
-from holdfast.models.openai_responses import PARAGRAPH
+from holdfast.models.wires.openai_responses import PARAGRAPH
 from tests.models import judge
 from tests.support.chat_server import ChatServer
 

@@ -11,7 +11,7 @@ from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import Delta
 from holdfast.core.records import Message, Reasoning, Role, Text, ToolCall
 from holdfast.errors import LostResult
-from holdfast.models.assemble import Assembler, parts_of_deltas
+from holdfast.models.assembler import Assembler, parts_of_deltas
 from holdfast.models.base import (
     CallArguments,
     CallEnded,

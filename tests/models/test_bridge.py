@@ -27,8 +27,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from holdfast.core.records import Message, Reasoning, Role, Text, ToolCall, ToolResult
 from holdfast.errors import ConfigError, ConnectionFailed, ProviderError
 from holdfast.models.base import OutputSpec, Request, Settings, StreamPart, ToolSpec, Usage
-from holdfast.models.bridge import PydanticAI
 from holdfast.models.calls import Caller, Completed
+from holdfast.models.pydantic_ai_bridge import PydanticAI
 from holdfast.models.resolve import Models
 from tests.models.conftest import Serve, asking
 from tests.support.chat_server import ChatServer, Cut, Reply, Stall, Step, chunk, refusing, saying

@@ -12,8 +12,7 @@ from msgspec import Raw
 
 from holdfast.core.records import Message, Part, Role, Text
 from holdfast.errors import LostResult, ProviderError
-from holdfast.models import anthropic, gemini, openai_chat, openai_responses
-from holdfast.models.assemble import Assembler
+from holdfast.models.assembler import Assembler
 from holdfast.models.base import (
     CallArguments,
     CallEnded,
@@ -25,10 +24,11 @@ from holdfast.models.base import (
     Usage,
 )
 from holdfast.models.calls import Caller, Completed
-from holdfast.models.failures import provider_error, read_fields
-from holdfast.models.mapping import count_of
+from holdfast.models.http.sse import Event
 from holdfast.models.resolve import Models
-from holdfast.models.sse import Event
+from holdfast.models.wires import anthropic, gemini, openai_chat, openai_responses
+from holdfast.models.wires.failures import provider_error, read_fields
+from holdfast.models.wires.mapping import count_of
 from tests.models.conftest import asking
 from tests.models.judges import THEIRS, ours
 from tests.support.chat_server import ChatServer, Data, Reply, Step

@@ -28,10 +28,10 @@ from holdfast.errors import (
 )
 from holdfast.models.base import Alive, Finished, Model, Opened, Request, StreamPart, TextDelta, Usage
 from holdfast.models.calls import Caller, Completed
-from holdfast.models.http import HttpModel
-from holdfast.models.openai_chat import OpenAIChat
+from holdfast.models.http.model import HttpModel
+from holdfast.models.http.transport import Endpoint, Transport
 from holdfast.models.resolve import Models
-from holdfast.models.transport import Endpoint, Transport
+from holdfast.models.wires.openai_chat import OpenAIChat
 from tests.models.conftest import CALM, ENOUGH_S, KEY, Serve, asking, until
 from tests.models.judge import of_parts, sdk, theirs
 from tests.support.chat_server import (
@@ -461,7 +461,7 @@ async def test_any_error_body_is_understood_and_capped(
 async def test_an_error_whose_body_never_ends_is_told_all_the_same(
     serve: Serve, model_on: ModelOn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.models.transport.ERROR_BODY_S", 0.2)
+    monkeypatch.setattr("holdfast.models.http.transport.ERROR_BODY_S", 0.2)
     server = await serve(replace(refusing(429, b'{"error":{"message":"half'), steps=(Bytes(b'{"error":'), Stall())))
     error = await error_of(model_on(server))
     assert (error.code, error.status) == ("rate_limit", 429)

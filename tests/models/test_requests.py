@@ -14,10 +14,10 @@ from msgspec import Raw
 from holdfast.core.history import make_valid
 from holdfast.core.records import Cause, File, Message, Reasoning, Role, Synthetic, Text, ToolCall, ToolResult
 from holdfast.errors import ProviderError
-from holdfast.models import anthropic, gemini, openai_responses
 from holdfast.models.base import OutputSpec, Request, Settings, ToolSpec
-from holdfast.models.failures import provider_error, read_fields
-from holdfast.models.fragments import Fragments
+from holdfast.models.wires import anthropic, gemini, openai_responses
+from holdfast.models.wires.failures import provider_error, read_fields
+from holdfast.models.wires.fragments import Fragments
 from tests.models.judges import as_anthropic_reads_it, as_google_reads_it, as_openai_reads_it
 
 PROVIDER = "me"

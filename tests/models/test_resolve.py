@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.config import ModelFacts
 from holdfast.errors import ConfigError
-from holdfast.models.http import HttpModel
+from holdfast.models.http.model import HttpModel
 from holdfast.models.known import known_of, table
 from holdfast.models.resolve import DEFAULTS, Models, default_model
 

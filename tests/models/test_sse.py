@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import LostResult
-from holdfast.models.sse import Event, Reader
+from holdfast.models.http.sse import Event, Reader
 
 
 def events(*chunks: bytes) -> list[Event]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast import Agent, App, Chat, RetryPolicy, StoreOptions, Tool, tool
 from holdfast.core.history import problems
-from holdfast.models.openai_chat import OpenAIChat
+from holdfast.models.wires.openai_chat import OpenAIChat
 from holdfast.testing import ScriptedModel
 from tests.models.judge import as_the_sdk_reads_it
 

@@ -10,8 +10,8 @@ import msgspec
 from holdfast.core.records import Text, ToolCall, ToolResult
 from holdfast.core.retry import ErrorFields
 from holdfast.models.base import Request, StreamPart, Usage
-from holdfast.models.failures import provider_error
 from holdfast.models.scripted import ScriptedModel
+from holdfast.models.wires.failures import provider_error
 
 _TOKEN = re.compile(r"\w{1,4}|[^\w\s]")
 

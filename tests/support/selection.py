@@ -23,8 +23,8 @@ LONGEST = (
 # A module, or a class or function of it, that a test uses to have a process or to end one.
 PROCESSES = (
     "multiprocessing", "pexpect", "playwright", "psycopg", "signal", "subprocess", "uvicorn",
-    "holdfast.mcp_servers", "holdfast.models.local", "holdfast.models.local_server", "holdfast.system.processes",
-    "holdfast.tools.mcp", "holdfast.worker.guard", "tests.support.postgres",
+    "holdfast.mcp_servers", "holdfast.models.local.model", "holdfast.models.local.server_program",
+    "holdfast.system.processes", "holdfast.tools.mcp", "holdfast.worker.guard", "tests.support.postgres",
 )  # fmt: skip
 CALLS = frozenset({"create_subprocess_exec", "create_subprocess_shell", "kill9", "killpg"})
 

@@ -39,10 +39,10 @@ from holdfast.errors import (
     ProviderError,
 )
 from holdfast.ids import new_id
-from holdfast.models.assemble import Assembler
+from holdfast.models.assembler import Assembler
 from holdfast.models.base import Alive, Finished, Model, Opened, Progress, Request, StreamPart, Usage
+from holdfast.models.deadline_watch import Watch
 from holdfast.models.providers import Providers
-from holdfast.models.watch import Watch
 from holdfast.stops import Stop
 from holdfast.system.clock import Clock, SystemClock
 

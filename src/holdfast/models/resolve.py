@@ -22,10 +22,10 @@ from holdfast.models.scripted import ECHO, ScriptedModel, read_script
 from holdfast.system.processes import Guards
 
 if TYPE_CHECKING:
-    from holdfast.models.fragments import Fragments
-    from holdfast.models.http import Wire
-    from holdfast.models.local import LocalServer
-    from holdfast.models.transport import Transport
+    from holdfast.models.http.model import Wire
+    from holdfast.models.http.transport import Transport
+    from holdfast.models.local.model import LocalServer
+    from holdfast.models.wires.fragments import Fragments
 
 OPENAI_URL = "https://api.openai.com/v1"
 ANTHROPIC_URL = "https://api.anthropic.com"
@@ -113,7 +113,7 @@ class Models:
     def transport(self) -> "Transport":
         """The one transport, made inside the event loop when the first call needs it."""
         if self._transport is None:
-            module = import_module("holdfast.models.transport")
+            module = import_module("holdfast.models.http.transport")
             self._transport = module.Transport()
         assert self._transport is not None
         return self._transport
@@ -121,26 +121,26 @@ class Models:
     # --- wires --------------------------------------------------------------------------------------------
 
     def _chat(self, model: str, provider: str, max_tokens_as: str = "max_tokens") -> "Wire":
-        chat = import_module("holdfast.models.openai_chat")
+        chat = import_module("holdfast.models.wires.openai_chat")
         kept = self._kept("openai_chat", provider, lambda: chat.Fragments(provider))
         wire: Wire = chat.OpenAIChat(model, provider=provider, max_tokens_as=max_tokens_as, fragments=kept)
         return wire
 
     def _responses(self, model: str, provider: str) -> "Wire":
-        responses = import_module("holdfast.models.openai_responses")
+        responses = import_module("holdfast.models.wires.openai_responses")
         kept = self._kept("openai_responses", provider, lambda: responses.new_fragments(provider))
         wire: Wire = responses.OpenAIResponses(model, provider=provider, fragments=kept)
         return wire
 
     def _messages(self, model: str, provider: str) -> "Wire":
-        anthropic = import_module("holdfast.models.anthropic")
+        anthropic = import_module("holdfast.models.wires.anthropic")
         kept = self._kept("anthropic", provider, lambda: anthropic.new_fragments(provider))
         limit = known_of("anthropic", model).output
         wire: Wire = anthropic.Anthropic(model, provider=provider, output_limit=limit, fragments=kept)
         return wire
 
     def _gemini(self, model: str, provider: str) -> "Wire":
-        gemini = import_module("holdfast.models.gemini")
+        gemini = import_module("holdfast.models.wires.gemini")
         kept = self._kept("gemini", provider, lambda: gemini.new_fragments(provider))
         wire: Wire = gemini.Gemini(model, provider=provider, fragments=kept)
         return wire
@@ -154,7 +154,7 @@ class Models:
     # --- providers ----------------------------------------------------------------------------------------
 
     def _http_model(self, name: str, model: str, wire: "Wire", url: str, *, provider: str, key: str | None) -> Model:
-        http = import_module("holdfast.models.http")
+        http = import_module("holdfast.models.http.model")
         said = self.facts.get(name)
         limit = (said and said.context_limit) or known_of(provider, model).context
         made: Model = http.HttpModel(name, wire, url, self.transport, provider=provider, key=key, context_limit=limit)
@@ -192,7 +192,7 @@ class Models:
         kind = name.partition(":")[0]
         if not model:
             raise ConfigError(f"model {name!r} lacks its name or URL: {_FORMS[kind]}")
-        endpoint = import_module("holdfast.models.transport").Endpoint(f"http{url}")
+        endpoint = import_module("holdfast.models.http.transport").Endpoint(f"http{url}")
         provider = f"compatible:{endpoint.authority}"
         make, version = _COMPATIBLE[kind]
         key = self._key_in("COMPATIBLE_API_KEY") or None  # many need none
@@ -204,12 +204,12 @@ class Models:
         self._check(name, rest)
         if find_spec("pydantic_ai") is None:
             raise ConfigError(f"model {name!r} needs pydantic-ai: pip install 'holdfast[pydantic-ai]'")
-        made: Model = import_module("holdfast.models.bridge").made(name, rest)
+        made: Model = import_module("holdfast.models.pydantic_ai_bridge").made(name, rest)
         return made
 
     def _local(self, name: str, path: str) -> Model:
         """Its server speaks most of the wires."""
-        local = import_module("holdfast.models.local")
+        local = import_module("holdfast.models.local.model")
         file = local.find_model(path)
         server = self._servers.get(file)
         if server is None:

@@ -34,8 +34,8 @@ from holdfast.models.base import (
     TextDelta,
     Usage,
 )
-from holdfast.models.failures import provider_error
-from holdfast.models.watch import Watch
+from holdfast.models.deadline_watch import Watch
+from holdfast.models.wires.failures import provider_error
 
 REQUESTS_KEPT = 100
 _WORD = re.compile(r"\s*\S+\s*")

@@ -18,7 +18,7 @@ from holdfast.core.retry import Kind
 from holdfast.errors import ModelCallFailed, OutputInvalid
 from holdfast.hooks import HookFailed
 from holdfast.ids import new_id
-from holdfast.models.assemble import parts_of_deltas
+from holdfast.models.assembler import parts_of_deltas
 from holdfast.models.base import Model, OutputSpec, Request, Settings, Usage
 from holdfast.models.calls import Completed, FailedAttempt, Observer, Stopped, failure_of
 from holdfast.output import REPAIRS_MAX, correction

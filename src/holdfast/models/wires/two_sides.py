@@ -7,7 +7,7 @@ calls, as these wires want it.
 from collections.abc import Sequence
 
 from holdfast.core.records import Message, Role
-from holdfast.models.fragments import Fragments
+from holdfast.models.wires.fragments import Fragments
 
 # Looking a member up in its enum takes longer than all else that is done with a message here.
 _SYSTEM, _ASSISTANT = Role.SYSTEM, Role.ASSISTANT

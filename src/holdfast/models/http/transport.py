@@ -19,9 +19,9 @@ import httpcore2
 
 from holdfast.core.deadlines import ModelDeadlines
 from holdfast.errors import ConfigError, ConnectionFailed, LostResult
-from holdfast.models.network import Connection, Network
-from holdfast.models.sse import Event, Reader
-from holdfast.models.watch import Watch
+from holdfast.models.deadline_watch import Watch
+from holdfast.models.http.network import Connection, Network
+from holdfast.models.http.sse import Event, Reader
 
 CONNECTIONS_MAX = 256
 IDLE_CONNECTIONS_MAX = 32

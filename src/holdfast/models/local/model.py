@@ -2,7 +2,7 @@
 
 `LocalServer` is the server of one model file: started when somebody first asks, shared by all chats, looked after
 while it is used, started again when it has died, ended with the app. `LocalModel` is the `Model` on it: an ordinary
-HTTP model whose address is not known before. `local_server.py` is the program.
+HTTP model whose address is not known before. `server_program.py` is the program.
 
 The process cannot outlive us: every guard of our workers knows it, and its standard input is a pipe whose end it does
 not survive. Its key is made anew for each start and is told to nobody else.
@@ -25,12 +25,12 @@ import msgspec
 from holdfast.config import Config
 from holdfast.core.retry import Kind
 from holdfast.errors import ConfigError, ConnectionFailed, LoadTimeout, ProviderError, ToolFailed
-from holdfast.models import local_server
 from holdfast.models.base import Progress, Request, StreamPart
-from holdfast.models.http import HttpModel, Wire
-from holdfast.models.loopback import get
+from holdfast.models.http.model import HttpModel, Wire
+from holdfast.models.http.transport import Transport
+from holdfast.models.local import server_program
+from holdfast.models.local.loopback import get
 from holdfast.models.providers import CONCURRENCY_MAX
-from holdfast.models.transport import Transport
 from holdfast.system import processes
 from holdfast.system.capture import Kept, Reader
 
@@ -143,7 +143,7 @@ class Running:
             said, stderr = _pipe(ours, theirs)
             os.write(self._input, msgspec.json.encode(settings) + b"\n")
             self.child = processes.start(
-                [sys.executable, "-I", local_server.__file__],
+                [sys.executable, "-I", server_program.__file__],
                 children=children,
                 stdin=stdin,
                 stdout=stdout,
@@ -321,7 +321,7 @@ class LocalServer:
             raise self._failed(ConnectionFailed(_with(text, running.last_words))) from error
         await running.end()
         text = _with(f"the server of the local model {self.file.name} {running.end_of}", running.last_words)
-        if running.child.returncode == local_server.FAILED:
+        if running.child.returncode == server_program.FAILED:
             raise self._failed(ProviderError(text, code="model_broke"))
         raise self._failed(ProviderError(text))
 

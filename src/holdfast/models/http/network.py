@@ -21,7 +21,7 @@ from typing import Any
 
 import httpcore2
 
-from holdfast.models.chunks import Joiner
+from holdfast.models.http.chunks import Joiner
 from holdfast.system.threads import Pool
 
 LOOKUPS_MAX = 4  # at once; one that hangs does not count

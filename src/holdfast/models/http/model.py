@@ -7,9 +7,9 @@ from typing import Protocol
 from holdfast import __version__
 from holdfast.errors import LostResult, ProviderError
 from holdfast.models.base import Alive, Opened, Request, StreamPart
-from holdfast.models.failures import provider_error, read_fields
-from holdfast.models.sse import Event
-from holdfast.models.transport import Endpoint, Exchange, Transport
+from holdfast.models.http.sse import Event
+from holdfast.models.http.transport import Endpoint, Exchange, Transport
+from holdfast.models.wires.failures import provider_error, read_fields
 
 _HEADERS = {
     "content-type": "application/json",

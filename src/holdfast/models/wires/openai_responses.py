@@ -28,9 +28,10 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.failures import fields_of, provider_error
-from holdfast.models.fragments import Fragments
-from holdfast.models.mapping import (
+from holdfast.models.http.sse import Event
+from holdfast.models.wires.failures import fields_of, provider_error
+from holdfast.models.wires.fragments import Fragments
+from holdfast.models.wires.mapping import (
     NOBODY,
     arguments_text,
     count_of,
@@ -43,7 +44,6 @@ from holdfast.models.mapping import (
     said_text,
     schema_of,
 )
-from holdfast.models.sse import Event
 
 PATH = "/responses"
 PARAGRAPH = "\n\n"  # between the messages of one response, for people; the provider gets them as it sent them

@@ -34,8 +34,8 @@ from holdfast.models.base import (
     TextDelta,
     Usage,
 )
-from holdfast.models.failures import fields_of, provider_error
-from holdfast.models.mapping import arguments_text, is_url
+from holdfast.models.wires.failures import fields_of, provider_error
+from holdfast.models.wires.mapping import arguments_text, is_url
 
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",

@@ -28,9 +28,10 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.failures import fields_of, provider_error
-from holdfast.models.fragments import Fragments
-from holdfast.models.mapping import (
+from holdfast.models.http.sse import Event
+from holdfast.models.wires.failures import fields_of, provider_error
+from holdfast.models.wires.fragments import Fragments
+from holdfast.models.wires.mapping import (
     NOBODY,
     arguments_object,
     arguments_text,
@@ -45,8 +46,7 @@ from holdfast.models.mapping import (
     not_in_a_message,
     schema_of,
 )
-from holdfast.models.sides import Turns, marked, split_system
-from holdfast.models.sse import Event
+from holdfast.models.wires.two_sides import Turns, marked, split_system
 
 PATH = "/messages"
 VERSION = "2023-06-01"

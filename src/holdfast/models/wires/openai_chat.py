@@ -18,7 +18,6 @@ from msgspec import Raw, Struct
 from holdfast.core.records import File, Message, Reasoning, Role, Text, ToolCall, ToolResult
 from holdfast.core.retry import REASONING_MISSING, SHORT_IDS
 from holdfast.errors import LostResult, ProviderError
-from holdfast.models import fragments
 from holdfast.models.base import (
     CallArguments,
     CallEnded,
@@ -33,9 +32,10 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.failures import fields_of, provider_error
-from holdfast.models.mapping import NOBODY, arguments_object, count_of, decode_event, said_text, schema_of
-from holdfast.models.sse import Event
+from holdfast.models.http.sse import Event
+from holdfast.models.wires import fragments
+from holdfast.models.wires.failures import fields_of, provider_error
+from holdfast.models.wires.mapping import NOBODY, arguments_object, count_of, decode_event, said_text, schema_of
 
 PATH = "/chat/completions"
 REASONING = "reasoning_content"
