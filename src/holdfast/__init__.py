@@ -58,18 +58,18 @@ _HOMES: dict[str, str] = {
     "McpServer": "holdfast.mcp_servers",
     "ModelDeadlines": "holdfast.core.deadlines",
     "RetryPolicy": "holdfast.core.retry",
-    "ShellPolicy": "holdfast.tools.shell_policy",
+    "ShellPolicy": "holdfast.tools.shell.policy",
     "StoreOptions": "holdfast.store.base",
     "Tool": "holdfast.tools.base",
     "ToolContext": "holdfast.tools.context",
     "Veto": "holdfast.hooks",
-    "agent_tools": "holdfast.tools.agents",
+    "agent_tools": "holdfast.tools.sub_agents",
     "ask_user": "holdfast.tools.outside",
     "client_tool": "holdfast.tools.outside",
     "diagnostics": "holdfast.app",
-    "fetch_tool": "holdfast.tools.fetch",
-    "file_tools": "holdfast.tools.files",
-    "shell_tool": "holdfast.tools.shell",
+    "fetch_tool": "holdfast.tools.web.fetch",
+    "file_tools": "holdfast.tools.files.tools",
+    "shell_tool": "holdfast.tools.shell.tool",
     "sleep_until": "holdfast.tools.outside",
     "tool": "holdfast.tools.base",
 }
@@ -85,14 +85,14 @@ if TYPE_CHECKING:
     from holdfast.hooks import Arguments, Ask, Hook, Veto
     from holdfast.mcp_servers import McpServer
     from holdfast.store.base import StoreOptions
-    from holdfast.tools.agents import agent_tools
     from holdfast.tools.base import Tool, tool
     from holdfast.tools.context import ToolContext
-    from holdfast.tools.fetch import fetch_tool
-    from holdfast.tools.files import file_tools
+    from holdfast.tools.files.tools import file_tools
     from holdfast.tools.outside import ask_user, client_tool, sleep_until
-    from holdfast.tools.shell import shell_tool
-    from holdfast.tools.shell_policy import ShellPolicy
+    from holdfast.tools.shell.policy import ShellPolicy
+    from holdfast.tools.shell.tool import shell_tool
+    from holdfast.tools.sub_agents import agent_tools
+    from holdfast.tools.web.fetch import fetch_tool
 else:  # a type checker would take every misspelt name for a real one
 
     def __getattr__(name: str) -> object:

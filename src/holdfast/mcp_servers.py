@@ -6,7 +6,7 @@
     command = "mcp-server-time"
     args = ["--local-timezone", "UTC"]
 
-Plain data; nothing here connects. `tools/mcp.py` does.
+Plain data; nothing here connects. `tools/mcp/connection.py` does.
 """
 
 import difflib

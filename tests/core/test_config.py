@@ -8,7 +8,7 @@ import pytest
 from holdfast.config import Config, load_config
 from holdfast.errors import ConfigError
 from holdfast.system import guard_process, processes
-from holdfast.tools import shell
+from holdfast.tools.shell import tool as shell
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Agent, shell_tool, tool
 from holdfast.testing import Call, ScriptedModel
-from holdfast.tools.fetch import fetch_tool
-from holdfast.tools.files import file_tools
+from holdfast.tools.files.tools import file_tools
+from holdfast.tools.web.fetch import fetch_tool
 from tests.promises.surface import WAIT_S, app_of, tool_texts
 from tests.tools.sites import INSIDE, Names, site
 

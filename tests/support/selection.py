@@ -24,7 +24,7 @@ LONGEST = (
 PROCESSES = (
     "multiprocessing", "pexpect", "playwright", "psycopg", "signal", "subprocess", "uvicorn",
     "holdfast.mcp_servers", "holdfast.models.local.model", "holdfast.models.local.server_program",
-    "holdfast.system.processes", "holdfast.tools.mcp", "holdfast.worker.guard", "tests.support.postgres",
+    "holdfast.system.processes", "holdfast.tools.mcp.connection", "holdfast.worker.guard", "tests.support.postgres",
 )  # fmt: skip
 CALLS = frozenset({"create_subprocess_exec", "create_subprocess_shell", "kill9", "killpg"})
 

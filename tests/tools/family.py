@@ -13,8 +13,8 @@ from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.store.base import StoreOptions
-from holdfast.tools.agents import agent_tools
 from holdfast.tools.base import tool
+from holdfast.tools.sub_agents import agent_tools
 from tests.promises.program import Log
 from tests.tools.test_agents import Boss
 

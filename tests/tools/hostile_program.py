@@ -23,9 +23,9 @@ from typing import Any
 from holdfast.errors import ToolFailed
 from holdfast.system import processes
 from holdfast.tools import floor
-from holdfast.tools.files import file_tools
-from holdfast.tools.harmless import PROGRAMS
-from holdfast.tools.shell_policy import ShellPolicy
+from holdfast.tools.files.tools import file_tools
+from holdfast.tools.shell.harmless import PROGRAMS
+from holdfast.tools.shell.policy import ShellPolicy
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"

@@ -9,7 +9,7 @@ import sys
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.tools.shell import shell_tool
+from holdfast.tools.shell.tool import shell_tool
 
 
 async def main(url: str, root: str, command: str) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.acts import Read, Run, acts_of
-from holdfast.tools.harmless import PROGRAMS, runs_folder
-from holdfast.tools.repository import objection_to_git
-from holdfast.tools.shell_policy import ShellPolicy
+from holdfast.tools.shell.acts import Read, Run, acts_of
+from holdfast.tools.shell.harmless import PROGRAMS, runs_folder
+from holdfast.tools.shell.policy import ShellPolicy
+from holdfast.tools.shell.repository import objection_to_git
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from holdfast.models.base import CallArguments, CallEnded, CallStarted, Finished
 from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import ChatFilter, StoreOptions
-from holdfast.tools.agents import agent_tools
 from holdfast.tools.base import tool
+from holdfast.tools.sub_agents import agent_tools
 from tests.support.programs import Program
 from tests.support.turns import QUICK, WAIT_S, rested, said
 from tests.support.waiting import eventually, until

@@ -19,12 +19,13 @@ import pytest
 
 from holdfast.core.records import Replay
 from holdfast.errors import ConfigError, ToolFailed
-from holdfast.tools import web, webcache
-from holdfast.tools.addresses import internal
-from holdfast.tools.fetch import fetch_tool
-from holdfast.tools.readable import readable
-from holdfast.tools.web import Target, cache_key
-from holdfast.tools.webcache import install_cache, installed_cache, remove_cache
+from holdfast.tools.web import cache as webcache
+from holdfast.tools.web import client as web
+from holdfast.tools.web.addresses import internal
+from holdfast.tools.web.cache import install_cache, installed_cache, remove_cache
+from holdfast.tools.web.client import Target, cache_key
+from holdfast.tools.web.fetch import fetch_tool
+from holdfast.tools.web.html_text import readable
 from tests.tools.hostile import FETCHES, table
 from tests.tools.sites import INSIDE, Names, Site, site
 

@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system.threads import start
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.files import file_tools
+from holdfast.tools.files.tools import file_tools
 from tests.tools.hostile import FILES, SECRET, FileCase, table
 
 

@@ -12,9 +12,9 @@ from holdfast.errors import ToolFailed
 from holdfast.tools import floor
 from holdfast.tools.base import Tool, call_tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.files import file_tools
-from holdfast.tools.shell import shell_tool
-from holdfast.tools.shell_policy import ShellPolicy
+from holdfast.tools.files.tools import file_tools
+from holdfast.tools.shell.policy import ShellPolicy
+from holdfast.tools.shell.tool import shell_tool
 
 TRUSTED = ".config/holdfast/trusted/" + "0" * 64  # where the root is somebody's home
 

@@ -28,10 +28,11 @@ from holdfast.errors import (
     ToolFailed,
 )
 from holdfast.mcp_servers import McpServer
-from holdfast.tools import mcp, mcp_wires
 from holdfast.tools.context import ToolContext
-from holdfast.tools.mcp import Link, _Sent
-from holdfast.tools.mcp_tools import NAME_MAX, Listed, Lost, NotSent, replay_of, text_of, tool_name, tools_of
+from holdfast.tools.mcp import connection as mcp
+from holdfast.tools.mcp import session as mcp_wires
+from holdfast.tools.mcp.connection import Link, _Sent
+from holdfast.tools.mcp.tools import NAME_MAX, Listed, Lost, NotSent, replay_of, text_of, tool_name, tools_of
 from holdfast.worker.bodies import SyncPool
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal

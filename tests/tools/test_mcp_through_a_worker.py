@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
 from holdfast.models.scripted import Call, Hold, ScriptedModel
 from holdfast.tools.base import tool
-from holdfast.tools.mcp import Link
+from holdfast.tools.mcp.connection import Link
 from holdfast.worker.worker import Worker
 from tests.support.deaths import Mortal
 from tests.support.programs import Program

@@ -8,7 +8,7 @@ import pytest
 from mcp.types import Tool as McpTool
 from msgspec import Raw
 
-from holdfast.tools.mcp_wires import _listed
+from holdfast.tools.mcp.session import _listed
 from holdfast.tools.outside import client_tool
 from holdfast.tools.schemas import accepted, object_schema
 

@@ -20,10 +20,10 @@ from holdfast.core.records import Cause, State, ToolResult
 from holdfast.errors import ConfigError
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.system import processes
-from holdfast.tools import shell
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.shell import shell_tool
+from holdfast.tools.shell import tool as shell
+from holdfast.tools.shell.tool import shell_tool
 from holdfast.worker.bodies import Body, Returned, SyncPool
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal

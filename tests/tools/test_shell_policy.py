@@ -11,10 +11,10 @@ from holdfast.core.records import CallState, Message, State, ToolResult
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.hooks import Arguments, Hook
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.tools.acts import COMMAND_CHARS_MAX
 from holdfast.tools.context import ToolContext
-from holdfast.tools.shell import shell_tool
-from holdfast.tools.shell_policy import ShellPolicy
+from holdfast.tools.shell.acts import COMMAND_CHARS_MAX
+from holdfast.tools.shell.policy import ShellPolicy
+from holdfast.tools.shell.tool import shell_tool
 from tests.support.turns import rested, running
 
 POLICY = ShellPolicy(

@@ -6,11 +6,11 @@ from holdfast.agent import Agent
 from holdfast.app import diagnostics
 from holdfast.core.records import State
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.tools.fetch import fetch_tool
-from holdfast.tools.files import file_tools
-from holdfast.tools.shell import shell_tool
-from holdfast.tools.shell_policy import ShellPolicy
-from holdfast.tools.webcache import install_cache, remove_cache
+from holdfast.tools.files.tools import file_tools
+from holdfast.tools.shell.policy import ShellPolicy
+from holdfast.tools.shell.tool import shell_tool
+from holdfast.tools.web.cache import install_cache, remove_cache
+from holdfast.tools.web.fetch import fetch_tool
 from tests.support.turns import rested, running, said
 from tests.support.waiting import until
 from tests.tools import isolates

@@ -100,4 +100,4 @@ def test_an_app_with_a_tool_server_that_is_not_used_does_not_load_the_sdk() -> N
         "App('sqlite:///never.db', [Agent('a', 'openai:x', tools=[McpServer('t', command='x')])]).new_worker()"
     )
     assert "mcp" not in packages(modules_loaded_by(program))
-    assert "mcp" in packages(modules_loaded_by(f"{program}; import holdfast.tools.mcp_wires"))
+    assert "mcp" in packages(modules_loaded_by(f"{program}; import holdfast.tools.mcp.session"))

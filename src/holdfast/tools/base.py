@@ -131,7 +131,7 @@ def tool(
         context_parameter, schema, validate = signature_of(function)
         elsewhere = None
         if isolation == "process":
-            from holdfast.tools.isolation import Isolated  # noqa: PLC0415  subprocess and all: only who wants it pays
+            from holdfast.tools.isolation.process import Isolated  # noqa: PLC0415  subprocess and all: only who wants it pays
 
             elsewhere = Isolated(function, context_parameter, output_bytes_max, environment).run
         elif isolation != "none":

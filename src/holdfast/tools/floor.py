@@ -10,8 +10,8 @@ A name is enough to be refused, in any case of its letters. What belongs to an a
 known by its inode as well, so that no hard link, bind mount, other spelling or moved folder gets past. The home that
 is missing for a moment is remembered by the inode that it had.
 
-One home of the rule: `tools/root.py` asks it for every folder and file on the way, `tools/shell_policy.py` and
-`tools/shell.py` for the acts of a line. A program that is started with somebody's consent is beyond it.
+One home of the rule: `tools/files/root.py` asks it for every folder and file on the way, `tools/shell/policy.py` and
+`tools/shell/tool.py` for the acts of a line. A program that is started with somebody's consent is beyond it.
 """
 
 import os

@@ -8,7 +8,7 @@ from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
 from holdfast.system.processes import Children
 from holdfast.tools.base import Tool
-from holdfast.tools.mcp import Link, RunSync
+from holdfast.tools.mcp.connection import Link, RunSync
 
 
 class ToolServers:

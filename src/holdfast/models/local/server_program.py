@@ -2,9 +2,9 @@
 
     python -I server_program.py
 
-`model.py` starts it and speaks to it over its standard streams. The first line on standard input is a JSON object with
-its settings, the key among them: an argument or the environment would show it to others. Standard output says once
-that it is ready, and where. Standard error is llama.cpp's, warnings and errors.
+`model.py` starts it and speaks to it over its standard streams. The first line on standard input is a JSON object
+with its settings, the key among them: an argument or the environment would show it to others. Standard output says
+once that it is ready, and where. Standard error is llama.cpp's, warnings and errors.
 
 Standard input stays open as long as whoever started it lives, and its end is the end of this program, by a signal
 that needs nothing of Python: loading a model holds the GIL to its end. It imports nothing of holdfast.

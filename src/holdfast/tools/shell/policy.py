@@ -1,11 +1,11 @@
 """Which command lines a shell runs without asking: those whose every act is allowed, or known to be harmless.
 
-A line is taken for its acts (`tools/acts.py`). To run unasked,
+A line is taken for its acts (`tools/shell/acts.py`). To run unasked,
 
-- each `run` begins with words that somebody allowed, and the table (`tools/harmless.py`) knows everything after them;
-  or it is, word for word, what somebody allowed;
+- each `run` begins with words that somebody allowed, and the table (`tools/shell/harmless.py`) knows everything after
+  them; or it is, word for word, what somebody allowed;
 - its program does not lie in the root, where a tool could have put another in its place; git finds no settings
-  that start programs (`tools/repository.py`);
+  that start programs (`tools/shell/repository.py`);
 - each `read` leads to a file or folder under the root, with every link on the way followed;
 - there is no `write` but to /dev/null, no `reach`, and no `run(?)`.
 
@@ -27,11 +27,11 @@ from typing import Any, Literal, assert_never
 
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system import processes
-from holdfast.tools.acts import Act, Reach, Read, Run, Write, acts_of
 from holdfast.tools.context import ToolContext
 from holdfast.tools.floor import floor
-from holdfast.tools.harmless import runs_folder
-from holdfast.tools.repository import objection_to_git
+from holdfast.tools.shell.acts import Act, Reach, Read, Run, Write, acts_of
+from holdfast.tools.shell.harmless import runs_folder
+from holdfast.tools.shell.repository import objection_to_git
 
 UNATTENDED = "unattended"  # in a chat's metadata: nobody is there to answer
 MATCHES_MAX = 1_000  # of a pattern that are looked at

@@ -19,9 +19,9 @@ from holdfast.redaction import marks_added
 from holdfast.system import disk
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.finding import Finder, Limits
-from holdfast.tools.near import nearest
-from holdfast.tools.root import Place, Root
+from holdfast.tools.files.nearest_text import nearest
+from holdfast.tools.files.root import Place, Root
+from holdfast.tools.files.search import Finder, Limits
 
 READ_BYTES_MAX = 256 << 10
 WRITE_BYTES_MAX = 8 << 20

@@ -14,9 +14,9 @@ from functools import lru_cache
 from holdfast.core.records import Frozen
 from holdfast.errors import ToolFailed
 from holdfast.tools.context import ToolContext
+from holdfast.tools.files.patterns import Matcher
+from holdfast.tools.files.root import SCANNED_MAX, Entry, Place, Root, shown, walk
 from holdfast.tools.floor import Floor
-from holdfast.tools.matching import Matcher
-from holdfast.tools.root import SCANNED_MAX, Entry, Place, Root, shown, walk
 
 GLOB_CHARS_MAX = 500
 GLOB_PARTS_MAX = 32

@@ -12,9 +12,9 @@ from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system.threads import Pool
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.figures import show
-from holdfast.tools.readable import readable
-from holdfast.tools.web import LOOKUPS_MAX, Fetched, Limits, Policy, Resolver, Target, Web, lookup_threads
-from holdfast.tools.webcache import installed_cache
+from holdfast.tools.web.cache import installed_cache
+from holdfast.tools.web.client import LOOKUPS_MAX, Fetched, Limits, Policy, Resolver, Target, Web, lookup_threads
+from holdfast.tools.web.html_text import readable
 
 FETCH_BYTES_MAX = 2 << 20
 FETCH_S = 30.0

@@ -3,7 +3,7 @@
 The command runs in a session of its own under the worker's guard (`processes.py`), with a minimal environment,
 no terminal and nothing to read. Its output streams to clients while it runs; head and tail of it are the result, with
 the exit code. A stop or the deadline ends the whole of it. Whether it may run at all is the policy's to say
-(`tools/shell_policy.py`).
+(`tools/shell/policy.py`).
 
 `through` runs it inside of something else, such as `("docker", "exec", "-i", NAME)`. Then a kill reaches only the
 client, so the command carries a mark of its own in there, and a second exec ends by it what the client left. That
@@ -29,10 +29,10 @@ from holdfast.errors import ConfigError, ToolFailed
 from holdfast.ids import new_id
 from holdfast.stops import ended_within
 from holdfast.system import processes
-from holdfast.tools.acts import Write, acts_of
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.context import ToolContext, tool_context
-from holdfast.tools.shell_policy import ShellPolicy, refuse_protected
+from holdfast.tools.shell.acts import Write, acts_of
+from holdfast.tools.shell.policy import ShellPolicy, refuse_protected
 
 SHELL_DEADLINE_S = 1800.0
 OWN_END_S = 5.0  # the shell ends its command at its deadline, and tells what it said; a body that fails to is cut off

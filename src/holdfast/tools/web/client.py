@@ -22,10 +22,10 @@ import httpx2
 from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system.threads import Pool
-from holdfast.tools import addresses
-from holdfast.tools.addresses import Address
-from holdfast.tools.unpacking import Unpacker
-from holdfast.tools.webcache import WebCache
+from holdfast.tools.web import addresses
+from holdfast.tools.web.addresses import Address
+from holdfast.tools.web.cache import WebCache
+from holdfast.tools.web.decompression import Unpacker
 
 URL_CHARS_MAX = 8_000
 REDIRECTS_MAX = 5

@@ -41,10 +41,10 @@ from holdfast.system.clock import dice
 from holdfast.system.processes import Children
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.mcp_tools import Answer, Listed, Lost, NotSent, Refused, Unreadable, replay_of, tools_of
+from holdfast.tools.mcp.tools import Answer, Listed, Lost, NotSent, Refused, Unreadable, replay_of, tools_of
 
 if TYPE_CHECKING:
-    from holdfast.tools.mcp_wires import Wire
+    from holdfast.tools.mcp.session import Wire
 
 log = logging.getLogger("holdfast.mcp")
 
@@ -270,7 +270,7 @@ class Link:
         return wire
 
     def _load_off_the_loop(self) -> Any:
-        wires = importlib.import_module("holdfast.tools.mcp_wires")
+        wires = importlib.import_module("holdfast.tools.mcp.session")
         if self.server.url:
             wires.tls()
         return wires

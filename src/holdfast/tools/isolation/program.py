@@ -1,4 +1,4 @@
-"""The program that runs one body for `tools/isolation.py`, in a process of its own:
+"""The program that runs one body for `tools/isolation/process.py`, in a process of its own:
 
     python -P isolated.py < request
 

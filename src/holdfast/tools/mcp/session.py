@@ -4,7 +4,8 @@ A program is a child like any other (`processes.py`): in a session of its own, u
 environment. What it writes to standard error is kept in bounds, to tell why it died. Over HTTP, what befalls one
 request stays with it: the SDK would end the session, and with it every other chat's call, for a lost connection.
 
-Nothing here waits for more than it must, and nothing retries: `tools/mcp.py` owns the deadlines and the connections.
+Nothing here waits for more than it must, and nothing retries: `tools/mcp/connection.py` owns the deadlines and the
+connections.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ from holdfast.mcp_servers import McpServer
 from holdfast.system import processes
 from holdfast.system.capture import Kept, Reader
 from holdfast.system.processes import Children
-from holdfast.tools.mcp_tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, Unreadable, text_of
+from holdfast.tools.mcp.tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, Unreadable, text_of
 from holdfast.tools.schemas import ANY_OBJECT, object_schema
 
 # A server may say everything twice, as text and as structure. The SDK reads it on the event loop: 20 MB take it a

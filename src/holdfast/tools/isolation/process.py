@@ -1,8 +1,8 @@
 """`@tool(isolation="process")`: a body in a process of its own, so that even one that blocks can be ended.
 
-This is the worker's side; `tools/isolated.py` is the program. The process imports the function's module and gets the
-arguments as JSON on its standard input; it answers in lines of JSON on a pipe of its own, so what the body prints is
-not mistaken for an answer. It is a child like any other (`processes.py`): its own session, under the guard,
+This is the worker's side; `tools/isolation/program.py` is the program. The process imports the function's module and
+gets the arguments as JSON on its standard input; it answers in lines of JSON on a pipe of its own, so what the body
+prints is not mistaken for an answer. It is a child like any other (`processes.py`): its own session, under the guard,
 with a minimal environment. What it prints is kept only to tell why it died. `deps` stay in the worker: they are
 objects.
 """
@@ -21,8 +21,8 @@ import pydantic_core
 from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.system import processes
 from holdfast.system.capture import Kept, Reader
-from holdfast.tools import isolated
 from holdfast.tools.context import ToolContext
+from holdfast.tools.isolation import program
 
 PRINTED_BYTES_MAX = 8_192
 LEAVE_S = 1.0  # for the process to end by itself once it has answered
@@ -55,7 +55,7 @@ class Isolated:
                 request.write(self._request(values, context, theirs))
                 request.seek(0)
                 child = processes.start(
-                    [sys.executable, "-P", isolated.__file__],
+                    [sys.executable, "-P", program.__file__],
                     children=context.children,
                     env=processes.environment(extra),
                     stdin=request.fileno(),

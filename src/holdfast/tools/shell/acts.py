@@ -4,7 +4,7 @@
     [Run(git status), Read(.), Run(sort), Read(names), Write(sorted)]
 
 Pure: nothing is looked up, so the acts of a line are the same everywhere; where a path leads, and which acts need
-nobody's consent, is for the reader of them (`tools/shell_policy.py`).
+nobody's consent, is for the reader of them (`tools/shell/policy.py`).
 
 A line is read with a real grammar (tree-sitter's, for bash), and only what is on a short list is understood: simple
 commands of plain words, joined by `;`, `&&`, `||`, `|` and line ends, with redirections. Everything else is `run(?)`,
@@ -12,8 +12,8 @@ an act that nothing allows: any other construct, any error of the parser, any di
 second reading by `shlex`, which shares no code with it. A grammar can be wrong about a corner of the language; the
 plain words left over after that have no corners.
 
-A command whose program or options the table does not know (`tools/harmless.py`) is a `run` that says so. So is one
-that names a file by a pattern that could stand for an option.
+A command whose program or options the table does not know (`tools/shell/harmless.py`) is a `run` that says so. So is
+one that names a file by a pattern that could stand for an option.
 """
 
 import re
@@ -25,7 +25,7 @@ import tree_sitter_bash
 from tree_sitter import Node
 
 from holdfast.core.records import Frozen
-from holdfast.tools.harmless import Extent, Unknown, files_of
+from holdfast.tools.shell.harmless import Extent, Unknown, files_of
 
 COMMAND_CHARS_MAX = 8_192  # nobody can judge more at a glance
 

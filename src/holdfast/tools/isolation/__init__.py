@@ -1,0 +1,1 @@
+"""Tool bodies in a process of their own: the worker's side, and the program."""
