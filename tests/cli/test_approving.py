@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.approving import Document, View
+from holdfast.cli.terminal.approval import Document, View
 from holdfast.store.asked import OpenCall
 from holdfast.visible import revealed
 from tests.cli.conftest import APP, CTRL_D, Desk, Terminal

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.doctor import _chats
+from holdfast.cli.commands.doctor import _chats
 from holdfast.core.records import Lease
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions

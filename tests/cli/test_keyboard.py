@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.cli.keyboard import Keyboard
+from holdfast.cli.terminal.keyboard import Keyboard
 from tests.cli.conftest import ALT_ENTER, CTRL_D, CTRL_Z, WAIT_S
 
 KEYS = f"two{ALT_ENTER}lines{CTRL_D}{CTRL_Z}\r".encode()

@@ -61,7 +61,7 @@ def test_a_key_of_the_environment_is_in_no_line_and_each_level_is_kept_to() -> N
 
 def test_what_an_app_knows_to_be_secret_is_in_no_line_either(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text('[mcp.bank]\ncommand = "x"\nenv = {BANK_KEY = "kelp-0123456789"}\n')
-    program = PROGRAM.replace("log =", "from holdfast.cli.opening import open_app; open_app(); log =")
+    program = PROGRAM.replace("log =", "from holdfast.cli.app_choice import open_app; open_app(); log =")
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path,
         env={"PYTHONPATH": ":".join(sys.path), "HOLDFAST_TRUSTED": str(tmp_path)},

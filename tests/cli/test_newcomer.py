@@ -1,6 +1,6 @@
 """The agents of somebody who has written none: what they are depends on the keys that are there."""
 
-from holdfast.cli.newcomer import SMALL_ANSWER_TOKENS, agents
+from holdfast.cli.default_agents import SMALL_ANSWER_TOKENS, agents
 
 
 def test_the_small_model_of_this_machine_has_no_tools_and_an_end_to_its_answers() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.cli.commands.prune import prune
 from holdfast.cli.options import Where
-from holdfast.cli.pruning import prune
 from holdfast.core import commands as cmd
 from holdfast.errors import StoreFull
 from holdfast.store import open_store

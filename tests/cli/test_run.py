@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from holdfast import App
-from holdfast.cli.inspecting import is_live
+from holdfast.cli.commands.inspection import is_live
 from tests.cli.conftest import APP, Desk
 from tests.cli.desk import AGENTS
 from tests.support.waiting import eventually

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cli.terminal import LiveTerminal
+from holdfast.cli.terminal.live_screen import LiveTerminal
 from tests.cli.conftest import APP, CTRL_C, CTRL_D, CTRL_Z, Desk, Terminal
 
 Opened = Callable[..., Terminal]

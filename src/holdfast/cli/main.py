@@ -11,8 +11,8 @@ from typing import NoReturn
 import typer
 
 from holdfast import __version__
-from holdfast.cli.chat_commands import chats
-from holdfast.cli.invoking import carry_out
+from holdfast.cli.chats_group import chats
+from holdfast.cli.dispatch import carry_out
 from holdfast.cli.options import AppArgument, AppName, Database, Home, Json, Where
 from holdfast.errors import HoldfastError
 
@@ -69,7 +69,7 @@ def serve(
 
     Example: holdfast serve support:app --port 8000
     """
-    from holdfast.cli.serving import serve
+    from holdfast.cli.commands.serve import serve
 
     carry_out(serve(app, worker=not no_worker, host=host, port=port, home=home, database=database))
 
@@ -80,7 +80,7 @@ def worker(app: AppArgument = None, home: Home = None, database: Database = None
 
     Example: holdfast worker support:app --database postgresql://user@host/database
     """
-    from holdfast.cli.serving import work
+    from holdfast.cli.commands.serve import work
 
     carry_out(work(app, home=home, database=database))
 
@@ -103,7 +103,7 @@ def run(
 
     Example: git diff | holdfast run - --agent assistant
     """
-    from holdfast.cli.run import Question, read_question, run
+    from holdfast.cli.commands.run import Question, read_question, run
 
     asked = Question(text=read_question(question), agent=agent, model=model, chat=chat, json=json)
     carry_out(run(app, home, database, asked), quiet=True)
@@ -124,7 +124,7 @@ def chat(
 
     Example: holdfast chat --agent scripted
     """
-    from holdfast.cli.talking import talk
+    from holdfast.cli.commands.chat import talk
 
     carry_out(talk(Where(app, home, database), agent=agent, model=model, chat_id=chat), quiet=True)
 
@@ -135,7 +135,7 @@ def workers(json: Json = False, app: AppName = None, home: Home = None, database
 
     Example: holdfast workers --database postgresql://user@host/database
     """
-    from holdfast.cli.inspecting import list_workers
+    from holdfast.cli.commands.inspection import list_workers
 
     carry_out(list_workers(Where(app, home, database), json=json), quiet=True)
 
@@ -146,7 +146,7 @@ def doctor(json: Json = False, app: AppName = None, home: Home = None, database:
 
     Example: holdfast doctor || holdfast workers
     """
-    from holdfast.cli.doctor import doctor
+    from holdfast.cli.commands.doctor import doctor
 
     carry_out(doctor(Where(app, home, database), json=json), quiet=True)
 
@@ -165,7 +165,7 @@ def backup(
 
     Example: holdfast backup monday.db
     """
-    from holdfast.cli.backups import backup
+    from holdfast.cli.commands.backup import backup
 
     carry_out(backup(Where(app, home, database), file, force=force), quiet=True)
 
@@ -185,7 +185,7 @@ def restore(
 
     Example: holdfast restore monday.db --force
     """
-    from holdfast.cli.backups import restore
+    from holdfast.cli.commands.backup import restore
 
     carry_out(restore(Where(app, home, database), file, force=force), quiet=True)
 
@@ -214,7 +214,7 @@ def prune(
 
     Example: holdfast prune --older-than 30d --dry-run
     """
-    from holdfast.cli.pruning import prune
+    from holdfast.cli.commands.prune import prune
 
     wish = prune(
         Where(app, home, database), older_than=older_than, archived_chats=archived_chats, dry_run=dry_run, json=json
@@ -231,7 +231,7 @@ def vacuum(json: Json = False, app: AppName = None, home: Home = None, database:
 
     Example: holdfast vacuum
     """
-    from holdfast.cli.pruning import vacuum
+    from holdfast.cli.commands.prune import vacuum
 
     carry_out(vacuum(Where(app, home, database), json=json), quiet=True)
 
@@ -244,7 +244,7 @@ def demo() -> None:
 
     Example: holdfast demo
     """
-    from holdfast.cli.demo import demo
+    from holdfast.cli.commands.demo import demo
 
     carry_out(demo(), quiet=True)
 
@@ -255,7 +255,7 @@ def openapi(app: AppName = None) -> None:
 
     Example: holdfast openapi > openapi.json
     """
-    from holdfast.cli.inspecting import print_openapi
+    from holdfast.cli.commands.inspection import print_openapi
 
     print_openapi(app)
 
@@ -283,7 +283,7 @@ def login(app: AppName = None, home: Home = None) -> None:
 
     Example: holdfast login
     """
-    from holdfast.cli.inspecting import print_login
+    from holdfast.cli.commands.inspection import print_login
 
     print_login(app, home)
 
@@ -294,7 +294,7 @@ def show(json: Json = False, home: Home = None, database: Database = None) -> No
 
     Example: holdfast config show
     """
-    from holdfast.cli.inspecting import show_config
+    from holdfast.cli.commands.inspection import show_config
 
     show_config(home, database, json=json)
 

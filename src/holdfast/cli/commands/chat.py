@@ -17,17 +17,17 @@ from rich.text import Text
 
 from holdfast import __version__
 from holdfast.app import App, Chat
-from holdfast.cli import asking
-from holdfast.cli.approving import View
-from holdfast.cli.chats import last_user_message
+from holdfast.cli.app_choice import UsageError, know_agent, open_app, opened, pick_agent
+from holdfast.cli.commands.chats import last_user_message
+from holdfast.cli.commands.run import find_chat, stop_turn, working
 from holdfast.cli.interrupts import Pressed, interrupts, leave_now
-from holdfast.cli.keyboard import Keyboard
-from holdfast.cli.opening import UsageError, know_agent, open_app, opened, pick_agent
 from holdfast.cli.options import Where
-from holdfast.cli.reading import Reader
-from holdfast.cli.run import find_chat, stop_turn, working
-from holdfast.cli.terminal import REDRAW_S, TerminalScreen
-from holdfast.cli.turn import concerns_people, cursor_now, ticking
+from holdfast.cli.terminal import questions
+from holdfast.cli.terminal.approval import View
+from holdfast.cli.terminal.journal_reader import Reader
+from holdfast.cli.terminal.keyboard import Keyboard
+from holdfast.cli.terminal.live_screen import REDRAW_S, TerminalScreen
+from holdfast.cli.terminal.turn_follower import concerns_people, cursor_now, ticking
 from holdfast.cli.words import line
 from holdfast.core import journal as jn
 from holdfast.core.codec import decode_message
@@ -162,7 +162,7 @@ class Talk:
 
     async def _answer(self, view: View, text: str) -> None:
         try:
-            instead = await asking.answer(self._app, view, text)
+            instead = await questions.answer(self._app, view, text)
         except HoldfastError:
             self._forget(view)  # somebody else was quicker, or it is another call now: the next look tells
             raise
@@ -313,8 +313,8 @@ class Talk:
                 continue
             view = known.get(asked.digest)
             if view is None:
-                view = await asking.view_of(self._app, asked)
-                self._screen.note(asking.opening(view))
+                view = await questions.view_of(self._app, asked)
+                self._screen.note(questions.opening(view))
             views.append(view)
         self._asked = views
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from holdfast.app import App
-from holdfast.cli.opening import UsageError, app_of_data, look_at_app, opened
+from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
+from holdfast.cli.commands.run import write_line
 from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
-from holdfast.cli.run import write_line
 from holdfast.config import Retention
 from holdfast.store.base import PRUNED_MAX, Size
 from holdfast.store.postgres.store import PostgresStore

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from holdfast.agent import Agent
 from holdfast.app import App, have_home
+from holdfast.cli.default_agents import agents
 from holdfast.cli.logs import hide_in_logs
-from holdfast.cli.newcomer import agents
 from holdfast.cli.options import Where
 from holdfast.cli.trust import check_trust
 from holdfast.config import changed, load_config

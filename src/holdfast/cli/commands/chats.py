@@ -12,14 +12,14 @@ import msgspec
 import typer
 
 from holdfast.app import App, Chat, have_home
-from holdfast.cli.approving import Document, View, as_lines, listed
+from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
+from holdfast.cli.commands.run import JsonLines, find_chat, read_question, write_line
 from holdfast.cli.listing import Cell, Row, print_listing
-from holdfast.cli.opening import UsageError, app_of_data, look_at_app, opened
 from holdfast.cli.options import Where
-from holdfast.cli.reading import Reader
-from holdfast.cli.run import JsonLines, find_chat, read_question, write_line
-from holdfast.cli.screen import PlainScreen
-from holdfast.cli.turn import Exit, Turn
+from holdfast.cli.terminal.approval import Document, View, as_lines, listed
+from holdfast.cli.terminal.journal_reader import Reader
+from holdfast.cli.terminal.screen import PlainScreen
+from holdfast.cli.terminal.turn_follower import Exit, Turn
 from holdfast.cli.words import ago, arguments_of, line
 from holdfast.core.codec import decode_message
 from holdfast.core.instants import iso

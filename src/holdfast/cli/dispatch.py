@@ -7,4 +7,4 @@ from typing import Any
 
 def carry_out(command: Coroutine[Any, Any, int | None], *, quiet: bool = False) -> None:
     """Runs it to its end; what it returns is the exit code. `quiet`: somebody reads a screen, not a log."""
-    import_module("holdfast.cli.loop").carry_out(command, quiet=quiet)
+    import_module("holdfast.cli.command_loop").carry_out(command, quiet=quiet)

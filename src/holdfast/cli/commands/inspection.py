@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import asdict
 
 from holdfast.app import have_home
+from holdfast.cli.app_choice import app_of_data, look_at_app, opened
+from holdfast.cli.commands.run import write_line
 from holdfast.cli.listing import PLAIN_CHARS_MAX, Cell, Row, print_listing
-from holdfast.cli.opening import app_of_data, look_at_app, opened
 from holdfast.cli.options import Where
-from holdfast.cli.run import write_line
 from holdfast.cli.trust import is_trusted
 from holdfast.cli.words import ago, line
 from holdfast.config import FILE, NAMES, Config, Retention, explain_config, load_config

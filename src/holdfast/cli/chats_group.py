@@ -4,7 +4,7 @@ from typing import Annotated as A
 
 import typer
 
-from holdfast.cli.invoking import carry_out
+from holdfast.cli.dispatch import carry_out
 from holdfast.cli.options import AppName, Database, Home, Json, Where
 
 chats = typer.Typer(help="Look at chats and act on them.", no_args_is_help=True, rich_markup_mode=None)
@@ -29,7 +29,7 @@ def list_chats(
 
     Example: holdfast chats list --state waiting
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     wanted = chats.Wanted(agent=agent, state=state, search=search, archived=archived, limit=limit)
     carry_out(chats.list_chats(Where(app, home, database), wanted, json=json), quiet=True)
@@ -48,7 +48,7 @@ def show(
 
     Example: holdfast chats show last
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.show(Where(app, home, database), chat, call, json=json), quiet=True)
 
@@ -59,7 +59,7 @@ def tail(chat: ChatId, json: Json = False, app: AppName = None, home: Home = Non
 
     Example: holdfast chats tail last
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.tail(Where(app, home, database), chat, json=json), quiet=True)
 
@@ -77,7 +77,7 @@ def send(
 
     Example: holdfast chats send last "and in French?" --mode steer
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.send(Where(app, home, database), chat, text, mode), quiet=True)
 
@@ -94,7 +94,7 @@ def stop(
 
     Example: holdfast chats stop last
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.stop(Where(app, home, database), chat, clear_queue=clear_queue), quiet=True)
 
@@ -114,7 +114,7 @@ def approve(
 
     Example: holdfast chats approve last
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.approve(Where(app, home, database), chat, call, digest), quiet=True)
 
@@ -132,7 +132,7 @@ def deny(
 
     Example: holdfast chats deny last "use the test account"
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.deny(Where(app, home, database), chat, call, words), quiet=True)
 
@@ -151,7 +151,7 @@ def answer(
 
     Example: holdfast chats answer last "the blue one"
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.answer(Where(app, home, database), chat, call, text, error=error), quiet=True)
 
@@ -169,7 +169,7 @@ def edit(
 
     Example: holdfast chats edit last "what I meant was …"
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.edit(Where(app, home, database), chat, message, text), quiet=True)
 
@@ -186,7 +186,7 @@ def fork(
 
     Example: holdfast chats fork last
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.fork(Where(app, home, database), chat, upto), quiet=True)
 
@@ -197,7 +197,7 @@ def retry(chat: ChatId, app: AppName = None, home: Home = None, database: Databa
 
     Example: holdfast chats retry last
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.retry(Where(app, home, database), chat), quiet=True)
 
@@ -208,7 +208,7 @@ def compact(chat: ChatId, app: AppName = None, home: Home = None, database: Data
 
     Example: holdfast chats compact last
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.compact(Where(app, home, database), chat), quiet=True)
 
@@ -225,7 +225,7 @@ def archive(
 
     Example: holdfast chats archive last
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.archive(Where(app, home, database), chat, undo=undo), quiet=True)
 
@@ -243,6 +243,6 @@ def delete(
 
     Example: holdfast chats delete last --yes
     """
-    from holdfast.cli import chats
+    from holdfast.cli.commands import chats
 
     carry_out(chats.delete(Where(app, home, database), chat, children=children, ask=not yes), quiet=True)

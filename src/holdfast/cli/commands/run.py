@@ -9,12 +9,12 @@ from contextlib import ExitStack, asynccontextmanager
 import msgspec
 
 from holdfast.app import App, Chat
-from holdfast.cli.approving import View, listed
+from holdfast.cli.app_choice import UsageError, know_agent, leave_to_others, open_app, opened, pick_agent
 from holdfast.cli.interrupts import interrupts, leave_now
-from holdfast.cli.opening import UsageError, know_agent, leave_to_others, open_app, opened, pick_agent
-from holdfast.cli.reading import Reader, as_json, what_is
-from holdfast.cli.screen import PlainScreen
-from holdfast.cli.turn import Ask, Exit, Turn, Viewer, cursor_now, ticking
+from holdfast.cli.terminal.approval import View, listed
+from holdfast.cli.terminal.journal_reader import Reader, as_json, what_is
+from holdfast.cli.terminal.screen import PlainScreen
+from holdfast.cli.terminal.turn_follower import Ask, Exit, Turn, Viewer, cursor_now, ticking
 from holdfast.core.codec import check_text
 from holdfast.core.records import Message, Role, Text
 from holdfast.errors import HoldfastError
@@ -172,7 +172,7 @@ def _viewer(
 
 
 def _terminal(app: App, message: Message, stopper: Stopper, leaving: ExitStack) -> tuple[Viewer, Ask | None]:
-    from holdfast.cli.terminal import REDRAW_S, LiveTerminal  # noqa: PLC0415  a pipe needs no drawing
+    from holdfast.cli.terminal.live_screen import REDRAW_S, LiveTerminal  # noqa: PLC0415  a pipe needs no drawing
 
     live = leaving.enter_context(LiveTerminal())
     live.screen.busy = True
@@ -182,7 +182,7 @@ def _terminal(app: App, message: Message, stopper: Stopper, leaving: ExitStack) 
     leaving.callback(drawing.cancel)
     if not sys.stdin.isatty():
         return reader, None
-    from holdfast.cli.asking import Person  # noqa: PLC0415  and who asks nothing needs no prompt
+    from holdfast.cli.terminal.questions import Person  # noqa: PLC0415  and who asks nothing needs no prompt
 
     person = Person(app, live.pause, live.resume, stopper.stopped)
     return reader, person.ask

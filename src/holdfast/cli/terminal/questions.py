@@ -8,7 +8,7 @@ from contextlib import suppress
 from prompt_toolkit import PromptSession
 
 from holdfast.app import App
-from holdfast.cli.approving import View
+from holdfast.cli.terminal.approval import View
 from holdfast.core.apply import asks_somebody
 from holdfast.errors import NotFound
 from holdfast.store.asked import OpenCall

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from holdfast.app import App
-from holdfast.cli.inspecting import is_live
+from holdfast.cli.app_choice import make_app
+from holdfast.cli.commands.inspection import is_live
+from holdfast.cli.commands.run import write_line
+from holdfast.cli.default_agents import agents
 from holdfast.cli.listing import console
-from holdfast.cli.newcomer import agents
-from holdfast.cli.opening import make_app
 from holdfast.cli.options import Where
-from holdfast.cli.run import write_line
 from holdfast.cli.trust import is_trusted
 from holdfast.cli.words import ago, line
 from holdfast.config import FILE, Config, sound_config

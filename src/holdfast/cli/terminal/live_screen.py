@@ -17,7 +17,7 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from holdfast.cli.screen import MARKS, RESULT_CHARS, ToolEnd, end_line
+from holdfast.cli.terminal.screen import MARKS, RESULT_CHARS, ToolEnd, end_line
 from holdfast.cli.words import line, seconds
 from holdfast.visible import safe
 

@@ -19,12 +19,12 @@ from rich.rule import Rule
 from rich.text import Text
 
 from holdfast.app import App, Chat
-from holdfast.cli.demo_verdict import Evidence, judge, timeline
-from holdfast.cli.demo_worker import AGENT, BATCH, Ledger, agent
-from holdfast.cli.reading import Reader
-from holdfast.cli.screen import PlainScreen
-from holdfast.cli.terminal import REDRAW_S, LiveTerminal
-from holdfast.cli.turn import Exit, Turn, ticking
+from holdfast.cli.commands.demo_verdict import Evidence, judge, timeline
+from holdfast.cli.commands.demo_worker import AGENT, BATCH, Ledger, agent
+from holdfast.cli.terminal.journal_reader import Reader
+from holdfast.cli.terminal.live_screen import REDRAW_S, LiveTerminal
+from holdfast.cli.terminal.screen import PlainScreen
+from holdfast.cli.terminal.turn_follower import Exit, Turn, ticking
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Item
 
@@ -101,7 +101,7 @@ def _show(evidence: Evidence, console: Console) -> bool:
 def _worker(arguments: tuple[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process, gone at the end whatever happens. Ctrl-C is ours alone: it has a session of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli.demo_worker", *arguments],
+        [sys.executable, "-m", "holdfast.cli.commands.demo_worker", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The worker that the demo kills: `python -m holdfast.cli.demo_worker URL LEDGER`.
+"""The worker that the demo kills: `python -m holdfast.cli.commands.demo_worker URL LEDGER`.
 
 Its tools write into a ledger, a plain file that outlives them, what they do to the world: one line when a body begins
 and one when it is done. The demo reads it to judge what really happened.

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from holdfast.cli.demo_worker import BATCH, FIRST
-from holdfast.cli.reading import what_is
+from holdfast.cli.commands.demo_worker import BATCH, FIRST
+from holdfast.cli.terminal.journal_reader import what_is
 from holdfast.cli.words import line
 from holdfast.core import journal as jn
 from holdfast.core.codec import decode_message

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.cli.screen import Screen, ToolEnd
+from holdfast.cli.terminal.screen import Screen, ToolEnd
 from holdfast.cli.words import arguments_of, line, seconds
 from holdfast.core import journal as jn
 from holdfast.core.codec import decode_delta, decode_entry, decode_message

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as changed
 
-from holdfast.cli.opening import UsageError, app_of_data
+from holdfast.cli.app_choice import UsageError, app_of_data
 from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
 from holdfast.store.sqlite.backup import back_up, copy_to_restore, in_use, kept_as, replace
