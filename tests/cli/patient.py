@@ -1,8 +1,8 @@
 """The desk's app where a tool that hears nothing is waited for: whoever presses Ctrl-C again may take their time."""
 
-from holdfast.worker import bodies
+from holdfast.worker import tool_body
 from tests.cli.desk import app
 
 __all__ = ["app"]
 
-bodies.KILL_S = 100.0
+tool_body.KILL_S = 100.0

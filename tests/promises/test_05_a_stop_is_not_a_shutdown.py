@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import Agent, App, Chat
 from holdfast.testing import Call, Fail, Hold, Say, ScriptedModel, Stall
-from holdfast.worker import bodies
+from holdfast.worker import tool_body
 from tests.promises.surface import LATER, WAIT_S, Stubborn, app_of, journal, judge, streamed, told_of, tool_texts
 from tests.support.freezing import freeze
 from tests.support.programs import Program
@@ -293,7 +293,7 @@ async def test_what_a_tool_says_because_it_was_cancelled_is_not_its_result(store
 
 
 async def test_stopping_is_shown_until_it_is_true(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "KILL_S", WAIT_S)  # the tool is not given up while we look
+    monkeypatch.setattr(tool_body, "KILL_S", WAIT_S)  # the tool is not given up while we look
     stubborn = Stubborn()
     agent = Agent("a", ScriptedModel([Call(name="stubborn")]), tools=[stubborn.tool()])
     app = app_of(store_url, agent, Agent("b", ScriptedModel(after="echo")))

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from holdfast.system import processes
-from holdfast.worker.bodies import SyncPool
 from holdfast.worker.guard import Guard
+from holdfast.worker.tool_body import SyncPool
 from tests.support.waiting import until
 from tests.tools.marked import living
 

@@ -16,8 +16,8 @@ from holdfast.core.records import Cause
 from holdfast.errors import ConfigError
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
-from holdfast.worker.bodies import Body, Returned, SyncPool
 from holdfast.worker.guard import Guard
+from holdfast.worker.tool_body import Body, Returned, SyncPool
 from tests.support.deaths import Mortal
 from tests.support.waiting import until
 from tests.tools import isolates

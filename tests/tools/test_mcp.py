@@ -33,8 +33,8 @@ from holdfast.tools.mcp import connection as mcp
 from holdfast.tools.mcp import session as mcp_wires
 from holdfast.tools.mcp.connection import Link, _Sent
 from holdfast.tools.mcp.tools import NAME_MAX, Listed, Lost, NotSent, replay_of, text_of, tool_name, tools_of
-from holdfast.worker.bodies import SyncPool
 from holdfast.worker.guard import Guard
+from holdfast.worker.tool_body import SyncPool
 from tests.support.deaths import Mortal
 from tests.support.postgres import free_port
 from tests.support.programs import ROOT, Program

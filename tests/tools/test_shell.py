@@ -24,8 +24,8 @@ from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.shell import tool as shell
 from holdfast.tools.shell.tool import shell_tool
-from holdfast.worker.bodies import Body, Returned, SyncPool
 from holdfast.worker.guard import Guard
+from holdfast.worker.tool_body import Body, Returned, SyncPool
 from tests.support.deaths import Mortal
 from tests.support.programs import Program
 from tests.support.turns import rested, running

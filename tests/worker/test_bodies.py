@@ -12,8 +12,8 @@ from holdfast.core.records import Cause
 from holdfast.errors import OutcomeUnknown
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
-from holdfast.worker import bodies
-from holdfast.worker.bodies import Body, Returned, SyncPool
+from holdfast.worker import tool_body
+from holdfast.worker.tool_body import Body, Returned, SyncPool
 from tests.support.looptime import LoopTime
 from tests.support.waiting import until
 
@@ -134,7 +134,7 @@ async def test_a_late_body_that_has_no_effects_had_none() -> None:
 async def test_a_late_body_that_cannot_be_ended_may_still_be_running(
     stubborn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "KILL_S", 0.05)
+    monkeypatch.setattr(tool_body, "KILL_S", 0.05)
     began, over = threading.Event(), threading.Event()
 
     @tool(deadline_s=600.0)

@@ -452,7 +452,7 @@ WAYS = ("near_limit", "too_long", "asked")
 async def test_without_a_summary_the_turn_goes_on_and_says_so(
     store_url: str, way: str, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.compacting.COMMIT_PATIENCE_S", 0.05)
+    monkeypatch.setattr("holdfast.worker.compaction.step.COMMIT_PATIENCE_S", 0.05)
     response, complaint = BAD[bad]
     limit = 4_096 if way == "near_limit" else None
     model = CountingModel(after="echo", context_limit=limit)

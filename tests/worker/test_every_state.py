@@ -13,7 +13,7 @@ from holdfast.core.records import State
 from holdfast.core.retry import RetryPolicy
 from holdfast.models.scripted import Call, Fail, Hold, Say, Script, ScriptedModel
 from holdfast.tools.base import Tool, tool
-from holdfast.worker import bodies
+from holdfast.worker import tool_body
 from tests.support.turns import QUICK, WAIT_S, Gate, said
 
 
@@ -157,7 +157,7 @@ def test_the_table_is_complete() -> None:
 async def test_every_act_in_every_state(
     store_url: str, situation: str, act: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "KILL_S", WAIT_S)  # who clings is not given up while the machine stands still
+    monkeypatch.setattr(tool_body, "KILL_S", WAIT_S)  # who clings is not given up while the machine stands still
     answer, history = TABLE[situation, act]
     gate, clinging = Gate(), Clinging()
     model = Echoing(SITUATIONS[situation].response, "Second.")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.worker.joined import Joined
+from holdfast.worker.joined_lists import Joined
 
 PARTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=4)
 PLACE = st.integers(-12, 12) | st.none()

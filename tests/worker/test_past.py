@@ -8,7 +8,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.records import Message, Replay, Role, Snapshot, ToolResult
 from holdfast.store.base import Store
-from holdfast.worker.past import HistoryRoom, Moved, Past
+from holdfast.worker.history_cache import HistoryRoom, Moved, Past
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, new_chat, texts, user
 

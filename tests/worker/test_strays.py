@@ -15,7 +15,7 @@ from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.redaction import Secrets
 from holdfast.store.base import Held, Store
-from holdfast.worker.strays import Strays, described
+from holdfast.worker.stray_chats import Strays, described
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat
 from tests.support.turns import QUICK, Gate, rested

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.errors import LimitReached
 from holdfast.system import threads
-from holdfast.worker import bodies
-from holdfast.worker.bodies import SyncPool
+from holdfast.worker import tool_body
+from holdfast.worker.tool_body import SyncPool
 from tests.support.waiting import until
 
 
@@ -44,7 +44,7 @@ async def test_a_thread_that_hangs_is_replaced_and_counted_until_it_returns() ->
 
 
 async def test_too_many_of_them_refuse_new_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "ABANDONED_MAX", 2)
+    monkeypatch.setattr(tool_body, "ABANDONED_MAX", 2)
     pool, held = SyncPool(1), threading.Event()
     try:
         for _ in range(2):

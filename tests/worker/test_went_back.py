@@ -13,7 +13,7 @@ from holdfast.errors import StaleWriter
 from holdfast.health.checks import diagnose, worker_figures
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.base import Tool, tool
-from holdfast.worker.grip import MISSES_MAX
+from holdfast.worker.held_chat import MISSES_MAX
 from tests.support.rewinding import Backup
 from tests.support.turns import Gate, rested, running, said
 from tests.support.waiting import until

@@ -24,7 +24,7 @@ from holdfast.store.base import Store
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
 from holdfast.store.pulse import PROOF_S
 from holdfast.tools.figures import figures as tool_figures
-from holdfast.worker.grip import MISSES_MAX
+from holdfast.worker.held_chat import MISSES_MAX
 from holdfast.worker.worker import Worker
 
 Status = Literal["ok", "degraded", "draining", "unhealthy"]

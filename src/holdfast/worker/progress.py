@@ -12,8 +12,8 @@ from contextlib import suppress
 from holdfast.core import commands as cmd
 from holdfast.core.codec import storable
 from holdfast.errors import HoldfastError
-from holdfast.worker.grip import Grip
-from holdfast.worker.past import Moved
+from holdfast.worker.held_chat import Grip
+from holdfast.worker.history_cache import Moved
 
 INTERVAL_S = 0.2
 NOTE_CHARS_MAX = 8_192  # of one note: the newest are kept

@@ -32,11 +32,11 @@ from holdfast.core.records import Cause, Failure, Snapshot, State
 from holdfast.errors import ConfigError, HoldfastError, OwnershipLost, StoreError, UnknownRecord
 from holdfast.stops import Stop
 from holdfast.store.bell import control_topic
-from holdfast.worker.asking import Asking
-from holdfast.worker.calling import Calling, RunningTool
-from holdfast.worker.compacting import Compacting
-from holdfast.worker.grip import ContextTooLong, Grip, Shared, TurnCannotGoOn
-from holdfast.worker.past import Moved, Past
+from holdfast.worker.compaction.step import Compacting
+from holdfast.worker.held_chat import ContextTooLong, Grip, Shared, TurnCannotGoOn
+from holdfast.worker.history_cache import Moved, Past
+from holdfast.worker.model_step import Asking
+from holdfast.worker.tool_calls import Calling, RunningTool
 
 log = logging.getLogger("holdfast.runner")
 

@@ -35,19 +35,19 @@ from holdfast.store.hostlock import HostLock, is_dead
 from holdfast.store.observing import published
 from holdfast.system.clock import SystemClock, dice
 from holdfast.telemetry import Durations, Traces
-from holdfast.worker.bodies import SyncPool
-from holdfast.worker.calling import RunningTool
+from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deltas import DeltaFlusher
-from holdfast.worker.grip import Misses, Shared
 from holdfast.worker.guard import Guard
+from holdfast.worker.held_chat import Misses, Shared
+from holdfast.worker.history_cache import HistoryRoom
 from holdfast.worker.lease import LeaseKeeper
-from holdfast.worker.past import HistoryRoom
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.runner import Runner
-from holdfast.worker.strays import Strays, described
-from holdfast.worker.summaries import CompactionFigures
+from holdfast.worker.stray_chats import Strays, described
 from holdfast.worker.titles import Titles
-from holdfast.worker.toolservers import ToolServers
+from holdfast.worker.tool_body import SyncPool
+from holdfast.worker.tool_calls import RunningTool
+from holdfast.worker.tool_servers import ToolServers
 from holdfast.worker.watchdog import Watchdog, last_words
 
 log = logging.getLogger("holdfast.worker")

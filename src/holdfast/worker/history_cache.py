@@ -16,7 +16,7 @@ from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, Role, Snapshot
 from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.base import HistoryRow, Store
-from holdfast.worker.joined import Joined
+from holdfast.worker.joined_lists import Joined
 
 PAGE_ROWS = 1_000
 MESSAGE_BYTES = 1_000  # what a message takes in memory beside its text, roughly

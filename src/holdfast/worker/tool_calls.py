@@ -25,10 +25,10 @@ from holdfast.errors import ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
-from holdfast.worker.bodies import Body, Returned
-from holdfast.worker.grip import Grip
-from holdfast.worker.past import Moved
+from holdfast.worker.held_chat import Grip
+from holdfast.worker.history_cache import Moved
 from holdfast.worker.progress import Progress
+from holdfast.worker.tool_body import Body, Returned
 
 log = logging.getLogger("holdfast.runner")
 

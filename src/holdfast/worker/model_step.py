@@ -26,9 +26,9 @@ from holdfast.store.cursor import Cursor
 from holdfast.telemetry import Span
 from holdfast.tools.base import Tool
 from holdfast.worker.deltas import Stream
-from holdfast.worker.grip import ContextTooLong, Grip, TurnCannotGoOn
-from holdfast.worker.joined import Joined
-from holdfast.worker.past import Moved
+from holdfast.worker.held_chat import ContextTooLong, Grip, TurnCannotGoOn
+from holdfast.worker.history_cache import Moved
+from holdfast.worker.joined_lists import Joined
 from holdfast.worker.progress import Progress
 
 

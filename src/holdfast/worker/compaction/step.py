@@ -28,9 +28,9 @@ from holdfast.core.compaction import (
 )
 from holdfast.core.records import Cause, CompactionWhy, Frozen
 from holdfast.errors import HoldfastError, InvalidInput, StoreError
-from holdfast.worker.grip import Grip, TurnCannotGoOn
-from holdfast.worker.past import Moved
-from holdfast.worker.summaries import Summariser, Summary
+from holdfast.worker.compaction.summaries import Summariser, Summary
+from holdfast.worker.held_chat import Grip, TurnCannotGoOn
+from holdfast.worker.history_cache import Moved
 
 log = logging.getLogger("holdfast.runner")
 

@@ -30,12 +30,12 @@ from holdfast.system.processes import Children
 from holdfast.telemetry import Durations, Traces
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import declared_tool
-from holdfast.worker.bodies import Body, SyncPool
+from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deltas import DeltaFlusher
-from holdfast.worker.past import HistoryRoom, Moved
-from holdfast.worker.summaries import CompactionFigures
+from holdfast.worker.history_cache import HistoryRoom, Moved
 from holdfast.worker.titles import Titles
-from holdfast.worker.toolservers import ToolServers
+from holdfast.worker.tool_body import Body, SyncPool
+from holdfast.worker.tool_servers import ToolServers
 
 log = logging.getLogger("holdfast.runner")
 
