@@ -19,7 +19,7 @@ import psutil  # type: ignore[import-untyped]
 
 from bench.figures import Figures
 from holdfast import Agent, App
-from holdfast.server.serving import serve
+from holdfast.server.serve import serve
 from holdfast.testing import ScriptedModel
 
 CHATS = 20

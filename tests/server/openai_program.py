@@ -14,7 +14,7 @@ from holdfast.core.retry import ErrorFields, RetryPolicy
 from holdfast.models.base import Finished, Opened, Request, StreamPart, TextDelta
 from holdfast.models.scripted import Call, Fail, Finish, Say, ScriptedModel, Stall
 from holdfast.models.wires.failures import provider_error
-from holdfast.server.serving import serve
+from holdfast.server.serve import serve
 from holdfast.tools.base import tool
 from holdfast.tools.outside import ask_user
 

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from holdfast import Agent, App, tool
-from holdfast.server.serving import serve
+from holdfast.server.serve import serve
 from holdfast.testing import Call, ScriptedModel, Stall
 from holdfast.tools.outside import client_tool
 

@@ -19,9 +19,9 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from holdfast import App
-from holdfast.server import bodies, http_app
+from holdfast.server import http_app, limits
 from holdfast.server.access import Access
-from holdfast.server.bodies import BodyMiddleware, BoundedProtocol, in_kernel
+from holdfast.server.limits import BodyMiddleware, BoundedProtocol, in_kernel
 from tests.support.servers import ServerProcess, created, ended, server
 from tests.support.waiting import until
 
@@ -206,7 +206,7 @@ async def test_garbage_in_the_midst_of_an_answer_is_not_answered_within_it() -> 
 
 async def test_a_huge_head_that_comes_in_pieces_gets_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it: the server does not hang up on who is still sending."""
-    monkeypatch.setattr(bodies, "LEAVE_S", 3600.0)  # so that it is the client who takes all the time it likes
+    monkeypatch.setattr(limits, "LEAVE_S", 3600.0)  # so that it is the client who takes all the time it likes
     line = b"X-Big: " + b"x" * 40_000
     async with listening(talks_at_once, []) as address, asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection(*address)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import App
 from holdfast.server import http_app
-from holdfast.server.serving import Serving, listen
+from holdfast.server.serve import Serving, listen
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

@@ -14,7 +14,7 @@ from openai import OpenAI
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from holdfast.server.openai.given import Asked, CompletionAsked, ResponseAsked
+from holdfast.server.openai.requests import Asked, CompletionAsked, ResponseAsked
 from tests.server.openai_client import LiveServer, chats, live_server
 from tests.support.programs import ROOT
 

@@ -25,9 +25,9 @@ from holdfast.core.journal import (
 from holdfast.core.records import CallState, Cause, External, Failure, Message, State, ToolResult, result_message
 from holdfast.server.feeds import Frame, encoded
 from holdfast.server.openai.completions import finish_reason
-from holdfast.server.openai.places import Place, parse_call_id, parse_response_id
+from holdfast.server.openai.ids import Place, parse_call_id, parse_response_id
+from holdfast.server.openai.response_state import Telling
 from holdfast.server.openai.responses import Events
-from holdfast.server.openai.telling import Telling
 from holdfast.store.base import Item
 from tests.support.chats import assistant, call, user
 

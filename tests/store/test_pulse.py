@@ -11,7 +11,7 @@ from holdfast import App
 from holdfast.errors import StoreError
 from holdfast.health.checks import judge
 from holdfast.server import http_app
-from holdfast.server.serving import Serving, listen, url_of
+from holdfast.server.serve import Serving, listen, url_of
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
 from holdfast.store.pulse import PROOF_S

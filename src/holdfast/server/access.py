@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import ConfigError
-from holdfast.server.bodies import HEAD_BYTES_MAX, head_too_large
+from holdfast.server.limits import HEAD_BYTES_MAX, head_too_large
 from holdfast.server.problems import CLOSE, problem
 from holdfast.system.disk import create_path, make_home
 

@@ -10,7 +10,7 @@ from holdfast import __version__
 from holdfast.app import App
 from holdfast.server import chats, operations, page, problems, views
 from holdfast.server.access import Access, AccessMiddleware, load_token
-from holdfast.server.bodies import BodyMiddleware
+from holdfast.server.limits import BodyMiddleware
 from holdfast.server.openai import routes as openai
 from holdfast.server.openai.errors import ErrorsMiddleware
 from holdfast.server.streams import Streams

@@ -24,7 +24,7 @@ from holdfast.core.instants import iso
 from holdfast.core.records import Lease
 from holdfast.server.access import load_token
 from holdfast.server.http import http_app
-from holdfast.server.serving import ADDRESS
+from holdfast.server.serve import ADDRESS
 from holdfast.store import hostlock
 from holdfast.urls import shown_url
 

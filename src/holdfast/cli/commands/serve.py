@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from holdfast.cli.app_choice import open_app
-from holdfast.server.serving import serve as serve_app
+from holdfast.server.serve import serve as serve_app
 
 log = logging.getLogger("holdfast.cli")
 

@@ -1,5 +1,5 @@
 """The surface that speaks OpenAI's protocols: `/v1/models`, `/v1/chat/completions`, `/v1/responses`.
 
-Pure mapping, apart from `routes.py` and `carrying.py`: what a client sends becomes a durable chat, and what the
+Pure mapping, apart from `routes.py` and `placement.py`: what a client sends becomes a durable chat, and what the
 chat's journal tells becomes what the client expects.
 """

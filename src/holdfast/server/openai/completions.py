@@ -5,9 +5,9 @@ from typing import Any
 
 from holdfast.core.records import Cause
 from holdfast.server.openai.errors import error_body
-from holdfast.server.openai.following import sse
-from holdfast.server.openai.places import Place, outer_call_id
-from holdfast.server.openai.telling import Called, Ended, Happening, Said, Spoke, Spoken, Telling, Withdrawn
+from holdfast.server.openai.ids import Place, outer_call_id
+from holdfast.server.openai.response_follower import sse
+from holdfast.server.openai.response_state import Called, Ended, Happening, Said, Spoke, Spoken, Telling, Withdrawn
 
 STEPS_APART = "\n\n"  # between what the model said before and after it used a tool of the agent
 DONE = b"data: [DONE]\n\n"

@@ -7,8 +7,18 @@ import msgspec
 
 from holdfast.core.records import File, Message, Role, Text, ToolCall, ToolResult
 from holdfast.server.openai.errors import failure_code
-from holdfast.server.openai.places import Place, outer_call_id
-from holdfast.server.openai.telling import Begun, Called, Ended, Happening, Said, Spoke, Spoken, Telling, Withdrawn
+from holdfast.server.openai.ids import Place, outer_call_id
+from holdfast.server.openai.response_state import (
+    Begun,
+    Called,
+    Ended,
+    Happening,
+    Said,
+    Spoke,
+    Spoken,
+    Telling,
+    Withdrawn,
+)
 
 _DEFAULTS: dict[str, Any] = {
     "previous_response_id": None,

@@ -13,14 +13,14 @@ from holdfast.core.codec import decode_message, encode
 from holdfast.core.records import Message, Role, State, ToolResult
 from holdfast.errors import InvalidInput, NotFound, RefusedError
 from holdfast.server.chats import AppOf, KeyOf, as_json, streams_of
-from holdfast.server.openai import carrying, following
+from holdfast.server.openai import placement, response_follower
 from holdfast.server.openai.completions import Chunks, completion_of
 from holdfast.server.openai.conversations import conversation, of_items, of_messages
 from holdfast.server.openai.errors import DONT_RETRY, error_response, failed_turn
-from holdfast.server.openai.given import CompletionAsked, ResponseAsked, read
-from holdfast.server.openai.places import Place, parse_response_id
+from holdfast.server.openai.ids import Place, parse_response_id
+from holdfast.server.openai.requests import CompletionAsked, ResponseAsked, read
+from holdfast.server.openai.response_state import Telling
 from holdfast.server.openai.responses import Events, input_items, response_of
-from holdfast.server.openai.telling import Telling
 from holdfast.server.streams import Streams
 from holdfast.store.base import Key
 
@@ -71,18 +71,18 @@ async def create_completion(app: AppOf, streams: StreamsOf, key: KeyOf, request:
     asked = read(CompletionAsked, await request.body())
     asked.check()
     agent = _agent_for(app, asked, "response_format")
-    streams.check(following.client_of(request))
+    streams.check(response_follower.client_of(request))
     said = conversation(of_messages(asked.messages), "messages")
-    place = await carrying.carry_on(app, agent, said.results) if said.results else None
+    place = await placement.carry_on(app, agent, said.results) if said.results else None
     if place is None:
         tools = asked.client_tools()
         opener = replace(said.opener, instructions=said.instructions, sampling=asked.sampling, client_tools=tools)
         opener = replace(opener, active_tools=() if asked.no_tools else None)
-        place = await carrying.begin(app, agent, replace(said, opener=opener), asked.metadata, key)
+        place = await placement.begin(app, agent, replace(said, opener=opener), asked.metadata, key)
     if asked.stream:
         usage = asked.stream_options is not None and asked.stream_options.include_usage is True
-        return following.Told(streams, place, Chunks(agent, include_usage=usage))
-    telling = await following.until_over(request, streams, place)
+        return response_follower.Told(streams, place, Chunks(agent, include_usage=usage))
+    telling = await response_follower.until_over(request, streams, place)
     headers = {"X-Holdfast-Chat": place.chat_id}
     if not telling.over:
         return _not_yet(place, headers, keyed=key is not None)
@@ -106,34 +106,34 @@ async def create_response(app: AppOf, streams: StreamsOf, key: KeyOf, request: R
     asked.check()
     agent = _agent_for(app, asked, "text.format")
     if asked.stream or not asked.background:
-        streams.check(following.client_of(request))
+        streams.check(response_follower.client_of(request))
     place = await _begin(app, streams, agent, asked, key)
     if asked.stream:
         return await _stream(streams, place, agent, -1)
     if asked.background:
         return await _shown(app, streams, place)
-    telling = await following.until_over(request, streams, place)
+    telling = await response_follower.until_over(request, streams, place)
     return as_json(response_of(telling, agent), headers={"X-Holdfast-Chat": place.chat_id})
 
 
 async def _begin(app: App, streams: Streams, agent: str, asked: ResponseAsked, key: Key | None) -> Place:
     messages = of_items(asked.input or [])
     if asked.previous_response_id is not None:
-        before = await following.read(streams, parse_response_id(asked.previous_response_id))
+        before = await response_follower.read(streams, parse_response_id(asked.previous_response_id))
         said = [message for message in messages if message.role is not Role.SYSTEM]
         if any(message.role is Role.ASSISTANT for message in said):
             raise InvalidInput("input", "holds what the previous response already has; give what is new")
-        opener = carrying.joined(said)
+        opener = placement.joined(said)
         system = "\n\n".join(message.text for message in messages if message.role is Role.SYSTEM)
         dressed = _dressed(opener, asked, system) if opener is not None else None
         results = [part for message in said for part in message.parts if isinstance(part, ToolResult)]
-        return await carrying.follow_up(app, agent, before, results, dressed, key)
+        return await placement.follow_up(app, agent, before, results, dressed, key)
     found = conversation(messages, "input")
-    place = await carrying.carry_on(app, agent, found.results) if found.results else None
+    place = await placement.carry_on(app, agent, found.results) if found.results else None
     if place is not None:
         return place
     found = replace(found, opener=_dressed(found.opener, asked, found.instructions or ""))
-    return await carrying.begin(app, agent, found, asked.metadata, key)
+    return await placement.begin(app, agent, found, asked.metadata, key)
 
 
 def _dressed(opener: Message, asked: ResponseAsked, system: str) -> Message:
@@ -165,19 +165,19 @@ async def read_response(
 async def _stream(streams: Streams, place: Place, agent: str, after: int) -> Response:
     telling = await _opening(streams, place)
     events = Events(agent, after)
-    return following.Told(streams, place, events, begin=events.begin(telling), after=after)
+    return response_follower.Told(streams, place, events, begin=events.begin(telling), after=after)
 
 
 async def _opening(streams: Streams, place: Place) -> Telling:
     """As it was when it began, whatever has happened since: its first events are the same whenever they are told."""
-    found = await following.read(streams, place)
+    found = await response_follower.read(streams, place)
     opening = Telling(place)
     opening.began_at, opening.echo = found.began_at, found.echo
     return opening
 
 
 async def _shown(app: App, streams: Streams, place: Place) -> Response:
-    telling = await following.read(streams, place)
+    telling = await response_follower.read(streams, place)
     chat = (await app.chat(place.chat_id).snapshot()).chat
     queued = chat.state is State.RUNNING and chat.worker is None
     return as_json(response_of(telling, chat.agent, queued=queued), headers={"X-Holdfast-Chat": place.chat_id})
@@ -189,13 +189,13 @@ async def cancel_response(app: AppOf, streams: StreamsOf, response_id: str) -> R
     place = parse_response_id(response_id)
     chat = app.chat(place.chat_id)
     before = await chat.snapshot()
-    telling = await following.read(streams, place)
+    telling = await response_follower.read(streams, place)
     # A response that is not over belongs to the turn that the chat was in; what comes after it is not stopped.
     given_up = telling.pending and any(call.id in telling.pending for call in before.open_calls)
     if not telling.over or given_up:
         with suppress(RefusedError):
             await chat.stop(turn=before.chat.turn)
-    await following.within(streams, place, CANCEL_S)
+    await response_follower.within(streams, place, CANCEL_S)
     return await _shown(app, streams, place)
 
 
@@ -203,7 +203,7 @@ async def cancel_response(app: AppOf, streams: StreamsOf, response_id: str) -> R
 async def delete_response(app: AppOf, streams: StreamsOf, response_id: str) -> Response:
     """Deletes the chat, if this response is all there is in it."""
     place = parse_response_id(response_id)
-    telling = await following.read(streams, place)
+    telling = await response_follower.read(streams, place)
     chat = (await app.chat(place.chat_id).snapshot()).chat
     if place.start != 1 or chat.turn != 1 or not telling.over:
         raise RefusedError(
@@ -226,7 +226,7 @@ async def list_input_items(
 ) -> Response:
     """Everything that came before the response, as far as it is in the chat."""
     place = parse_response_id(response_id)
-    await following.read(streams, place)
+    await response_follower.read(streams, place)
     items = await _items_before(app, place)
     if order == "desc":
         items.reverse()
@@ -246,7 +246,7 @@ async def _items_before(app: App, place: Place) -> list[dict[str, Any]]:
     start = 0
     while rows := await app.chat(place.chat_id).history(start, 500):
         for row in rows:
-            entry = carrying.entry_of(row)
+            entry = placement.entry_of(row)
             if row.seq > place.start and entry.attempt is not None:
                 return items
             items += input_items(place, decode_message(entry.message))

@@ -11,10 +11,10 @@ from holdfast.core.codec import decode_entry
 from holdfast.core.journal import ChatCreated, MessageAdded, TurnResumed
 from holdfast.errors import InvalidInput, NotFound, StoreError, WrongCursor
 from holdfast.server.feeds import Reader, frames_of
-from holdfast.server.openai.carrying import cursor_before
 from holdfast.server.openai.errors import error_body
-from holdfast.server.openai.places import Place
-from holdfast.server.openai.telling import Happening, Telling
+from holdfast.server.openai.ids import Place
+from holdfast.server.openai.placement import cursor_before
+from holdfast.server.openai.response_state import Happening, Telling
 from holdfast.server.streams import HEARTBEAT, HEARTBEAT_S, Stream, Streams, disconnected
 from holdfast.store.base import Item
 from holdfast.store.cursor import Cursor

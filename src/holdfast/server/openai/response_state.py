@@ -34,7 +34,7 @@ from holdfast.core.records import (
     ToolResult,
 )
 from holdfast.server.feeds import Frame
-from holdfast.server.openai.places import Place
+from holdfast.server.openai.ids import Place
 
 Status = Literal["in_progress", "completed", "failed", "cancelled", "incomplete"]
 CLIENTS = (External.CLIENT, External.QUESTION)

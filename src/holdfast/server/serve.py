@@ -16,8 +16,8 @@ from fastapi import FastAPI
 from holdfast.app import App
 from holdfast.errors import ConfigError
 from holdfast.server.access import load_token
-from holdfast.server.bodies import HEAD_BYTES_MAX, BoundedProtocol
 from holdfast.server.http import http_app
+from holdfast.server.limits import HEAD_BYTES_MAX, BoundedProtocol
 from holdfast.server.streams import Streams
 from holdfast.system.disk import have_private_file, write_path
 from holdfast.worker.process import Say, run_until_told, say_on_stderr

@@ -14,8 +14,8 @@ from holdfast.core.journal import MessageAdded, TurnResumed
 from holdfast.core.records import CallState, External, Message, Role, Text, ToolResult
 from holdfast.errors import InvalidInput, NotFound, RefusedError
 from holdfast.server.openai.conversations import Conversation
-from holdfast.server.openai.places import Place, parse_call_id
-from holdfast.server.openai.telling import Telling
+from holdfast.server.openai.ids import Place, parse_call_id
+from holdfast.server.openai.response_state import Telling
 from holdfast.store.base import HistoryRow, Key
 from holdfast.store.cursor import Cursor
 
