@@ -18,7 +18,7 @@ from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.swaps import swap as postgres_swap
 from holdfast.store.rows import ChatWrite
 from holdfast.store.sqlite.connection import connect
-from holdfast.store.sqlite.writing import swap
+from holdfast.store.sqlite.transactions import swap
 
 
 def prepared(lanes: Sequence[Lane], steps: int) -> list[list[ChatWrite]]:

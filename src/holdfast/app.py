@@ -27,7 +27,6 @@ from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.store import open_store
-from holdfast.store.asked import OpenCall
 from holdfast.store.base import (
     QUIET,
     Answer,
@@ -40,7 +39,8 @@ from holdfast.store.base import (
     StoreOptions,
     request_hash,
 )
-from holdfast.store.bell import rest_topic
+from holdfast.store.notify.bell import rest_topic
+from holdfast.store.open_calls import OpenCall
 from holdfast.system.disk import make_home
 from holdfast.tools import floor
 from holdfast.tools.base import Tool

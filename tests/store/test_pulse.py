@@ -14,7 +14,7 @@ from holdfast.server import http_app
 from holdfast.server.serve import Serving, listen, url_of
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
-from holdfast.store.pulse import PROOF_S
+from holdfast.store.write_probe import PROOF_S
 from holdfast.system.clock import FakeClock
 from tests.support.chats import new_chat
 from tests.support.fixtures import FailingStore

@@ -18,14 +18,14 @@ from holdfast.core.wake import WakeState
 from holdfast.errors import DrainFailed, StoreClosed, StoreGone
 from holdfast.store import open_store
 from holdfast.store.base import Store, StoreOptions
-from holdfast.store.bell import WORK
+from holdfast.store.notify.bell import WORK
+from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Connector
 from holdfast.store.postgres.wakes import PostgresWakes, PostgresWakeStream
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.wakes import SqliteWakes
-from holdfast.store.wakestream import Source, Wake, WakeStream
 from holdfast.system.clock import SystemClock
 from tests.support.behind import sql
 from tests.support.chats import new_chat

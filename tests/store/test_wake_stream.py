@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.deadlines import WakeDeadlines
 from holdfast.core.wake import STARTS, Effect, WakeEvent, WakeState, step
 from holdfast.errors import DrainFailed, StoreTimeout, StoreUnavailable
-from holdfast.store.wakestream import LETTING_GO_MAX, Wake, WakeStream, _Happening
+from holdfast.store.notify.wake_stream import LETTING_GO_MAX, Wake, WakeStream, _Happening
 from tests.support.handtime import HandTime, quiet
 from tests.support.wakes import Outcome, ToldSource, ToldStream
 
@@ -470,7 +470,7 @@ async def test_a_reporter_that_throws_changes_nothing(error: BaseException, capl
     assert life.heard == [Wake(), Wake(topics=("c1",))]
     await life.wakes.stop()
     assert life.reported == [CONNECTING, RECONNECTING, CONNECTING, STREAMING, STOPPING, STOPPED]
-    own = [record for record in caplog.records if record.name == "holdfast.store.wakestream"]
+    own = [record for record in caplog.records if record.name == "holdfast.store.notify.wake_stream"]
     assert [record.action for record in own] == ["wake.callback_failed"] * 6  # type: ignore[attr-defined]
 
 

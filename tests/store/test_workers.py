@@ -12,8 +12,8 @@ from holdfast.core.records import Cause, External, LeaseEnd, State
 from holdfast.errors import ConfigError, LeaseLost
 from holdfast.faults import arm
 from holdfast.store.base import Store
-from holdfast.store.bell import WORK
-from holdfast.store.hostlock import HostLock, is_dead
+from holdfast.store.host_lock import HostLock, is_dead
+from holdfast.store.notify.bell import WORK
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, call, history, new_chat, texts, unique, user
 from tests.support.leases import silence

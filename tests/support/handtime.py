@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import itertools
 
-from holdfast.store.wakestream import Timing
+from holdfast.store.notify.wake_stream import Timing
 
 
 class HandTime:

@@ -31,7 +31,7 @@ from holdfast.core.records import (
 )
 from holdfast.errors import NotFound, RefusedError
 from holdfast.store.base import Answer, DeltaBatch, Key, LeaseLine, Store, WorkerInfo
-from holdfast.store.hostlock import HostLock
+from holdfast.store.host_lock import HostLock
 from holdfast.system.clock import FakeClock
 from tests.support.rows import execute
 

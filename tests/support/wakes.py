@@ -5,7 +5,7 @@ from collections import deque
 from typing import Literal
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store.wakestream import Wake
+from holdfast.store.notify.wake_stream import Wake
 
 Outcome = Literal["connected", "failed", "hung", "deaf"]
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from holdfast.store.hostlock import HostLock
+from holdfast.store.host_lock import HostLock
 from holdfast.worker.guard import Guard
 
 CHILDREN = {

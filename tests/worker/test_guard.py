@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.ids import new_id
 from holdfast.store import open_store
 from holdfast.store.base import StoreOptions
-from holdfast.store.hostlock import HostLock, is_dead
+from holdfast.store.host_lock import HostLock, is_dead
 from holdfast.system import guard_process
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.guard import Guard

@@ -10,7 +10,7 @@ from holdfast.core.codec import decode_entry
 from holdfast.core.journal import Compacted
 from holdfast.core.limits import LIMITS
 from holdfast.core.records import Snapshot, State
-from holdfast.store.bell import control_topic
+from holdfast.store.notify.bell import control_topic
 from tests.worker.clients import Clients, Followed
 from tests.worker.evidence import Line, read_evidence
 from tests.worker.lives import Complaints, Life, SteppedClock, adopt_tasks, agents, evidence_of, options

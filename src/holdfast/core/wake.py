@@ -7,7 +7,8 @@ WAKING  (state, event) -> Cell. A cell names the state that is entered and what 
 `IGNORED` is a decision like any other: nothing changes, and a stream that came with the event is closed. Events of a
 state that was left meanwhile are ignored, whatever the table says of the state that rules by then.
 
-The driver is `store/wakestream.py`. The diagram in ARCHITECTURE.md is drawn from this table; a test walks every pair.
+The driver is `store/notify/wake_stream.py`. The diagram in ARCHITECTURE.md is drawn from this table; a test walks
+every pair.
 """
 
 from enum import StrEnum

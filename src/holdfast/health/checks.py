@@ -22,7 +22,7 @@ from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.store.base import Store
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
-from holdfast.store.pulse import PROOF_S
+from holdfast.store.write_probe import PROOF_S
 from holdfast.tools.figures import figures as tool_figures
 from holdfast.worker.held_chat import MISSES_MAX
 from holdfast.worker.worker import Worker

@@ -23,8 +23,8 @@ from holdfast.core.records import (
     Text,
 )
 from holdfast.ids import new_id
-from holdfast.store.asked import OpenCall
 from holdfast.store.base import Answer, ChatLine
+from holdfast.store.open_calls import OpenCall
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 Ms = Annotated[int, Field(description="milliseconds since 1970")]

@@ -59,18 +59,18 @@ from holdfast.errors import (
     WentBack,
 )
 from holdfast.ids import new_id
-from holdfast.store import hostlock
-from holdfast.store.asked import ARGUMENTS_BYTES_MAX, Asked, Given, OpenCall, open_call
-from holdfast.store.bell import WORK, Bell, control_topic, rest_topic
+from holdfast.store import host_lock
 from holdfast.store.cursor import After, Cursor
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
-from holdfast.store.pulse import Pulse
+from holdfast.store.notify.bell import WORK, Bell, control_topic, rest_topic
+from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
+from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, Asked, Given, OpenCall, open_call
 from holdfast.store.remnants import LARGE_DEADLINE_S, SWEPT_S, Occupied, Remnant, RemnantWatch, Slice
 from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.rows import ChatWrite, writes_of
 from holdfast.store.stamps import Past, check_past, is_proven, judge, stamped
-from holdfast.store.wakestream import Source, Wake, WakeStream
+from holdfast.store.write_probe import Pulse
 from holdfast.system.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
@@ -658,14 +658,14 @@ class Store(ABC):
         for lease, how in await self.end_leases(watch, myself):
             lost[lease.worker] = await self._take_back(lease.worker, how)
             if lease.lock_path is not None:
-                hostlock.forget(lease.lock_path)
+                host_lock.forget(lease.lock_path)
         for worker in await self._unknown_holders():
             lost[worker] = await self._take_back(worker, LeaseEnd.SILENT)
         return lost
 
     async def _end(self, lease: Lease, silent: Sequence[Lease]) -> LeaseEnd | None:
         """How its lease ended just now, if it did: a renewal that comes first wins over silence."""
-        if lease.lock_path is not None and hostlock.is_dead(lease.lock_path):
+        if lease.lock_path is not None and host_lock.is_dead(lease.lock_path):
             return LeaseEnd.DIED if await self._end_lease(lease.worker, LeaseEnd.DIED) else None
         if lease in silent and await self._end_lease(lease.worker, LeaseEnd.SILENT, lease.renewal):
             extra = {"action": "lease.ended", "worker": lease.worker, "renewal": lease.renewal}

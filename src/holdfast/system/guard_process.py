@@ -14,7 +14,7 @@ Standard input is a pipe whose write end only the worker has. Its lines:
 
 End of file means that the worker is gone, whatever ended it. Then every listed group, and every process that carries
 the worker's mark in its environment, gets SIGTERM and after two seconds SIGKILL. The guard also holds the worker's
-lock (`store/hostlock.py`) and drops it only by exiting, so nobody on this host takes the worker's chats over before
+lock (`store/host_lock.py`) and drops it only by exiting, so nobody on this host takes the worker's chats over before
 its children are gone. An alarm ends the guard after ten seconds even if the kernel does not let it finish.
 
 It never signals what it cannot prove to be the worker's: a group counts if its leader is the process that was

@@ -31,7 +31,7 @@ from holdfast.core.decide import (
 from holdfast.core.records import Cause, Failure, Snapshot, State
 from holdfast.errors import ConfigError, HoldfastError, OwnershipLost, StoreError, UnknownRecord
 from holdfast.stops import Stop
-from holdfast.store.bell import control_topic
+from holdfast.store.notify.bell import control_topic
 from holdfast.worker.compaction.step import Compacting
 from holdfast.worker.held_chat import ContextTooLong, Grip, Shared, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved, Past

@@ -30,9 +30,9 @@ from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.store.base import Held, Store, WorkerInfo
-from holdfast.store.bell import WORK
-from holdfast.store.hostlock import HostLock, is_dead
-from holdfast.store.observing import published
+from holdfast.store.host_lock import HostLock, is_dead
+from holdfast.store.notify.bell import WORK
+from holdfast.store.undriven_chats import published
 from holdfast.system.clock import SystemClock, dice
 from holdfast.telemetry import Durations, Traces
 from holdfast.worker.compaction.summaries import CompactionFigures

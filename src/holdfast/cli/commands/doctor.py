@@ -36,8 +36,8 @@ from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store, StoreOptions
 from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
-from holdfast.store.observing import find_undriven
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.store.undriven_chats import find_undriven
 from holdfast.system.clock import SystemClock
 from holdfast.system.disk import make_home
 from holdfast.system.keys import exposures

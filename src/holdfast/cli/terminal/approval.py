@@ -12,7 +12,7 @@ from rich.cells import chop_cells
 
 from holdfast.cli.words import line
 from holdfast.core.codec import is_too_deep
-from holdfast.store.asked import OpenCall
+from holdfast.store.open_calls import OpenCall
 from holdfast.visible import revealed
 
 ONE_LINE_CHARS = 160  # of a call that is told in one line

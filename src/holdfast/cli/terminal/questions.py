@@ -11,7 +11,7 @@ from holdfast.app import App
 from holdfast.cli.terminal.approval import View
 from holdfast.core.apply import asks_somebody
 from holdfast.errors import NotFound
-from holdfast.store.asked import OpenCall
+from holdfast.store.open_calls import OpenCall
 from holdfast.visible import safe
 
 LOOK_S = 0.5  # how often it is looked whether somebody else has answered

@@ -18,7 +18,7 @@ from holdfast.store.postgres import sql
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.transactions import Busy, Transaction, Transactor, snapshot_from
-from holdfast.store.unheard import Held, Unheard
+from holdfast.store.unheard_claims import Held, Unheard
 
 # Where chats that this code cannot read stand in front, so many are looked at together, so many times.
 PASSED_TOGETHER = 100

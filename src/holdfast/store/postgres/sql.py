@@ -7,7 +7,7 @@ from functools import cache
 
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
-from holdfast.store.listing import Given, where
+from holdfast.store.chat_lists import Given, where
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
 

@@ -23,7 +23,6 @@ from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.ids import new_id
-from holdfast.store.asked import OPEN_CALLS_MAX, Asked, asked_of
 from holdfast.store.base import (
     ALL_CHATS,
     PAGE_ROWS,
@@ -59,10 +58,11 @@ from holdfast.store.base import (
     topics_of,
     violation,
 )
-from holdfast.store.bell import WORK
 from holdfast.store.cursor import After, Place, parse, placed
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX
+from holdfast.store.notify.bell import WORK
+from holdfast.store.open_calls import OPEN_CALLS_MAX, Asked, asked_of
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.claims import Claims

@@ -14,9 +14,9 @@ from psycopg import pq
 from psycopg.waiting import Wait
 
 from holdfast.ids import new_id
+from holdfast.store.notify.wake_stream import Stream, Wake
 from holdfast.store.postgres.connection import Connection, Connector, error_of
 from holdfast.store.postgres.hints import channel_of, decode_hint
-from holdfast.store.wakestream import Stream, Wake
 
 
 class PostgresWakes:

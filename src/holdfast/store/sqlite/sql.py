@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from holdfast.core.records import State
 from holdfast.store import retention
-from holdfast.store.listing import Given, where
+from holdfast.store.chat_lists import Given, where
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 
 

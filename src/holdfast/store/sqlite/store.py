@@ -32,7 +32,6 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.faults import reach
-from holdfast.store.asked import OPEN_CALLS_MAX, Asked, asked_of
 from holdfast.store.base import (
     ALL_CHATS,
     PAGE_ROWS,
@@ -70,6 +69,7 @@ from holdfast.store.base import (
 from holdfast.store.cursor import After, Place, parse, placed
 from holdfast.store.incidents import WENT_BACK
 from holdfast.store.liveness import JOURNAL_AHEAD, NEXT_QUEUED, NEXT_TORN, NEXT_WAITING, SWEPT_MAX, liveness_query
+from holdfast.store.open_calls import OPEN_CALLS_MAX, Asked, asked_of
 from holdfast.store.remnants import (
     Remnant,
     Slice,
@@ -94,12 +94,10 @@ from holdfast.store.sqlite.connection import (
     translated,
 )
 from holdfast.store.sqlite.leases import SqliteLeaseLine, in_use_elsewhere, located
-from holdfast.store.sqlite.lookout import check_schema, look
 from holdfast.store.sqlite.opening import Opening
+from holdfast.store.sqlite.read_only import check_schema, look
 from holdfast.store.sqlite.schema import migrate
-from holdfast.store.sqlite.wakes import SqliteWakes
-from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
-from holdfast.store.sqlite.writing import (
+from holdfast.store.sqlite.transactions import (
     Values,
     check_unused,
     line_stamp,
@@ -113,8 +111,10 @@ from holdfast.store.sqlite.writing import (
     take_rows,
     write_all,
 )
+from holdfast.store.sqlite.wakes import SqliteWakes
+from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
 from holdfast.store.stamps import check_past
-from holdfast.store.unheard import Unheard
+from holdfast.store.unheard_claims import Unheard
 from holdfast.system import threads
 from holdfast.system.clock import boot_id
 

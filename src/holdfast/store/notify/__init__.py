@@ -1,0 +1,1 @@
+"""How a waiter learns that something changed: the bell inside a process, the wake stream between processes."""
