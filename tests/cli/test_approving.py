@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.terminal.approval import Document, View
+from holdfast.safe_text import revealed
 from holdfast.store.open_calls import OpenCall
-from holdfast.visible import revealed
 from tests.cli.conftest import APP, CTRL_D, Desk, Terminal
 from tests.cli.desk import SCRIPT
 

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import Agent, App, ToolContext, tool
 from holdfast.cli.logs import JsonLines, Lines
+from holdfast.safe_text import safe_json
 from holdfast.testing import Call, Fail, Say, ScriptedModel
-from holdfast.visible import safe_json
 from tests.cli.conftest import APP, Desk, Done
 
 Quick = Callable[..., Done]

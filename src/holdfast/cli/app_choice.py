@@ -22,8 +22,8 @@ from holdfast.cli.options import Where
 from holdfast.cli.trust import check_trust
 from holdfast.config import changed, load_config
 from holdfast.errors import ConfigError
+from holdfast.safe_text import safe
 from holdfast.store import open_store
-from holdfast.visible import safe
 
 TELL_S = 3.0
 

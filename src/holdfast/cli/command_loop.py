@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.logs import set_up_logging
 from holdfast.config import sound_config
-from holdfast.visible import safe
+from holdfast.safe_text import safe
 
 LEAVE_S = 1.0
 

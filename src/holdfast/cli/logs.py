@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from holdfast.redaction import Secrets, SecretsFilter
-from holdfast.visible import revealed, safe, safe_json
+from holdfast.safe_text import revealed, safe, safe_json
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "action"}
 

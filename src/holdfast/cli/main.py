@@ -330,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         finally:
             sys.stdout.flush()  # what is wrong with the output shows here; at exit Python would complain of it
     except HoldfastError as error:
-        from holdfast.visible import safe
+        from holdfast.safe_text import safe
 
         print(f"holdfast: {safe(str(error))}", file=sys.stderr)
         sys.exit({"usage": 2, "untrusted": 5}.get(error.code, 1))

@@ -17,8 +17,8 @@ import typer
 
 from holdfast.config import FILE
 from holdfast.errors import ConfigError
+from holdfast.safe_text import revealed
 from holdfast.system.disk import write_path
-from holdfast.visible import revealed
 
 VARIABLE = "HOLDFAST_TRUSTED"
 LINES_SHOWN_MAX = 40

@@ -3,7 +3,7 @@
 import time
 
 from holdfast.core.codec import decode_json
-from holdfast.visible import safe
+from holdfast.safe_text import safe
 
 
 def line(text: str, width: int = 100) -> str:

@@ -10,8 +10,8 @@ from starlette.responses import HTMLResponse, Response
 from holdfast import __version__
 from holdfast.core.records import Lease
 from holdfast.health.checks import judge
+from holdfast.safe_text import safe
 from holdfast.server.chats import AppOf
-from holdfast.visible import safe
 
 router = APIRouter(include_in_schema=False)
 

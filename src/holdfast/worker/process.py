@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
+from holdfast.safe_text import safe
 from holdfast.system import threads
-from holdfast.visible import safe
 from holdfast.worker import stacks
 
 SAY_EVERY_S = 5.0

@@ -12,10 +12,10 @@ from msgspec.structs import replace as changed
 from holdfast.cli.app_choice import UsageError, app_of_data
 from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
+from holdfast.safe_text import safe
 from holdfast.store.sqlite.backup import back_up, copy_to_restore, in_use, kept_as, replace
 from holdfast.store.sqlite.holder import posix_holders
 from holdfast.store.sqlite.store import SqliteStore
-from holdfast.visible import safe
 
 
 async def backup(where: Where, file: str, *, force: bool) -> int:

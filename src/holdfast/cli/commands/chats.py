@@ -25,9 +25,9 @@ from holdfast.core.codec import decode_message
 from holdfast.core.instants import iso
 from holdfast.core.records import Chat as ChatRecord
 from holdfast.core.records import Message, Role, SendMode, State, ToolCall, ToolResult
+from holdfast.safe_text import revealed, safe
 from holdfast.store.base import Answer, ChatFilter, ChatLine
 from holdfast.store.open_calls import OpenCall
-from holdfast.visible import revealed, safe
 
 
 class Wanted(msgspec.Struct, frozen=True):

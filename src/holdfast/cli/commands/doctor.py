@@ -32,6 +32,7 @@ from holdfast.core.leases import watched_s
 from holdfast.core.records import Frozen, Lease, State
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.models.resolve import DEFAULTS, default_model
+from holdfast.safe_text import safe
 from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
 from holdfast.store.base import ChatFilter, Store, StoreOptions
@@ -41,7 +42,6 @@ from holdfast.store.undriven_chats import find_undriven
 from holdfast.system.clock import SystemClock
 from holdfast.system.disk import make_home
 from holdfast.system.keys import exposures
-from holdfast.visible import safe
 
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 51, 3)

@@ -14,13 +14,13 @@ from holdfast.cli.commands.run import write_line
 from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
 from holdfast.config import Retention
+from holdfast.safe_text import safe
 from holdfast.store.base import PRUNED_MAX, Size
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.retention import Amount, Kind, Pruning, cutoffs_of
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.vacuum import GaveUp
 from holdfast.store.sqlite.vacuum import vacuum as vacuum_file
-from holdfast.visible import safe
 
 WORDS: dict[Kind, str] = {
     "attempts": "streamed text of ended attempts",

@@ -19,9 +19,9 @@ from holdfast.core.codec import check_text
 from holdfast.core.records import Message, Role, Text
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
+from holdfast.safe_text import safe, safe_json
 from holdfast.store.base import Item
 from holdfast.store.cursor import Cursor
-from holdfast.visible import safe, safe_json
 
 SAY_S = 5.0
 STDIN_CHARS_MAX = 64 << 20  # more than any message may have: an endless pipe must not fill the memory

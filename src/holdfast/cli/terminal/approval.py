@@ -12,8 +12,8 @@ from rich.cells import chop_cells
 
 from holdfast.cli.words import line
 from holdfast.core.codec import is_too_deep
+from holdfast.safe_text import revealed
 from holdfast.store.open_calls import OpenCall
-from holdfast.visible import revealed
 
 ONE_LINE_CHARS = 160  # of a call that is told in one line
 COLUMNS, ROWS = 100, 40  # where nobody knows the window: in a listing, and for who approves by a command

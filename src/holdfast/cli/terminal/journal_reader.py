@@ -8,8 +8,8 @@ from holdfast.core import journal as jn
 from holdfast.core.codec import decode_delta, decode_entry, decode_message
 from holdfast.core.records import CallState, Cause, Message, Role, ToolCall, ToolResult
 from holdfast.errors import RecordError
+from holdfast.safe_text import safe
 from holdfast.store.base import Item
-from holdfast.visible import safe
 
 STOPPING = "stopping; once more leaves at once"
 

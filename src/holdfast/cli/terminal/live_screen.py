@@ -19,7 +19,7 @@ from rich.text import Text
 
 from holdfast.cli.terminal.screen import MARKS, RESULT_CHARS, ToolEnd, end_line
 from holdfast.cli.words import line, seconds
-from holdfast.visible import safe
+from holdfast.safe_text import safe
 
 REDRAW_S = 0.1
 KEPT_LINES = 3  # of the window's height that the redrawn part leaves free

@@ -11,8 +11,8 @@ from holdfast.app import App
 from holdfast.cli.terminal.approval import View
 from holdfast.core.apply import asks_somebody
 from holdfast.errors import NotFound
+from holdfast.safe_text import safe
 from holdfast.store.open_calls import OpenCall
-from holdfast.visible import safe
 
 LOOK_S = 0.5  # how often it is looked whether somebody else has answered
 YES = frozenset({"y", "yes", "ok", "allow"})

@@ -5,7 +5,7 @@ from typing import Protocol, TextIO
 
 from holdfast.cli.words import line, seconds
 from holdfast.core.records import Frozen
-from holdfast.visible import safe
+from holdfast.safe_text import safe
 
 RESULT_CHARS = 100
 
