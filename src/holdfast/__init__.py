@@ -52,7 +52,7 @@ _HOMES: dict[str, str] = {
     "Arguments": "holdfast.hooks",
     "Ask": "holdfast.hooks",
     "Budget": "holdfast.core.decide",
-    "Chat": "holdfast.app",
+    "Chat": "holdfast.chat",
     "CompactionPolicy": "holdfast.core.compaction",
     "Hook": "holdfast.hooks",
     "McpServer": "holdfast.mcp_servers",
@@ -77,7 +77,8 @@ _HOMES: dict[str, str] = {
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
     from holdfast.agent import Agent
-    from holdfast.app import App, Chat, diagnostics
+    from holdfast.app import App, diagnostics
+    from holdfast.chat import Chat
     from holdfast.core.compaction import CompactionPolicy
     from holdfast.core.deadlines import ModelDeadlines
     from holdfast.core.decide import Budget

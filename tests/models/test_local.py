@@ -15,7 +15,8 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from holdfast.agent import Agent
-from holdfast.app import App, Chat, diagnostics
+from holdfast.app import App, diagnostics
+from holdfast.chat import Chat
 from holdfast.config import load_config
 from holdfast.core.journal import AttemptFailed, Noted
 from holdfast.core.records import Cause, File, Message, Role, State, Text

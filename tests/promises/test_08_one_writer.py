@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Agent, App, tool
-from holdfast.app import Chat
+from holdfast.chat import Chat
 from holdfast.core.records import Message, Role, Text
 from holdfast.errors import KeyReused
 from holdfast.store.base import Key

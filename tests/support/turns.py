@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.agent import Agent
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
 from holdfast.core.records import Message, State, ToolResult

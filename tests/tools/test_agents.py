@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.agent import Agent
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core import commands as cmd
 from holdfast.core.limits import Limits
 from holdfast.core.records import External, Role, State, ToolResult

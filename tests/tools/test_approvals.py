@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.journal import CallChanged, TurnResumed
 from holdfast.core.records import CallState, State, Synthetic, ToolResult
 from holdfast.errors import RefusedError

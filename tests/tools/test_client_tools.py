@@ -7,7 +7,8 @@ import pytest
 from msgspec import Raw
 
 from holdfast.agent import Agent
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.journal import CallChanged
 from holdfast.core.limits import Limits
 from holdfast.core.records import CallState, ClientTool, External, Message, Role, State, Synthetic, Text, ToolResult

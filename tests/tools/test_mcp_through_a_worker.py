@@ -13,7 +13,8 @@ import pytest
 from msgspec import structs
 
 from holdfast.agent import Agent
-from holdfast.app import App, Chat, diagnostics
+from holdfast.app import App, diagnostics
+from holdfast.chat import Chat
 from holdfast.core.records import State
 from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast.agent import Agent
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.records import CallState, External, State, Synthetic, ToolResult
 from holdfast.errors import ConfigError, RefusedError
 from holdfast.models.scripted import Call, ScriptedModel

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_message
 from holdfast.core.records import CallState, External, Message, Role, SendMode, Snapshot, Text

@@ -13,7 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast.agent import Agent, Price
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.config import ModelFacts
 from holdfast.core.codec import decode_entry
 from holdfast.core.decide import Budget

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from holdfast import CompactionPolicy
 from holdfast.agent import Agent, Price
-from holdfast.app import App, Chat, diagnostics
+from holdfast.app import App, diagnostics
+from holdfast.chat import Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.compaction import LEFT_OUT, WORKING_ON
 from holdfast.core.decide import Budget

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.agent import Agent
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.history import problems
 from holdfast.core.records import State
 from holdfast.core.retry import RetryPolicy

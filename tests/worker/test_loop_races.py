@@ -9,7 +9,8 @@ import pydantic
 import pytest
 
 from holdfast.agent import Agent
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.records import Cause, LeaseEnd, State
 from holdfast.hooks import Hook, RunContext
 from holdfast.models.calls import Caller

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.journal import TurnEnded
 from holdfast.core.records import State
 from holdfast.worker import stacks

@@ -7,7 +7,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from starlette.responses import Response
 
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import State

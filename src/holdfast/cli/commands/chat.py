@@ -16,7 +16,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from holdfast import __version__
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, know_agent, open_app, opened, pick_agent
 from holdfast.cli.commands.chats import last_user_message
 from holdfast.cli.commands.run import find_chat, stop_turn, working

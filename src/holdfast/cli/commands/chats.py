@@ -11,7 +11,8 @@ import click
 import msgspec
 import typer
 
-from holdfast.app import App, Chat, have_home
+from holdfast.app import App, have_home
+from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
 from holdfast.cli.commands.run import JsonLines, find_chat, read_question, write_line
 from holdfast.cli.listing import Cell, Row, print_listing

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.cli.commands.demo_verdict import Evidence, judge, timeline
 from holdfast.cli.commands.demo_worker import AGENT, BATCH, Ledger, agent
 from holdfast.cli.terminal.journal_reader import Reader

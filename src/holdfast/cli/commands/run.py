@@ -8,7 +8,8 @@ from contextlib import ExitStack, asynccontextmanager
 
 import msgspec
 
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, know_agent, leave_to_others, open_app, opened, pick_agent
 from holdfast.cli.interrupts import interrupts, leave_now
 from holdfast.cli.terminal.approval import View, listed

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Protocol
 
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, TurnResumed, TurnWaiting
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import RefusedError, StoreUnavailable

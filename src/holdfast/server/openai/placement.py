@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from holdfast.app import App, Chat
+from holdfast.app import App
+from holdfast.chat import Chat
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded, TurnResumed
 from holdfast.core.records import CallState, External, Message, Role, Text, ToolResult
