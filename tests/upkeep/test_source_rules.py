@@ -9,7 +9,7 @@ from tests.upkeep.source_rules import Finding, module_table_changes, unmanaged_t
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "holdfast"
-THREADS = SRC / "threads.py"
+THREADS = SRC / "system" / "threads.py"
 
 
 def findings(rule: Callable[[str], list[Finding]], files: Iterable[Path]) -> list[str]:
