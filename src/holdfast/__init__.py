@@ -1,36 +1,150 @@
 """holdfast: a crash-durable, never-hanging runtime for LLM agents.
 
-This module owns the public names and nothing else. Importing it stays cheap: a public name is loaded from
-its home the first time somebody asks for it, so no database driver, provider client or server comes along.
+This module owns the public names and nothing else. Importing it stays cheap: a public name is loaded from its home
+the first time a program asks for it, so no database driver, provider client or server comes along.
 """
 
 import sys as _sys
 from importlib import import_module as _import_module
 
 __all__ = [
+    "AdmissionTimeout",
     "Agent",
+    "Answer",
     "App",
+    "Approval",
     "Arguments",
     "Ask",
     "Budget",
+    "CallRecord",
+    "CallState",
+    "CallTimeout",
+    "CallerError",
+    "Cause",
     "Chat",
+    "ChatFilter",
+    "ChatLine",
+    "ChatRecord",
+    "ClientTool",
+    "Clock",
     "CompactionPolicy",
+    "Completed",
+    "Config",
+    "ConfigError",
+    "ConfigSettings",
+    "ConnectTimeout",
+    "ConnectionFailed",
+    "CorruptRecord",
+    "Delegation",
+    "DrainFailed",
+    "External",
+    "FailedAttempt",
+    "Failure",
+    "File",
+    "FirstByteTimeout",
+    "HistoryRow",
+    "HoldfastError",
     "Hook",
+    "InvalidInput",
+    "Item",
+    "Key",
+    "KeyReused",
+    "LeaseLost",
+    "LimitReached",
+    "Limits",
+    "LoadTimeout",
+    "LostResult",
+    "McpCallTimeout",
+    "McpConnectTimeout",
+    "McpError",
+    "McpListTimeout",
+    "McpOutcomeUnknown",
+    "McpPingTimeout",
     "McpServer",
+    "McpTimeout",
+    "McpUnavailable",
+    "Message",
+    "Model",
+    "ModelCallFailed",
     "ModelDeadlines",
+    "ModelError",
+    "ModelFacts",
+    "NewChat",
+    "NotFound",
+    "OnUnknown",
+    "OpenCall",
+    "OutcomeUnknown",
+    "OutputFormat",
+    "OutputInvalid",
+    "OutputSpec",
+    "OwnershipLost",
+    "Part",
+    "Phase",
+    "Price",
+    "ProviderError",
+    "ProviderTimeout",
+    "Queued",
+    "Reasoning",
+    "RecordError",
+    "RefusedError",
+    "Replay",
+    "Request",
+    "Retention",
     "RetryPolicy",
+    "Role",
+    "RunContext",
+    "RunningTool",
+    "Sampling",
+    "SchemaError",
+    "SendMode",
+    "Settings",
     "ShellPolicy",
+    "SilenceTimeout",
+    "Snapshot",
+    "Spawned",
+    "StaleWriter",
+    "State",
+    "StoreAuth",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreGone",
     "StoreOptions",
+    "StoreReadOnly",
+    "StoreTimeout",
+    "StoreUnavailable",
+    "Synthetic",
+    "Text",
+    "TooManyStreams",
     "Tool",
+    "ToolCall",
     "ToolContext",
+    "ToolFailed",
+    "ToolResult",
+    "ToolSpec",
+    "TurnFailed",
+    "UnknownAgent",
+    "UnknownRecord",
+    "Usage",
     "Veto",
+    "WakeDeadlines",
+    "WebCache",
+    "WentBack",
+    "Worker",
+    "WrongCursor",
     "__version__",
     "agent_tools",
     "ask_user",
     "client_tool",
+    "default_model",
     "diagnostics",
     "fetch_tool",
     "file_tools",
+    "http_app",
+    "install_cache",
+    "load_config",
     "shell_tool",
     "sleep_until",
     "tool",
@@ -44,62 +158,194 @@ if _sys.platform not in ("linux", "darwin"):
         "It stands on file locks, process groups and signals as these two have them."
     )
 
-# Public name -> the module that defines it. A name added here goes into __all__ too, and as a real import
-# under `if TYPE_CHECKING`, where type checkers look.
-_HOMES: dict[str, str] = {
-    "Agent": "holdfast.agent",
-    "App": "holdfast.app",
-    "Arguments": "holdfast.hooks",
-    "Ask": "holdfast.hooks",
-    "Budget": "holdfast.core.decide",
-    "Chat": "holdfast.chat",
-    "CompactionPolicy": "holdfast.core.compaction",
-    "Hook": "holdfast.hooks",
-    "McpServer": "holdfast.mcp_servers",
-    "ModelDeadlines": "holdfast.core.deadlines",
-    "RetryPolicy": "holdfast.core.retry",
-    "ShellPolicy": "holdfast.tools.shell.policy",
-    "StoreOptions": "holdfast.store.base",
-    "Tool": "holdfast.tools.base",
-    "ToolContext": "holdfast.tools.context",
-    "Veto": "holdfast.hooks",
-    "agent_tools": "holdfast.tools.sub_agents",
-    "ask_user": "holdfast.tools.outside",
-    "client_tool": "holdfast.tools.outside",
-    "diagnostics": "holdfast.app",
-    "fetch_tool": "holdfast.tools.web.fetch",
-    "file_tools": "holdfast.tools.files.tools",
-    "shell_tool": "holdfast.tools.shell.tool",
-    "sleep_until": "holdfast.tools.outside",
-    "tool": "holdfast.tools.base",
+# Module -> the public names that it defines, `there as here` where they are called otherwise. A name added here goes
+# into __all__ too, and as a real import under `if TYPE_CHECKING`, where type checkers look; a test compares them.
+_NAMES: dict[str, str] = {
+    "holdfast.agent": "Agent, Price",
+    "holdfast.app": "App, diagnostics",
+    "holdfast.chat": "Chat",
+    "holdfast.config": "Config, ConfigSettings, ModelFacts, Retention, load_config",
+    "holdfast.core.compaction": "CompactionPolicy",
+    "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
+    "holdfast.core.decide": "Budget",
+    "holdfast.core.limits": "Limits",
+    "holdfast.core.records": (
+        "Call as CallRecord, CallState, Cause, Chat as ChatRecord, ClientTool, External, Failure, File, Message, "
+        "NewChat, OnUnknown, OutputFormat, Part, Phase, Queued, Reasoning, Replay, Role, Sampling, SendMode, "
+        "Snapshot, State, Synthetic, Text, ToolCall, ToolResult"
+    ),
+    "holdfast.core.retry": "RetryPolicy",
+    "holdfast.errors": (
+        "AdmissionTimeout, CallTimeout, CallerError, ConfigError, ConnectTimeout, ConnectionFailed, CorruptRecord, "
+        "DrainFailed, FirstByteTimeout, HoldfastError, InvalidInput, KeyReused, LeaseLost, LimitReached, "
+        "LoadTimeout, LostResult, McpCallTimeout, McpConnectTimeout, McpError, McpListTimeout, McpOutcomeUnknown, "
+        "McpPingTimeout, McpTimeout, McpUnavailable, ModelCallFailed, ModelError, NotFound, OutcomeUnknown, "
+        "OutputInvalid, OwnershipLost, ProviderError, ProviderTimeout, RecordError, RefusedError, SchemaError, "
+        "SilenceTimeout, StaleWriter, StoreAuth, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, "
+        "StoreGone, StoreReadOnly, StoreTimeout, StoreUnavailable, TooManyStreams, ToolFailed, TurnFailed, "
+        "UnknownAgent, UnknownRecord, WentBack, WrongCursor"
+    ),
+    "holdfast.hooks": "Arguments, Ask, Hook, RunContext, Veto",
+    "holdfast.mcp_servers": "McpServer",
+    "holdfast.models.base": "Model, OutputSpec, Request, Settings, ToolSpec, Usage",
+    "holdfast.models.calls": "Completed, FailedAttempt",
+    "holdfast.models.resolve": "default_model",
+    "holdfast.server.http": "http_app",
+    "holdfast.store.base": "Answer, ChatFilter, ChatLine, HistoryRow, Item, Key, StoreOptions",
+    "holdfast.store.open_calls": "OpenCall",
+    "holdfast.system.clock": "Clock",
+    "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, tool",
+    "holdfast.tools.context": "ToolContext",
+    "holdfast.tools.files.tools": "file_tools",
+    "holdfast.tools.outside": "ask_user, client_tool, sleep_until",
+    "holdfast.tools.shell.policy": "ShellPolicy",
+    "holdfast.tools.shell.tool": "shell_tool",
+    "holdfast.tools.sub_agents": "agent_tools",
+    "holdfast.tools.web.cache": "WebCache, install_cache",
+    "holdfast.tools.web.fetch": "fetch_tool",
+    "holdfast.worker.tool_calls": "RunningTool",
+    "holdfast.worker.worker": "Worker",
 }
+
+
+def _homes() -> dict[str, tuple[str, str]]:
+    """Public name -> its module, and its name there."""
+    found = {}
+    for module, names in _NAMES.items():
+        for named in names.split(", "):
+            there, _, here = named.partition(" as ")
+            found[here or there] = (module, there)
+    return found
+
+
+_HOMES = _homes()
 
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
-    from holdfast.agent import Agent
+    from holdfast.agent import Agent, Price
     from holdfast.app import App, diagnostics
     from holdfast.chat import Chat
+    from holdfast.config import Config, ConfigSettings, ModelFacts, Retention, load_config
     from holdfast.core.compaction import CompactionPolicy
-    from holdfast.core.deadlines import ModelDeadlines
+    from holdfast.core.deadlines import ModelDeadlines, WakeDeadlines
     from holdfast.core.decide import Budget
+    from holdfast.core.limits import Limits
+    from holdfast.core.records import (
+        Call as CallRecord,
+    )
+    from holdfast.core.records import (
+        CallState,
+        Cause,
+        ClientTool,
+        External,
+        Failure,
+        File,
+        Message,
+        NewChat,
+        OnUnknown,
+        OutputFormat,
+        Part,
+        Phase,
+        Queued,
+        Reasoning,
+        Replay,
+        Role,
+        Sampling,
+        SendMode,
+        Snapshot,
+        State,
+        Synthetic,
+        Text,
+        ToolCall,
+        ToolResult,
+    )
+    from holdfast.core.records import (
+        Chat as ChatRecord,
+    )
     from holdfast.core.retry import RetryPolicy
-    from holdfast.hooks import Arguments, Ask, Hook, Veto
+    from holdfast.errors import (
+        AdmissionTimeout,
+        CallerError,
+        CallTimeout,
+        ConfigError,
+        ConnectionFailed,
+        ConnectTimeout,
+        CorruptRecord,
+        DrainFailed,
+        FirstByteTimeout,
+        HoldfastError,
+        InvalidInput,
+        KeyReused,
+        LeaseLost,
+        LimitReached,
+        LoadTimeout,
+        LostResult,
+        McpCallTimeout,
+        McpConnectTimeout,
+        McpError,
+        McpListTimeout,
+        McpOutcomeUnknown,
+        McpPingTimeout,
+        McpTimeout,
+        McpUnavailable,
+        ModelCallFailed,
+        ModelError,
+        NotFound,
+        OutcomeUnknown,
+        OutputInvalid,
+        OwnershipLost,
+        ProviderError,
+        ProviderTimeout,
+        RecordError,
+        RefusedError,
+        SchemaError,
+        SilenceTimeout,
+        StaleWriter,
+        StoreAuth,
+        StoreBusy,
+        StoreClosed,
+        StoreCorrupt,
+        StoreError,
+        StoreFull,
+        StoreGone,
+        StoreReadOnly,
+        StoreTimeout,
+        StoreUnavailable,
+        ToolFailed,
+        TooManyStreams,
+        TurnFailed,
+        UnknownAgent,
+        UnknownRecord,
+        WentBack,
+        WrongCursor,
+    )
+    from holdfast.hooks import Arguments, Ask, Hook, RunContext, Veto
     from holdfast.mcp_servers import McpServer
-    from holdfast.store.base import StoreOptions
-    from holdfast.tools.base import Tool, tool
+    from holdfast.models.base import Model, OutputSpec, Request, Settings, ToolSpec, Usage
+    from holdfast.models.calls import Completed, FailedAttempt
+    from holdfast.models.resolve import default_model
+    from holdfast.server.http import http_app
+    from holdfast.store.base import Answer, ChatFilter, ChatLine, HistoryRow, Item, Key, StoreOptions
+    from holdfast.store.open_calls import OpenCall
+    from holdfast.system.clock import Clock
+    from holdfast.tools.base import Approval, Delegation, Spawned, Tool, tool
     from holdfast.tools.context import ToolContext
     from holdfast.tools.files.tools import file_tools
     from holdfast.tools.outside import ask_user, client_tool, sleep_until
     from holdfast.tools.shell.policy import ShellPolicy
     from holdfast.tools.shell.tool import shell_tool
     from holdfast.tools.sub_agents import agent_tools
+    from holdfast.tools.web.cache import WebCache, install_cache
     from holdfast.tools.web.fetch import fetch_tool
+    from holdfast.worker.tool_calls import RunningTool
+    from holdfast.worker.worker import Worker
 else:  # a type checker would take every misspelt name for a real one
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(_import_module(_HOMES[name]), name)
+        module, there = _HOMES[name]
+        value = getattr(_import_module(module), there)
         globals()[name] = value
         return value
 

@@ -4,18 +4,19 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec import Raw
 
 from holdfast import __version__
 from holdfast.agent import Agent
 from holdfast.chat import Chat, as_message, with_digest
-from holdfast.config import Config, changed, load_config
+from holdfast.config import Config, ConfigSettings, changed, load_config
 from holdfast.core.codec import encode
 from holdfast.core.records import ClientTool, Message, NewChat
+from holdfast.core.retry import RETRY, RetryPolicy
 from holdfast.errors import ConfigError, UnknownAgent
 from holdfast.health.checks import diagnose
 from holdfast.ids import new_id
@@ -52,6 +53,9 @@ class App:
     >>> asyncio.run(main())
     You said: hello
     [<State.IDLE: 'idle'>]
+
+    `settings` are those of docs/configuration.md, by name; they beat environment and file. `retry` says how often and
+    how patiently a model call is repeated, for agents that do not say it themselves.
     """
 
     def __init__(
@@ -61,8 +65,8 @@ class App:
         *,
         config: Config | None = None,
         options: StoreOptions | None = None,
-        caller: Caller | None = None,
-        **settings: Any,
+        retry: RetryPolicy = RETRY,
+        **settings: Unpack[ConfigSettings],
     ) -> None:
         if config is None:
             config = load_config(**settings)
@@ -83,7 +87,7 @@ class App:
         self._hide_keys_of_servers()
         self.store: Store = open_store(url, options or _store_options(config))
         # Whoever finds no slot of a local model waits here, where no deadline of an answer runs yet.
-        self.caller = caller or Caller(Providers(limits={"local": config.local_slots}))
+        self.caller = Caller(Providers(limits={"local": config.local_slots}), policy=retry)
         self.models = Models(facts=config.models, config=config)
         self.workers: list[Worker] = []  # those that run in this process
         self.loop: asyncio.AbstractEventLoop | None = None  # while it is open
@@ -159,14 +163,14 @@ class App:
             finally:
                 await self.store.close()
 
-    def worker(self, **settings: Any) -> "RunningWorker":
+    def worker(self, **settings: Unpack[ConfigSettings]) -> AbstractAsyncContextManager[Worker]:
         """`async with app.worker():` claims and runs chats in this process until the block ends.
 
         Settings of the app can be given anew for this worker: `app.worker(grace_s=60)`.
         """
-        return RunningWorker(self, self.new_worker(**settings))
+        return _RunningWorker(self, self.new_worker(**settings))
 
-    async def run_worker(self, **settings: Any) -> None:
+    async def run_worker(self, **settings: Unpack[ConfigSettings]) -> None:
         """A worker until SIGTERM or Ctrl-C, in the main thread: then it drains, and this returns."""
         async with self.open_patiently():
             worker = self.new_worker(**settings)
@@ -176,7 +180,7 @@ class App:
             finally:
                 self.workers.remove(worker)
 
-    def new_worker(self, **settings: Any) -> Worker:
+    def new_worker(self, **settings: Unpack[ConfigSettings]) -> Worker:
         config = changed(self.config, **settings)
         return Worker(self.store, self.agents, self.caller, self.models, config, self._plugins, self.secrets)
 
@@ -277,7 +281,9 @@ def diagnostics(*, detailed: bool = False) -> dict[str, Any]:
     return diagnose(list(_open), __version__, detailed=detailed)
 
 
-class RunningWorker:
+class _RunningWorker(AbstractAsyncContextManager[Worker]):
+    """A worker for as long as a block lasts, with the app open around it."""
+
     def __init__(self, app: App, worker: Worker) -> None:
         self._app = app
         self._worker = worker

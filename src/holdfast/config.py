@@ -8,11 +8,11 @@ not fit. Nothing is read on import.
 import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated as A
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -138,10 +138,51 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.database or f"sqlite:///{Path(self.home) / 'holdfast.db'}"
 
 
+class ConfigSettings(TypedDict, total=False):
+    """The same settings as arguments: what `App(…)`, `app.worker(…)` and `load_config(…)` take beside their own.
+    One that is None counts as not given.
+
+    A type checker and an editor read it here, a program has it checked by `Config`; a test compares the two.
+    """
+
+    home: str | None
+    database: str | None
+    app: str | None
+    host: str | None
+    port: int | None
+    allowed_hosts: Sequence[str] | None
+    streams_max: int | None
+    streams_per_client_max: int | None
+    plugins: Sequence[str] | None
+    no_plugins: bool | None
+    mcp: Sequence[McpServer] | None
+    history_limit: int | None
+    history_bytes: int | None
+    chats_max: int | None
+    poll_s: float | None
+    grace_s: float | None
+    lease_ttl_s: float | None
+    store_deadline_s: float | None
+    store_wait_s: float | None
+    stall_report_s: float | None
+    stall_limit_s: float | None
+    local_context: int | None
+    local_slots: int | None
+    local_threads: int | None
+    local_load_s: float | None
+    log_level: Literal["debug", "info", "warning", "error"] | None
+    log_format: Literal["text", "json"] | None
+    traces: bool | None
+    retention: Retention | None
+    models: Mapping[str, ModelFacts] | None
+
+
 NAMES: tuple[str, ...] = Config.__struct_fields__
 
 
-def load_config(file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any) -> Config:
+def load_config(
+    file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Unpack[ConfigSettings]
+) -> Config:
     """Raises ConfigError. Without `file`, `holdfast.toml` of the current directory is read if it is there.
 
     An argument that is None counts as not given.
@@ -150,13 +191,13 @@ def load_config(file: str | Path | None = None, environ: Mapping[str, str] | Non
     values = {
         **_from_file(file),
         **_from_environment(environ),
-        **{name: value for name, value in arguments.items() if value is not None},
+        **_given(arguments),
     }
     return _made(values)
 
 
 def explain_config(
-    file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any
+    file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Unpack[ConfigSettings]
 ) -> dict[str, str]:
     """Where each setting's value comes from, by its name. Takes what `load_config` takes, and raises as it does."""
     environ = os.environ if environ is None else environ
@@ -169,7 +210,7 @@ def explain_config(
 
 
 def sound_config(
-    file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any
+    file: str | Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Unpack[ConfigSettings]
 ) -> tuple[Config, list[ConfigError]]:
     """For who must go on with what is right, and tell what is wrong: each setting is judged by itself."""
     environ = os.environ if environ is None else environ
@@ -187,12 +228,16 @@ def sound_config(
             values[name] = judge()
         except ConfigError as error:
             wrong.append(error)
-    return _made({**values, **{name: value for name, value in arguments.items() if value is not None}}), wrong
+    return _made({**values, **_given(arguments)}), wrong
 
 
-def changed(config: Config, **settings: Any) -> Config:
+def changed(config: Config, **settings: Unpack[ConfigSettings]) -> Config:
     """The same with some settings given anew. Raises ConfigError."""
-    return _made({**structs.asdict(config), **settings})
+    return _made({**structs.asdict(config), **_given(settings)})
+
+
+def _given(settings: ConfigSettings) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _made(values: Mapping[str, Any]) -> Config:

@@ -12,7 +12,6 @@ from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
 from holdfast.core.records import Message, State, ToolResult
 from holdfast.core.retry import RetryPolicy
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import Tool, tool
@@ -44,7 +43,7 @@ class Gate:
 
 @asynccontextmanager
 async def running(url: str, agent: Agent, **options: Any) -> AsyncIterator[tuple[App, Worker]]:
-    app = App(url, agents=[agent], caller=Caller(policy=QUICK), options=StoreOptions(lease_ttl_ms=10_000))
+    app = App(url, agents=[agent], retry=QUICK, options=StoreOptions(lease_ttl_ms=10_000))
     async with app, app.worker(poll_s=0.5, **options) as worker:
         yield app, worker
     assert isinstance(agent.model, ScriptedModel)

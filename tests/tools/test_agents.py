@@ -17,7 +17,6 @@ from holdfast.core.records import External, Role, State, ToolResult
 from holdfast.errors import ConfigError, RefusedError
 from holdfast.hooks import Hook, RunContext
 from holdfast.models.base import CallArguments, CallEnded, CallStarted, Finished, Request, StreamPart, TextDelta
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import ChatFilter, StoreOptions
 from holdfast.tools.base import tool
@@ -59,7 +58,7 @@ def _results(request: Request) -> list[ToolResult]:
 
 def app_of(url: str, parent: Any, child: ScriptedModel) -> App:
     agents = [Agent("parent", parent, tools=agent_tools(["child"])), Agent("child", child)]
-    return App(url, agents=agents, caller=Caller(policy=QUICK))
+    return App(url, agents=agents, retry=QUICK)
 
 
 async def children_of(app: App, parent: Chat) -> list[Chat]:

@@ -1,13 +1,18 @@
 """Every setting is documented, with its default and its meaning, and nothing else is."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import pytest
 from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
 
-from holdfast.config import Config, Retention
+from holdfast import App
+from holdfast.config import Config, ConfigSettings, Retention, load_config
+from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
@@ -43,3 +48,45 @@ def test_the_page_about_tool_servers_lists_every_key() -> None:
     table = SERVERS.read_text(encoding="utf-8").partition("## The keys")[2].partition("## ")[0]
     keys = {key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
     assert keys == set(McpServer.__struct_fields__) - {"name"}
+
+
+def plain(hint: Any) -> Any:
+    """As a caller would say it: without bounds, without None, a sequence or mapping of whatever kind."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return plain(arguments[0])
+    if origin in (Union, UnionType):
+        kinds = [plain(argument) for argument in arguments if argument is not NoneType]
+        return kinds[0] if len(kinds) == 1 else Union[tuple(kinds)]  # noqa: UP007  as many as there are
+    if origin is tuple:
+        return Sequence[plain(arguments[0])]  # type: ignore[misc]
+    if origin is dict:
+        return Mapping[plain(arguments[0]), plain(arguments[1])]  # type: ignore[misc]
+    return hint
+
+
+def test_the_settings_that_editors_and_type_checkers_know_are_those_that_there_are() -> None:
+    known = {name: plain(hint) for name, hint in get_type_hints(ConfigSettings).items()}
+    assert known == {field.name: plain(field.type) for field in fields(Config)}
+    assert ConfigSettings.__total__ is False
+
+
+def test_a_setting_of_another_type_would_be_seen() -> None:
+    assert plain(Annotated[int, Meta(ge=1)]) is int
+    assert plain(Annotated[tuple[str, ...], Meta()]) == plain(Sequence[str]) != plain(Sequence[int])
+    assert plain(Literal["a", "b"]) != plain(Literal["a"])
+
+
+def test_a_setting_that_there_is_not_is_refused_with_the_nearest_name() -> None:
+    for make in (load_config, App):
+        with pytest.raises(ConfigError, match=r"grace_seconds is no argument of holdfast; did you mean grace_s\?"):
+            make(grace_seconds=3)  # type: ignore[call-arg]
+    app = App(agents=[])
+    with pytest.raises(ConfigError, match=r"did you mean grace_s\?"):
+        app.worker(grace_seconds=3)  # type: ignore[call-arg]
+
+
+def test_a_setting_that_is_none_counts_as_not_given_wherever_it_is_given() -> None:
+    assert load_config(environ={"HOLDFAST_GRACE_S": "3"}, grace_s=None).grace_s == 3
+    app = App(agents=[], grace_s=3)
+    assert app.new_worker(grace_s=None, poll_s=1).config.grace_s == 3

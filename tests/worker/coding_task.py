@@ -9,7 +9,6 @@ from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import Message, Role, State, ToolResult
 from holdfast.models.base import Request
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Response, Say
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
@@ -84,7 +83,7 @@ async def carry_out(url: str, files: int, together: int, wait_s: float) -> tuple
     """The whole task, judged."""
     coder, summariser = Coder(files, together), Summariser()
     agent = Agent("coder", coder, tools=[read], summary_model=summariser)
-    app = App(url, agents=[agent], caller=Caller(policy=QUICK), options=StoreOptions(lease_ttl_ms=10_000))
+    app = App(url, agents=[agent], retry=QUICK, options=StoreOptions(lease_ttl_ms=10_000))
     async with app, app.worker(poll_s=0.5):
         chat = await app.create("coder", "Read all files.")
         assert await chat.wait(wait_s) is State.IDLE

@@ -19,7 +19,6 @@ from holdfast.core.compaction import CompactionPolicy
 from holdfast.core.decide import Budget
 from holdfast.core.retry import RetryPolicy
 from holdfast.hooks import Hook, Point
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Fail, Hold, Response, Say, ScriptedModel, Stall, Step
 from holdfast.store.base import StoreOptions
 from holdfast.system.clock import SystemClock
@@ -106,9 +105,7 @@ class Life:
         self.name = evidence.life
         self.evidence = evidence
         self.gates = Gates()
-        self.app = App(
-            url, agents(scripts, evidence, self.gates), caller=Caller(policy=QUICK), options=options(clock)
-        )
+        self.app = App(url, agents(scripts, evidence, self.gates), retry=QUICK, options=options(clock))
         self.worker: Worker = self.app.new_worker(poll_s=0.1, grace_s=0.0)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.dead = False

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app import App
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Hold, Response, Stall, Step
 from tests.worker.evidence import Evidence
 from tests.worker.lives import QUICK, SteppedClock, agents, options
@@ -33,7 +32,7 @@ def _in_a_moment(step: Step) -> Step:
 async def work(url: str, path: str, life: str, ahead_ms: int, scripts: Scripts) -> None:
     evidence = Evidence(Path(path), life)
     made = agents(in_a_moment(scripts), evidence, Gates(MOMENT_S), summary_s=MOMENT_S)
-    app = App(url, made, caller=Caller(policy=QUICK), options=options(SteppedClock(ahead_ms)))
+    app = App(url, made, retry=QUICK, options=options(SteppedClock(ahead_ms)))
     async with app, app.worker(poll_s=0.1):
         print("ready", flush=True)  # noqa: T201
         await asyncio.Event().wait()

@@ -24,7 +24,6 @@ from holdfast.core.records import Cause, Role, State, Synthetic
 from holdfast.errors import ConfigError, OutputInvalid, RefusedError, TurnFailed
 from holdfast.hooks import Arguments, Hook, RunContext
 from holdfast.models.base import Request, Settings, StreamPart, Usage
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Count, Cut, Fail, Finish, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
@@ -74,7 +73,7 @@ async def test_a_turns_limit_holds_for_the_whole_turn_and_after_a_handover(store
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], [Call(name="weather", arguments={"city": "Bern"})], "Done.")
     agent = Agent("a", model, tools=[weather, gate.tool(replay="pure")])
-    app = App(store_url, agents=[agent], caller=Caller(policy=QUICK))
+    app = App(store_url, agents=[agent], retry=QUICK)
     async with app:
         chat = await app.create("a")
         await chat.send("go", active_tools=["gate"])
@@ -118,7 +117,7 @@ async def test_cost_is_durable_and_a_cost_budget_ends_the_turn_after_a_handover(
     agent = Agent(
         "a", model, tools=[gate.tool()], prices={model.name: Price(input=3, output=5)}, budget=Budget(cost=2.5)
     )
-    app = App(store_url, agents=[agent], caller=Caller(policy=QUICK))
+    app = App(store_url, agents=[agent], retry=QUICK)
     async with app:
         chat = await app.create("a", "go")
         async with app.worker(grace_s=WAIT_S):
@@ -374,7 +373,7 @@ async def test_changed_arguments_survive_a_handover_though_the_hook_would_say_ot
 
     hooks = [Hook("before_tool", lambda call, _: Arguments(text=f'{{"city":"{next(cities)}"}}'))]
     model = ScriptedModel([Call(name="book", arguments={"city": "Bern"})], "Done.")
-    app = App(store_url, agents=[Agent("a", model, tools=[book], hooks=hooks)], caller=Caller(policy=QUICK))
+    app = App(store_url, agents=[Agent("a", model, tools=[book], hooks=hooks)], retry=QUICK)
     async with app:
         chat = await app.create("a", "go")
         async with app.worker(grace_s=0.0):

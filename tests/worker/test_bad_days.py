@@ -15,7 +15,6 @@ from holdfast.core.records import State
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import CorruptRecord, StoreError, TurnFailed, UnknownRecord
 from holdfast.models.base import Request, StreamPart
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.worker.worker import Worker
@@ -26,7 +25,7 @@ from tests.support.waiting import until
 
 
 def app_on(url: str, agent: Agent, **options: Any) -> App:
-    return App(url, agents=[agent], caller=Caller(policy=QUICK), options=StoreOptions(**options))
+    return App(url, agents=[agent], retry=QUICK, options=StoreOptions(**options))
 
 
 async def runner_error(worker: Worker, kind: type[BaseException]) -> BaseException:

@@ -26,7 +26,6 @@ from holdfast.core.journal import ChatRetried, Compacted, CompactionFailed, Note
 from holdfast.core.records import Cause, Role, State, Text, ToolResult
 from holdfast.errors import ConfigError, RefusedError, TurnFailed
 from holdfast.hooks import Hook, RunContext
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Count, Fail, Finish, Hold, Response, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
 from holdfast.tools.base import tool
@@ -44,7 +43,7 @@ QUICKLY = CompactionPolicy(deadline_s=0.2)
 
 @asynccontextmanager
 async def working(url: str, agent: Agent, **settings: Any) -> AsyncIterator[tuple[App, Worker]]:
-    app = App(url, agents=[agent], caller=Caller(policy=QUICK), options=StoreOptions(lease_ttl_ms=10_000))
+    app = App(url, agents=[agent], retry=QUICK, options=StoreOptions(lease_ttl_ms=10_000))
     async with app, app.worker(poll_s=0.5, **settings) as worker:
         yield app, worker
     for model in (agent.model, agent.summary_model):
@@ -519,7 +518,7 @@ async def test_a_summary_waits_for_a_store_that_is_away_for_a_moment(failing_sto
     app = App(
         failing_store.url,
         agents=[agent],
-        caller=Caller(policy=QUICK),
+        retry=QUICK,
         options=StoreOptions(deadline_s=1.0),
     )
     watching = App(failing_store.steady_url, agents=[agent])

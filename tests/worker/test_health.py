@@ -20,7 +20,6 @@ from holdfast.core.records import State
 from holdfast.health.checks import Figures, diagnose
 from holdfast.health.prometheus import prometheus
 from holdfast.hooks import Hook
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Count, Fail, Hold, Say, ScriptedModel
 from holdfast.store.base import StoreOptions
 from holdfast.store.migrations import migrations
@@ -196,7 +195,7 @@ async def test_an_agents_own_limit_keeps_room_for_the_others(store_url: str) -> 
 async def test_of_a_long_chat_only_the_newest_messages_are_kept_and_requests_hold_all(store_url: str) -> None:
     turns: list[Any] = ["One.", [Call(name="weather", arguments={"city": "Bern"})], "Two."] * 4
     model = ScriptedModel(*turns, [Hold(name="last"), Say(text="End.")])
-    app = App(store_url, agents=[Agent("a", model, tools=[weather])], caller=Caller(policy=QUICK), history_limit=3)
+    app = App(store_url, agents=[Agent("a", model, tools=[weather])], retry=QUICK, history_limit=3)
     async with app, app.worker():
         chat = await app.create("a", "first")
         await rested(chat)
@@ -255,7 +254,7 @@ async def test_a_turn_its_model_calls_and_its_tools_are_spans_that_hold_no_words
     agent = Agent("teller", ScriptedModel(script, "secret words"), tools=[pay])
     spans.clear()
     for traces in (False, True):
-        app = App(store_url, agents=[agent], caller=Caller(policy=QUICK), traces=traces)
+        app = App(store_url, agents=[agent], retry=QUICK, traces=traces)
         async with app, app.worker():
             chat = await app.create("teller", "more secret words")
             await rested(chat)

@@ -13,7 +13,6 @@ from holdfast.core.decide import Budget
 from holdfast.core.journal import AttemptFailed, PreviewReset, TurnEnded
 from holdfast.core.records import CallState, Cause, Role, State, Synthetic, ToolCall, ToolResult
 from holdfast.hooks import Arguments, Ask, Hook, RunContext, Veto
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.store.base import StoreOptions
 from holdfast.system.clock import FakeClock
@@ -124,7 +123,7 @@ async def test_a_shutdown_during_a_blocking_tool_is_never_a_stop(store_url: str,
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], "Done.")
     agent = Agent("a", model, tools=[gate.tool(replay=replay)])
-    app = App(store_url, agents=[agent], caller=Caller(policy=QUICK))
+    app = App(store_url, agents=[agent], retry=QUICK)
     async with app:
         chat = await app.create("a", "go")
         async with app.worker(grace_s=0.05):
@@ -145,7 +144,7 @@ async def test_a_shutdown_during_a_blocking_tool_is_never_a_stop(store_url: str,
 
 async def test_a_shutdown_in_mid_stream_asks_the_model_again_and_resets_the_preview(store_url: str) -> None:
     model = ScriptedModel([Say(text="Half an "), Hold(name="here"), Say(text="answer.")])
-    app = App(store_url, agents=[Agent("a", model)], caller=Caller(policy=QUICK))
+    app = App(store_url, agents=[Agent("a", model)], retry=QUICK)
     async with app:
         chat = await app.create("a", "go")
         async with app.worker(grace_s=0.0):
@@ -161,7 +160,7 @@ async def test_a_shutdown_in_mid_stream_asks_the_model_again_and_resets_the_prev
 async def test_a_step_that_finishes_within_the_grace_is_committed(store_url: str) -> None:
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], "Done.")
-    app = App(store_url, agents=[Agent("a", model, tools=[gate.tool()])], caller=Caller(policy=QUICK))
+    app = App(store_url, agents=[Agent("a", model, tools=[gate.tool()])], retry=QUICK)
     async with app:
         chat = await app.create("a", "go")
         worker = app.new_worker(grace_s=WAIT_S)
@@ -177,7 +176,7 @@ async def test_a_step_that_finishes_within_the_grace_is_committed(store_url: str
 
 async def test_a_stop_that_arrives_while_nobody_holds_the_chat_wins_when_it_is_picked_up(store_url: str) -> None:
     model = ScriptedModel([Say(text="Half an "), Hold(name="here"), Stall()])
-    app = App(store_url, agents=[Agent("a", model)], caller=Caller(policy=QUICK))
+    app = App(store_url, agents=[Agent("a", model)], retry=QUICK)
     async with app:
         chat = await app.create("a", "go")
         async with app.worker(grace_s=0.0):

@@ -13,7 +13,6 @@ from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.core.records import Cause, LeaseEnd, State
 from holdfast.hooks import Hook, RunContext
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import tool_context
@@ -40,7 +39,7 @@ class Door:
 
 @asynccontextmanager
 async def working(url: str, agent: Agent) -> AsyncIterator[tuple[App, Worker]]:
-    app = App(url, agents=[agent], caller=Caller(policy=QUICK))
+    app = App(url, agents=[agent], retry=QUICK)
     async with app, app.worker(poll_s=0.1, grace_s=0.0) as worker:
         yield app, worker
 
@@ -178,7 +177,7 @@ async def test_a_stop_while_the_worker_drains_keeps_what_was_said(store_url: str
 async def test_a_chat_that_is_claimed_while_the_worker_drains_is_handed_over_without_a_step(store_url: str) -> None:
     """A claim that was under way when the stop came may bring what this very worker has just released."""
     gate, model = Gate(), ScriptedModel([Call(name="gate")], "Done.")
-    app = App(store_url, agents=[Agent("a", model, tools=[gate.tool()])], caller=Caller(policy=QUICK))
+    app = App(store_url, agents=[Agent("a", model, tools=[gate.tool()])], retry=QUICK)
     async with app:
         await app.create("a", "go")
         worker = app.new_worker(grace_s=WAIT_S)

@@ -11,7 +11,6 @@ from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core import commands as cmd
 from holdfast.core.records import State
-from holdfast.models.calls import Caller
 from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.redaction import Secrets
 from holdfast.store.base import Held, Store
@@ -38,7 +37,7 @@ def restore(url: str) -> None:
 
 
 def app_on(url: str, *agents: Agent) -> App:
-    return App(url, agents=list(agents), caller=Caller(policy=QUICK))
+    return App(url, agents=list(agents), retry=QUICK)
 
 
 async def test_chats_whose_end_a_restore_has_lost_go_on_under_their_living_worker(store_url: str) -> None:

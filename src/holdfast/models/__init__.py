@@ -10,3 +10,44 @@
 
 What a failure is, and what follows from it, is decided in `core/retry`.
 """
+
+from holdfast.models.base import (
+    Alive,
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    Finished,
+    FinishReason,
+    Model,
+    Opened,
+    OutputSpec,
+    Progress,
+    ReasoningDelta,
+    Request,
+    Settings,
+    StreamPart,
+    TextDelta,
+    ToolSpec,
+    Usage,
+)
+
+# For the author of a model: what it is asked, and the parts of its answer.
+__all__ = [
+    "Alive",
+    "CallArguments",
+    "CallEnded",
+    "CallStarted",
+    "FinishReason",
+    "Finished",
+    "Model",
+    "Opened",
+    "OutputSpec",
+    "Progress",
+    "ReasoningDelta",
+    "Request",
+    "Settings",
+    "StreamPart",
+    "TextDelta",
+    "ToolSpec",
+    "Usage",
+]

@@ -37,6 +37,8 @@ from holdfast.models.base import (
 from holdfast.models.wires.failures import fields_of, provider_error
 from holdfast.models.wires.mapping import arguments_text, is_url
 
+__all__ = ["PydanticAI"]
+
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",

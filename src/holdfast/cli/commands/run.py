@@ -114,7 +114,7 @@ async def working(app: App) -> AsyncIterator[None]:
         await worker.stop(0.0)  # nobody reads the rest: it is handed over now
         raise
     finally:
-        leaving = asyncio.ensure_future(running.__aexit__())
+        leaving = asyncio.ensure_future(running.__aexit__(None, None, None))
         if not (await asyncio.wait((leaving,), timeout=SAY_S))[0]:
             print(f"holdfast: hands over {safe(worker.waiting_for())}; Ctrl-C leaves at once", file=sys.stderr)
         await leaving
