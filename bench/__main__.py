@@ -22,6 +22,7 @@ from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
 from bench.server import server
 from bench.turns import turn_bytes
+from bench.way import way
 from holdfast.store import open_store
 from holdfast.store.base import Store
 from holdfast.store.postgres.store import PostgresStore
@@ -219,6 +220,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "large": large,
     "handover": handover,
     "server": server,
+    "way": way,
 }
 
 

@@ -1,4 +1,4 @@
-"""The commands on chats, with their arguments and their help. What they do is in `chats.py`."""
+"""The commands on chats, with their arguments and their help. What they do is in `commands/chats.py`."""
 
 from typing import Annotated as A
 

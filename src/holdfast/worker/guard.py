@@ -2,7 +2,7 @@
 
 Whoever starts a child process of any kind gives it `guard.environment`, starts it in a process group of its own, and
 says `guard.add(pgid)`; `guard.remove(pgid)` when the whole group is gone. From then on the child cannot outlive this
-process, however it ends. What the guard does, and what it cannot find, is told in `guard_process.py`.
+process, however it ends. What the guard does, and what it cannot find, is told in `system/guard_process.py`.
 
 The guard shares none of our open files but the worker's lock, which it holds until its work is done: a takeover on
 this host waits for it, ten seconds at most, and the end of the lease ends that wait in any case.

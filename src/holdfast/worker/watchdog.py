@@ -5,7 +5,7 @@ pays nothing in between. An answer that takes longer than a second is a stall: r
 loop's thread was doing, and shown.
 
 At the hard limit the process ends, so that others take over. That must work when the GIL is held and no thread of
-ours can run, so the guard decides it (`guard_process.py`): the watchdog passes the loop's answers on to
+ours can run, so the guard decides it (`system/guard_process.py`): the watchdog passes the loop's answers on to
 it as a beat, and when they stay away the guard sends SIGXCPU, on which `faulthandler`, which needs no GIL, writes all
 stacks to standard error before the process exits. faulthandler's own timer would do without the guard, but it counts
 the time in which the process was stopped, and ends it at the very moment it is woken.

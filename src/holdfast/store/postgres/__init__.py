@@ -1,1 +1,1 @@
-"""The PostgreSQL store: many machines, one database. Chosen by a `postgresql://` URL; the verbs are `base.py`'s."""
+"""The PostgreSQL store: many machines, one database. Chosen by a `postgresql://` URL."""

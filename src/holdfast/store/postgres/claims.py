@@ -1,7 +1,7 @@
 """Claims: which due chats a worker takes. Oldest first, in turn between agents, each chat by one worker only.
 
 Chats are locked with SKIP LOCKED, so that workers who look at the same moment take different ones. What a claim took
-whose answer was lost is looked at first the next time (`unheard.py`).
+whose answer was lost is looked at first the next time (`store/unheard_claims.py`).
 """
 
 from collections.abc import Mapping, Sequence

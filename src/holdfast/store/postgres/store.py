@@ -1,7 +1,7 @@
 """The PostgreSQL store: a runner's commits go through the committer, everything else through transactions.
 
 Locks are taken in one order: a worker's lease, a chat's parent, the chat, its children by id. The verbs are
-`base.py`'s.
+`store/base.py`'s.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The SQLite store: writes go to the one writer thread, reads to a few reader threads. The verbs are `base.py`'s."""
+"""The SQLite store: writes go to the one writer thread, reads to a few reader threads."""
 
 import asyncio
 import logging

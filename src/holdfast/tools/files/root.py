@@ -4,9 +4,9 @@ No component is ever opened through a symlink. A symlink is read and followed by
 every folder was reached by going down from the root, swapping names or symlinks meanwhile leads to an error, never
 outside. What is opened is a regular file, looked at before and after: no device, and no FIFO that would block.
 
-What nobody may touch in there (`floor.py`) is refused on the way, by name and by inode. Not seen: a hard link to any
-other file elsewhere, and what is mounted inside the root. Both are there because somebody with the right to do so put
-them there.
+What nobody may touch in there (`tools/floor.py`) is refused on the way, by name and by inode. Not seen: a hard link
+to any other file elsewhere, and what is mounted inside the root. Both are there because somebody with the right to do
+so put them there.
 """
 
 import errno

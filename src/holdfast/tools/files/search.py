@@ -1,6 +1,6 @@
 """Listing and searching files below a folder: both walk it, and both stop at their limits and say so.
 
-Fixed text is looked for here, in linear time; a pattern in a process of its own (`matching.py`).
+Fixed text is looked for here, in linear time; a pattern in a process of its own (`patterns.py`).
 """
 
 import fnmatch

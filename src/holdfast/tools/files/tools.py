@@ -1,7 +1,7 @@
 """Tools for the files below one folder: read, write, edit, list, search.
 
-Nothing outside of it is read or changed (`root.py`), every write is whole or not at all (`disk.py`), and everything
-is bounded: bytes read, lines shown, entries looked at, time taken.
+Nothing outside of it is read or changed (`root.py`), every write is whole or not at all (`system/disk.py`), and
+everything is bounded: bytes read, lines shown, entries looked at, time taken.
 
 Writing and editing in one folder take turns, across processes: two edits of one file that a model asks for at once
 are both in it afterwards.

@@ -2,9 +2,9 @@
 
 This is the worker's side; `tools/isolation/program.py` is the program. The process imports the function's module and
 gets the arguments as JSON on its standard input; it answers in lines of JSON on a pipe of its own, so what the body
-prints is not mistaken for an answer. It is a child like any other (`processes.py`): its own session, under the guard,
-with a minimal environment. What it prints is kept only to tell why it died. `deps` stay in the worker: they are
-objects.
+prints is not mistaken for an answer. It is a child like any other (`system/processes.py`): its own session, under the
+guard, with a minimal environment. What it prints is kept only to tell why it died. `deps` stay in the worker: they
+are objects.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A session with an MCP server, by the SDK, over streams of ours. Imported when first used: the SDK costs a second.
 
-A program is a child like any other (`processes.py`): in a session of its own, under the guard, with a minimal
+A program is a child like any other (`system/processes.py`): in a session of its own, under the guard, with a minimal
 environment. What it writes to standard error is kept in bounds, to tell why it died. Over HTTP, what befalls one
 request stays with it: the SDK would end the session, and with it every other chat's call, for a lost connection.
 

@@ -1,6 +1,6 @@
 """The shell tool: one command line, run by the shell, ended with all that it started.
 
-The command runs in a session of its own under the worker's guard (`processes.py`), with a minimal environment,
+The command runs in a session of its own under the worker's guard (`system/processes.py`), with a minimal environment,
 no terminal and nothing to read. Its output streams to clients while it runs; head and tail of it are the result, with
 the exit code. A stop or the deadline ends the whole of it. Whether it may run at all is the policy's to say
 (`tools/shell/policy.py`).

@@ -1,6 +1,6 @@
 """The `fetch` tool: pages and files from the web, as text.
 
-Who may be asked, and how long and how much, is `web.py`'s; this module makes text of what came.
+Who may be asked, and how long and how much, is `client.py`'s; this module makes text of what came.
 """
 
 import asyncio
