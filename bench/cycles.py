@@ -16,8 +16,7 @@ from pathlib import Path
 from bench.chats import PATIENT, WORKER, lanes, register
 from bench.figures import Async, Figures, interleaved
 from bench.raw import Bare, RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, raw_rate
-from holdfast import Agent, App, tool
-from holdfast.core.decide import Budget
+from holdfast import Agent, AgentLimits, App, CompactionPolicy, tool
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing import Call, Say, ScriptedModel
 from holdfast.tools.context import ToolContext
@@ -72,7 +71,13 @@ class Stage:
 
         says, asks = Say(text=_TEXT, piece_chars=30), Call(name="weather", arguments='{"city":"Bern"}')
         model = ScriptedModel([says, asks], after="repeat")
-        agent = Agent("cycler", model, tools=[weather], budget=Budget(steps=1_000_000), context_limit=context_limit)
+        agent = Agent(
+            "cycler",
+            model,
+            tools=[weather],
+            limits=AgentLimits(steps=1_000_000),
+            compaction=CompactionPolicy(context_limit=context_limit),
+        )
         self.app = App(url, [agent], options=PATIENT)
 
     async def chats(self, how_many: int) -> list[Seat]:

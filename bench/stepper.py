@@ -8,8 +8,7 @@ import os
 import sys
 import time
 
-from holdfast import Agent, App, tool
-from holdfast.core.decide import Budget
+from holdfast import Agent, AgentLimits, App, tool
 from holdfast.testing import Call, Say, ScriptedModel
 
 STEP_S = 0.02
@@ -26,7 +25,7 @@ def stepping(url: str, log: str, ttl_s: float) -> App:
         return "done"
 
     model = ScriptedModel([Say(text="On we go."), Call(name="step")], after="repeat")
-    agent = Agent("stepper", model, tools=[step], budget=Budget(steps=1_000_000))
+    agent = Agent("stepper", model, tools=[step], limits=AgentLimits(steps=1_000_000))
     return App(url, [agent], lease_ttl_s=ttl_s)
 
 

@@ -10,12 +10,12 @@ from importlib import import_module as _import_module
 __all__ = [
     "AdmissionTimeout",
     "Agent",
+    "AgentLimits",
     "Answer",
     "App",
     "Approval",
     "Arguments",
     "Ask",
-    "Budget",
     "CallRecord",
     "CallState",
     "CallTimeout",
@@ -161,13 +161,11 @@ if _sys.platform not in ("linux", "darwin"):
 # Module -> the public names that it defines, `there as here` where they are called otherwise. A name added here goes
 # into __all__ too, and as a real import under `if TYPE_CHECKING`, where type checkers look; a test compares them.
 _NAMES: dict[str, str] = {
-    "holdfast.agent": "Agent, Price",
+    "holdfast.agent": "Agent, AgentLimits, CompactionPolicy",
     "holdfast.app": "App, diagnostics",
     "holdfast.chat": "Chat",
-    "holdfast.config": "Config, ConfigSettings, ModelFacts, Retention, load_config",
-    "holdfast.core.compaction": "CompactionPolicy",
+    "holdfast.config": "Config, ConfigSettings, ModelFacts, Price, Retention, load_config",
     "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
-    "holdfast.core.decide": "Budget",
     "holdfast.core.limits": "Limits",
     "holdfast.core.records": (
         "Call as CallRecord, CallState, Cause, Chat as ChatRecord, ClientTool, External, Failure, File, Message, "
@@ -222,13 +220,11 @@ _HOMES = _homes()
 
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
-    from holdfast.agent import Agent, Price
+    from holdfast.agent import Agent, AgentLimits, CompactionPolicy
     from holdfast.app import App, diagnostics
     from holdfast.chat import Chat
-    from holdfast.config import Config, ConfigSettings, ModelFacts, Retention, load_config
-    from holdfast.core.compaction import CompactionPolicy
+    from holdfast.config import Config, ConfigSettings, ModelFacts, Price, Retention, load_config
     from holdfast.core.deadlines import ModelDeadlines, WakeDeadlines
-    from holdfast.core.decide import Budget
     from holdfast.core.limits import Limits
     from holdfast.core.records import (
         Call as CallRecord,

@@ -1,19 +1,21 @@
 """An agent: a named recipe of model, instructions, tools and limits. Plain data; nothing here runs."""
 
 import copy
+import difflib
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Never
 
 from msgspec import Raw
 
-from holdfast.config import ModelFacts
-from holdfast.core.compaction import CompactionPolicy, problem_of
+from holdfast.config import ModelFacts, Price
+from holdfast.core.compaction import CompactionRules, problem_of
 from holdfast.core.deadlines import MODEL_DEADLINES, ModelDeadlines
 from holdfast.core.decide import Budget
-from holdfast.core.records import ClientTool, Frozen
+from holdfast.core.records import ClientTool
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import ConfigError
 from holdfast.hooks import Hook, RunContext
@@ -23,20 +25,37 @@ from holdfast.output import Output
 from holdfast.tools.base import Tool, tools_by_name
 
 
+class AgentLimits(Budget):
+    """What bounds an agent: a turn of it, and how much of it happens at the same time. None: no limit.
+
+    A turn that reaches `steps` (model responses), `tokens`, `seconds` or `cost` ends with cause `budget`. `seconds`
+    are those in which a worker worked on it: waiting for people, clients, sub-agents or a worker costs nothing.
+    """
+
+    parallel_calls: int = 8  # tools of one chat that run at the same time
+    chats: int | None = None  # that one worker drives at the same time; None: as many as it has room for
+
+
+class CompactionPolicy(CompactionRules):
+    """When and how an agent's chats are compacted, and by which model: see docs/how-to/long-chats.md."""
+
+    model: str | Model | None = None  # that makes the summaries; None: the agent's own
+    context_limit: int | None = None  # tokens that the agent's model can hold, where the model does not say
+
+
 class Agent:
     """What runs a chat: a model, and what it is told and given.
 
     >>> support = Agent("support", model="openai:gpt-5", fallbacks=["anthropic:claude-sonnet-4-5"],
-    ...                 instructions="Be brief.", budget=Budget(steps=20))
+    ...                 instructions="Be brief.", limits=AgentLimits(steps=20))
     >>> support.name
     'support'
 
-    `output` is the type of its answers (`chat.output()` returns one). `context_limit` counts where a model does not
-    say how much it can hold; near it the chat is compacted as `compaction` says, by `summary_model` (None: by the
-    agent's own). `deadlines` bound each attempt at a model call; `retry` says how often and how patiently
-    it is repeated (None: as the app does). `title_model` names the chats. `deps(context)`, async or not, makes what
-    the tools and hooks of one chat share: a database handle, the user's account; it runs again when another worker
-    takes over.
+    `output` is the type of its answers (`chat.output()` returns one). `settings` go with each model call, `deadlines`
+    bound each attempt at one, `retry` says how often and how patiently it is repeated (None: as the app does).
+    `limits` bound its turns, `compaction` keeps its chats within what its model can hold, `title_model` names them.
+    `active_tools` narrows its tools, those of tool servers too. `deps(context)`, async or not, makes what the tools
+    and hooks of one chat share: a database handle, the user's account; it runs again when another worker takes over.
     """
 
     def __init__(
@@ -46,59 +65,58 @@ class Agent:
         *,
         instructions: str = "",
         tools: Sequence[Tool | McpServer | Callable[..., Any]] = (),
+        output: Any = None,
         fallbacks: Sequence[str | Model] = (),
-        active_tools: Sequence[str] | None = None,
         settings: Settings | None = None,
         deadlines: ModelDeadlines = MODEL_DEADLINES,
         retry: RetryPolicy | None = None,
-        budget: Budget | None = None,
-        prices: "Mapping[str, Price] | None" = None,
-        output: Any = None,
-        context_limit: int | None = None,
+        limits: AgentLimits | None = None,
         compaction: CompactionPolicy | None = None,
-        summary_model: str | Model | None = None,
         hooks: Sequence[Hook] = (),
-        title_model: str | Model | None = None,
         deps: Callable[[RunContext], Any] | None = None,
-        parallel_calls_max: int = 8,
-        chats_max: int | None = None,
+        active_tools: Sequence[str] | None = None,
+        title_model: str | Model | None = None,
+        **unknown: Never,
     ) -> None:
         if not name:
             raise ConfigError("an agent needs a name")
+        if unknown:
+            raise ConfigError(_unknown_parameter(name, next(iter(unknown))))
         self.name = name
         self.model = model
-        self.fallbacks = tuple(fallbacks)
         self.instructions = instructions
         self.tools = tools_by_name([item for item in tools if not isinstance(item, McpServer)])
         self.servers = tuple(item for item in tools if isinstance(item, McpServer))  # whose tools come and go
-        self.active_tools = None if active_tools is None else tuple(active_tools)
+        self.output = Output(output) if output is not None else None
+        self.fallbacks = tuple(fallbacks)
         self.settings = settings or Settings()
         self.deadlines = deadlines
         self.retry = retry
-        self.budget = budget or Budget()
-        self.prices = dict(prices or {})
-        self.output = Output(output) if output is not None else None
-        self.context_limit = context_limit
+        self.limits = limits or AgentLimits()
         self.compaction = compaction or CompactionPolicy()
-        self.summary_model = summary_model
         self.hooks = tuple(hooks)
-        self.title_model = title_model
         self.deps = deps
-        self.parallel_calls_max = parallel_calls_max
-        self.chats_max = chats_max  # at the same time, in one worker; None: as many as the worker has room for
+        self.active_tools = None if active_tools is None else tuple(active_tools)
+        self.title_model = title_model
         self._check()
 
     def _check(self) -> None:
         self._check_servers()
         self.check_tools(self.active_tools)
-        if self.context_limit is not None and self.context_limit < 1:
-            raise ConfigError(f"agent {self.name!r}: context_limit must be at least 1, it is {self.context_limit}")
         if problem := problem_of(self.compaction):
             raise ConfigError(f"agent {self.name!r}: compaction: {problem}")
-        if self.parallel_calls_max < 1:
-            raise ConfigError(f"agent {self.name!r}: parallel_calls_max must be at least 1")
-        if self.chats_max is not None and self.chats_max < 1:
-            raise ConfigError(f"agent {self.name!r}: chats_max must be at least 1, it is {self.chats_max}")
+        if problem := self._problem_of_numbers():
+            raise ConfigError(f"agent {self.name!r}: {problem}")
+
+    def _problem_of_numbers(self) -> str | None:
+        for where, number in (
+            ("compaction: context_limit", self.compaction.context_limit),
+            ("limits: parallel_calls", self.limits.parallel_calls),
+            ("limits: chats", self.limits.chats),
+        ):
+            if number is not None and number < 1:
+                return f"{where} must be at least 1, it is {number}"
+        return None
 
     def _check_servers(self) -> None:
         """No name can come to mean two tools, whatever a server will list."""
@@ -154,34 +172,22 @@ class Agent:
         return tuple(client for client in declared if client is not None)
 
     def check_prices(self, facts: Mapping[str, ModelFacts]) -> None:
-        """Raises ConfigError for a cost budget where a model has no price, neither here nor in the settings."""
-        if self.budget.cost is None:
+        """Raises ConfigError for a limit on the cost where a model has no price."""
+        if self.limits.cost is None:
             return
-        paid = (self.model, *self.fallbacks, *(() if self.summary_model is None else (self.summary_model,)))
+        summaries = self.compaction.model
+        paid = (self.model, *self.fallbacks, *(() if summaries is None else (summaries,)))
         for name in map(_name, paid):
-            if self.price_of(name, facts) is None:
+            if price_of(name, facts) is None:
                 raise ConfigError(
-                    f"agent {self.name!r}: a cost budget needs a price for every model; give "
-                    f'prices={{{name!r}: Price(…)}}, or [models."{name}"] with input_price and output_price in '
-                    "holdfast.toml"
+                    f"agent {self.name!r}: a limit on the cost needs a price for every model; give "
+                    f'App(models={{{name!r}: ModelFacts(price=Price(…))}}), or [models."{name}"] with '
+                    "price = { input = …, output = … } in holdfast.toml"
                 )
-
-    def price_of(self, model: str, facts: Mapping[str, ModelFacts]) -> "Price | None":
-        if (price := self.prices.get(model)) is not None:
-            return price
-        said = facts.get(model)
-        if said is None or said.input_price is None or said.output_price is None:
-            return None
-        return Price(
-            input=said.input_price,
-            output=said.output_price,
-            cached=said.cached_price,
-            cache_write=said.cache_write_price,
-        )
 
     def cost_of(self, model: str, usage: Usage | None, facts: Mapping[str, ModelFacts]) -> float:
         """In the currency of its prices; 0 where a price is not known."""
-        price = self.price_of(model, facts)
+        price = price_of(model, facts)
         if price is None or usage is None:
             return 0.0
         cached = price.input if price.cached is None else price.cached
@@ -214,13 +220,9 @@ class Agent:
 CACHE_WRITE = 1.25  # what providers that charge for writing to their cache ask, in the price of input
 
 
-class Price(Frozen):
-    """What a model costs, per million tokens, in the user's own currency."""
-
-    input: float
-    output: float
-    cached: float | None = None  # of input that the provider had in its cache; None: as any input
-    cache_write: float | None = None  # of input that it put there; None: a quarter more than any input
+def price_of(model: str, facts: Mapping[str, ModelFacts]) -> Price | None:
+    said = facts.get(model)
+    return said.price if said is not None else None
 
 
 def tool_specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
@@ -232,3 +234,10 @@ def tool_specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
 
 def _name(model: str | Model) -> str:
     return model if isinstance(model, str) else model.name
+
+
+def _unknown_parameter(agent: str, name: str) -> str:
+    known = [known for known in inspect.signature(Agent).parameters if known not in ("name", "model", "unknown")]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    return f"agent {agent!r}: {name} is no parameter of Agent; {hint}"

@@ -43,14 +43,20 @@ Seconds = A[float, Meta(gt=0)]
 NotNegative = A[float, Meta(ge=0)]
 
 
+class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model costs, per million tokens, in the user's own currency."""
+
+    input: NotNegative
+    output: NotNegative
+    cached: NotNegative | None = None  # of input that the provider had in its cache; None: as any input
+    cache_write: NotNegative | None = None  # of input that it put there; None: a quarter more than any input
+
+
 class ModelFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user says of a model. Prices are per million tokens, in any currency."""
+    """What a user says of a model."""
 
     context_limit: Count | None = None  # tokens of request and response together
-    input_price: NotNegative | None = None
-    output_price: NotNegative | None = None
-    cached_price: NotNegative | None = None  # of input that the provider had in its cache; None: as any input
-    cache_write_price: NotNegative | None = None  # of input that it put there; None: a quarter more than any input
+    price: Price | None = None
 
 
 class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

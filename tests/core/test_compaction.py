@@ -13,7 +13,7 @@ from holdfast.core.compaction import (
     LEFT_OUT,
     MESSAGE_TOKENS,
     WORKING_ON,
-    CompactionPolicy,
+    CompactionRules,
     Window,
     boundaries,
     budget,
@@ -35,7 +35,7 @@ from holdfast.core.compaction import (
 from holdfast.core.history import problems
 from holdfast.core.records import File, Message, Reasoning, Role, Synthetic, Text, ToolCall, ToolResult
 
-POLICY = CompactionPolicy(keep_turns=2, keep_share=0.5, summary_tokens=10)
+POLICY = CompactionRules(keep_turns=2, keep_share=0.5, summary_tokens=10)
 
 
 def user(text: str = "Hi.", synthetic: Synthetic | None = None) -> Message:
@@ -131,7 +131,7 @@ def test_no_cut_of_any_small_history_covers_a_result_that_no_model_has_seen() ->
     found = 0
     for messages in histories(4):
         for room, turn_from in product((None, 1, 25, 60, 1_000), (None, *begins(messages))):
-            for policy in (POLICY, CompactionPolicy(keep_turns=1, keep_share=0.1, summary_tokens=1)):
+            for policy in (POLICY, CompactionRules(keep_turns=1, keep_share=0.1, summary_tokens=1)):
                 cut = find_cut(window(messages, turn_from=turn_from), room, policy)  # type: ignore[arg-type]
                 found += cut is not None
                 assert cut is None or cut <= unseen_from(messages), (cut, room, turn_from, messages)
@@ -167,7 +167,7 @@ def test_no_cut_covers_a_result_that_no_model_has_seen(
     scale: float,
 ) -> None:
     messages, sizes = history
-    policy = CompactionPolicy(keep_turns=keep_turns, keep_share=keep_share)
+    policy = CompactionRules(keep_turns=keep_turns, keep_share=keep_share)
     opened = begins(messages)
     turn_from = opened[turn % len(opened)] if opened and turn is not None else None
     seen = Window(start=0, messages=messages, sizes=sizes, turn_from=turn_from)
@@ -193,7 +193,7 @@ def turns(count: int) -> list[Message]:
 
 def test_the_newest_turns_stay_whole_up_to_their_number() -> None:
     assert find_cut(window(turns(5)), None, POLICY) == 6
-    assert find_cut(window(turns(5)), None, CompactionPolicy(keep_turns=3)) == 4
+    assert find_cut(window(turns(5)), None, CompactionRules(keep_turns=3)) == 4
 
 
 def test_the_newest_turns_stay_as_far_as_they_take_no_more_than_their_share() -> None:
@@ -238,7 +238,7 @@ def test_a_turn_that_was_cut_before_is_cut_again_further_on() -> None:
 
 def test_messages_that_joined_or_were_written_by_the_runtime_begin_no_turn() -> None:
     joined = [user(), user(), says(), user("fix it", Synthetic.INVALID_OUTPUT), says()]
-    assert find_cut(window([*turns(1), *joined]), None, CompactionPolicy(keep_turns=1)) == 2
+    assert find_cut(window([*turns(1), *joined]), None, CompactionRules(keep_turns=1)) == 2
 
 
 def test_a_cut_that_saves_too_little_is_not_made() -> None:
@@ -253,7 +253,7 @@ def test_where_a_provider_counts_more_than_we_do_less_is_kept() -> None:
 
 def test_the_current_turn_stays_whole_if_it_takes_exactly_its_share() -> None:
     messages = [*turns(1), user(), *step("c1"), *step("c2")]
-    whole = CompactionPolicy(keep_turns=2, keep_share=1.0, summary_tokens=10)
+    whole = CompactionRules(keep_turns=2, keep_share=1.0, summary_tokens=10)
     assert find_cut(window(messages), 50, whole) == 2
     assert find_cut(window(messages), 49, whole) == 5, "between its steps"
 
@@ -307,15 +307,15 @@ def test_instructions_that_came_with_the_open_turn_are_not_in_an_older_figure() 
 @pytest.mark.parametrize(
     ("limit", "policy", "max_tokens", "expected"),
     [
-        (4_096, CompactionPolicy(), None, 3_481 - 512),
-        (128_000, CompactionPolicy(), None, 108_800 - 4_096),
-        (128_000, CompactionPolicy(), 16_000, 108_800 - 16_000),
-        (128_000, CompactionPolicy(answer_tokens=1_000), 16_000, 108_800 - 1_000),
-        (10_000, CompactionPolicy(share=0.5), 9_000, 2_500),  # an answer takes half of it at most
+        (4_096, CompactionRules(), None, 3_481 - 512),
+        (128_000, CompactionRules(), None, 108_800 - 4_096),
+        (128_000, CompactionRules(), 16_000, 108_800 - 16_000),
+        (128_000, CompactionRules(answer_tokens=1_000), 16_000, 108_800 - 1_000),
+        (10_000, CompactionRules(share=0.5), 9_000, 2_500),  # an answer takes half of it at most
     ],
 )
 def test_a_request_leaves_room_for_its_answer(
-    limit: int, policy: CompactionPolicy, max_tokens: int | None, expected: int
+    limit: int, policy: CompactionRules, max_tokens: int | None, expected: int
 ) -> None:
     assert budget(limit, policy, max_tokens) == expected
 
@@ -352,22 +352,22 @@ def test_every_part_of_a_message_counts_but_unsigned_reasoning() -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        CompactionPolicy(share=0),
-        CompactionPolicy(share=1.1),
-        CompactionPolicy(keep_share=0),
-        CompactionPolicy(keep_turns=0),
-        CompactionPolicy(summary_tokens=0),
-        CompactionPolicy(answer_tokens=0),
-        CompactionPolicy(deadline_s=0),
+        CompactionRules(share=0),
+        CompactionRules(share=1.1),
+        CompactionRules(keep_share=0),
+        CompactionRules(keep_turns=0),
+        CompactionRules(summary_tokens=0),
+        CompactionRules(answer_tokens=0),
+        CompactionRules(deadline_s=0),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_named(policy: CompactionPolicy) -> None:
+def test_a_policy_that_makes_no_sense_is_named(policy: CompactionRules) -> None:
     assert problem_of(policy)
-    assert problem_of(CompactionPolicy()) is None
+    assert problem_of(CompactionRules()) is None
 
 
 def test_a_policy_may_go_to_the_edge_of_what_makes_sense() -> None:
-    edge = CompactionPolicy(share=1, keep_share=1, keep_turns=1, summary_tokens=1, answer_tokens=1, deadline_s=0.001)
+    edge = CompactionRules(share=1, keep_share=1, keep_turns=1, summary_tokens=1, answer_tokens=1, deadline_s=0.001)
     assert problem_of(edge) is None
 
 
@@ -476,11 +476,11 @@ def test_what_is_shown_of_a_batch_takes_no_more_than_it_may() -> None:
 
 
 def test_results_may_take_the_share_that_the_newest_turns_may() -> None:
-    assert result_tokens(100_000, CompactionPolicy()) == 40_000
-    assert result_tokens(1, CompactionPolicy()) == 32
+    assert result_tokens(100_000, CompactionRules()) == 40_000
+    assert result_tokens(1, CompactionRules()) == 32
 
 
 def test_a_summary_gets_a_quarter_of_the_room_at_most_and_enough_to_say_something() -> None:
-    assert summary_room(None, CompactionPolicy()) == 2_000
-    assert summary_room(1_000, CompactionPolicy()) == 250
-    assert summary_room(10, CompactionPolicy()) == 32
+    assert summary_room(None, CompactionRules()) == 2_000
+    assert summary_room(1_000, CompactionRules()) == 250
+    assert summary_room(10, CompactionRules()) == 32

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Config, load_config
+from holdfast.config import Config, ModelFacts, Price, load_config
 from holdfast.errors import ConfigError
 from holdfast.system import guard_process, processes
 from holdfast.tools.shell import tool as shell
@@ -90,15 +90,16 @@ def test_without_a_database_it_is_a_file_in_home() -> None:
 
 def test_what_a_user_knows_of_models_are_tables_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.toml"
-    file.write_text('[models."openai:gpt-5"]\ncontext_limit = 400_000\ninput_price = 1.25\noutput_price = 10\n')
+    file.write_text('[models."openai:gpt-5"]\ncontext_limit = 400_000\nprice = { input = 1.25, output = 10 }\n')
     facts = load_config(file, {}).models["openai:gpt-5"]
-    assert (facts.context_limit, facts.input_price, facts.output_price, facts.cached_price) == (
-        400_000,
-        1.25,
-        10,
-        None,
-    )
-    for wrong in ("context_limit = 0", "input_price = -1", "price = 3"):
+    assert facts == ModelFacts(context_limit=400_000, price=Price(input=1.25, output=10))
+    for wrong in (
+        "context_limit = 0",
+        "price = { input = -1, output = 1 }",
+        "price = { input = 1 }",
+        "price = { input = 1, output = 1, cahced = 1 }",
+        "price = 3",
+    ):
         file.write_text(f'[models."openai:gpt-5"]\n{wrong}\n')
         with pytest.raises(ConfigError, match="models does not fit"):
             load_config(file, {})

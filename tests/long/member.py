@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from holdfast import AgentLimits
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core.decide import Budget
 from holdfast.models.scripted import Call, Response, Say, ScriptedModel
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
@@ -52,13 +52,13 @@ def agents(folder: Path, evidence: Evidence) -> list[Agent]:
         "patient": [(_pass("a"),), (_say(1),)],
         "brief": [(_pass("a"),), (_say(1),)],
     }
-    budgets = {"patient": Budget(seconds=PATIENT_S), "brief": Budget(seconds=BRIEF_S)}
+    budgets = {"patient": AgentLimits(seconds=PATIENT_S), "brief": AgentLimits(seconds=BRIEF_S)}
     models = {
         name: ScriptedModel(*script, name=f"model of {name}", per="chat" if name == "talker" else "turn")
         for name, script in scripts.items()
     }
     return [
-        Agent(name, WatchedModel(model, evidence), tools=tools, budget=budgets.get(name))
+        Agent(name, WatchedModel(model, evidence), tools=tools, limits=budgets.get(name))
         for name, model in models.items()
     ]
 

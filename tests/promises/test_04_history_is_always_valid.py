@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import Agent, App, Ask, Budget, Chat, Hook, Veto, tool
+from holdfast import Agent, AgentLimits, App, Ask, Chat, Hook, Veto, tool
 from holdfast.testing import Call, Cut, Fail, Hold, Say, Script, ScriptedModel, Stall, Think, Together
 from tests.promises.program import Log, booking_agent
 from tests.promises.surface import QUICK, WAIT_S, app_of, judge, streamed, told_of, tool_texts, weather
@@ -213,7 +213,7 @@ async def test_a_result_that_the_runtime_wrote_is_marked_and_one_of_a_tool_is_no
 
 async def test_calls_that_never_began_are_answered_too(store_url: str) -> None:
     model, gate = FirstThenEcho([Call(name="gate"), BERN, BERN]), Gate()
-    app = app_of(store_url, Agent("a", model, tools=[gate.tool(), weather], parallel_calls_max=1))
+    app = app_of(store_url, Agent("a", model, tools=[gate.tool(), weather], limits=AgentLimits(parallel_calls=1)))
     async with app, app.worker():
         chat = await app.create("a", "Begin.")
         await stop_in_the_gate(Scene(app, chat, model, gate))
@@ -299,7 +299,7 @@ async def test_a_fork_of_a_chat_with_open_calls_is_complete(store_url: str) -> N
 
 async def test_a_budget_that_ends_a_turn_after_calls_leaves_them_answered(store_url: str) -> None:
     model = FirstThenEcho([BERN])
-    app = app_of(store_url, Agent("a", model, tools=[weather], budget=Budget(steps=1)))
+    app = app_of(store_url, Agent("a", model, tools=[weather], limits=AgentLimits(steps=1)))
     async with app, app.worker():
         chat = await app.create("a", "Begin.")
         await at_rest(chat)

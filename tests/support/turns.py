@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.chat import Chat
+from holdfast.config import ModelFacts
 from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
 from holdfast.core.records import Message, State, ToolResult
@@ -42,8 +43,10 @@ class Gate:
 
 
 @asynccontextmanager
-async def running(url: str, agent: Agent, **options: Any) -> AsyncIterator[tuple[App, Worker]]:
-    app = App(url, agents=[agent], retry=QUICK, options=StoreOptions(lease_ttl_ms=10_000))
+async def running(
+    url: str, agent: Agent, *, models: dict[str, ModelFacts] | None = None, **options: Any
+) -> AsyncIterator[tuple[App, Worker]]:
+    app = App(url, agents=[agent], retry=QUICK, options=StoreOptions(lease_ttl_ms=10_000), models=models)
     async with app, app.worker(poll_s=0.5, **options) as worker:
         yield app, worker
     assert isinstance(agent.model, ScriptedModel)

@@ -5,6 +5,7 @@ judge of what it was shown and of what summaries were made of.
 import re
 from collections import Counter
 
+from holdfast import CompactionPolicy
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import Message, Role, State, ToolResult
@@ -82,7 +83,7 @@ class Summariser(CountingModel):
 async def carry_out(url: str, files: int, together: int, wait_s: float) -> tuple[Coder, Summariser]:
     """The whole task, judged."""
     coder, summariser = Coder(files, together), Summariser()
-    agent = Agent("coder", coder, tools=[read], summary_model=summariser)
+    agent = Agent("coder", coder, tools=[read], compaction=CompactionPolicy(model=summariser))
     app = App(url, agents=[agent], retry=QUICK, options=StoreOptions(lease_ttl_ms=10_000))
     async with app, app.worker(poll_s=0.5):
         chat = await app.create("coder", "Read all files.")

@@ -13,10 +13,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from holdfast import AgentLimits, CompactionPolicy
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core.compaction import CompactionPolicy
-from holdfast.core.decide import Budget
 from holdfast.core.retry import RetryPolicy
 from holdfast.hooks import Hook, Point
 from holdfast.models.scripted import Fail, Hold, Response, Say, ScriptedModel, Stall, Step
@@ -86,13 +87,14 @@ def agents(
             Agent(
                 f"agent-{number}",
                 WatchedModel(model, evidence, holds=HOLDS[number % 3]),
-                summary_model=ScriptedModel(steps, name=f"summaries-{number}", after="repeat"),
-                context_limit=LIMITS[number % 3],
-                compaction=POLICY,
-                budget=Budget(steps=30),  # a script begins anew with what was compacted
+                compaction=replace(
+                    POLICY,
+                    model=ScriptedModel(steps, name=f"summaries-{number}", after="repeat"),
+                    context_limit=LIMITS[number % 3],
+                ),
+                limits=AgentLimits(parallel_calls=2, steps=30),  # a script begins anew with what was compacted
                 tools=toolbox(evidence, gates),
                 hooks=[Hook(point, _take_a_moment) for point in HOOKED],
-                parallel_calls_max=2,
             )
         )
     return made
@@ -117,8 +119,8 @@ class Life:
     def _models_of(self, number: int) -> tuple[ScriptedModel, ScriptedModel]:
         agent = self.app.agents[f"agent-{number}"]
         assert isinstance(agent.model, WatchedModel)
-        assert isinstance(agent.summary_model, ScriptedModel)
-        return agent.model.model, agent.summary_model
+        assert isinstance(agent.compaction.model, ScriptedModel)
+        return agent.model.model, agent.compaction.model
 
     async def start(self) -> None:
         await self.app.store.open()

@@ -6,6 +6,7 @@ Usage: python -m tests.worker.summing URL WAY. The way is one of those that lead
 import asyncio
 import sys
 
+from holdfast import CompactionPolicy
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Response, Say, ScriptedModel, Stall
@@ -20,7 +21,7 @@ class Summaries(ScriptedModel):
 
 def agent(way: str, *summary: Say | Stall) -> Agent:
     model = CountingModel(after="echo", context_limit=4_096 if way == "near_limit" else None)
-    return Agent("a", model, summary_model=Summaries(summary, after="repeat"))
+    return Agent("a", model, compaction=CompactionPolicy(model=Summaries(summary, after="repeat")))
 
 
 async def work(url: str, way: str) -> None:

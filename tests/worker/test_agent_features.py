@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import tracemalloc
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast.agent import Agent, Price
+from holdfast import AgentLimits, CompactionPolicy
+from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.chat import Chat
-from holdfast.config import ModelFacts
+from holdfast.config import ModelFacts, Price
 from holdfast.core.codec import decode_entry
-from holdfast.core.decide import Budget
 from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, MessageAdded, Noted, TurnEnded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
@@ -105,7 +105,7 @@ async def test_a_step_records_the_context_limit(
     store_url: str, own: int | None, fallback: int | None, recorded: int | None
 ) -> None:
     model = ScriptedModel("Hello.", context_limit=own)
-    async with running(store_url, Agent("a", model, context_limit=fallback)) as (app, _):
+    async with running(store_url, Agent("a", model, compaction=CompactionPolicy(context_limit=fallback))) as (app, _):
         chat = await app.create("a", "go")
         await rested(chat)
         assert (await chat.messages())[-1].context_limit == recorded
@@ -114,10 +114,8 @@ async def test_a_step_records_the_context_limit(
 async def test_cost_is_durable_and_a_cost_budget_ends_the_turn_after_a_handover(store_url: str) -> None:
     gate = Gate()
     model = ScriptedModel([Count(input_tokens=1_000_000), Call(name="gate")], "Never.")
-    agent = Agent(
-        "a", model, tools=[gate.tool()], prices={model.name: Price(input=3, output=5)}, budget=Budget(cost=2.5)
-    )
-    app = App(store_url, agents=[agent], retry=QUICK)
+    agent = Agent("a", model, tools=[gate.tool()], limits=AgentLimits(cost=2.5))
+    app = App(store_url, agents=[agent], retry=QUICK, models=priced({model.name: Price(input=3, output=5)}))
     async with app:
         chat = await app.create("a", "go")
         async with app.worker(grace_s=WAIT_S):
@@ -131,25 +129,45 @@ async def test_cost_is_durable_and_a_cost_budget_ends_the_turn_after_a_handover(
     assert len(model.requests) == 1
 
 
-PRICED = {"openai:gpt-5": Price(input=1, output=1)}
+def priced(prices: Mapping[str, Price]) -> dict[str, ModelFacts]:
+    return {name: ModelFacts(price=price) for name, price in prices.items()}
 
 
 def test_a_cost_budget_without_a_price_for_every_model_is_refused(tmp_path: Path) -> None:
-    agent = Agent("a", "openai:gpt-5", fallbacks=["openai:x"], prices=PRICED, budget=Budget(cost=1))
+    agent = Agent("a", "openai:gpt-5", fallbacks=["openai:x"], limits=AgentLimits(cost=1))
     url = f"sqlite:///{tmp_path / 'x.db'}"
-    with pytest.raises(ConfigError, match=r"needs a price for every model; give prices={'openai:x': Price"):
+    price = Price(input=2.0, output=3.0)
+    with pytest.raises(ConfigError, match=r"give App\(models={'openai:gpt-5': ModelFacts\(price"):
         App(url, agents=[agent])
-    half = {"openai:x": ModelFacts(input_price=2.0)}
-    with pytest.raises(ConfigError, match="needs a price for every model"):
-        App(url, agents=[agent], models=half)
-    App(url, agents=[agent], models={"openai:x": ModelFacts(input_price=2.0, output_price=3.0)})
+    with pytest.raises(ConfigError, match=r"or \[models\.\"openai:x\"\] with price"):
+        App(url, agents=[agent], models=priced({"openai:gpt-5": price}))
+    App(url, agents=[agent], models=priced({"openai:gpt-5": price, "openai:x": price}))
 
 
-def test_what_was_cached_has_a_price_of_its_own_and_an_agents_price_beats_the_settings() -> None:
-    facts = {"m": ModelFacts(input_price=10.0, output_price=20.0, cached_price=1.0), "n": ModelFacts(input_price=1.0)}
+def test_a_parameter_that_an_agent_does_not_have_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"'a': instruction is no parameter of Agent; did you mean instructions\?"):
+        Agent("a", "scripted", instruction="Be brief.")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"xyz is no parameter of Agent; known are instructions, tools, output, "):
+        Agent("a", "scripted", xyz=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"limits": AgentLimits(parallel_calls=0)}, "limits: parallel_calls must be at least 1, it is 0"),
+        ({"limits": AgentLimits(chats=0)}, "limits: chats must be at least 1, it is 0"),
+        ({"compaction": CompactionPolicy(context_limit=0)}, "compaction: context_limit must be at least 1, it is 0"),
+    ],
+)
+def test_a_limit_that_nothing_could_meet_is_refused(parameters: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"agent 'a': {problem}"):
+        Agent("a", "scripted", **parameters)
+
+
+def test_what_was_cached_has_a_price_of_its_own() -> None:
+    facts = {"m": ModelFacts(price=Price(input=10.0, output=20.0, cached=1.0)), "n": ModelFacts(context_limit=1_000)}
     usage = Usage(input_tokens=1_000_000, output_tokens=500_000, cached_tokens=400_000)
     assert Agent("a", "m").cost_of("m", usage, facts) == pytest.approx(6.0 + 0.4 + 10.0)
-    assert Agent("a", "m", prices={"m": Price(input=1, output=0)}).cost_of("m", usage, facts) == pytest.approx(1.0)
     assert Agent("a", "m").cost_of("n", usage, facts) == 0.0
 
 
@@ -351,7 +369,9 @@ async def test_a_call_that_waits_for_a_place_is_asked_about_once(store_url: str)
     asked: list[str] = []
     hooks = [Hook("before_tool", lambda call, _: asked.append(call.arguments))]
     calls = [Call(name="weather", arguments={"city": city}) for city in ("Bern", "Chur", "Davos")]
-    agent = Agent("a", ScriptedModel(calls, "Done."), tools=[weather], hooks=hooks, parallel_calls_max=1)
+    agent = Agent(
+        "a", ScriptedModel(calls, "Done."), tools=[weather], hooks=hooks, limits=AgentLimits(parallel_calls=1)
+    )
     async with running(store_url, agent) as (app, _):
         chat = await app.create("a", "go")
         assert await rested(chat) is State.IDLE
@@ -463,7 +483,8 @@ async def test_what_a_title_took_counts_in_the_turn(store_url: str) -> None:
     titler = ScriptedModel([Say(text="Rain"), Count(input_tokens=700, output_tokens=30)], name="titler", provider="t")
     model = ScriptedModel([Say(text="It rains."), Count(input_tokens=10, output_tokens=2)])
     prices = {model.name: Price(input=1, output=1), "titler": Price(input=10, output=100)}
-    async with running(store_url, Agent("a", model, title_model=titler, prices=prices)) as (app, worker):
+    agent = Agent("a", model, title_model=titler)
+    async with running(store_url, agent, models=priced(prices)) as (app, worker):
         chat = await app.create("a", "Weather?")
         await rested(chat)
         await until(lambda: worker.titles.made == 1)
@@ -484,7 +505,7 @@ async def test_a_token_budget_ends_a_turn_whose_provider_counts_nothing(store_ur
                         yield Usage()
 
     model = Uncounted([Call(name="weather", arguments={"city": "Bern"})], after="repeat")
-    agent = Agent("a", model, tools=[weather], budget=Budget(steps=50, tokens=2_000))
+    agent = Agent("a", model, tools=[weather], limits=AgentLimits(steps=50, tokens=2_000))
     async with running(store_url, agent) as (app, _):
         chat = await app.create("a", "Weather?")
         await rested(chat)
@@ -531,8 +552,8 @@ def test_what_is_put_into_a_cache_has_a_price_of_its_own() -> None:
         (Price(input=10, output=0, cached=1), 4.0 + 0.2 + 5.0),
         (Price(input=10, output=0, cached=1, cache_write=20), 4.0 + 0.2 + 8.0),
     ):
-        agent = Agent("a", ScriptedModel(), prices={"m": price})
-        assert agent.cost_of("m", usage, {}) == pytest.approx(cost)
+        facts = {"m": ModelFacts(price=price)}
+        assert Agent("a", ScriptedModel()).cost_of("m", usage, facts) == pytest.approx(cost)
 
 
 async def test_a_persons_title_is_never_replaced(store_url: str) -> None:

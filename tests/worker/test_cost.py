@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import CompactionPolicy
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import Cause, State
@@ -89,7 +90,13 @@ async def test_a_step_past_what_is_at_hand_reads_no_message_twice(store_url: str
     """The message that began the turn is asked for at every step, and long gone from the newest ones."""
     counted = Counted(begin_at=5)
     model = script(5 + CYCLES)
-    agent = Agent("a", model, instructions="Be brief.", tools=[counted.tool()], context_limit=1_000_000)
+    agent = Agent(
+        "a",
+        model,
+        instructions="Be brief.",
+        tools=[counted.tool()],
+        compaction=CompactionPolicy(context_limit=1_000_000),
+    )
     app = App(store_url, [agent], history_limit=4, history_bytes=history_bytes)
     async with app, app.worker():
         counted.watch(app.store)

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
+from holdfast import AgentLimits
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import State
@@ -178,7 +179,10 @@ async def test_every_heartbeat_tells_the_fleet_how_the_worker_is(store_url: str)
 async def test_an_agents_own_limit_keeps_room_for_the_others(store_url: str) -> None:
     gate = Gate()
     greedy = Agent(
-        "greedy", ScriptedModel([Call(name="gate")], "Done.", per="chat"), tools=[gate.tool()], chats_max=1
+        "greedy",
+        ScriptedModel([Call(name="gate")], "Done.", per="chat"),
+        tools=[gate.tool()],
+        limits=AgentLimits(chats=1),
     )
     modest = Agent("modest", ScriptedModel(after="echo"))
     app = App(store_url, agents=[greedy, modest])

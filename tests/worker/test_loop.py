@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from holdfast import AgentLimits
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core.decide import Budget
 from holdfast.core.journal import AttemptFailed, PreviewReset, TurnEnded
 from holdfast.core.records import CallState, Cause, Role, State, Synthetic, ToolCall, ToolResult
 from holdfast.hooks import Arguments, Ask, Hook, RunContext, Veto
@@ -233,11 +233,15 @@ async def test_an_empty_answer_is_a_success(store_url: str) -> None:
 
 @pytest.mark.parametrize(
     ("budget", "detail"),
-    [(Budget(steps=2), "max_steps"), (Budget(tokens=1), "max_tokens"), (Budget(seconds=0.000_001), "max_seconds")],
+    [
+        (AgentLimits(steps=2), "max_steps"),
+        (AgentLimits(tokens=1), "max_tokens"),
+        (AgentLimits(seconds=0.000_001), "max_seconds"),
+    ],
 )
-async def test_a_budget_ends_the_turn_with_its_name(store_url: str, budget: Budget, detail: str) -> None:
+async def test_a_budget_ends_the_turn_with_its_name(store_url: str, budget: AgentLimits, detail: str) -> None:
     model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], after="repeat")
-    async with running(store_url, Agent("a", model, tools=[weather], budget=budget)) as (app, _):
+    async with running(store_url, Agent("a", model, tools=[weather], limits=budget)) as (app, _):
         chat = await app.create("a", "go")
         assert await rested(chat) is State.IDLE
         ended = [entry for entry in await entries(chat) if isinstance(entry, TurnEnded)]
@@ -250,18 +254,18 @@ async def test_a_budget_ends_the_turn_with_its_name(store_url: str, budget: Budg
 @pytest.mark.parametrize(
     ("wall_ms", "budget", "after", "detail"),
     [
-        (1_000, Budget(seconds=3_600.0), "It rains.", ""),
-        (1 << 42, Budget(seconds=0.000_001, steps=20), "repeat", "max_seconds"),
+        (1_000, AgentLimits(seconds=3_600.0), "It rains.", ""),
+        (1 << 42, AgentLimits(seconds=0.000_001, steps=20), "repeat", "max_seconds"),
     ],
     ids=["set forward", "set back"],
 )
 async def test_a_clock_that_is_set_during_a_turn_neither_ends_it_nor_gives_it_more_time(
-    store_url: str, wall_ms: int, budget: Budget, after: str, detail: str
+    store_url: str, wall_ms: int, budget: AgentLimits, after: str, detail: str
 ) -> None:
     """The turn begins decades ago, or decades ahead, by the clock that is on the wall while it runs."""
     step = [Call(name="weather", arguments={"city": "Bern"})]
     model = ScriptedModel(step, after="repeat") if after == "repeat" else ScriptedModel(step, after)
-    agent = Agent("a", model, tools=[weather], budget=budget)
+    agent = Agent("a", model, tools=[weather], limits=budget)
     app = App(store_url, agents=[agent], options=StoreOptions(clock=FakeClock(wall_ms=wall_ms)))
     async with app, app.worker(poll_s=0.5):
         chat = await app.create("a", "go")

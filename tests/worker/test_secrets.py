@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, App, Arguments, Hook, McpServer, ToolContext, diagnostics, file_tools, redaction, tool
+from holdfast import (
+    Agent,
+    App,
+    Arguments,
+    CompactionPolicy,
+    Hook,
+    McpServer,
+    ToolContext,
+    diagnostics,
+    file_tools,
+    redaction,
+    tool,
+)
 from holdfast.errors import ToolFailed
 from holdfast.redaction import LOG_CHARS_MAX, Secrets, SecretsFilter
 from holdfast.testing import Call, Fail, ScriptedModel
@@ -54,7 +66,7 @@ async def test_what_a_tool_says_reaches_neither_journal_nor_model_with_a_secret_
 
 async def test_why_there_is_no_summary_is_told_without_a_secret_in_it(store_url: str) -> None:
     summary = ScriptedModel([Fail(status=400, message=f"no account for {KEY}")], after="repeat")
-    app = App(store_url, agents=[Agent("a", ScriptedModel(after="echo"), summary_model=summary)])
+    app = App(store_url, agents=[Agent("a", ScriptedModel(after="echo"), compaction=CompactionPolicy(model=summary))])
     async with app.worker() as worker:
         chat = await app.create("a", "One.")
         for text in ("Two.", "Three."):

@@ -28,8 +28,8 @@ FILE_TOKENS = 1_500  # an image, roughly; what a file holds is not known here, u
 SCALE_MAX = 8.0  # how far a provider's count may exceed our estimate before we stop believing it
 
 
-class CompactionPolicy(Frozen):
-    """When and how an agent's chats are compacted.
+class CompactionRules(Frozen):
+    """When and how a chat is compacted.
 
     `share`: of the model's context limit; where a request and room for its answer would need more, the chat is
     compacted first.
@@ -45,7 +45,7 @@ class CompactionPolicy(Frozen):
     deadline_s: float = 120.0  # for the summary; then the oldest messages are left out without one
 
 
-def problem_of(policy: CompactionPolicy) -> str | None:
+def problem_of(policy: CompactionRules) -> str | None:
     """What is wrong with it, for whoever wrote it."""
     for name in ("share", "keep_share"):
         if not 0 < getattr(policy, name) <= 1:
@@ -126,7 +126,7 @@ def _told_since(window: Window, at: int) -> int:
     return estimated(window.messages[opener].instructions or "")
 
 
-def budget(limit: int, policy: CompactionPolicy, max_tokens: int | None = None) -> int:
+def budget(limit: int, policy: CompactionRules, max_tokens: int | None = None) -> int:
     """What a request may take, so that its answer fits as well."""
     answer = policy.answer_tokens or max_tokens or min(4_096, limit // 8)
     within = int(limit * policy.share)
@@ -150,7 +150,7 @@ def boundaries(messages: Sequence[Message]) -> list[int]:
 
 
 def find_cut(
-    window: Window, room: int | None, policy: CompactionPolicy, *, scale: float = 1.0, worth: int = 1
+    window: Window, room: int | None, policy: CompactionRules, *, scale: float = 1.0, worth: int = 1
 ) -> int | None:
     """The history position up to which a compaction should cover; None: nothing can be covered, or too little.
 
@@ -174,7 +174,7 @@ def find_cut(
     return window.start + cut
 
 
-def summary_room(room: int | None, policy: CompactionPolicy) -> int:
+def summary_room(room: int | None, policy: CompactionRules) -> int:
     """Tokens that a summary may take."""
     return policy.summary_tokens if room is None else max(_SUMMARY_MIN, min(policy.summary_tokens, room // 4))
 
@@ -221,7 +221,7 @@ def _within_turn(messages: Sequence[Message], tail: Sequence[float], current: in
 # --- what is shown of results -----------------------------------------------------------------------
 
 
-def result_tokens(request: int, policy: CompactionPolicy) -> int:
+def result_tokens(request: int, policy: CompactionRules) -> int:
     """What the results of one response may take of a request: of its size alone, so that they look the same later."""
     return max(_SUMMARY_MIN, int(request * policy.keep_share))
 

@@ -74,7 +74,7 @@ class Asking:
                 return None
             case Completed():
                 limits = {model.name: model.context_limit for model in models}
-                limit = limits.get(outcome.message.model or "") or grip.agent.context_limit
+                limit = limits.get(outcome.message.model or "") or grip.agent.compaction.context_limit
                 return await self._take_response(outcome, observer.attempt, limit)
             case _:
                 assert_never(outcome)
@@ -178,7 +178,7 @@ class Asking:
             await grip.commit(replace(responded, by=grip.by))
 
     def _plans(self, message: Message, tools: dict[str, Tool]) -> tuple[cmd.PlannedCall, ...]:
-        free = self._grip.agent.parallel_calls_max - len(self._grip.bodies)
+        free = self._grip.agent.limits.parallel_calls - len(self._grip.bodies)
         plans: list[cmd.PlannedCall] = []
         for call in message.calls:
             plans.append(self._plan(call, tools, free=free > 0))

@@ -161,7 +161,7 @@ class Runner:
 
     async def _act(self) -> None:
         grip = self._grip
-        action = next_action(grip.snapshot, self._shared.worker, grip.agent.budget, grip.worked_ms)
+        action = next_action(grip.snapshot, self._shared.worker, grip.agent.limits, grip.worked_ms)
         match action:
             case AskModel():
                 await self._ask_model()

@@ -84,7 +84,7 @@ class Calling:
         if message is None:
             raise Moved(f"the response that asked for call {calls[0].id} is not in history")
         parts = {part.call_id: part for part in message.calls}
-        free = grip.agent.parallel_calls_max - len(grip.bodies)
+        free = grip.agent.limits.parallel_calls - len(grip.bodies)
         for call in calls:
             if call.id not in self._ready:
                 prepared = await self._prepare(call, parts[call.id])

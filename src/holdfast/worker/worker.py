@@ -393,7 +393,7 @@ class Worker:
         """How many more chats of each agent this worker may take. An agent without room is not asked for at all."""
         driven = Counter(runner.agent for runner in self._runners.values())
         rooms = {
-            name: room if agent.chats_max is None else min(room, agent.chats_max - driven[name])
+            name: room if agent.limits.chats is None else min(room, agent.limits.chats - driven[name])
             for name, agent in self._agents.items()
         }
         return {name: left for name, left in rooms.items() if left > 0}

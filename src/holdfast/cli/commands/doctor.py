@@ -243,7 +243,7 @@ def _models(app: App | None, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _agents(app: App) -> Iterator[Finding]:
     for agent in app.agents.values():
-        for model in dict.fromkeys((agent.model, *agent.fallbacks, agent.summary_model, agent.title_model)):
+        for model in dict.fromkeys((agent.model, *agent.fallbacks, agent.compaction.model, agent.title_model)):
             if isinstance(model, str):
                 try:
                     app.models.get(model)

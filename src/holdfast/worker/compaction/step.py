@@ -112,7 +112,7 @@ class Compacting:
 
     def _limit(self) -> int | None:
         agent = self._grip.agent
-        return self._grip.model(agent.model).context_limit or agent.context_limit
+        return self._grip.model(agent.model).context_limit or agent.compaction.context_limit
 
     def _budget(self, limit: int) -> int:
         agent = self._grip.agent
@@ -205,12 +205,13 @@ class Compacting:
 
     def _summariser(self) -> Summariser:
         grip, agent = self._grip, self._grip.agent
-        named = (agent.model, *agent.fallbacks) if agent.summary_model is None else (agent.summary_model,)
+        summariser = agent.compaction.model
+        named = (agent.model, *agent.fallbacks) if summariser is None else (summariser,)
         models = [grip.model(model) for model in named]
         return Summariser(
             caller=grip.shared.caller,
             models=models,
-            limit=models[0].context_limit or (agent.context_limit if agent.summary_model is None else None),
+            limit=models[0].context_limit or (agent.compaction.context_limit if summariser is None else None),
             deadline_s=agent.compaction.deadline_s,
             deadlines=agent.deadlines,
             retry=agent.retry,
