@@ -24,7 +24,7 @@ from bench.server import server
 from bench.turns import turn_bytes
 from bench.way import way
 from holdfast.store import open_store
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.sqlite.connection import connect
 from tests.support.postgres import PostgresServer

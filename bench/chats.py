@@ -4,7 +4,8 @@ from itertools import count
 
 from holdfast.core import commands as cmd
 from holdfast.core.records import Message, NewChat, Role, Snapshot, Text, ToolCall, attempt_id
-from holdfast.store.base import LeaseLine, Store, StoreOptions, WorkerInfo
+from holdfast.store.contract import LeaseLine, Store
+from holdfast.store.records import StoreOptions, WorkerInfo
 
 WORKER = "bench"
 PATIENT = StoreOptions(lease_ttl_ms=3_600_000)  # nobody renews while something is being timed

@@ -18,7 +18,7 @@ from bench.figures import Figures
 from holdfast.core.records import NewChat
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from tests.support.behind import sql
 from tests.support.postgres import PostgresServer
 

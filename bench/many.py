@@ -15,7 +15,8 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import External, Message, NewChat, Role, State, Text, ToolCall, attempt_id
 from holdfast.errors import StoreTimeout
 from holdfast.store import open_store
-from holdfast.store.base import ChatFilter, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import ChatFilter
 from tests.support.behind import sql
 from tests.support.postgres import PostgresServer
 

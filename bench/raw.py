@@ -13,7 +13,7 @@ import psycopg
 from bench.chats import Lane
 from bench.figures import rate
 from holdfast.core.apply import Change, apply
-from holdfast.store.base import decided
+from holdfast.store.decisions import decided
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.swaps import swap as postgres_swap
 from holdfast.store.rows import ChatWrite

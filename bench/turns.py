@@ -13,7 +13,7 @@ from bench.figures import Figures
 from holdfast.core import commands as cmd
 from holdfast.core.records import Message, NewChat, Role, Text, ToolCall, attempt_id
 from holdfast.store import open_store
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from tests.support.postgres import PostgresServer
 
 TURNS = 100

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 from holdfast import faults
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.chats import close_all_hands
 from tests.support.scratch import scratch_folder

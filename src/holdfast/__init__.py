@@ -189,7 +189,7 @@ _NAMES: dict[str, str] = {
     "holdfast.models.calls": "Completed, FailedAttempt",
     "holdfast.models.resolve": "default_model",
     "holdfast.server.http": "http_app",
-    "holdfast.store.base": "Answer, ChatFilter, ChatLine, HistoryRow, Item, Key, StoreOptions",
+    "holdfast.store.records": "Answer, ChatFilter, ChatLine, HistoryRow, Item, Key, StoreOptions",
     "holdfast.store.open_calls": "OpenCall",
     "holdfast.system.clock": "Clock",
     "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, tool",
@@ -321,8 +321,8 @@ if TYPE_CHECKING:
     from holdfast.models.calls import Completed, FailedAttempt
     from holdfast.models.resolve import default_model
     from holdfast.server.http import http_app
-    from holdfast.store.base import Answer, ChatFilter, ChatLine, HistoryRow, Item, Key, StoreOptions
     from holdfast.store.open_calls import OpenCall
+    from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Item, Key, StoreOptions
     from holdfast.system.clock import Clock
     from holdfast.tools.base import Approval, Delegation, Spawned, Tool, tool
     from holdfast.tools.context import ToolContext

@@ -26,13 +26,8 @@ from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.store import open_store
-from holdfast.store.base import (
-    ChatFilter,
-    ChatLine,
-    Key,
-    Store,
-    StoreOptions,
-)
+from holdfast.store.contract import Store
+from holdfast.store.records import ChatFilter, ChatLine, Key, StoreOptions
 from holdfast.system.disk import make_home
 from holdfast.tools import floor
 from holdfast.tools.base import Tool

@@ -12,9 +12,10 @@ from holdfast.core.journal import MessageAdded
 from holdfast.core.records import ClientTool, Message, Role, SendMode, Snapshot, State, Text
 from holdfast.errors import ConfigError, NotFound, TurnFailed
 from holdfast.ids import new_id
-from holdfast.store.base import QUIET, Answer, HistoryRow, Item, Key, request_hash
 from holdfast.store.notify.bell import rest_topic
 from holdfast.store.open_calls import OpenCall
+from holdfast.store.receipts import request_hash
+from holdfast.store.records import QUIET, Answer, HistoryRow, Item, Key
 from holdfast.tools.base import Tool
 
 if TYPE_CHECKING:

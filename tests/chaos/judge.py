@@ -11,7 +11,8 @@ from holdfast.core import history
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import AnyEntry, MessageAdded, PreviewReset
 from holdfast.core.records import Message, Role, Snapshot, State, Synthetic, ToolResult, fence_of
-from holdfast.store.base import Item, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import Item
 from tests.chaos.storm import Fleet, Storm
 from tests.chaos.weather import SAFE, scripts
 from tests.support import invariants

@@ -11,7 +11,7 @@ import sys
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import tool
 from tests.worker.lives import SteppedClock
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.app import App
 from holdfast.core.records import NewChat, State
-from holdfast.store.base import ChatFilter
+from holdfast.store.records import ChatFilter
 from tests.chaos.judge import judge, read_findings, tally
 from tests.chaos.storm import Fleet, Storm, seed_of
 from tests.chaos.weather import Weather, brisk, real, scripts

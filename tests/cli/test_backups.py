@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from holdfast.store import open_store
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.store.incidents import WENT_BACK
 from tests.cli.conftest import Desk
 from tests.support.behind import sql

@@ -27,7 +27,7 @@ from holdfast.core.records import (
     ToolResult,
     result_message,
 )
-from holdfast.store.base import Item
+from holdfast.store.records import Item
 from tests.cli.conftest import Desk
 
 BATCH = ("look_up_price", "reserve_stock", "charge_card")

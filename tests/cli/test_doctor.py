@@ -15,8 +15,8 @@ import pytest
 from holdfast.cli.commands.doctor import _chats
 from holdfast.core.records import Lease
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.cli.conftest import Desk, Done
 from tests.support.chats import Hand, new_chat

@@ -20,7 +20,7 @@ from holdfast.cli.options import Where
 from holdfast.core import commands as cmd
 from holdfast.errors import StoreFull
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, StoreOptions
+from holdfast.store.records import DeltaBatch, StoreOptions
 from holdfast.store.retention import ROWS_MAX
 from holdfast.store.sqlite import vacuum as rebuilding
 from tests.cli.conftest import Desk, Done

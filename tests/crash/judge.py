@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.crash.reference import Reference, portion
 from tests.crash.writer import Line

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast import faults
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.rows import Rows, read_rows
 from tests.support.scenario import STEP_NAMES, STEPS, Run

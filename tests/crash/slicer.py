@@ -9,7 +9,8 @@ import sys
 
 from holdfast.core.records import NewChat, Role
 from holdfast.store import open_store
-from holdfast.store.base import Key, Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import Key, StoreOptions
 from holdfast.store.remnants import Slice
 from tests.support.chats import assistant, user
 

@@ -21,7 +21,7 @@ import pytest
 
 from holdfast import faults
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.crash.judge import Judge, reopen_and_judge, work_goes_on
 from tests.crash.reference import Reference, play_undisturbed

@@ -16,7 +16,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.errors import OwnershipLost, StoreUnavailable
 from holdfast.store import open_store
-from holdfast.store.base import Key, StoreOptions
+from holdfast.store.records import Key, StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.crash.judge import reopen_and_judge
 from tests.crash.reference import Reference, play_undisturbed, portion

@@ -14,7 +14,8 @@ import pytest
 
 from holdfast.errors import NotFound
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.store.remnants import ABANDONED_MS
 from holdfast.system.clock import FakeClock
 from tests.crash.slicer import KEY, MESSAGES, SLICE, a_large_chat

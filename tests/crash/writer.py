@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.records import Snapshot
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.system.clock import FakeClock
 from tests.support.scenario import STEPS, Run

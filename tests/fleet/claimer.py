@@ -16,7 +16,8 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store
-from holdfast.store.base import ChatFilter, Store, StoreOptions, WorkerInfo
+from holdfast.store.contract import Store
+from holdfast.store.records import ChatFilter, StoreOptions, WorkerInfo
 from holdfast.system import threads
 from tests.support.chats import Hand, call
 

@@ -15,7 +15,8 @@ import msgspec
 from holdfast.core.records import LeaseEnd
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, Store, StoreOptions, WorkerInfo
+from holdfast.store.contract import Store
+from holdfast.store.records import DeltaBatch, StoreOptions, WorkerInfo
 from tests.fleet.claimer import Runner, say
 
 NAME = "revenant"

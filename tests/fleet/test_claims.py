@@ -11,7 +11,8 @@ import pytest
 from holdfast.core.journal import MessageAdded, TurnEnded, TurnStarted
 from holdfast.core.records import State
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from tests.fleet import claimer, revenant
 from tests.support import invariants
 from tests.support.chats import history, journal, new_chat, texts

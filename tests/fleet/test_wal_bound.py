@@ -16,7 +16,7 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.records import Snapshot
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite import leases, writer
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.system import threads

@@ -7,7 +7,7 @@ each run has to be: exactly where its last answer left it, or one step further.
 from pathlib import Path
 
 from holdfast.errors import SchemaError, StoreCorrupt
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.system.clock import FakeClock
 from tests.crash.reference import Reference, portion

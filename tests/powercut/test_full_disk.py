@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core import commands as cmd
 from holdfast.errors import StoreFull
-from holdfast.store.base import Answer, Key, StoreOptions
+from holdfast.store.records import Answer, Key, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.system.clock import FakeClock
 from tests.support.aftermath import find_faults

@@ -21,7 +21,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import NewChat, State
 from holdfast.errors import NotFound, RefusedError, StoreCorrupt, StoreFull, StoreUnavailable
 from holdfast.health.checks import STORE_DEGRADED
-from holdfast.store.base import Key, StoreOptions, WorkerInfo
+from holdfast.store.records import Key, StoreOptions, WorkerInfo
 from holdfast.store.remnants import Slice
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.store.sqlite.store import SqliteStore

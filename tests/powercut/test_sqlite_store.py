@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.system.clock import FakeClock

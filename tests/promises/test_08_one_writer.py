@@ -12,7 +12,7 @@ from holdfast import Agent, App, tool
 from holdfast.chat import Chat
 from holdfast.core.records import Message, Role, Text
 from holdfast.errors import KeyReused
-from holdfast.store.base import Key
+from holdfast.store.records import Key
 from holdfast.testing import Call, ScriptedModel
 from tests.promises.program import Log, booking_agent
 from tests.promises.surface import WAIT_S, app_of, journal, tool_texts

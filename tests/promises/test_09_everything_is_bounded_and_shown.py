@@ -12,7 +12,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import NewChat
 from holdfast.errors import CallerError
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, Key, StoreOptions
+from holdfast.store.records import DeltaBatch, Key, StoreOptions
 from holdfast.system.clock import FakeClock, SystemClock
 from holdfast.testing import Call, Hold, ScriptedModel
 from tests.promises.surface import WAIT_S, app_of, tool_texts

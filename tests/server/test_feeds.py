@@ -10,7 +10,8 @@ from holdfast.errors import NotFound, WrongCursor
 from holdfast.server import feeds as feeds_module
 from holdfast.server.feeds import Feeds, Frame, Reader
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from tests.support.chats import new_chat, user
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import until

@@ -28,7 +28,7 @@ from holdfast.server.openai.completions import finish_reason
 from holdfast.server.openai.ids import Place, parse_call_id, parse_response_id
 from holdfast.server.openai.response_state import Telling
 from holdfast.server.openai.responses import Events
-from holdfast.store.base import Item
+from holdfast.store.records import Item
 from tests.support.chats import assistant, call, user
 
 PLACE = Place(chat_id="chat_1", start=1)

@@ -24,8 +24,9 @@ from msgspec.structs import replace
 from holdfast.core import commands as cmd
 from holdfast.core.records import External, Failure, NewChat, State
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, Key, Store, StoreOptions
+from holdfast.store.contract import Store
 from holdfast.store.migrations import migrations
+from holdfast.store.records import DeltaBatch, Key, StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support import chats
 from tests.support.behind import path_of, sql

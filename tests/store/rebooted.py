@@ -13,7 +13,7 @@ from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.errors import HoldfastError
 from holdfast.models.scripted import Hold, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

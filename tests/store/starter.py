@@ -8,7 +8,7 @@ import os
 import sys
 
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from tests.support.chats import new_chat
 
 

@@ -29,13 +29,15 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, Key, Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.decisions import decide_ahead
 from holdfast.store.postgres import committer
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Connection, Connector
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.wire import Asker, Wire
+from holdfast.store.records import DeltaBatch, Key, StoreOptions
 from holdfast.system.clock import SystemClock
 from tests.fleet.claimer import Runner
 from tests.support.behind import sql
@@ -826,7 +828,7 @@ async def test_a_commit_that_nobody_can_be_told_of_keeps_no_other_from_being_sen
             raise RuntimeError("nobody foresaw this")
 
         note = cmd.Note(by=cmd.Writer(hand.name, 1, 0), topic="t", text="lost")
-        ready = store._decide_ahead(held[0], [note], "commit", store._clock.now())
+        ready = decide_ahead(held[0], [note], "commit", store._clock.now(), store.options.limits)
         assert ready is not None
         store._committer.submit(committer.Entry(ready, asyncio.get_running_loop().time() + 8, mute))
         hand.snapshot = held[1]

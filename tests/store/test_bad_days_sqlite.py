@@ -34,8 +34,8 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions, WorkerInfo
 from holdfast.store.migrations import Migration, migrations
+from holdfast.store.records import StoreOptions, WorkerInfo
 from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite.connection import filesystem_of
 from holdfast.store.sqlite.leases import SqliteLeaseLine

@@ -12,7 +12,8 @@ from holdfast.core.limits import LIMITS
 from holdfast.core.records import NewChat, Role, Sampling, State
 from holdfast.errors import CallerError, InvalidInput, LeaseLost, NotFound, RefusedError
 from holdfast.store import open_store
-from holdfast.store.base import ChatFilter, DeltaBatch, Key, Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import ChatFilter, DeltaBatch, Key, StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, call, history, new_chat, told, user
 from tests.support.scale import scaled

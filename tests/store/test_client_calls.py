@@ -13,7 +13,8 @@ from holdfast.core.limits import Limits
 from holdfast.core.records import File, Message, NewChat, Role, Sampling, State, Text
 from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError
 from holdfast.store import open_store
-from holdfast.store.base import ChatFilter, Key, Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import ChatFilter, Key, StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, history, new_chat, texts, told, user
 

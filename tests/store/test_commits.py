@@ -9,7 +9,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.history import problems
 from holdfast.core.records import Cause, Phase, Replay, State
 from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, assistant, call, history, journal, new_chat, texts, told, unique, user
 from tests.support.leases import silence

@@ -11,7 +11,8 @@ from msgspec import Raw
 from holdfast.core.codec import JSON_DEPTH_MAX, encode, is_json_object, is_too_deep
 from holdfast.core.records import ClientTool, Message, NewChat, OutputFormat, Role, Sampling, Text
 from holdfast.errors import InvalidInput
-from holdfast.store.base import ChatFilter, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import ChatFilter
 from tests.support.chats import new_chat
 
 

@@ -12,7 +12,8 @@ from holdfast.core.limits import Limits
 from holdfast.core.records import External, NewChat, State
 from holdfast.errors import RefusedError
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, journal, new_chat, user

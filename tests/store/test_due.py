@@ -8,7 +8,7 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.store import open_store
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.store.sqlite.sql import DUE_CHATS
 from holdfast.system.clock import FakeClock
 from tests.support.behind import sql

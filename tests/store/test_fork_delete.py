@@ -15,7 +15,8 @@ from holdfast.core.journal import ChatCreated
 from holdfast.core.records import External, Failure, Phase, State, Synthetic, ToolResult
 from holdfast.errors import KeyReused, NotFound, RefusedError
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, HistoryRow, Key, Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import DeltaBatch, HistoryRow, Key, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.system.clock import FakeClock
 from tests.support import invariants

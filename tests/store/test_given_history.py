@@ -9,7 +9,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.history import problems
 from holdfast.core.records import Message, NewChat, Role, State, Synthetic, Text, ToolResult, result_message
 from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from tests.support.chats import Hand, assistant, call, history, new_chat, texts, user
 
 

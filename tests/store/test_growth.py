@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.errors import RefusedError
-from holdfast.store.base import ChatFilter, Store
+from holdfast.store.contract import Store
 from holdfast.store.liveness import SWEPT_MAX
 from holdfast.store.postgres import sql as postgres_sql
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.records import ChatFilter
 from holdfast.store.sqlite import sql as sqlite_sql
 from holdfast.store.sqlite.store import SqliteStore
 from tests.support.behind import sql

@@ -13,8 +13,9 @@ from holdfast.core.journal import Delta, MessageAdded, PreviewReset
 from holdfast.core.records import attempt_id
 from holdfast.errors import WrongCursor
 from holdfast.store import open_store
-from holdfast.store.base import DeltaBatch, Item, Store
+from holdfast.store.contract import Store
 from holdfast.store.cursor import _MAX, parse
+from holdfast.store.records import DeltaBatch, Item
 from tests.support.behind import sql
 from tests.support.chats import Hand, assistant, call, new_chat, user
 

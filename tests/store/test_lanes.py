@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from holdfast.core import commands as cmd
 from holdfast.errors import StoreTimeout
 from holdfast.store import open_store
-from holdfast.store.base import ChatFilter, ChatLine, Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import ChatFilter, ChatLine, StoreOptions
 from tests.support.chats import new_chat, user
 from tests.support.waiting import until
 

@@ -5,7 +5,8 @@ import pytest
 from holdfast.core.leases import LeaseWatch
 from holdfast.core.records import LeaseEnd, State
 from holdfast.errors import LeaseLost
-from holdfast.store.base import Store
+from holdfast.store.claims import is_suspect
+from holdfast.store.contract import Store
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, call, new_chat
 from tests.support.leases import silence
@@ -165,7 +166,11 @@ async def test_five_freezes_in_one_step_fail_no_chat(store: Store, clock: FakeCl
             frozen.line.renew(frozen.name)
         await store.outlive_lease(frozen.name)
     chat = (await store.read_chat("c1")).chat
-    assert (chat.state, chat.unclean, store.is_suspect(await store.read_chat("c1"))) == (State.RUNNING, 0, False)
+    assert (chat.state, chat.unclean, is_suspect(await store.read_chat("c1"), store.options.limits)) == (
+        State.RUNNING,
+        0,
+        False,
+    )
 
 
 async def test_five_hosts_that_never_come_back_fail_the_chat_they_died_with(store: Store, clock: FakeClock) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import psycopg
 
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat
 from tests.support.postgres import GATE

@@ -10,7 +10,7 @@ from holdfast.core.records import State
 from holdfast.errors import StoreTimeout
 from holdfast.models.scripted import ScriptedModel
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from tests.support.chats import new_chat
 from tests.support.programs import Program
 

@@ -11,8 +11,9 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.journal import ChatRepaired
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, State
-from holdfast.store.base import Store, Violation
+from holdfast.store.contract import Store
 from holdfast.store.liveness import REASONS, UNDER_DEAD_LEASE, liveness_query
+from holdfast.store.records import Violation
 from holdfast.store.rows import CHAT_COLUMNS
 from holdfast.system.clock import FakeClock
 from tests.support import invariants

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import SchemaError, StoreReadOnly, StoreUnavailable
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite.read_only import check_schema, look
 from tests.support.chats import new_chat
 

@@ -13,7 +13,8 @@ from holdfast import faults
 from holdfast.core.records import LeaseEnd, Snapshot
 from holdfast.errors import LeaseLost, StoreTimeout
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, new_chat
 from tests.support.leases import silence

@@ -13,8 +13,9 @@ from holdfast.core.commands import Approve
 from holdfast.errors import SchemaError, StoreTimeout, WrongCursor
 from holdfast.store import migrations as migrations_module
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
 from holdfast.store.migrations import CODE_LEVEL, Migration, migrations, pending
+from holdfast.store.records import StoreOptions
 from tests.store.old_databases import a_day_later, copy_of
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat

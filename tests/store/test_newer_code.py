@@ -7,8 +7,9 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import External, Failure, State
 from holdfast.errors import CorruptRecord, RecordError, SchemaError, UnknownRecord
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
 from holdfast.store.migrations import CODE_LEVEL
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, new_chat, texts, user

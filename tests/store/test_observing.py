@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.store.undriven_chats import DRIVEN_MAX, find_undriven, published
 from tests.support.chats import Hand, new_chat
 

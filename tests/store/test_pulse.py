@@ -13,7 +13,8 @@ from holdfast.health.checks import judge
 from holdfast.server import http_app
 from holdfast.server.serve import Serving, listen, url_of
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.store.write_probe import PROOF_S
 from holdfast.system.clock import FakeClock
 from tests.support.chats import new_chat

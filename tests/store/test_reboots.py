@@ -12,7 +12,7 @@ import pytest
 from holdfast.app import App
 from holdfast.core.records import State
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import boot_id, session_id
 from tests.store.rebooted import BOOT_ID
 from tests.support.behind import sql

@@ -12,8 +12,9 @@ from holdfast.core.codec import encode
 from holdfast.core.records import Failure, NewChat, Phase, Role, State
 from holdfast.errors import RefusedError
 from holdfast.store import retention
-from holdfast.store.base import DeltaBatch, Store
+from holdfast.store.contract import Store
 from holdfast.store.cursor import Cursor
+from holdfast.store.records import DeltaBatch
 from holdfast.store.retention import LEFTOVERS, Kind, Pruning, cutoffs_of
 from holdfast.system.clock import FakeClock
 from tests.store.test_growth import copy_rows

@@ -29,7 +29,8 @@ from holdfast.core.limits import Limits
 from holdfast.core.records import NewChat, Role, Snapshot
 from holdfast.errors import CallerError, StaleWriter
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.model import ModelStore
 from tests.support.postgres import PostgresServer

@@ -9,8 +9,10 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import External, State, Synthetic, ToolResult
 from holdfast.errors import NotFound, RefusedError
 from holdfast.store import open_store
-from holdfast.store.base import Answer, DeltaBatch, Forking, HistoryRow, Key, Store, StoreOptions, own_key
+from holdfast.store.contract import Store
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.receipts import own_key
+from holdfast.store.records import Answer, DeltaBatch, Forking, HistoryRow, Key, StoreOptions
 from holdfast.store.remnants import (
     ABANDONED_MS,
     Occupied,

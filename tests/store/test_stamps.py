@@ -11,8 +11,9 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.records import Chat, Snapshot, State
 from holdfast.errors import NotFound, OwnershipLost, StaleWriter, WrongCursor
-from holdfast.store.base import DeltaBatch, Store
+from holdfast.store.contract import Store
 from holdfast.store.cursor import Cursor
+from holdfast.store.records import DeltaBatch
 from holdfast.system.clock import FakeClock
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, new_chat, texts, told, unique, user

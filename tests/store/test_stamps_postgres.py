@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.core import commands as cmd
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
+from holdfast.store.records import StoreOptions
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat, user
 from tests.support.postgres import GATE, SUPERUSER, PostgresServer

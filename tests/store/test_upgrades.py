@@ -7,8 +7,9 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.records import External, State
 from holdfast.store import open_store
-from holdfast.store.base import Key, Store
+from holdfast.store.contract import Store
 from holdfast.store.migrations import migrations
+from holdfast.store.records import Key
 from tests.store import old_databases
 from tests.store.old_databases import ANSWER, a_day_later, seen
 from tests.support.behind import sql

@@ -17,13 +17,14 @@ from holdfast.core.deadlines import WAKE_DEADLINES
 from holdfast.core.wake import WakeState
 from holdfast.errors import DrainFailed, StoreClosed, StoreGone
 from holdfast.store import open_store
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
 from holdfast.store.notify.bell import WORK
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Connector
 from holdfast.store.postgres.wakes import PostgresWakes, PostgresWakeStream
+from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.system.clock import SystemClock

@@ -11,7 +11,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import Cause, External, LeaseEnd, State
 from holdfast.errors import ConfigError, LeaseLost
 from holdfast.faults import arm
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.store.host_lock import HostLock, is_dead
 from holdfast.store.notify.bell import WORK
 from holdfast.system.clock import FakeClock

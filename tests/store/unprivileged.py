@@ -12,7 +12,7 @@ import sys
 
 from holdfast.errors import HoldfastError
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from tests.support.chats import new_chat
 
 CAPABILITY_VERSION_3 = 0x20080522

@@ -9,7 +9,8 @@ from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
 from holdfast.core.journal import AnyEntry
 from holdfast.core.records import CallState, External, Phase, Snapshot, State, attempt_id
-from holdfast.store.base import Answer, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import Answer
 from holdfast.system.clock import FakeClock
 from tests.support import invariants
 from tests.support.chats import Hand, assistant, history, unique

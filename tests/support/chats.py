@@ -20,7 +20,8 @@ from holdfast.core.records import (
     ToolCall,
     attempt_id,
 )
-from holdfast.store.base import LeaseLine, Store, WorkerInfo
+from holdfast.store.contract import LeaseLine, Store
+from holdfast.store.records import WorkerInfo
 
 _numbers = count(1)
 _hands: list["Hand"] = []

@@ -1,7 +1,7 @@
 """Saying something that others are to hear of by a hint."""
 
 from holdfast.core import commands as cmd
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from tests.support.chats import user
 from tests.support.waiting import until
 

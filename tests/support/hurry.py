@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.store.postgres.store import PostgresStore
 
 

@@ -1,7 +1,7 @@
 """Leases end before an observer's eyes: time that passes unseen ends nothing."""
 
 from holdfast.core.leases import LeaseWatch
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand
 

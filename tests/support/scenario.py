@@ -30,8 +30,9 @@ from holdfast.core.records import (
     attempt_id,
 )
 from holdfast.errors import NotFound, RefusedError
-from holdfast.store.base import Answer, DeltaBatch, Key, LeaseLine, Store, WorkerInfo
+from holdfast.store.contract import LeaseLine, Store
 from holdfast.store.host_lock import HostLock
+from holdfast.store.records import Answer, DeltaBatch, Key, WorkerInfo
 from holdfast.system.clock import FakeClock
 from tests.support.rows import execute
 

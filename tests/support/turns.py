@@ -14,7 +14,7 @@ from holdfast.core.history import problems
 from holdfast.core.records import Message, State, ToolResult
 from holdfast.core.retry import RetryPolicy
 from holdfast.models.scripted import ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.worker import Worker
 

@@ -13,7 +13,7 @@ from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.hooks import Ask, Hook
 from holdfast.models.scripted import Call
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import Tool, tool
 from tests.promises.program import Log, LoggedModel
 

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.tools.sub_agents import agent_tools
 from tests.promises.program import Log

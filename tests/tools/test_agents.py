@@ -18,7 +18,7 @@ from holdfast.errors import ConfigError, RefusedError
 from holdfast.hooks import Hook, RunContext
 from holdfast.models.base import CallArguments, CallEnded, CallStarted, Finished, Request, StreamPart, TextDelta
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
-from holdfast.store.base import ChatFilter, StoreOptions
+from holdfast.store.records import ChatFilter, StoreOptions
 from holdfast.tools.base import tool
 from holdfast.tools.sub_agents import agent_tools
 from tests.support.programs import Program

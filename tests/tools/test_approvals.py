@@ -13,7 +13,7 @@ from holdfast.chat import Chat
 from holdfast.core.journal import CallChanged, TurnResumed
 from holdfast.core.records import CallState, State, Synthetic, ToolResult
 from holdfast.errors import RefusedError
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from tests.promises.program import Log
 from tests.support.programs import Program
 from tests.support.turns import WAIT_S, entries, rested, said

@@ -15,7 +15,7 @@ from holdfast.core.records import CallState, ClientTool, External, Message, Role
 from holdfast.errors import ConfigError, InvalidInput, LimitReached, RefusedError
 from holdfast.hooks import Arguments, Hook
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import client_tool
 from tests.support.programs import Program

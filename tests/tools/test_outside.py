@@ -11,7 +11,7 @@ from holdfast.chat import Chat
 from holdfast.core.records import CallState, External, State, Synthetic, ToolResult
 from holdfast.errors import ConfigError, RefusedError
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.outside import ask_user, client_tool, sleep_until
 from tests.support.turns import rested, running, said, weather
 from tests.support.waiting import until

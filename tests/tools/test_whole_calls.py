@@ -65,7 +65,7 @@ async def test_the_arguments_of_a_hook_are_told_whole_too(store_url: str) -> Non
 async def test_more_than_one_answer_holds_is_told_by_excerpts_that_say_so(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.base.ARGUMENTS_BYTES_MAX", 0)
+    monkeypatch.setattr("holdfast.store.contract.ARGUMENTS_BYTES_MAX", 0)
     app = App(store_url, agents=[Agent("runs", scripted(LONG, "ls"), tools=[running()])])
     async with app.worker(poll_s=0.1):
         chat = await app.create("runs", "go")

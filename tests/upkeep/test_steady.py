@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from tests.steady.__main__ import name_of, read_outcomes
 from tests.support.bounds import bounds_of, named_bounds
 from tests.support.waiting import until

@@ -14,7 +14,8 @@ from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_message
 from holdfast.core.records import CallState, External, Message, Role, SendMode, Snapshot, Text
 from holdfast.errors import InvalidInput, NotFound, RefusedError
-from holdfast.store.base import Answer, Item, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import Answer, Item
 
 
 class Sent(Struct):

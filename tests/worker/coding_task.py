@@ -11,7 +11,7 @@ from holdfast.app import App
 from holdfast.core.records import Message, Role, State, ToolResult
 from holdfast.models.base import Request
 from holdfast.models.scripted import Call, Response, Say
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import tool
 from tests.support.counting import CountingModel
 from tests.support.turns import QUICK

@@ -12,7 +12,7 @@ from holdfast import faults
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 
 
 def stand_still() -> None:

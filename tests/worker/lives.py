@@ -21,7 +21,7 @@ from holdfast.app import App
 from holdfast.core.retry import RetryPolicy
 from holdfast.hooks import Hook, Point
 from holdfast.models.scripted import Fail, Hold, Response, Say, ScriptedModel, Stall, Step
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import SystemClock
 from holdfast.worker.watchdog import last_words
 from holdfast.worker.worker import Worker

@@ -21,7 +21,7 @@ import holdfast
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.models.scripted import Call, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.worker import Worker
 

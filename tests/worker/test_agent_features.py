@@ -25,7 +25,7 @@ from holdfast.errors import ConfigError, OutputInvalid, RefusedError, TurnFailed
 from holdfast.hooks import Arguments, Hook, RunContext
 from holdfast.models.base import Request, Settings, StreamPart, Usage
 from holdfast.models.scripted import Call, Count, Cut, Fail, Finish, Hold, Say, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker import plugins

@@ -16,7 +16,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.errors import CorruptRecord, StoreError, TurnFailed, UnknownRecord
 from holdfast.models.base import Request, StreamPart
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.worker.worker import Worker
 from tests.support.behind import sql
 from tests.support.fixtures import FailingStore

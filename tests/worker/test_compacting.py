@@ -27,7 +27,7 @@ from holdfast.core.records import Cause, Role, State, Text, ToolResult
 from holdfast.errors import ConfigError, RefusedError, TurnFailed
 from holdfast.hooks import Hook, RunContext
 from holdfast.models.scripted import Call, Count, Fail, Finish, Hold, Response, Say, ScriptedModel, Stall
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.worker.worker import Worker
 from tests.support.counting import CountingModel, tokens_in

@@ -12,7 +12,8 @@ from holdfast.app import App
 from holdfast.core.records import Cause, State
 from holdfast.hooks import Hook
 from holdfast.models.scripted import Call, Hold, Say, Script, ScriptedModel, Stall
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import Tool, tool
 
 CYCLES = 8

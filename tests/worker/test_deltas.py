@@ -10,7 +10,8 @@ from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
 from holdfast.core.records import State, attempt_id
 from holdfast.models.scripted import ScriptedModel
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.worker.deltas import DeltaFlusher, Stream
 from tests.support.behind import sql
 from tests.support.chats import Hand, history, new_chat

@@ -20,8 +20,8 @@ from holdfast.core.records import State
 from holdfast.errors import ConfigError
 from holdfast.ids import new_id
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions
 from holdfast.store.host_lock import HostLock, is_dead
+from holdfast.store.records import StoreOptions
 from holdfast.system import guard_process
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.guard import Guard

@@ -22,8 +22,8 @@ from holdfast.health.checks import Figures, diagnose
 from holdfast.health.prometheus import prometheus
 from holdfast.hooks import Hook
 from holdfast.models.scripted import Call, Count, Fail, Hold, Say, ScriptedModel
-from holdfast.store.base import StoreOptions
 from holdfast.store.migrations import migrations
+from holdfast.store.records import StoreOptions
 from holdfast.tools.base import tool
 from tests.support.looptime import LoopTime
 from tests.support.turns import QUICK, Gate, rested, running, said, weather

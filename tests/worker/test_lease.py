@@ -19,7 +19,7 @@ from holdfast.core.records import LeaseEnd, State
 from holdfast.ids import new_id
 from holdfast.models.scripted import Hold, Say, ScriptedModel
 from holdfast.store import open_store
-from holdfast.store.base import StoreOptions, WorkerInfo
+from holdfast.store.records import StoreOptions, WorkerInfo
 from holdfast.system.clock import SystemClock
 from holdfast.worker.lease import LeaseKeeper
 from tests.support.chats import Hand, new_chat

@@ -14,7 +14,7 @@ from holdfast.core.journal import AttemptFailed, PreviewReset, TurnEnded
 from holdfast.core.records import CallState, Cause, Role, State, Synthetic, ToolCall, ToolResult
 from holdfast.hooks import Arguments, Ask, Hook, RunContext, Veto
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, ScriptedModel, Stall
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext

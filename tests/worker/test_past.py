@@ -7,7 +7,7 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.records import Message, Replay, Role, Snapshot, ToolResult
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.worker.history_cache import HistoryRoom, Moved, Past
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, new_chat, texts, user

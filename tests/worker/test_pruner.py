@@ -3,7 +3,7 @@
 from holdfast.config import Retention
 from holdfast.core import commands as cmd
 from holdfast.core.records import NewChat
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.system.clock import FakeClock
 from holdfast.worker.pruner import RECEIPTS_S, WALK_S, Pruner
 

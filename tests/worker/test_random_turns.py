@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, seed, settings
 
 from holdfast.models.scripted import Call, Hold, Say
-from holdfast.store.base import Item
+from holdfast.store.records import Item
 from tests.support.scale import scaled
 from tests.support.scratch import scratch_folder
 from tests.worker.clients import Clients, Sent

@@ -13,7 +13,8 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.redaction import Secrets
-from holdfast.store.base import Held, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import Held
 from holdfast.worker.stray_chats import Strays, described
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Agent, App, Chat
 from holdfast.errors import NotFound, OutputInvalid, StoreClosed, TurnFailed
-from holdfast.store.base import Item
+from holdfast.store.records import Item
 from holdfast.testing import Hold, ScriptedModel
 from tests.support.waiting import until
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.core.records import State
-from holdfast.store.base import StoreOptions
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import SystemClock
 from holdfast.tools.base import Tool, tool
 from holdfast.worker.watchdog import STALLS_KEPT, Stall, Watchdog, last_words

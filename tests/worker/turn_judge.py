@@ -22,7 +22,8 @@ from holdfast.core.journal import (
     TurnStarted,
 )
 from holdfast.core.records import Cause, Message, Role, Snapshot, State, Synthetic, ToolResult
-from holdfast.store.base import Item, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import Item
 from tests.support import invariants
 from tests.worker.clients import Clients, Followed
 from tests.worker.evidence import Line

@@ -20,7 +20,7 @@ from holdfast.config import HISTORY_LIMIT, Config
 from holdfast.core.wake import WakeState
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
 from holdfast.store.write_probe import PROOF_S
 from holdfast.tools.figures import figures as tool_figures

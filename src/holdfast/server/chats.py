@@ -15,7 +15,7 @@ from holdfast.core.records import State
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.server import problems, views
 from holdfast.server.streams import EventStream, Streams
-from holdfast.store.base import Answer, ChatFilter, Key
+from holdfast.store.records import Answer, ChatFilter, Key
 
 PROBLEM = {"content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {

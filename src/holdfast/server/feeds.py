@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from holdfast.core.wake import WakeState
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
-from holdfast.store.base import Item, Page, Store
+from holdfast.store.contract import Store
 from holdfast.store.cursor import After
+from holdfast.store.records import Item, Page
 from holdfast.system.clock import dice
 
 log = logging.getLogger("holdfast.feeds")

@@ -13,7 +13,7 @@ from holdfast.core.records import State
 from holdfast.errors import HoldfastError, NotFound, StoreError, TooManyStreams, WrongCursor
 from holdfast.server import problems
 from holdfast.server.feeds import Feeds, Frame, Reader
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 
 HEARTBEAT_S = 10.0
 SEND_S = 20.0  # a client that takes nothing for so long is cut off; it can come back with its cursor

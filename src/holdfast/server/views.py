@@ -23,8 +23,8 @@ from holdfast.core.records import (
     Text,
 )
 from holdfast.ids import new_id
-from holdfast.store.base import Answer, ChatLine
 from holdfast.store.open_calls import OpenCall
+from holdfast.store.records import Answer, ChatLine
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 Ms = Annotated[int, Field(description="milliseconds since 1970")]

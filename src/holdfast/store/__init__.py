@@ -1,7 +1,8 @@
 """The store remembers. Chosen by URL: `sqlite:///path/to/file.db` or `postgresql://user@host/database`."""
 
 from holdfast.errors import ConfigError
-from holdfast.store.base import Store, StoreOptions
+from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.urls import shown_url
 
 

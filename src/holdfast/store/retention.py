@@ -21,7 +21,7 @@ from holdfast.core.records import Frozen
 from holdfast.errors import NotFound, RecordError, RefusedError
 
 if TYPE_CHECKING:
-    from holdfast.store.base import Store
+    from holdfast.store.contract import Store
 
 DAY_MS = 86_400_000
 LOOKED_AT_MAX = 500  # chats in one look

@@ -28,6 +28,7 @@ from holdfast.core.records import (
     State,
 )
 from holdfast.errors import StoreCorrupt, UnknownRecord
+from holdfast.store.records import ChatLine, Violation
 
 CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
 # From `updated_at` on, columns move with every change; those before are set when the chat is created.
@@ -197,3 +198,24 @@ def queued_of(row: Sequence[Any]) -> Queued:
 
 def snapshot_of(chat: Row, calls: Iterable[Row], queue: Iterable[Row]) -> Snapshot:
     return Snapshot(chat=chat_of(chat), calls=tuple(map(call_of, calls)), queue=tuple(map(queued_of, queue)))
+
+
+def violation(row: Sequence[Any]) -> Violation:
+    """A row of the liveness query."""
+    chat_id, state, reason = row
+    return Violation(chat_id=chat_id, state=State(state), reason=reason)
+
+
+CHAT_LINE = (
+    *("id", "agent", "owner", "title", "opening", "state", "archived", "queued"),
+    *("created_at", "updated_at", "worker", "wake_at", "metadata"),
+)
+
+
+def chat_line(row: Sequence[Any]) -> ChatLine:
+    """A row of a listing, in the order of CHAT_LINE."""
+    values = dict(zip(CHAT_LINE, row, strict=True))
+    values["state"] = State(values["state"])
+    values["archived"] = bool(values["archived"])
+    values["metadata"] = Raw(values["metadata"].encode())
+    return ChatLine(**values)

@@ -12,7 +12,8 @@ import msgspec
 
 from holdfast.core.leases import watched_s
 from holdfast.core.records import Lease
-from holdfast.store.base import Held, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import Held
 
 DRIVEN_MAX = 1_000  # chats that a worker publishes; one that drives more publishes none
 

@@ -12,7 +12,8 @@ from holdfast.core.codec import encode
 from holdfast.core.journal import Delta
 from holdfast.core.records import Chat
 from holdfast.errors import CallerError, StoreError
-from holdfast.store.base import DeltaBatch, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import DeltaBatch
 
 log = logging.getLogger("holdfast.deltas")
 

@@ -24,7 +24,7 @@ from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.stops import Stop
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 from holdfast.system.clock import Clock
 from holdfast.system.processes import Children
 from holdfast.telemetry import Durations, Traces

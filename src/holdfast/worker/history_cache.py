@@ -15,7 +15,8 @@ from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Message, Role, Snapshot
 from holdfast.errors import NotFound, OwnershipLost
-from holdfast.store.base import HistoryRow, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import HistoryRow
 from holdfast.worker.joined_lists import Joined
 
 PAGE_ROWS = 1_000

@@ -13,7 +13,8 @@ from msgspec import Raw
 
 from holdfast.core.leases import margin_ms, renewal_interval_s
 from holdfast.errors import HoldfastError, LeaseLost
-from holdfast.store.base import LeaseLine, Store, WorkerInfo
+from holdfast.store.contract import LeaseLine, Store
+from holdfast.store.records import WorkerInfo
 from holdfast.system import threads
 from holdfast.system.clock import Clock
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from msgspec.structs import asdict
 
 from holdfast.config import Retention
-from holdfast.store.base import PRUNED_MAX, Store
+from holdfast.store.contract import Store
+from holdfast.store.receipts import PRUNED_MAX
 from holdfast.store.retention import KINDS, Amount, Kind, Pruning, cutoffs_of
 from holdfast.system.clock import dice
 

@@ -15,7 +15,8 @@ from holdfast.core.records import State
 from holdfast.errors import CallerError, OwnershipLost, RecordError, StoreError, UnknownRecord
 from holdfast.ids import new_id
 from holdfast.redaction import Secrets
-from holdfast.store.base import Held, Store
+from holdfast.store.contract import Store
+from holdfast.store.records import Held
 from holdfast.system.clock import dice
 
 log = logging.getLogger("holdfast.worker")

@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError, ModelCallFailed, RefusedError
 from holdfast.models.base import Model, Request, Settings, Usage
 from holdfast.models.calls import Caller, Completed
 from holdfast.stops import Stop
-from holdfast.store.base import Store
+from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast.titles")
 

@@ -29,9 +29,11 @@ from holdfast.ids import new_id
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
-from holdfast.store.base import Held, Store, WorkerInfo
+from holdfast.store.claims import is_suspect
+from holdfast.store.contract import Store
 from holdfast.store.host_lock import HostLock, is_dead
 from holdfast.store.notify.bell import WORK
+from holdfast.store.records import Held, WorkerInfo
 from holdfast.store.undriven_chats import published
 from holdfast.system.clock import SystemClock, dice
 from holdfast.telemetry import Durations, Traces
@@ -401,7 +403,11 @@ class Worker:
     @property
     def _suspect_room(self) -> int:
         """One suspect at a time, and the next when it has made progress: if we die, it is clear of what."""
-        return 0 if any(self.store.is_suspect(runner.snapshot) for runner in self._runners.values()) else 1
+        return (
+            0
+            if any(is_suspect(runner.snapshot, self.store.options.limits) for runner in self._runners.values())
+            else 1
+        )
 
     def _drive(self, snapshot: Snapshot, keeper: LeaseKeeper) -> None:
         shared = Shared(

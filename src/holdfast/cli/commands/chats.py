@@ -27,8 +27,8 @@ from holdfast.core.instants import iso
 from holdfast.core.records import Chat as ChatRecord
 from holdfast.core.records import Message, Role, SendMode, State, ToolCall, ToolResult
 from holdfast.safe_text import revealed, safe
-from holdfast.store.base import Answer, ChatFilter, ChatLine
 from holdfast.store.open_calls import OpenCall
+from holdfast.store.records import Answer, ChatFilter, ChatLine
 
 
 class Wanted(msgspec.Struct, frozen=True):

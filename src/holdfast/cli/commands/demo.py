@@ -27,7 +27,7 @@ from holdfast.cli.terminal.live_screen import REDRAW_S, LiveTerminal
 from holdfast.cli.terminal.screen import PlainScreen
 from holdfast.cli.terminal.turn_follower import Exit, Turn, ticking
 from holdfast.errors import HoldfastError
-from holdfast.store.base import Item
+from holdfast.store.records import Item
 
 ORDER = "Please order one kelp press for me."
 WAIT_S = 60.0

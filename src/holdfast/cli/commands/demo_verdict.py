@@ -10,7 +10,7 @@ from holdfast.core import journal as jn
 from holdfast.core.codec import decode_message
 from holdfast.core.history import problems
 from holdfast.core.records import Frozen, Message, Role, Snapshot, State, Synthetic, ToolResult
-from holdfast.store.base import Item
+from holdfast.store.records import Item
 
 
 class Evidence(Frozen):

@@ -35,8 +35,9 @@ from holdfast.models.resolve import DEFAULTS, default_model
 from holdfast.safe_text import safe
 from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
-from holdfast.store.base import ChatFilter, Store, StoreOptions
+from holdfast.store.contract import Store
 from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
+from holdfast.store.records import ChatFilter, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.undriven_chats import find_undriven
 from holdfast.system.clock import SystemClock

@@ -15,8 +15,9 @@ from holdfast.cli.options import Where
 from holdfast.cli.progress import Progress, megabytes
 from holdfast.config import Retention
 from holdfast.safe_text import safe
-from holdfast.store.base import PRUNED_MAX, Size
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.receipts import PRUNED_MAX
+from holdfast.store.records import Size
 from holdfast.store.retention import Amount, Kind, Pruning, cutoffs_of
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.vacuum import GaveUp

@@ -21,8 +21,8 @@ from holdfast.core.records import Message, Role, Text
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
 from holdfast.safe_text import safe, safe_json
-from holdfast.store.base import Item
 from holdfast.store.cursor import Cursor
+from holdfast.store.records import Item
 
 SAY_S = 5.0
 STDIN_CHARS_MAX = 64 << 20  # more than any message may have: an endless pipe must not fill the memory

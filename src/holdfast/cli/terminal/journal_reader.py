@@ -9,7 +9,7 @@ from holdfast.core.codec import decode_delta, decode_entry, decode_message
 from holdfast.core.records import CallState, Cause, Message, Role, ToolCall, ToolResult
 from holdfast.errors import RecordError
 from holdfast.safe_text import safe
-from holdfast.store.base import Item
+from holdfast.store.records import Item
 
 STOPPING = "stopping; once more leaves at once"
 

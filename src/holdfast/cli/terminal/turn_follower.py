@@ -15,9 +15,9 @@ from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsk
 from holdfast.core.records import Snapshot, State
 from holdfast.errors import RefusedError, StoreUnavailable
 from holdfast.health.checks import judge
-from holdfast.store.base import Item, Page
 from holdfast.store.cursor import After, Cursor
 from holdfast.store.open_calls import OpenCall
+from holdfast.store.records import Item, Page
 
 LOOK_S = 5.0
 AWAY_S = 300.0  # a store that stays away longer is not waited for

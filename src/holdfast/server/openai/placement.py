@@ -17,8 +17,8 @@ from holdfast.errors import InvalidInput, NotFound, RefusedError
 from holdfast.server.openai.conversations import Conversation
 from holdfast.server.openai.ids import Place, parse_call_id
 from holdfast.server.openai.response_state import Telling
-from holdfast.store.base import HistoryRow, Key
 from holdfast.store.cursor import Cursor
+from holdfast.store.records import HistoryRow, Key
 
 PAGE_ROWS = 200
 

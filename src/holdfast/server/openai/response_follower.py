@@ -16,8 +16,8 @@ from holdfast.server.openai.ids import Place
 from holdfast.server.openai.placement import cursor_before
 from holdfast.server.openai.response_state import Happening, Telling
 from holdfast.server.streams import HEARTBEAT, HEARTBEAT_S, Stream, Streams, disconnected
-from holdfast.store.base import Item
 from holdfast.store.cursor import Cursor
+from holdfast.store.records import Item
 
 WAIT_S = 600.0  # what the official client waits for an answer
 Encode = Callable[[Telling, Sequence[Happening]], bytes]

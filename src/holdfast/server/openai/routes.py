@@ -22,7 +22,7 @@ from holdfast.server.openai.requests import CompletionAsked, ResponseAsked, read
 from holdfast.server.openai.response_state import Telling
 from holdfast.server.openai.responses import Events, input_items, response_of
 from holdfast.server.streams import Streams
-from holdfast.store.base import Key
+from holdfast.store.records import Key
 
 router = APIRouter(prefix="/v1", include_in_schema=False)
 

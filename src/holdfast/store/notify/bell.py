@@ -5,7 +5,10 @@ too many costs a look and a ring too few costs one poll interval.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from holdfast.core.apply import Change
+from holdfast.store.records import QUIET
 
 WORK = ""  # the topic of workers: something may be claimable
 
@@ -79,3 +82,17 @@ class Listener:
         self.__exit__()
         self._arm()
         return True
+
+
+def topics_of(changes: Sequence[Change]) -> set[str]:
+    """Who may want to know: readers of the chats, workers if there is something to claim, a chat's runner, and who
+    waits until it rests."""
+    topics = {change.after.chat.id for change in changes}
+    for change in changes:
+        if change.after.chat.wake_at is not None:
+            topics.add(WORK)
+        if change.after.chat.worker is not None and not change.by_runner:
+            topics.add(control_topic(change.after.chat.id))
+        if change.after.chat.state in QUIET:
+            topics.add(rest_topic(change.after.chat.id))
+    return topics

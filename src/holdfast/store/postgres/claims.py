@@ -13,7 +13,9 @@ from holdfast.core.commands import Claim
 from holdfast.core.records import Snapshot
 from holdfast.errors import LeaseLost, RecordError
 from holdfast.faults import reach
-from holdfast.store.base import Store, decided, in_turn
+from holdfast.store.claims import claim, in_turn, is_suspect
+from holdfast.store.contract import Store
+from holdfast.store.decisions import decided
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
@@ -151,7 +153,7 @@ class Claims:
                 if chat_id in chosen.reached:
                     (found[chat_id],) = await transaction.rows(sql.READ_SNAPSHOT, chat_id)
                 change = self._decide(found[chat_id], wanted.worker, transaction.now)
-                suspect = change is not None and self._store.is_suspect(change.after)
+                suspect = change is not None and is_suspect(change.after, self._store.options.limits)
                 if suspect and suspects == 0:
                     continue
                 if change is None or rooms.get(change.after.chat.agent, 0) == 0:
@@ -189,7 +191,7 @@ class Claims:
 
     def _decide(self, row: Row, worker: str, now: int) -> Change | None:
         try:
-            return self._store._claim(snapshot_from(row), worker, now)
+            return claim(snapshot_from(row), worker, now, self._store.options.limits)
         except RecordError:
             self._store.unreadable += 1
             return None

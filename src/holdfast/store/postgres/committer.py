@@ -22,7 +22,7 @@ from psycopg import pq
 from holdfast.core.codec import NOT_UNICODE
 from holdfast.errors import HoldfastError, InvalidInput, Outcome, StoreClosed, StoreTimeout, StoreUnavailable
 from holdfast.faults import reach
-from holdfast.store.base import Decided
+from holdfast.store.decisions import Decided
 from holdfast.store.postgres import swaps
 from holdfast.store.postgres.connection import Connector
 from holdfast.store.postgres.errors import READ_ONLY, Fate, NoAnswer, explain, fate_of

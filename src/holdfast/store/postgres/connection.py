@@ -18,13 +18,13 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.waiting import Ready, Wait
 
 from holdfast.errors import ConfigError, HoldfastError, StoreAuth, StoreTimeout, StoreUnavailable
-from holdfast.store.base import Lane
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.errors import NoAnswer, explain, explain_connecting
 from holdfast.store.postgres.pauses import pauses
 from holdfast.store.postgres.swaps import Question
+from holdfast.store.records import Lane
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -12,13 +12,14 @@ from msgspec import Raw
 from holdfast.core.records import Lease
 from holdfast.errors import ConfigError, InvalidInput, LeaseLost, Outcome, StoreAuth
 from holdfast.faults import reach
-from holdfast.store.base import RENEWAL_DEADLINE_S, LeaseLine, StoreOptions, WorkerInfo
+from holdfast.store.contract import RENEWAL_DEADLINE_S, LeaseLine
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.errors import Fate, NoAnswer, explain, explain_connecting, fate_of
 from holdfast.store.postgres.pauses import pauses
+from holdfast.store.records import StoreOptions, WorkerInfo
 from holdfast.store.rows import lease_of
 from holdfast.system.clock import boot_id
 

@@ -1,7 +1,7 @@
 """The PostgreSQL store: a runner's commits go through the committer, everything else through transactions.
 
 Locks are taken in one order: a worker's lease, a chat's parent, the chat, its children by id. The verbs are
-`store/base.py`'s.
+`store/contract.py`'s.
 """
 
 import asyncio
@@ -23,46 +23,15 @@ from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreClosed, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.ids import new_id
-from holdfast.store.base import (
-    ALL_CHATS,
-    PAGE_ROWS,
-    PRUNED_MAX,
-    Answer,
-    ChatFilter,
-    ChatLine,
-    ChildCounts,
-    Children,
-    Decided,
-    DeltaBatch,
-    DeltaRow,
-    Forking,
-    Held,
-    HistoryRow,
-    Key,
-    Lane,
-    LeaseLine,
-    Located,
-    Page,
-    Size,
-    Store,
-    StoreOptions,
-    Violation,
-    answer_of,
-    chat_line,
-    check_expired,
-    decided,
-    page_of,
-    page_size,
-    raise_refused,
-    request_of,
-    topics_of,
-    violation,
-)
+from holdfast.store.checks import check_expired, page_size
+from holdfast.store.contract import LeaseLine, Store
 from holdfast.store.cursor import After, Place, parse, placed
+from holdfast.store.decisions import Decided, decide_ahead, decided, raise_refused
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX
-from holdfast.store.notify.bell import WORK
+from holdfast.store.notify.bell import WORK, topics_of
 from holdfast.store.open_calls import OPEN_CALLS_MAX, Asked, asked_of
+from holdfast.store.pages import page_of
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.claims import Claims
@@ -77,6 +46,28 @@ from holdfast.store.postgres.swaps import is_plain
 from holdfast.store.postgres.transactions import Transaction, Transactor, Work, snapshot_from
 from holdfast.store.postgres.vacuum import vacuum
 from holdfast.store.postgres.wakes import PostgresWakes
+from holdfast.store.receipts import PRUNED_MAX, answer_of, request_of
+from holdfast.store.records import (
+    ALL_CHATS,
+    PAGE_ROWS,
+    Answer,
+    ChatFilter,
+    ChatLine,
+    ChildCounts,
+    Children,
+    DeltaBatch,
+    DeltaRow,
+    Forking,
+    Held,
+    HistoryRow,
+    Key,
+    Lane,
+    Located,
+    Page,
+    Size,
+    StoreOptions,
+    Violation,
+)
 from holdfast.store.remnants import (
     Occupied,
     Remnant,
@@ -89,7 +80,7 @@ from holdfast.store.remnants import (
     without_first_line,
 )
 from holdfast.store.retention import Amount, Cutoffs, Leftover
-from holdfast.store.rows import lease_of
+from holdfast.store.rows import chat_line, lease_of, violation
 from holdfast.store.stamps import check_past, is_proven
 from holdfast.system.clock import boot_id
 
@@ -293,7 +284,7 @@ class PostgresStore(Store):
         while flushes := self._flushing.get(snapshot.chat.id):
             # Deltas of this chat are on their way. Behind the commit they would be left over from an ended attempt.
             await asyncio.wait(flushes)
-        ready = self._decide_ahead(snapshot, events, commit_id, self._clock.now())
+        ready = decide_ahead(snapshot, events, commit_id, self._clock.now(), self.options.limits)
         if ready is None or not is_plain(ready.writes[0]):
             return await self._commit_looking(snapshot, events, commit_id, deadline)
         answer: asyncio.Future[Snapshot] = loop.create_future()

@@ -29,13 +29,15 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.faults import reach
-from holdfast.store.base import Answer, Key, StoreOptions, check_receipt, decode_answer, raise_refused
+from holdfast.store.decisions import raise_refused
 from holdfast.store.postgres import sql, swaps
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import MARGIN_S, Connection, Connector, Row, Share
 from holdfast.store.postgres.errors import COLLISION, READ_ONLY, Fate, explain, fate_of
 from holdfast.store.postgres.pauses import pauses
 from holdfast.store.postgres.pool import Pool
+from holdfast.store.receipts import check_receipt, decode_answer
+from holdfast.store.records import Answer, Key, StoreOptions
 from holdfast.store.remnants import Occupied, Remnant, Slice, remnant_of
 from holdfast.store.rows import CHAT_COLUMNS, ChatWrite, snapshot_of
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from holdfast.core.records import Lease
 from holdfast.errors import ConfigError, LeaseLost
 from holdfast.faults import reach
-from holdfast.store.base import RENEWAL_DEADLINE_S, LeaseLine, StoreOptions, WorkerInfo
+from holdfast.store.contract import RENEWAL_DEADLINE_S, LeaseLine
+from holdfast.store.records import StoreOptions, WorkerInfo
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import InDoubt, checkpoint, leave

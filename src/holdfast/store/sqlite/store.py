@@ -32,10 +32,19 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.faults import reach
-from holdfast.store.base import (
+from holdfast.store.checks import check_expired, page_size
+from holdfast.store.claims import claim, in_turn, is_suspect
+from holdfast.store.contract import LeaseLine, Store
+from holdfast.store.cursor import After, Place, parse, placed
+from holdfast.store.decisions import decide_ahead, decided, raise_refused
+from holdfast.store.incidents import WENT_BACK
+from holdfast.store.liveness import JOURNAL_AHEAD, NEXT_QUEUED, NEXT_TORN, NEXT_WAITING, SWEPT_MAX, liveness_query
+from holdfast.store.open_calls import OPEN_CALLS_MAX, Asked, asked_of
+from holdfast.store.pages import page_of
+from holdfast.store.receipts import PRUNED_MAX, answer_of, request_of
+from holdfast.store.records import (
     ALL_CHATS,
     PAGE_ROWS,
-    PRUNED_MAX,
     Answer,
     ChatFilter,
     ChatLine,
@@ -48,28 +57,12 @@ from holdfast.store.base import (
     HistoryRow,
     Key,
     Lane,
-    LeaseLine,
     Located,
     Page,
     Size,
-    Store,
     StoreOptions,
     Violation,
-    answer_of,
-    chat_line,
-    check_expired,
-    decided,
-    in_turn,
-    page_of,
-    page_size,
-    raise_refused,
-    request_of,
-    violation,
 )
-from holdfast.store.cursor import After, Place, parse, placed
-from holdfast.store.incidents import WENT_BACK
-from holdfast.store.liveness import JOURNAL_AHEAD, NEXT_QUEUED, NEXT_TORN, NEXT_WAITING, SWEPT_MAX, liveness_query
-from holdfast.store.open_calls import OPEN_CALLS_MAX, Asked, asked_of
 from holdfast.store.remnants import (
     Remnant,
     Slice,
@@ -81,7 +74,7 @@ from holdfast.store.remnants import (
     without_first_line,
 )
 from holdfast.store.retention import Amount, Cutoffs, Leftover
-from holdfast.store.rows import lease_of
+from holdfast.store.rows import chat_line, lease_of, violation
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import in_doubt, leave, write_anew
 from holdfast.store.sqlite.connection import (
@@ -448,7 +441,7 @@ class SqliteStore(Store):
         return answer
 
     async def commit(self, snapshot: Snapshot, events: Sequence[Command], commit_id: str) -> Snapshot:
-        ready = self._decide_ahead(snapshot, events, commit_id, self.options.clock.wall_ms())
+        ready = decide_ahead(snapshot, events, commit_id, self.options.clock.wall_ms(), self.options.limits)
 
         def work(connection: apsw.Connection) -> tuple[Snapshot, Sequence[Change]]:
             if ready is not None and swap(connection, ready.writes[0]):
@@ -763,8 +756,8 @@ class SqliteStore(Store):
                 if chat_id in passed_over:
                     continue
                 snapshot = self._read_to_claim(connection, chat_id)
-                change = self._claim(snapshot, worker, now) if snapshot is not None else None
-                suspect = change is not None and self.is_suspect(change.after)
+                change = claim(snapshot, worker, now, self.options.limits) if snapshot is not None else None
+                suspect = change is not None and is_suspect(change.after, self.options.limits)
                 if change is None or (suspect and suspects == 0):
                     passed_over.add(chat_id)
                     looking = True  # somebody younger may have been hidden behind it

@@ -7,7 +7,8 @@ import apsw
 from holdfast.core.records import Chat, Snapshot
 from holdfast.errors import NotFound, RefusedError, StoreUnavailable
 from holdfast.faults import reach
-from holdfast.store.base import Answer, Key, check_receipt, decode_answer
+from holdfast.store.receipts import check_receipt, decode_answer
+from holdfast.store.records import Answer, Key
 from holdfast.store.remnants import Occupied, Remnant, Slice, remnant_of, rows_within
 from holdfast.store.rows import CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, moving_row, snapshot_of
 from holdfast.store.sqlite import sql

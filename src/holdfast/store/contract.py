@@ -6,49 +6,22 @@ a key or a commit id may simply be called again: it is answered as done if it wa
 """
 
 import asyncio
-import hashlib
 import logging
-import math
 import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple, NoReturn, Self
+from typing import Self
 
-import msgspec
 from msgspec import Raw
 
-from holdfast.core.apply import Change, Refused, apply
-from holdfast.core.codec import JSON_DEPTH_MAX, check_text, encode, is_too_deep, too_deep
-from holdfast.core.commands import Claim, Command, Edit, LeaseExpired, LeaseOutlived, Repair, Send
-from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
-from holdfast.core.history import TOOL_NAME
+from holdfast.core.apply import Change
+from holdfast.core.commands import Command, LeaseExpired, LeaseOutlived, Repair
 from holdfast.core.leases import LeaseWatch
-from holdfast.core.limits import LIMITS, Limits
-from holdfast.core.records import (
-    NOTHING,
-    Cause,
-    Chat,
-    ClientTool,
-    Compaction,
-    Frozen,
-    Lease,
-    LeaseEnd,
-    Message,
-    NewChat,
-    Record,
-    Role,
-    Sampling,
-    Snapshot,
-    State,
-    Text,
-)
+from holdfast.core.records import Cause, Chat, Compaction, Lease, LeaseEnd, NewChat, Snapshot, State
 from holdfast.core.wake import WakeState
 from holdfast.errors import (
-    InvalidInput,
-    KeyReused,
-    LimitReached,
     NotFound,
     RecordError,
     RefusedError,
@@ -58,262 +31,45 @@ from holdfast.errors import (
     StoreTimeout,
     WentBack,
 )
-from holdfast.ids import new_id
 from holdfast.store import host_lock
-from holdfast.store.cursor import After, Cursor
+from holdfast.store.checks import check_command, check_fork, check_key, check_new_chat
+from holdfast.store.cursor import After
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
-from holdfast.store.notify.bell import WORK, Bell, control_topic, rest_topic
+from holdfast.store.notify.bell import Bell, topics_of
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
 from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, Asked, Given, OpenCall, open_call
+from holdfast.store.receipts import RECEIPT_DAYS, RECEIPTS_STEP_MS_MAX, own_key, request_of
+from holdfast.store.records import (
+    PAGE_ROWS,
+    Answer,
+    ChatFilter,
+    ChatLine,
+    ChildCounts,
+    Children,
+    DeltaBatch,
+    DeltaRow,
+    Forking,
+    Held,
+    HistoryRow,
+    Key,
+    Located,
+    Page,
+    Size,
+    StoreOptions,
+    Violation,
+    WorkerInfo,
+)
 from holdfast.store.remnants import LARGE_DEADLINE_S, SWEPT_S, Occupied, Remnant, RemnantWatch, Slice
 from holdfast.store.retention import Amount, Cutoffs, Leftover
-from holdfast.store.rows import ChatWrite, writes_of
-from holdfast.store.stamps import Past, check_past, is_proven, judge, stamped
+from holdfast.store.stamps import Past, check_past, is_proven, judge
 from holdfast.store.write_probe import Pulse
-from holdfast.system.clock import Clock, SystemClock
+from holdfast.system.clock import SystemClock
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("holdfast.store")
 
-STORE_DEADLINE_S = 8.0
 RENEWAL_DEADLINE_S = 5.0
-POLL_INTERVAL_S = 0.25
-RECEIPT_DAYS = 7
-RECEIPTS_STEP_MS_MAX = 3_600_000
-PRUNED_MAX = 5_000  # receipts in one transaction, which others wait for on SQLite
-PAGE_ROWS = 500
 CLEARING_INTERVAL_S = 5.0  # between two looks at what somebody else may go on with
-LISTED_MAX = 10_000
-OPENING_SHOWN = 80
-# What a store is asked for without writing. Each has room of its own, so that none waits for the next one's slowness:
-# the point reads that everybody needs, pages of listings, and searches, which read as much as there is.
-Lane = Literal["reads", "lists", "searches"]
-QUIET = (State.IDLE, State.FAILED, State.WAITING)  # nothing happens in it until somebody does something
-
-
-class StoreOptions(Frozen):
-    """What both stores can be told. Everything has a default that is safe."""
-
-    limits: Limits = LIMITS
-    clock: Clock = SystemClock()
-    deadline_s: float = STORE_DEADLINE_S
-    lease_ttl_ms: int = 30_000
-    poll_interval_s: float = POLL_INTERVAL_S
-    wake: WakeDeadlines = WAKE_DEADLINES
-    only_reads: bool = False  # a store that cannot be written to is good enough; SQLite alone knows how
-
-
-class Key(Frozen):
-    """An idempotency key: unique per principal, remembered for seven days with the answer it got.
-
-    `request` is a digest of what the client asked for, where that is less than what the store is given: a client that
-    asks again does not know the ids that were made for it the first time.
-    """
-
-    principal: str
-    key: str
-    request: str | None = None
-
-
-class Answer(Record):
-    """What a client call did. The same call with the same key gets the same answer."""
-
-    chat_id: str
-    seq: int
-    state: State
-    dropped: tuple[Raw, ...] = ()  # queued messages that will not be delivered
-
-
-class Item(Frozen):
-    """One thing a reader sees: a journal entry, or a delta of the response that is being streamed."""
-
-    cursor: str
-    at: int
-    body: bytes
-    seq: int | None = None
-    attempt: int | None = None
-    k: int | None = None
-
-
-class Page(Frozen):
-    items: tuple[Item, ...]
-    cursor: str  # read on after this
-    at_rest: bool  # nothing more will come until somebody does something
-    more: bool  # there is more right now
-
-
-class Located(Frozen):
-    pos: int
-    role: Role
-    epoch: int
-
-
-class HistoryRow(Frozen):
-    """One position of the history. `body` is the journal entry's JSON, as it was written."""
-
-    pos: int
-    seq: int
-    role: Role
-    message_id: str
-    body: bytes
-
-
-class DeltaRow(Frozen):
-    attempt: int
-    k: int
-    body: bytes
-
-
-class DeltaBatch(Frozen):
-    """The deltas of one chat in a flush. `chat` is what their runner knew when it began the attempt: they are written
-    only while its claim holds, and while all that it knew is in the chat's past.
-    """
-
-    chat: Chat
-    attempt: int
-    first_k: int
-    bodies: tuple[bytes, ...]
-
-    @property
-    def chat_id(self) -> str:
-        return self.chat.id
-
-
-class WorkerInfo(Frozen):
-    worker: str
-    host: str
-    pid: int
-    lock_path: str | None = None
-    info: Raw = Raw(b"{}")
-
-
-class Violation(Frozen):
-    """A chat for which promise 7 does not hold."""
-
-    chat_id: str
-    state: State
-    reason: str
-
-
-def violation(row: Sequence[Any]) -> Violation:
-    """A row of the liveness query."""
-    chat_id, state, reason = row
-    return Violation(chat_id=chat_id, state=State(state), reason=reason)
-
-
-class ChatLine(Frozen):
-    """A chat in a listing."""
-
-    id: str
-    agent: str
-    owner: str
-    title: str | None
-    opening: str | None  # the first words of its first message, where that is a text of some 64 KiB at most
-    state: State
-    archived: bool
-    queued: int
-    created_at: int
-    updated_at: int
-    worker: str | None
-    wake_at: int | None
-    metadata: Raw
-
-    @property
-    def called(self) -> str:
-        """What people know it by: its title or, where it has none, the first words in it."""
-        if self.title or not self.opening:
-            return self.title or ""
-        words = " ".join(self.opening.split())
-        return words if len(words) <= OPENING_SHOWN else words[: OPENING_SHOWN - 1].rstrip() + "…"
-
-
-class ChatFilter(Frozen):
-    """Which chats a listing shows. What is None, or empty, filters nothing."""
-
-    owner: str | None = None
-    agent: str | None = None
-    state: State | None = None
-    archived: bool | None = None
-    search: str | None = None  # in the title and the first message; case does not matter
-    metadata: Mapping[str, str] = {}  # top-level keys, their values compared as text
-
-    def values(self) -> dict[str, Any]:
-        """For a statement, by name: what both stores can compare."""
-        for field in ("owner", "agent", "search"):
-            check_text(field, getattr(self, field) or "", bytes_max=512)
-        for name, value in self.metadata.items():
-            check_text("metadata", name + value, bytes_max=2048)
-        return {
-            "owner": self.owner,
-            "agent": self.agent,
-            "pattern": _containing(self.search) if self.search else None,
-            "metadata": encode(self.metadata).decode() if self.metadata else None,
-        }
-
-    def given(self, before: str | None) -> tuple[State | None, bool | None, frozenset[str]]:
-        """What the statement depends on: which filters there are."""
-        names = ("owner", "agent", "metadata")
-        given = {name for name in names if getattr(self, name) not in (None, {})}
-        given |= {"before"} if before is not None else set()
-        return self.state, self.archived, frozenset(given | ({"pattern"} if self.search else set()))
-
-    @property
-    def lane(self) -> "Lane":
-        """A search looks at every chat; the other filters have an index, or a page is soon full."""
-        return "searches" if self.search or self.metadata else "lists"
-
-
-ALL_CHATS = ChatFilter()
-
-
-def _containing(text: str) -> str:
-    """A pattern for LIKE: its own special characters mean themselves."""
-    return "%" + text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
-
-
-CHAT_LINE = (
-    *("id", "agent", "owner", "title", "opening", "state", "archived", "queued"),
-    *("created_at", "updated_at", "worker", "wake_at", "metadata"),
-)
-
-
-def chat_line(row: Sequence[Any]) -> ChatLine:
-    """A row of a listing, in the order of CHAT_LINE."""
-    values = dict(zip(CHAT_LINE, row, strict=True))
-    values["state"] = State(values["state"])
-    values["archived"] = bool(values["archived"])
-    values["metadata"] = Raw(values["metadata"].encode())
-    return ChatLine(**values)
-
-
-class Size(NamedTuple):
-    """Of a database, in bytes. `free` is in the file and used again; None where the server keeps that to itself."""
-
-    total: int
-    free: int | None
-
-
-class ChildCounts(NamedTuple):
-    """How many children a chat has. Open: running, stopping or waiting."""
-
-    open: int
-    this_turn: int
-    open_in_family: int
-
-
-Children = Literal["refuse", "include"]
-Held = tuple[str, int]  # a chat, and the stamp of the claim under which it is held
-
-
-class Forking(Frozen):
-    """What `fork_chat` was asked for."""
-
-    chat_id: str
-    new_id: str
-    upto: int | None
-    owner: str | None
-    key: Key
-    hash: str
 
 
 class LeaseLine(ABC):
@@ -397,7 +153,7 @@ class Store(ABC):
 
     async def create_chat(self, new: NewChat, key: Key | None = None) -> Answer:
         """Create a chat; with a first message it is running. Raises InvalidInput, KeyReused."""
-        self._check_new_chat(new)
+        check_new_chat(new, self.options.limits)
         check_key(key)
         own, clock = key or own_key(), _Countdown(LARGE_DEADLINE_S)
         with self._doubting():
@@ -411,7 +167,7 @@ class Store(ABC):
 
     async def submit(self, chat_id: str, event: Command, key: Key | None = None) -> Answer:
         """Apply a client's event. Raises NotFound, RefusedError, LimitReached, InvalidInput, KeyReused."""
-        self._check_event(event)
+        check_command(event, self.options.limits)
         check_key(key)
         with self._doubting():
             return await self._submit(chat_id, event, key or own_key(), request_of(key, chat_id, event))
@@ -459,7 +215,7 @@ class Store(ABC):
 
     @abstractmethod
     async def list_chats(
-        self, filter: "ChatFilter | None" = None, *, before: str | None = None, limit: int = 50
+        self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
         """Newest first; `before` is the id of the last one of the page before. Raises InvalidInput."""
 
@@ -503,7 +259,7 @@ class Store(ABC):
         The chat as it is when the last slice is copied (remnants.py); until then there is no new one. Raises
         StoreTimeout where that takes longer than LARGE_DEADLINE_S.
         """
-        self._check_fork(new_id, owner, key)
+        check_fork(new_id, owner, key)
         own, clock = key or own_key(), _Countdown(LARGE_DEADLINE_S)
         hash = request_of(key, chat_id, new_id, upto, owner)
         asked = Forking(chat_id=chat_id, new_id=new_id, upto=upto, owner=owner, key=own, hash=hash)
@@ -912,7 +668,7 @@ class Store(ABC):
         and how many there are in each family."""
 
     @abstractmethod
-    async def measure(self) -> "Size":
+    async def measure(self) -> Size:
         """How large the database is."""
 
     def now_ms(self) -> int:
@@ -978,120 +734,6 @@ class Store(ABC):
     async def _drop_worker(self, worker: str) -> None:
         """Forget a worker that holds nothing any more."""
 
-    def _decide_ahead(
-        self, snapshot: Snapshot, events: Sequence[Command], commit_id: str, now: int
-    ) -> "Decided | None":
-        """A runner's commit decided on the runner's own snapshot, so that the store has only to compare and swap.
-
-        None where the store must look for itself: the snapshot refuses, or other chats are reached.
-        """
-        changes: list[Change] = []
-        after = snapshot
-        for event in events:
-            outcome = apply(after, event, now, self.options.limits)
-            if isinstance(outcome, Refused) or outcome.reaches_others:
-                return None
-            changes.append(outcome)
-            after = outcome.after
-        return decided(changes, commit_id)
-
-    def _claim(self, snapshot: Snapshot, worker: str, now: int) -> Change | None:
-        change = apply(snapshot, Claim(worker=worker), now, self.options.limits)
-        return None if isinstance(change, Refused) else change
-
-    def is_suspect(self, snapshot: Snapshot) -> bool:
-        """It lost so many workers in a row that it is better held alone."""
-        return snapshot.chat.unclean >= self.options.limits.suspect_claims_min
-
-    def _check_new_chat(self, new: NewChat) -> None:
-        for name in ("id", "agent", "owner"):
-            check_text(name, getattr(new, name), bytes_max=512)
-        if not new.id or not new.agent:
-            raise InvalidInput("id" if not new.id else "agent", "is empty")
-        if new.title is not None:
-            check_text("title", new.title, bytes_max=4 * self.options.limits.title_chars_max)
-        self._check_names(new.active_tools)
-        self._check_client_tools(new.client_tools)
-        metadata = bytes(new.metadata)
-        if len(metadata) > self.options.limits.metadata_bytes_max:
-            raise LimitReached(
-                "metadata in bytes",
-                len(metadata),
-                self.options.limits.metadata_bytes_max,
-                "keep it in a store of yours",
-            )
-        check_json_object("metadata", metadata)
-        for message in (*new.past, *([new.message] if new.message is not None else []), *new.since):
-            self._check_message(message)
-
-    def _check_fork(self, new_id: str, owner: str | None, key: Key | None) -> None:
-        """For `fork_chat`, before anything else."""
-        check_text("id", new_id, bytes_max=512)
-        if not new_id:
-            raise InvalidInput("id", "is empty")
-        check_text("owner", owner or "", bytes_max=512)
-        check_key(key)
-
-    def _check_event(self, event: Command) -> None:
-        if isinstance(event, Send | Edit):
-            self._check_message(event.message)
-        for name in event.__struct_fields__:
-            value = getattr(event, name)
-            if isinstance(value, str):
-                check_text(name, value, bytes_max=self.options.limits.message_bytes_max)
-
-    def _check_names(self, names: tuple[str, ...] | None) -> None:
-        limit = self.options.limits.active_tools_max
-        if names is not None and len(names) > limit:
-            raise LimitReached("active tools", len(names), limit, "name fewer")
-        for name in names or ():
-            check_text("active_tools", name, bytes_max=512)
-
-    def _check_client_tools(self, tools: tuple[ClientTool, ...]) -> None:
-        limits = self.options.limits
-        if len(tools) > limits.client_tools_max:
-            raise LimitReached("client tools", len(tools), limits.client_tools_max, "declare fewer")
-        size = 0
-        for tool in tools:
-            if not TOOL_NAME.fullmatch(tool.name):
-                raise InvalidInput(
-                    "client_tools", f"names a tool {tool.name!r}; a name has 1 to 64 letters, digits, _ or -"
-                )
-            check_text(f"client_tools {tool.name} description", tool.description, bytes_max=limits.message_bytes_max)
-            schema = bytes(tool.schema)
-            check_json_object(f"client_tools {tool.name} schema", schema)
-            if tool.expires_ms is not None and not 0 < tool.expires_ms < 1 << 53:
-                raise InvalidInput("client_tools", f"{tool.name}: expires_ms is {tool.expires_ms}; give more than 0")
-            size += len(schema) + len(tool.description.encode())
-        if size > limits.client_tools_bytes_max:
-            raise LimitReached("client tools in bytes", size, limits.client_tools_bytes_max, "describe them shorter")
-        if len({tool.name for tool in tools}) < len(tools):
-            raise InvalidInput("client_tools", "names a tool twice")
-
-    def _check_message(self, message: Message) -> None:
-        check_text("message id", message.id, bytes_max=512)
-        self._check_names(message.active_tools)
-        self._check_client_tools(message.client_tools)
-        check_text("instructions", message.instructions or "", bytes_max=self.options.limits.message_bytes_max)
-        size = _check_sampling(message.sampling) if message.sampling is not None else 0
-        if not message.id or not message.parts:
-            raise InvalidInput("message", "needs an id and at least one part")
-        limit = self.options.limits.message_bytes_max
-        for part in message.parts:
-            for name in part.__struct_fields__:
-                value = getattr(part, name)
-                if isinstance(value, str):
-                    check_text(f"message {type(part).__name__.lower()} {name}", value, bytes_max=limit)
-                    size += len(value)
-        if message.metadata != NOTHING:
-            metadata = bytes(message.metadata)
-            check_json("message metadata", metadata)
-            size += len(metadata)
-        if not any(not isinstance(part, Text) or part.text for part in message.parts):
-            raise InvalidInput("message", "says nothing; send some text or a file")
-        if size > limit:
-            raise InvalidInput("message", f"is over {limit:,} bytes; send large content as file references")
-
     def _ring(self, changes: Sequence[Change]) -> None:
         self.bell.ring(topics_of(changes))
 
@@ -1139,47 +781,6 @@ def _torn(looked_at: Sequence[tuple[str, str, bool]]) -> list[Violation]:
     ]
 
 
-def topics_of(changes: Sequence[Change]) -> set[str]:
-    """Who may want to know: readers of the chats, workers if there is something to claim, a chat's runner, and who
-    waits until it rests."""
-    topics = {change.after.chat.id for change in changes}
-    for change in changes:
-        if change.after.chat.wake_at is not None:
-            topics.add(WORK)
-        if change.after.chat.worker is not None and not change.by_runner:
-            topics.add(control_topic(change.after.chat.id))
-        if change.after.chat.state in QUIET:
-            topics.add(rest_topic(change.after.chat.id))
-    return topics
-
-
-class Decided(Frozen):
-    """Changes that are stamped, and ready to be written."""
-
-    changes: tuple[Change, ...]
-    writes: list[ChatWrite]
-
-    @property
-    def after(self) -> Snapshot:
-        """What the first chat looks like after them."""
-        chat_id = self.changes[0].after.chat.id
-        return next(change.after for change in reversed(self.changes) if change.after.chat.id == chat_id)
-
-
-def decided(changes: Sequence[Change], commit_id: str | None = None) -> Decided:
-    """What a transaction writes. Nothing is written but through here."""
-    made = stamped(changes, commit_id)
-    return Decided(changes=made, writes=writes_of(made))
-
-
-def in_turn(lists: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Round robin: the first of each list, then the second of each."""
-    for rank in range(max(map(len, lists), default=0)):
-        for items in lists:
-            if rank < len(items):
-                yield items[rank]
-
-
 class _Countdown:
     def __init__(self, seconds: float) -> None:
         self._clock = SystemClock()
@@ -1187,130 +788,3 @@ class _Countdown:
 
     def left_s(self) -> float:
         return (self._end_ms - self._clock.boot_ms()) / 1000
-
-
-def check_json(field: str, data: bytes) -> object:
-    """It is kept byte for byte, so one that cannot be read now could never be read again."""
-    if is_too_deep(data):
-        raise InvalidInput(field, too_deep(JSON_DEPTH_MAX))
-    try:
-        value: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(field, f"is not JSON: {error}") from error
-    if b"\\u0000" in data:
-        raise InvalidInput(field, "holds a NUL character; remove it")
-    return value
-
-
-def check_json_object(field: str, data: bytes) -> None:
-    if not isinstance(check_json(field, data), dict):
-        raise InvalidInput(field, "is not a JSON object")
-
-
-def page_size(limit: int) -> int:
-    if not 1 <= limit <= LISTED_MAX:
-        raise InvalidInput("limit", f"is {limit}; it can be 1 to {LISTED_MAX:,}")
-    return limit
-
-
-def check_key(key: Key | None) -> None:
-    if key is not None:
-        check_text("principal", key.principal, bytes_max=512)
-        check_text("key", key.key, bytes_max=512)
-        if not key.key:
-            raise InvalidInput("key", "is empty")
-
-
-def _check_sampling(sampling: Sampling) -> int:
-    """Returns how long it is."""
-    output = sampling.output
-    for text in (*sampling.stop, sampling.reasoning_effort or "", output.name if output is not None else ""):
-        check_text("sampling", text, bytes_max=512)
-    for number in (sampling.temperature, sampling.top_p):
-        if number is not None and not math.isfinite(number):
-            raise InvalidInput("sampling", f"{number} is no number that a provider takes")
-    schema = bytes(output.schema) if output is not None else b""
-    if schema:
-        check_json_object("sampling output schema", schema)
-    return sum(map(len, sampling.stop)) + len(schema)
-
-
-def check_expired(found: Sequence[object], chat_id: str, state: str) -> None:
-    """For `delete_chat` with `archived_before`: what the look inside its transaction found."""
-    if not found:
-        raise RefusedError(f"chat {chat_id!r} is in use again", reason="state", state=state, event="delete")
-
-
-def raise_refused(refused: Refused) -> NoReturn:
-    message = f"{refused.event} refused while the chat is {refused.state}: {refused.message}"
-    if refused.reason in ("stale_writer", "stale_epoch"):
-        raise StaleWriter(message)
-    raise RefusedError(message, reason=refused.reason, state=refused.state, event=refused.event)
-
-
-def answer_of(changes: Sequence[Change]) -> Answer:
-    first = changes[0]
-    return Answer(
-        chat_id=first.after.chat.id,
-        seq=first.after.chat.seq,
-        state=first.after.chat.state,
-        dropped=tuple(queued.body for queued in first.dropped),
-    )
-
-
-_answer = msgspec.json.Decoder(Answer)
-
-
-def decode_answer(text: str) -> Answer:
-    return _answer.decode(text)
-
-
-def check_receipt(key: Key, stored_hash: str, hash: str) -> None:
-    if stored_hash != hash:
-        raise KeyReused(key.key)
-
-
-def own_key() -> Key:
-    """Without a key from the caller the store uses one of its own, to ask again after a lost connection."""
-    return Key(principal="", key=new_id("req"))
-
-
-def request_of(key: Key | None, *values: object) -> str:
-    return key.request if key is not None and key.request is not None else request_hash(*values)
-
-
-def request_hash(*values: object) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for value in values:
-        digest.update(type(value).__name__.encode())
-        digest.update(encode(value))
-    return digest.hexdigest()
-
-
-Line = tuple[int, int, int, str]  # of a journal: seq, stamp, at, body
-Piece = tuple[int, int, int, int, str]  # of what is streamed: attempt, k, stamp, at, body
-
-
-def page_of(
-    after: Cursor, journal: Sequence[Line], deltas: Sequence[Piece], *, last_seq: int, state: str, limit: int
-) -> Page:
-    """Journal rows, then, once a reader is at the journal's end, the open attempt's deltas up to the
-    first gap: what lies behind one would be read as if it followed.
-    """
-    items: list[Item] = []
-    cursor = after
-    for seq, stamp, at, body in journal:
-        cursor = Cursor(seq, cursor.attempt, cursor.k, cursor.chat, stamp, cursor.attempt_stamp)
-        items.append(Item(cursor=str(cursor), at=at, body=body.encode(), seq=seq))
-    at_end = not journal or journal[-1][0] == last_seq
-    for attempt, k, stamp, at, body in deltas:
-        if k != (cursor.k + 1 if attempt == cursor.attempt else 0):
-            continue
-        cursor = Cursor(cursor.seq, attempt, k, cursor.chat, cursor.stamp, stamp)
-        items.append(Item(cursor=str(cursor), at=at, body=body.encode(), attempt=attempt, k=k))
-    return Page(
-        items=tuple(items),
-        cursor=str(cursor),
-        at_rest=at_end and state in ("idle", "failed"),
-        more=not at_end or len(items) >= limit,
-    )

@@ -1,0 +1,162 @@
+"""What callers give the store, checked before anything is asked of a database. Raises InvalidInput, LimitReached."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.codec import JSON_DEPTH_MAX, check_text, is_too_deep, too_deep
+from holdfast.core.commands import Command, Edit, Send
+from holdfast.core.history import TOOL_NAME
+from holdfast.core.limits import Limits
+from holdfast.core.records import NOTHING, ClientTool, Message, NewChat, Sampling, Text
+from holdfast.errors import InvalidInput, LimitReached, RefusedError
+from holdfast.store.records import Key
+
+LISTED_MAX = 10_000
+
+
+def check_new_chat(new: NewChat, limits: Limits) -> None:
+    for name in ("id", "agent", "owner"):
+        check_text(name, getattr(new, name), bytes_max=512)
+    if not new.id or not new.agent:
+        raise InvalidInput("id" if not new.id else "agent", "is empty")
+    if new.title is not None:
+        check_text("title", new.title, bytes_max=4 * limits.title_chars_max)
+    check_names(new.active_tools, limits)
+    check_client_tools(new.client_tools, limits)
+    metadata = bytes(new.metadata)
+    if len(metadata) > limits.metadata_bytes_max:
+        raise LimitReached(
+            "metadata in bytes",
+            len(metadata),
+            limits.metadata_bytes_max,
+            "keep it in a store of yours",
+        )
+    check_json_object("metadata", metadata)
+    for message in (*new.past, *([new.message] if new.message is not None else []), *new.since):
+        check_message(message, limits)
+
+
+def check_fork(new_id: str, owner: str | None, key: Key | None) -> None:
+    """For `fork_chat`, before anything else."""
+    check_text("id", new_id, bytes_max=512)
+    if not new_id:
+        raise InvalidInput("id", "is empty")
+    check_text("owner", owner or "", bytes_max=512)
+    check_key(key)
+
+
+def check_command(command: Command, limits: Limits) -> None:
+    if isinstance(command, Send | Edit):
+        check_message(command.message, limits)
+    for name in command.__struct_fields__:
+        value = getattr(command, name)
+        if isinstance(value, str):
+            check_text(name, value, bytes_max=limits.message_bytes_max)
+
+
+def check_message(message: Message, limits: Limits) -> None:
+    check_text("message id", message.id, bytes_max=512)
+    check_names(message.active_tools, limits)
+    check_client_tools(message.client_tools, limits)
+    check_text("instructions", message.instructions or "", bytes_max=limits.message_bytes_max)
+    size = check_sampling(message.sampling) if message.sampling is not None else 0
+    if not message.id or not message.parts:
+        raise InvalidInput("message", "needs an id and at least one part")
+    limit = limits.message_bytes_max
+    for part in message.parts:
+        for name in part.__struct_fields__:
+            value = getattr(part, name)
+            if isinstance(value, str):
+                check_text(f"message {type(part).__name__.lower()} {name}", value, bytes_max=limit)
+                size += len(value)
+    if message.metadata != NOTHING:
+        metadata = bytes(message.metadata)
+        check_json("message metadata", metadata)
+        size += len(metadata)
+    if not any(not isinstance(part, Text) or part.text for part in message.parts):
+        raise InvalidInput("message", "says nothing; send some text or a file")
+    if size > limit:
+        raise InvalidInput("message", f"is over {limit:,} bytes; send large content as file references")
+
+
+def check_names(names: tuple[str, ...] | None, limits: Limits) -> None:
+    limit = limits.active_tools_max
+    if names is not None and len(names) > limit:
+        raise LimitReached("active tools", len(names), limit, "name fewer")
+    for name in names or ():
+        check_text("active_tools", name, bytes_max=512)
+
+
+def check_client_tools(tools: tuple[ClientTool, ...], limits: Limits) -> None:
+    if len(tools) > limits.client_tools_max:
+        raise LimitReached("client tools", len(tools), limits.client_tools_max, "declare fewer")
+    size = 0
+    for tool in tools:
+        if not TOOL_NAME.fullmatch(tool.name):
+            raise InvalidInput(
+                "client_tools", f"names a tool {tool.name!r}; a name has 1 to 64 letters, digits, _ or -"
+            )
+        check_text(f"client_tools {tool.name} description", tool.description, bytes_max=limits.message_bytes_max)
+        schema = bytes(tool.schema)
+        check_json_object(f"client_tools {tool.name} schema", schema)
+        if tool.expires_ms is not None and not 0 < tool.expires_ms < 1 << 53:
+            raise InvalidInput("client_tools", f"{tool.name}: expires_ms is {tool.expires_ms}; give more than 0")
+        size += len(schema) + len(tool.description.encode())
+    if size > limits.client_tools_bytes_max:
+        raise LimitReached("client tools in bytes", size, limits.client_tools_bytes_max, "describe them shorter")
+    if len({tool.name for tool in tools}) < len(tools):
+        raise InvalidInput("client_tools", "names a tool twice")
+
+
+def check_sampling(sampling: Sampling) -> int:
+    """Returns how long it is."""
+    output = sampling.output
+    for text in (*sampling.stop, sampling.reasoning_effort or "", output.name if output is not None else ""):
+        check_text("sampling", text, bytes_max=512)
+    for number in (sampling.temperature, sampling.top_p):
+        if number is not None and not math.isfinite(number):
+            raise InvalidInput("sampling", f"{number} is no number that a provider takes")
+    schema = bytes(output.schema) if output is not None else b""
+    if schema:
+        check_json_object("sampling output schema", schema)
+    return sum(map(len, sampling.stop)) + len(schema)
+
+
+def check_key(key: Key | None) -> None:
+    if key is not None:
+        check_text("principal", key.principal, bytes_max=512)
+        check_text("key", key.key, bytes_max=512)
+        if not key.key:
+            raise InvalidInput("key", "is empty")
+
+
+def page_size(limit: int) -> int:
+    if not 1 <= limit <= LISTED_MAX:
+        raise InvalidInput("limit", f"is {limit}; it can be 1 to {LISTED_MAX:,}")
+    return limit
+
+
+def check_json(field: str, data: bytes) -> object:
+    """It is kept byte for byte, so one that cannot be read now could never be read again."""
+    if is_too_deep(data):
+        raise InvalidInput(field, too_deep(JSON_DEPTH_MAX))
+    try:
+        value: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(field, f"is not JSON: {error}") from error
+    if b"\\u0000" in data:
+        raise InvalidInput(field, "holds a NUL character; remove it")
+    return value
+
+
+def check_json_object(field: str, data: bytes) -> None:
+    if not isinstance(check_json(field, data), dict):
+        raise InvalidInput(field, "is not a JSON object")
+
+
+def check_expired(found: Sequence[object], chat_id: str, state: str) -> None:
+    """For `delete_chat` with `archived_before`: what the look inside its transaction found."""
+    if not found:
+        raise RefusedError(f"chat {chat_id!r} is in use again", reason="state", state=state, event="delete")

@@ -1,0 +1,27 @@
+"""Claims, as both stores decide them: what a claim does to a chat, and in which order chats are offered."""
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.core.apply import Change, Refused, apply
+from holdfast.core.commands import Claim
+from holdfast.core.limits import Limits
+from holdfast.core.records import Snapshot
+
+
+def claim(snapshot: Snapshot, worker: str, now: int, limits: Limits) -> Change | None:
+    """None: this chat cannot be claimed."""
+    change = apply(snapshot, Claim(worker=worker), now, limits)
+    return None if isinstance(change, Refused) else change
+
+
+def is_suspect(snapshot: Snapshot, limits: Limits) -> bool:
+    """It lost so many workers in a row that it is better held alone."""
+    return snapshot.chat.unclean >= limits.suspect_claims_min
+
+
+def in_turn(lists: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Round robin: the first of each list, then the second of each."""
+    for rank in range(max(map(len, lists), default=0)):
+        for items in lists:
+            if rank < len(items):
+                yield items[rank]
