@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.figures import Figures
 from bench.stepper import stepping
 from holdfast import App
-from holdfast.worker.worker import SWEEP_S
+from holdfast.worker.sweeper import SWEEP_S
 from tests.support.postgres import PostgresServer
 
 ROUNDS = 7

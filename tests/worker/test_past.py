@@ -8,7 +8,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.records import Message, Replay, Role, Snapshot, ToolResult
 from holdfast.store.contract import Store
-from holdfast.worker.history_cache import HistoryRoom, Moved, Past
+from holdfast.worker.history_cache import HistoryCache, HistoryRoom, Moved
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, new_chat, texts, user
 
@@ -34,7 +34,7 @@ async def test_a_history_that_an_edit_has_cut_since_the_snapshot_is_not_taken_fo
     store: Store,
 ) -> None:
     hand = await talk(store)
-    past = Past(store, "talk", limit=100)
+    past = HistoryCache(store, "talk", limit=100)
     after = await edit(store, pos=2)
     with pytest.raises(Moved):
         await past.window(hand.held, fixed=0)
@@ -47,7 +47,7 @@ async def test_the_result_of_an_open_call_is_missing_and_nobody_moved(store: Sto
     hand = await talk(store)
     await hand.respond(call("slow"), call("quick"), replay=Replay.PURE)
     await hand.finish("quick", "first")
-    past = Past(store, "talk", limit=100)
+    past = HistoryCache(store, "talk", limit=100)
     assert texts(await past.messages(hand.held))[:5] == ["one", "before two", "two", "before three", "three"]
 
 
@@ -72,7 +72,7 @@ async def test_what_a_request_shows_stays_as_it_is_while_the_chat_goes_on(store:
 
 async def test_results_that_are_shortened_later_stay_as_they_were_counted(store: Store) -> None:
     hand = await talk(store)
-    past = Past(store, "talk", limit=100)
+    past = HistoryCache(store, "talk", limit=100)
     past.fit_results(100)
     await hand.respond(call("first"), call("second"), replay=Replay.PURE)
     await hand.finish("first", "long " * 200)

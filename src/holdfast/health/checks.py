@@ -262,7 +262,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("delta_bytes", lambda: worker.deltas.buffered_bytes)
     figures.add("delta_bytes_max", lambda: worker.deltas.buffered_bytes_max)
     figures.add("previews_cut", lambda: worker.deltas.streams_cut)
-    figures.add("repairs", lambda: dict(worker.repairs))
+    figures.add("repairs", lambda: dict(worker.sweeper.repairs))
     figures.add("receipts_pruned", lambda: worker.receipts_pruned)
     figures.add("retention", worker.pruner.figures)
     figures.add("poison_chats", lambda: worker.store.poisoned)

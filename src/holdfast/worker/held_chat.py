@@ -1,4 +1,4 @@
-"""A runner's grip on its chat: what it knows of it, how it writes to it, and why it must let go.
+"""The chat that a runner holds: what it knows of it, how it writes to it, and why it must let go.
 
 Everything that a runner does goes through here: one snapshot, one commit at a time, one stop with one cause. It holds
 nothing that the store does not have, but for what runs at this moment.
@@ -88,13 +88,13 @@ class ContextTooLong(TurnCannotGoOn):
     """The provider did not take the request: it is too long. A shorter one might do."""
 
 
-class Grip:
+class HeldChat:
     def __init__(self, shared: Shared, agent: Agent, snapshot: Snapshot) -> None:
         self.shared = shared
         self.agent = agent
         self.snapshot = snapshot
         self.chat_id = snapshot.chat.id
-        self.past = shared.histories.take(shared.store, self.chat_id, shared.history_limit)
+        self.history = shared.histories.take(shared.store, self.chat_id, shared.history_limit)
         self.stop: Stop[Cause] = Stop()
         self.draining = False
         self.lost = False  # the chat is not ours any more: whatever else was asked for, nothing is to be done
@@ -108,7 +108,7 @@ class Grip:
         self._active: tuple[tuple[int, int], dict[str, Tool]] | None = None  # by turn and epoch
         self.known_tools = dict(agent.tools)  # all that were ever active: what was planned can be begun
         self._commits = asyncio.Lock()
-        self._counted_ms = shared.clock.boot_ms()  # upto here its work is counted in the turn's time
+        self._counted_ms = shared.clock.boot_ms()  # up to here its work is counted in the turn's time
 
     @property
     def holds(self) -> bool:
@@ -150,11 +150,38 @@ class Grip:
             for body in self.bodies.values():
                 body.cancel(cause)
 
+    def drain(self) -> None:
+        """Let the step finish; then the chat is released."""
+        self.draining = True
+        self.changed.set()
+
+    def leave(self) -> None:
+        """There is nothing to do for this runner: whatever else was asked for, it goes."""
+        self.lost = True
+
+    def end_stop(self) -> None:
+        """The stop is carried out: what comes next is not ended by it."""
+        self.stop = Stop()
+
     def check_trust(self) -> bool:
         """May anything still be begun?"""
         if not self.shared.trusted():
             self.interrupt(Cause.LEASE_LOST)
         return not self.stop and not self.lost
+
+    # --- bodies of calls ----------------------------------------------------------------------------------
+
+    def add_body(self, call_id: str, body: Body) -> None:
+        """From now on an interruption ends it too."""
+        self.bodies[call_id] = body
+
+    def drop_body(self, call_id: str) -> None:
+        del self.bodies[call_id]
+
+    def note_body_end(self, *, known: bool) -> None:
+        """`known`: the snapshot has its outcome. Else look before deciding."""
+        self.behind = self.behind or not known
+        self.changed.set()
 
     # --- what others did --------------------------------------------------------------------------------
 
@@ -227,32 +254,32 @@ class Grip:
 
     async def instructions(self) -> str:
         """The agent's, then those of the message that began the turn."""
-        opener = await self.past.turn_opener(self.snapshot)
+        opener = await self.history.turn_opener(self.snapshot)
         pieces = (self.agent.instructions, opener.instructions if opener is not None else None)
         return "\n\n".join(piece for piece in pieces if piece)
 
-    async def commit(self, *events: cmd.Command, patience_s: float | None = None) -> Snapshot:
+    async def commit(self, *commands: cmd.Command, patience_s: float | None = None) -> Snapshot:
         """Durable when it returns. A failing store is asked again, under the same commit id, while the lease is
-        trusted; then its error goes up as itself. Raises Moved when the chat is not what the events were made for.
+        trusted; then its error goes up as itself. Raises Moved when the chat is not what the commands were made for.
 
         `patience_s`: for what the turn can do without; the error goes up after so long.
         """
         commit_id = new_id("commit")
-        events = tuple(without_secrets(event, self.shared.secrets) for event in events)
+        commands = tuple(without_secrets(command, self.shared.secrets) for command in commands)
         delay_s = 0.05
         give_up_at = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
         async with self._commits:
             worked_ms = self.worked_ms
-            events = (_worked(events[0], worked_ms), *events[1:])
+            commands = (_worked(commands[0], worked_ms), *commands[1:])
             while True:
                 mine = self.snapshot.chat.version
                 try:
                     with self.shared.commits.timed():
-                        after = await self.shared.store.commit(self.snapshot, events, commit_id)
+                        after = await self.shared.store.commit(self.snapshot, commands, commit_id)
                     self.snapshot = after
                     self.missed = 0
                     self._counted_ms += worked_ms
-                    if after.chat.version > mine + len(events):
+                    if after.chat.version > mine + len(commands):
                         self._heed_others(after)
                     return after
                 except WentBack as error:
@@ -316,7 +343,7 @@ class Grip:
         chat = self.snapshot.chat
         turn = chat.turn, chat.epoch
         if self._active is None or self._active[0] != turn:
-            opener = await self.past.turn_opener(self.snapshot)
+            opener = await self.history.turn_opener(self.snapshot)
             limit = opener.active_tools if opener is not None else None
             served = await self._served()
             declared = (*chat.client_tools, *(opener.client_tools if opener is not None else ()))
@@ -344,7 +371,7 @@ class Grip:
         return await self.shared.hooks.run(self.hooks, point, about, self._context, change) if self.hooks else []
 
     async def make_deps(self) -> None:
-        """Once per grip, before the first model call or tool."""
+        """Once per runner, before the first model call or tool."""
         if self._deps_made:
             return
         assert self.agent.deps is not None
@@ -368,30 +395,32 @@ class Grip:
         )
 
 
-def _worked(event: cmd.Command, ms: int) -> cmd.Command:
-    return replace(event, by=replace(event.by, worked_ms=ms)) if isinstance(event, cmd.RunnerCommand) else event
+def _worked(command: cmd.Command, ms: int) -> cmd.Command:
+    if not isinstance(command, cmd.RunnerCommand):
+        return command
+    return replace(command, by=replace(command.by, worked_ms=ms))
 
 
-def without_secrets(event: cmd.Command, secrets: Secrets) -> cmd.Command:
+def without_secrets(command: cmd.Command, secrets: Secrets) -> cmd.Command:
     """What tools, hooks and errors say is cleaned for journal and model; what people and models say is theirs."""
     clean = secrets.taken_out
-    match event:
+    match command:
         case cmd.Outcome() | cmd.Refuse():
-            return replace(event, content=clean(event.content))
+            return replace(command, content=clean(command.content))
         case cmd.AskApproval():
-            told = None if event.arguments is None else clean(event.arguments)
-            return replace(event, question=clean(event.question), told=told)
+            told = None if command.arguments is None else clean(command.arguments)
+            return replace(command, question=clean(command.question), told=told)
         case cmd.Delegate():
-            question, told = (text and clean(text) for text in (event.question, event.arguments))
-            return replace(event, question=question, told=told)
-        case cmd.StartCalls() if event.arguments:
-            return replace(event, told={call_id: clean(text) for call_id, text in event.arguments.items()})
+            question, told = (text and clean(text) for text in (command.question, command.arguments))
+            return replace(command, question=question, told=told)
+        case cmd.StartCalls() if command.arguments:
+            return replace(command, told={call_id: clean(text) for call_id, text in command.arguments.items()})
         case cmd.Note():
-            return replace(event, text=clean(event.text))
+            return replace(command, text=clean(command.text))
         case cmd.AttemptLost() | cmd.FinishCompaction():
-            return replace(event, error=clean(event.error))
+            return replace(command, error=clean(command.error))
         case cmd.Fail():
-            failure = event.error
+            failure = command.error
             chain = tuple(clean(line) for line in failure.chain)
-            return replace(event, error=replace(failure, message=clean(failure.message), chain=chain))
-    return event
+            return replace(command, error=replace(failure, message=clean(failure.message), chain=chain))
+    return command

@@ -33,10 +33,10 @@ class HistoryRoom:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
-        self._kept: dict[Past, int] = {}  # those used longest ago first
-        self._put_away: dict[str, Past] = {}  # of chats that nobody drives here, by their ids
+        self._kept: dict[HistoryCache, int] = {}  # those used longest ago first
+        self._put_away: dict[str, HistoryCache] = {}  # of chats that nobody drives here, by their ids
 
-    def keep(self, past: "Past", size: int) -> None:
+    def keep(self, past: "HistoryCache", size: int) -> None:
         """It has so much to keep. What is too much is given up, by those who used theirs longest ago."""
         self.bytes += size - self._kept.pop(past, 0)
         self._kept[past] = size
@@ -45,23 +45,23 @@ class HistoryRoom:
             self.leave(first)
             first.give_up_older()
 
-    def leave(self, past: "Past") -> None:
+    def leave(self, past: "HistoryCache") -> None:
         self.bytes -= self._kept.pop(past, 0)
         if self._put_away.get(past.chat_id) is past:
             del self._put_away[past.chat_id]
 
-    def put_away(self, past: "Past") -> None:
+    def put_away(self, past: "HistoryCache") -> None:
         """Its runner is over."""
         self.leave(past)
         if past.is_whole:
             self._put_away[past.chat_id] = past
             self.keep(past, past.bytes)
 
-    def take(self, store: Store, chat_id: str, limit: int) -> "Past":
+    def take(self, store: Store, chat_id: str, limit: int) -> "HistoryCache":
         """For a new runner: what is still here of the chat, or nothing yet."""
         past = self._put_away.get(chat_id)
         if past is None:
-            return Past(store, chat_id, limit, self)
+            return HistoryCache(store, chat_id, limit, self)
         self.leave(past)
         past.doubt()
         return past
@@ -71,7 +71,7 @@ class Moved(Exception):
     """The chat is not what the runner thought: look again and decide again."""
 
 
-class Past:
+class HistoryCache:
     """What is read belongs to the snapshot it is read for; Moved: an edit has cut it meanwhile.
 
     Where results may take only so much (`fit_results`), it holds and counts them as the model is shown them.

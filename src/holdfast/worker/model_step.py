@@ -26,16 +26,16 @@ from holdfast.store.cursor import Cursor
 from holdfast.telemetry import Span
 from holdfast.tools.base import Tool
 from holdfast.worker.deltas import Stream
-from holdfast.worker.held_chat import ContextTooLong, Grip, TurnCannotGoOn
+from holdfast.worker.held_chat import ContextTooLong, HeldChat, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved
 from holdfast.worker.joined_lists import Joined
 from holdfast.worker.progress import Progress
 
 
-class Asking:
-    def __init__(self, grip: Grip) -> None:
-        self._grip = grip
-        self._attempts = 0  # made under this grip
+class ModelStep:
+    def __init__(self, held: HeldChat) -> None:
+        self._held = held
+        self._attempts = 0  # made under this held
         self._partial: Stopped | None = None
         self._partial_length = 0
 
@@ -45,20 +45,20 @@ class Asking:
         Raises TurnCannotGoOn if nobody answered (ContextTooLong if a shorter request might do), Moved if a stop
         came first.
         """
-        grip = self._grip
+        held = self._held
         request = await self._request()
-        if not grip.shared.trusted():
+        if not held.shared.trusted():
             # Frozen or cut off, perhaps until a successor had its answer: a committed step is not asked for again.
-            grip.interrupt(Cause.LEASE_LOST)
+            held.interrupt(Cause.LEASE_LOST)
             return None
-        models = [grip.model(model) for model in (grip.agent.model, *grip.agent.fallbacks)]
-        self._partial, self._partial_length = None, grip.snapshot.chat.length
-        observer = _Watcher(grip, self._next_attempt)
-        about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": models[0].name, **grip.span_of_chat}
+        models = [held.model(model) for model in (held.agent.model, *held.agent.fallbacks)]
+        self._partial, self._partial_length = None, held.snapshot.chat.length
+        observer = _Watcher(held, self._next_attempt)
+        about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": models[0].name, **held.span_of_chat}
         try:
-            with grip.shared.traces.span(f"chat {models[0].name}", about) as span:
-                outcome = await grip.shared.caller.call(
-                    models, request, observer=observer, stop=grip.stop, policy=grip.agent.retry
+            with held.shared.traces.span(f"chat {models[0].name}", about) as span:
+                outcome = await held.shared.caller.call(
+                    models, request, observer=observer, stop=held.stop, policy=held.agent.retry
                 )
                 _describe(span, outcome)
         except ModelCallFailed as error:
@@ -74,37 +74,37 @@ class Asking:
                 return None
             case Completed():
                 limits = {model.name: model.context_limit for model in models}
-                limit = limits.get(outcome.message.model or "") or grip.agent.compaction.context_limit
+                limit = limits.get(outcome.message.model or "") or held.agent.compaction.context_limit
                 return await self._take_response(outcome, observer.attempt, limit)
             case _:
                 assert_never(outcome)
 
     def _next_attempt(self) -> int:
         self._attempts += 1
-        return attempt_id(self._grip.snapshot.chat.fence, self._attempts)
+        return attempt_id(self._held.snapshot.chat.fence, self._attempts)
 
     # --- the request ------------------------------------------------------------------------------------
 
     async def _request(self) -> Request:
-        grip = self._grip
-        agent, messages = grip.agent, await grip.past.messages(grip.snapshot)
-        grip.look_for_tools()
-        opener = await grip.past.turn_opener(grip.snapshot)
-        if text := await grip.instructions():
+        held = self._held
+        agent, messages = held.agent, await held.history.messages(held.snapshot)
+        held.look_for_tools()
+        opener = await held.history.turn_opener(held.snapshot)
+        if text := await held.instructions():
             messages = Joined((Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=text),)),), messages)
         asked = opener.sampling if opener is not None else None
         settings = _sampled(agent.settings, asked)
         if agent.output is not None and (settings.output is None or (asked is not None and asked.output is not None)):
             settings = replace(settings, output=agent.output.spec)  # what its answers are checked by
-        if grip.snapshot.chat.step and settings.tool_choice not in (None, "auto", "none"):
+        if held.snapshot.chat.step and settings.tool_choice not in (None, "auto", "none"):
             settings = replace(settings, tool_choice=None)  # it has called: asked to in each step, it never ends
         request = Request(
             messages=messages,
-            tools=tool_specs(await grip.tools()),
+            tools=tool_specs(await held.tools()),
             settings=settings,
             deadlines=agent.deadlines,
         )
-        for answer in await grip.run_hooks("before_model", request, _as_changed):
+        for answer in await held.run_hooks("before_model", request, _as_changed):
             if isinstance(answer, Request):
                 request = answer
             elif isinstance(answer, HookFailed):
@@ -115,70 +115,70 @@ class Asking:
     # --- the response -----------------------------------------------------------------------------------
 
     async def _take_response(self, outcome: Completed, attempt: int, context_limit: int | None) -> Message:
-        grip = self._grip
-        await grip.run_hooks("after_model", outcome)
+        held = self._held
+        await held.run_hooks("after_model", outcome)
         message = replace(
             outcome.message,
             parts=outcome.message.parts or (Text(text=""),),
-            agent_fingerprint=grip.agent.fingerprint_with(await grip.tools()),
+            agent_fingerprint=held.agent.fingerprint_with(await held.tools()),
             context_limit=context_limit,
-            covered=grip.past.start,
+            covered=held.history.start,
         )
-        tools = await grip.tools()
-        length = grip.snapshot.chat.length
+        tools = await held.tools()
+        length = held.snapshot.chat.length
         responded = cmd.Responded(
-            by=grip.by,
+            by=held.by,
             message=message,
             attempt=attempt,
             plans=self._plans(message, tools),
             tokens=_tokens(outcome.usage),
-            cost=grip.agent.cost_of(message.model or "", outcome.usage, grip.shared.models.facts),
+            cost=held.agent.cost_of(message.model or "", outcome.usage, held.shared.models.facts),
         )
         try:
             if message.calls:
-                await grip.commit(responded)
+                await held.commit(responded)
             else:
                 await self._commit_with(responded, await self._what_follows(message))
         except Moved:
             # If it was a stop, it keeps what the model had said, which is all of it.
             whole = message if outcome.message.parts else None
-            self._partial = Stopped(cause=grip.stop.cause or Cause.USER, message=whole, n=outcome.n)
+            self._partial = Stopped(cause=held.stop.cause or Cause.USER, message=whole, n=outcome.n)
             raise
-        grip.past.learn(grip.snapshot, {length: message})
+        held.history.learn(held.snapshot, {length: message})
         return message
 
     async def _what_follows(self, message: Message) -> list[cmd.Command]:
         """After a response without calls: the end of the turn, or once more if it does not fit the output type."""
-        grip = self._grip
-        if any(queued.mode == "steer" for queued in grip.snapshot.queue):
+        held = self._held
+        if any(queued.mode == "steer" for queued in held.snapshot.queue):
             return []  # it joins the turn with this response, and the model is next again
-        end = cmd.FinishTurn(by=grip.by)
-        if grip.agent.output is None:
+        end = cmd.FinishTurn(by=held.by)
+        if held.agent.output is None:
             return [end]
         try:
-            grip.agent.output.read(message.answer)
+            held.agent.output.read(message.answer)
         except OutputInvalid as problem:
-            turn = await grip.past.turn(grip.snapshot)
+            turn = await held.history.turn(held.snapshot)
             repairs = sum(earlier.synthetic is Synthetic.INVALID_OUTPUT for earlier in turn)
-            ask = cmd.AskAgain(by=grip.by, message=correction(new_id("msg"), problem, grip.now))
+            ask = cmd.AskAgain(by=held.by, message=correction(new_id("msg"), problem, held.now))
             if repairs < REPAIRS_MAX:
                 return [ask]
-            return [ask, cmd.Fail(by=grip.by, error=Failure(code=problem.code, message=str(problem)))]
+            return [ask, cmd.Fail(by=held.by, error=Failure(code=problem.code, message=str(problem)))]
         return [end]
 
     async def _commit_with(self, responded: cmd.Responded, follows: Sequence[cmd.Command]) -> None:
         """With what follows, in one commit, unless something joined the turn meanwhile."""
-        grip = self._grip
+        held = self._held
         try:
-            await grip.commit(responded, *follows)
+            await held.commit(responded, *follows)
         except Moved:
-            await grip.look_again()
-            if grip.stop:
+            await held.look_again()
+            if held.stop:
                 raise
-            await grip.commit(replace(responded, by=grip.by))
+            await held.commit(replace(responded, by=held.by))
 
     def _plans(self, message: Message, tools: dict[str, Tool]) -> tuple[cmd.PlannedCall, ...]:
-        free = self._grip.agent.limits.parallel_calls - len(self._grip.bodies)
+        free = self._held.agent.limits.parallel_calls - len(self._held.bodies)
         plans: list[cmd.PlannedCall] = []
         for call in message.calls:
             plans.append(self._plan(call, tools, free=free > 0))
@@ -189,27 +189,27 @@ class Asking:
         tool = tools.get(call.name)
         if tool is None or call.cut:
             return cmd.PlannedCall(id=call.call_id)
-        hooked = any(hook.point == "before_tool" for hook in self._grip.hooks)
+        hooked = any(hook.point == "before_tool" for hook in self._held.hooks)
         guarded = hooked or tool.needs_approval is not False or tool.delegate is not None
         return cmd.PlannedCall(
             id=call.call_id,
             replay=tool.replay,
             on_unknown=tool.on_unknown,
-            start=not guarded and free and self._grip.shared.trusted(),
+            start=not guarded and free and self._held.shared.trusted(),
         )
 
     # --- what a stop cut off ----------------------------------------------------------------------------
 
     async def commit_stop(self) -> None:
         """The partial response and an answer for every open call, in one commit."""
-        grip = self._grip
+        held = self._held
         partial, attempt = await self._cut_off()
-        await grip.commit(cmd.FinishStop(by=grip.by, partial=partial, attempt=attempt, length=self._partial_length))
+        await held.commit(cmd.FinishStop(by=held.by, partial=partial, attempt=attempt, length=self._partial_length))
         self._partial = None
 
     async def _cut_off(self) -> tuple[Message | None, int | None]:
         """What was streamed of the response: by this runner, or by one that died since."""
-        chat = self._grip.snapshot.chat
+        chat = self._held.snapshot.chat
         if self._partial is not None:
             message = self._partial.message
             if message is not None:
@@ -217,7 +217,7 @@ class Asking:
             # The attempt is named even if nothing came of it: its preview ends with the stop.
             return message, attempt_id(chat.fence, self._attempts) if self._partial.n else None
         self._partial_length = chat.length
-        page = await self._grip.shared.store.read_journal(chat.id, Cursor(seq=chat.seq), limit=100_000)
+        page = await self._held.shared.store.read_journal(chat.id, Cursor(seq=chat.seq), limit=100_000)
         deltas = [item for item in page.items if item.attempt is not None]
         if not deltas:
             return None, None
@@ -226,7 +226,7 @@ class Asking:
         if not parts:
             return None, None
         message = Message(
-            id=new_id("msg"), role=Role.ASSISTANT, parts=parts, created_at=self._grip.now, stopped=chat.cause
+            id=new_id("msg"), role=Role.ASSISTANT, parts=parts, created_at=self._held.now, stopped=chat.cause
         )
         return message, last
 
@@ -262,8 +262,8 @@ def _as_changed(request: Any, answer: Any) -> Any:
 class _Watcher(Observer):
     """Tells the chat how a model call goes: deltas to the flusher, failed attempts to the journal."""
 
-    def __init__(self, grip: Grip, next_attempt: Callable[[], int]) -> None:
-        self._grip = grip
+    def __init__(self, held: HeldChat, next_attempt: Callable[[], int]) -> None:
+        self._held = held
         self._next_attempt = next_attempt
         self._stream: Stream | None = None
         self._progress: Progress | None = None
@@ -272,22 +272,22 @@ class _Watcher(Observer):
     async def attempt_started(self, n: int, model: Model) -> None:
         await self.close()
         self.attempt = self._next_attempt()
-        self._stream = self._grip.shared.deltas.open(self._grip.snapshot.chat, self.attempt)
+        self._stream = self._held.shared.deltas.open(self._held.snapshot.chat, self.attempt)
 
     def delta(self, delta: Delta) -> None:
         if self._stream is not None:
-            self._grip.shared.deltas.add(self._stream, delta)
+            self._held.shared.deltas.add(self._stream, delta)
 
     def progress(self, text: str) -> None:
         if self._progress is None:
-            self._progress = Progress(self._grip)
+            self._progress = Progress(self._held)
         self._progress.say(f"{text}\n")
 
     async def attempt_failed(self, failed: FailedAttempt) -> None:
-        grip = self._grip
+        held = self._held
         await self.close()
         lost = cmd.AttemptLost(
-            by=grip.by,
+            by=held.by,
             attempt=self.attempt or self._next_attempt(),  # one that was not even let in has not begun
             model=failed.model,
             error=failed.error,
@@ -299,21 +299,21 @@ class _Watcher(Observer):
             next_model=failed.next_model,
             duration_ms=failed.duration_ms,
             tokens=_tokens(failed.usage),
-            cost=grip.agent.cost_of(failed.model, failed.usage, grip.shared.models.facts),
+            cost=held.agent.cost_of(failed.model, failed.usage, held.shared.models.facts),
         )
         self.attempt = 0
         try:
-            await grip.commit(lost)
+            await held.commit(lost)
         except Moved:
             # Stopped, or lost: the call's own stop ends it; the record of this attempt goes with it.
-            await grip.look_again()
+            await held.look_again()
 
     async def close(self) -> None:
         if self._progress is not None:
             progress, self._progress = self._progress, None
             if rest := await progress.rest():
                 with suppress(Moved):  # whoever commits next meets the same
-                    await self._grip.commit(*rest)
+                    await self._held.commit(*rest)
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            await self._grip.shared.deltas.close(stream)
+            await self._held.shared.deltas.close(stream)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from holdfast.core import commands as cmd
 from holdfast.core.codec import storable
 from holdfast.errors import HoldfastError
-from holdfast.worker.held_chat import Grip
+from holdfast.worker.held_chat import HeldChat
 from holdfast.worker.history_cache import Moved
 
 INTERVAL_S = 0.2
@@ -26,8 +26,8 @@ class Progress:
     loop is woken once for all that is said until it comes. All else belongs to the loop.
     """
 
-    def __init__(self, grip: Grip, call_id: str | None = None) -> None:
-        self._grip = grip
+    def __init__(self, held: HeldChat, call_id: str | None = None) -> None:
+        self._held = held
         self._call_id = call_id
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()  # of the three below
@@ -58,7 +58,7 @@ class Progress:
     async def _flush(self) -> None:
         try:
             while not self._ended.is_set() and (note := self._take()):
-                await self._grip.commit(note)
+                await self._held.commit(note)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(INTERVAL_S):
                         await self._ended.wait()
@@ -72,7 +72,7 @@ class Progress:
             text, self._pending = self._pending, ""
         if not text:
             return None
-        return cmd.Note(by=self._grip.by, topic=TOPIC, text=storable(text), call_id=self._call_id)
+        return cmd.Note(by=self._held.by, topic=TOPIC, text=storable(text), call_id=self._call_id)
 
     async def rest(self) -> list[cmd.Command]:
         """What is still to be said, for the commit of the outcome. Nothing is said after it."""

@@ -32,11 +32,11 @@ from holdfast.core.records import Cause, Failure, Snapshot, State
 from holdfast.errors import ConfigError, HoldfastError, OwnershipLost, StoreError, UnknownRecord
 from holdfast.stops import Stop
 from holdfast.store.notify.bell import control_topic
-from holdfast.worker.compaction.step import Compacting
-from holdfast.worker.held_chat import ContextTooLong, Grip, Shared, TurnCannotGoOn
-from holdfast.worker.history_cache import Moved, Past
-from holdfast.worker.model_step import Asking
-from holdfast.worker.tool_calls import Calling, RunningTool
+from holdfast.worker.compaction.step import Compactor
+from holdfast.worker.held_chat import ContextTooLong, HeldChat, Shared, TurnCannotGoOn
+from holdfast.worker.history_cache import HistoryCache, Moved
+from holdfast.worker.model_step import ModelStep
+from holdfast.worker.tool_calls import RunningTool, ToolCalls
 
 log = logging.getLogger("holdfast.runner")
 
@@ -46,10 +46,10 @@ LOOK_INTERVAL_S = 1.0  # how often a runner looks for what no hint told it
 class Runner:
     def __init__(self, shared: Shared, agent: Agent, snapshot: Snapshot) -> None:
         self._shared = shared
-        self._grip = Grip(shared, agent, snapshot)
-        self._asking = Asking(self._grip)
-        self._calling = Calling(self._grip)
-        self._compacting = Compacting(self._grip)
+        self._held = HeldChat(shared, agent, snapshot)
+        self._model_step = ModelStep(self._held)
+        self._tool_calls = ToolCalls(self._held)
+        self._compactor = Compactor(self._held)
         self.chat_id = snapshot.chat.id
         self.agent = agent.name
 
@@ -57,61 +57,60 @@ class Runner:
 
     @property
     def snapshot(self) -> Snapshot:
-        return self._grip.snapshot
+        return self._held.snapshot
 
     @property
     def stop(self) -> Stop[Cause]:
-        return self._grip.stop
+        return self._held.stop
 
     @property
     def draining(self) -> bool:
-        return self._grip.draining
+        return self._held.draining
 
     @property
     def holds(self) -> bool:
         """As far as it knows: the chat is this worker's, and there is something to do."""
-        return self._grip.holds
+        return self._held.holds
 
     @property
     def missed(self) -> int:
         """Steps in a row that came to nothing."""
-        return self._grip.missed
+        return self._held.missed
 
     @property
-    def past(self) -> Past:
-        return self._grip.past
+    def history(self) -> HistoryCache:
+        return self._held.history
 
     @property
     def history_size(self) -> int:
-        return self.past.size
+        return self.history.size
 
     @property
     def abandoned(self) -> int:
         """Bodies that ignored their cancellation."""
-        return self._calling.abandoned
+        return self._tool_calls.abandoned
 
     def running_tools(self) -> list[RunningTool]:
         """From any thread."""
-        return self._calling.running_tools()
+        return self._tool_calls.running_tools()
 
     def drain(self) -> None:
         """Let the step finish, then release the chat."""
-        self._grip.draining = True
-        self._grip.changed.set()
+        self._held.drain()
 
     def interrupt(self, cause: Cause) -> None:
         """End what runs, now. The first cause stays, but a chat that is lost is left whatever else was to be done."""
-        self._grip.interrupt(cause)
+        self._held.interrupt(cause)
 
     # --- the loop ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Returns when the chat rests, waits, was released or was lost. Raises what the store could not do."""
-        grip = self._grip
-        about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": self.agent, **grip.span_of_chat}
+        held = self._held
+        about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": self.agent, **held.span_of_chat}
         with self._shared.traces.span(f"invoke_agent {self.agent}", about) as span:
             await self._drive()
-            chat = grip.snapshot.chat
+            chat = held.snapshot.chat
             span.set("holdfast.state", chat.state)
             span.set("holdfast.cause", chat.cause)
             if chat.error is not None:
@@ -125,9 +124,9 @@ class Runner:
                     await self._step()
                 except Moved as moved:
                     log.debug("moved", extra={"action": "moved", "chat": self.chat_id, "why": str(moved)})
-                    await self._grip.look_again()
-                    if not self._grip.lost:
-                        self._grip.miss(moved)
+                    await self._held.look_again()
+                    if not self._held.lost:
+                        self._held.miss(moved)
                 except (StoreError, OwnershipLost, UnknownRecord):
                     raise
                 except Exception as error:
@@ -135,135 +134,135 @@ class Runner:
                     raise
         finally:
             watch.cancel()
-            await self._calling.end()
+            await self._tool_calls.end()
             await asyncio.wait((watch,))
-        if self._calling.broken is not None:
-            raise self._calling.broken
+        if self._tool_calls.broken is not None:
+            raise self._tool_calls.broken
 
     async def _leaves(self) -> bool:
-        grip = self._grip
-        if grip.lost:
+        held = self._held
+        if held.lost:
             return True
         # A stop that is being carried out is finished first: what it cut off is in this runner's hands.
-        at_a_boundary = not self._calling.busy and grip.holds and grip.snapshot.chat.state is State.RUNNING
-        if grip.stop.cause is Cause.SHUTDOWN or (grip.draining and at_a_boundary):
+        at_a_boundary = not self._tool_calls.busy and held.holds and held.snapshot.chat.state is State.RUNNING
+        if held.stop.cause is Cause.SHUTDOWN or (held.draining and at_a_boundary):
             await self._release()
             return True
         return False
 
     async def _step(self) -> None:
-        if self._calling.broken is not None:
-            raise self._calling.broken
+        if self._tool_calls.broken is not None:
+            raise self._tool_calls.broken
         try:
             await self._act()
         except TurnCannotGoOn as failed:
             await self._fail(failed.failure)
 
     async def _act(self) -> None:
-        grip = self._grip
-        action = next_action(grip.snapshot, self._shared.worker, grip.agent.limits, grip.worked_ms)
+        held = self._held
+        action = next_action(held.snapshot, self._shared.worker, held.agent.limits, held.worked_ms)
         match action:
             case AskModel():
                 await self._ask_model()
             case RunCalls(calls=calls):
-                await grip.make_deps()
-                await self._calling.run(calls)
+                await held.make_deps()
+                await self._tool_calls.run(calls)
             case AwaitBodies():
-                await grip.await_change()
+                await held.await_change()
             case ParkChat():
-                await grip.commit(cmd.Park(by=grip.by))
+                await held.commit(cmd.Park(by=held.by))
             case EndTurn(cause=cause, detail=detail):
-                in_turn = grip.snapshot.chat.turn_started_at is not None  # else it was woken for a compaction
-                await grip.commit(cmd.FinishTurn(by=grip.by, cause=cause, detail=detail))
+                in_turn = held.snapshot.chat.turn_started_at is not None  # else it was woken for a compaction
+                await held.commit(cmd.FinishTurn(by=held.by, cause=cause, detail=detail))
                 if in_turn:
                     await self._turn_ended()
             case EndStop():
                 await self._end_stop()
             case CompactNow():
-                await self._compacting.on_demand()
+                await self._compactor.on_demand()
             case Leave():
-                grip.lost = True
+                held.leave()
             case _:
                 assert_never(action)
 
     async def _ask_model(self) -> None:
-        grip = self._grip
-        turn = grip.snapshot.chat.turn
-        await grip.make_deps()
-        if await self._compacting.make_room():
+        held = self._held
+        turn = held.snapshot.chat.turn
+        await held.make_deps()
+        if await self._compactor.make_room():
             return  # what the summary cost counts: decide again
         try:
-            message = await self._asking.ask()
+            message = await self._model_step.ask()
         except ContextTooLong:
-            if await self._compacting.after_refusal():
+            if await self._compactor.after_refusal():
                 return
             raise
         if message is None:
             return
         self._ask_for_title()
-        await grip.run_hooks("on_step", message)
-        self._calling.begin_started(message)
-        if not grip.holds or grip.snapshot.chat.turn != turn:
+        await held.run_hooks("on_step", message)
+        self._tool_calls.begin_started(message)
+        if not held.holds or held.snapshot.chat.turn != turn:
             await self._turn_ended()
 
     def _ask_for_title(self) -> None:
-        grip = self._grip
-        if grip.agent.title_model is not None and grip.snapshot.chat.title is None:
-            model, agent = grip.model(grip.agent.title_model), grip.agent
+        held = self._held
+        if held.agent.title_model is not None and held.snapshot.chat.title is None:
+            model, agent = held.model(held.agent.title_model), held.agent
             facts = self._shared.models.facts
             self._shared.titles.ask(
-                grip.snapshot.chat,
+                held.snapshot.chat,
                 [model],
-                grip.past.opening,
+                held.history.opening,
                 lambda usage: agent.cost_of(model.name, usage, facts),
             )
 
     async def _end_stop(self) -> None:
-        await self._calling.end()
-        await self._asking.commit_stop()
-        self._grip.stop = Stop()
+        await self._tool_calls.end()
+        await self._model_step.commit_stop()
+        self._held.end_stop()
         await self._turn_ended()
 
     async def _fail(self, failure: Failure) -> None:
-        grip = self._grip
-        await grip.run_hooks("on_error", failure)
-        await grip.commit(cmd.Fail(by=grip.by, error=failure))
-        if grip.stop:
-            await grip.look_again()
+        held = self._held
+        await held.run_hooks("on_error", failure)
+        await held.commit(cmd.Fail(by=held.by, error=failure))
+        if held.stop:
+            await held.look_again()
         await self._turn_ended()
 
     async def _turn_ended(self) -> None:
-        await self._grip.run_hooks("on_turn_end", self._grip.snapshot)
+        await self._held.run_hooks("on_turn_end", self._held.snapshot)
 
     async def _give_up(self, error: Exception) -> None:
         """Nobody foresaw this. The chat fails and says why; if it stayed ours, nobody would ever drive it again."""
-        await self._calling.end()
+        await self._tool_calls.end()
         code = error.code if isinstance(error, HoldfastError) else "internal"
         # What is for a person to mend, such as a key that is not set, needs no name of ours before it.
         message = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         failure = Failure(code=code, message=storable(message))
         with contextlib.suppress(Moved):
-            await self._grip.commit(cmd.Fail(by=self._grip.by, error=failure))
+            await self._held.commit(cmd.Fail(by=self._held.by, error=failure))
 
     async def _release(self) -> None:
         """Hand the chat over. What is still running counts as crashed; what never began is planned again."""
-        grip = self._grip
-        await self._calling.end()
-        if grip.holds:
+        held = self._held
+        await self._tool_calls.end()
+        if held.holds:
             with contextlib.suppress(Moved):
-                await grip.commit(cmd.Release(by=grip.by, never_begun=self._calling.never_begun()))
+                await held.commit(cmd.Release(by=held.by, never_begun=self._tool_calls.never_begun()))
 
     async def _watch(self) -> None:
         """Notices what others do to the chat: a stop, an edit, an approval, another owner."""
-        grip = self._grip
+        held = self._held
         with self._shared.store.bell.listen(control_topic(self.chat_id)) as listener:
             while True:
                 await listener.wait(LOOK_INTERVAL_S)
                 if not self._shared.trusted():
-                    grip.interrupt(Cause.LEASE_LOST)
+                    held.interrupt(Cause.LEASE_LOST)
                     return
                 try:
-                    await grip.notice()
+                    await held.notice()
                 except HoldfastError:
                     continue  # whoever reads it for work will say so
                 except Exception as error:  # whatever it was: a runner that looks no more never hears of a stop

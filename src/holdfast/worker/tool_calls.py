@@ -25,7 +25,7 @@ from holdfast.errors import ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
-from holdfast.worker.held_chat import Grip
+from holdfast.worker.held_chat import HeldChat
 from holdfast.worker.history_cache import Moved
 from holdfast.worker.progress import Progress
 from holdfast.worker.tool_body import Body, Returned
@@ -49,9 +49,9 @@ class _Ready(Frozen):
     arguments: str | None = None
 
 
-class Calling:
-    def __init__(self, grip: Grip) -> None:
-        self._grip = grip
+class ToolCalls:
+    def __init__(self, held: HeldChat) -> None:
+        self._held = held
         self._tasks: set[asyncio.Task[bool]] = set()
         self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
         self._ready: dict[str, str | None] = {}  # calls that may start and wait for a place, with changed arguments
@@ -67,56 +67,56 @@ class Calling:
         now = time.monotonic()
         return [
             RunningTool(
-                chat_id=self._grip.chat_id,
+                chat_id=self._held.chat_id,
                 call_id=body.call_id,
                 tool=body.tool.name,
                 age_s=round(now - body.since, 3),
                 deadline_s=body.tool.deadline_s,
             )
-            for body in list(self._grip.bodies.values())
+            for body in list(self._held.bodies.values())
         ]
 
     # --- before the start -------------------------------------------------------------------------------
 
     async def run(self, calls: Sequence[Call]) -> None:
-        grip = self._grip
-        message = await grip.past.response_of(grip.snapshot, calls[0].id)
+        held = self._held
+        message = await held.history.response_of(held.snapshot, calls[0].id)
         if message is None:
             raise Moved(f"the response that asked for call {calls[0].id} is not in history")
         parts = {part.call_id: part for part in message.calls}
-        free = grip.agent.limits.parallel_calls - len(grip.bodies)
+        free = held.agent.limits.parallel_calls - len(held.bodies)
         for call in calls:
             if call.id not in self._ready:
                 prepared = await self._prepare(call, parts[call.id])
                 if isinstance(prepared, _Ready):
                     self._ready[call.id] = prepared.arguments
                 else:
-                    await grip.commit(*prepared)
+                    await held.commit(*prepared)
         ready = [call.id for call in calls if call.id in self._ready]
         begin = ready[:free]
         if begin:
             changed = {call_id: text for call_id in begin if (text := self._ready[call_id]) is not None}
-            await grip.commit(cmd.StartCalls(by=grip.by, call_ids=tuple(begin), arguments=changed))
+            await held.commit(cmd.StartCalls(by=held.by, call_ids=tuple(begin), arguments=changed))
             for call_id in begin:
                 del self._ready[call_id]
             self.begin_started(message)
         elif ready:
-            await grip.await_change()
+            await held.await_change()
 
     async def _prepare(self, call: Call, part: ToolCall) -> "list[cmd.Command] | _Ready":
         """What happens to a planned call instead of its start: refused, asked about, handed to somebody outside."""
-        grip = self._grip
-        active = await grip.tools()
+        held = self._held
+        active = await held.tools()
         tool = active.get(call.name)
         if tool is None:
             names = ", ".join(sorted(active)) or "none"
-            kind = "not active" if call.name in grip.known_tools else "not a tool of this agent"
-            away = grip.shared.tool_servers.absence(grip.agent, call.name)
+            kind = "not active" if call.name in held.known_tools else "not a tool of this agent"
+            away = held.shared.tool_servers.absence(held.agent, call.name)
             text = away or f"{call.name} is {kind}. Active tools: {names}."
-            return [cmd.Refuse(by=grip.by, call_id=call.id, content=text)]
+            return [cmd.Refuse(by=held.by, call_id=call.id, content=text)]
         if part.cut:
             text = "The arguments were cut off before they were complete. Send the call again."
-            return [cmd.Refuse(by=grip.by, call_id=call.id, content=text)]
+            return [cmd.Refuse(by=held.by, call_id=call.id, content=text)]
         if call.answered_by is not None or call.state is CallState.APPROVED or call.starts:
             prepared: list[cmd.Command] | _Ready = _Ready()  # decided before: same arguments, same key
         else:
@@ -127,22 +127,22 @@ class Calling:
         return prepared
 
     async def _hand_over(self, call: Call, tool: Tool, changed: str | None, arguments: str) -> list[cmd.Command]:
-        grip = self._grip
+        held = self._held
         assert tool.delegate is not None
         try:
-            handed = tool.delegate(tool.validate(arguments), self._context(call), grip.now)
+            handed = tool.delegate(tool.validate(arguments), self._context(call), held.now)
         except ToolFailed as error:
-            return [cmd.Refuse(by=grip.by, call_id=call.id, content=str(error))]
+            return [cmd.Refuse(by=held.by, call_id=call.id, content=str(error))]
         if handed.spawn is not None and (why_not := await self._why_no_child()) is not None:
-            return [cmd.Refuse(by=grip.by, call_id=call.id, content=why_not)]
+            return [cmd.Refuse(by=held.by, call_id=call.id, content=why_not)]
         if isinstance(handed, Spawned):
             return [
-                cmd.StartCalls(by=grip.by, call_ids=(call.id,)),
-                cmd.Outcome(by=grip.by, call_id=call.id, content=handed.content, spawn=handed.spawn),
+                cmd.StartCalls(by=held.by, call_ids=(call.id,)),
+                cmd.Outcome(by=held.by, call_id=call.id, content=handed.content, spawn=handed.spawn),
             ]
         return [
             cmd.Delegate(
-                by=grip.by,
+                by=held.by,
                 call_id=call.id,
                 external=handed.external,
                 arguments=changed,
@@ -156,11 +156,11 @@ class Calling:
 
     async def _why_no_child(self) -> str | None:
         """What the model is told if this chat may not have one more child now."""
-        grip = self._grip
-        limits, chat = grip.shared.store.options.limits, grip.snapshot.chat
+        held = self._held
+        limits, chat = held.shared.store.options.limits, held.snapshot.chat
         if chat.depth >= limits.depth_max:
             return f"Sub-agents can be nested {limits.depth_max} deep, and this is one at that depth: do it yourself."
-        counts = await grip.shared.store.count_children(chat)
+        counts = await held.shared.store.count_children(chat)
         if counts.open >= limits.children_open_max:
             return f"{counts.open} of your agents are at work, which is the limit: wait for one of them first."
         if counts.this_turn >= limits.children_per_turn_max:
@@ -173,34 +173,34 @@ class Calling:
         return None
 
     async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[cmd.Command] | _Ready":
-        grip = self._grip
+        held = self._held
         question = f"Run {call.name}?" if tool.needs_approval is True else None
         expires_at = None
         changed = None
-        for verdict in await grip.run_hooks("before_tool", part, _with_arguments):
+        for verdict in await held.run_hooks("before_tool", part, _with_arguments):
             match verdict:
                 case Veto(reason=reason):
-                    return [cmd.Refuse(by=grip.by, call_id=call.id, content=storable(reason), denied=True)]
+                    return [cmd.Refuse(by=held.by, call_id=call.id, content=storable(reason), denied=True)]
                 case HookFailed(error=error):
                     text = f"Denied: a guard could not decide ({error})."
-                    return [cmd.Refuse(by=grip.by, call_id=call.id, content=text, denied=True)]
+                    return [cmd.Refuse(by=held.by, call_id=call.id, content=text, denied=True)]
                 case Ask():
                     question = storable(verdict.question)
                     if verdict.expires_s is not None:
-                        expires_at = grip.now + int(verdict.expires_s * 1000)
+                        expires_at = held.now + int(verdict.expires_s * 1000)
                 case Arguments(text=text):
                     changed = text
                 case _:
                     continue
         match await self._ask_tool(call, tool, part.arguments if changed is None else changed):
             case ToolFailed() as denied:
-                return [cmd.Refuse(by=grip.by, call_id=call.id, content=storable(str(denied)), denied=True)]
+                return [cmd.Refuse(by=held.by, call_id=call.id, content=storable(str(denied)), denied=True)]
             case str(own):
                 question = question or storable(own)
         if question is None:
             return _Ready(arguments=changed)
         return [
-            cmd.AskApproval(by=grip.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
+            cmd.AskApproval(by=held.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
         ]
 
     async def _ask_tool(self, call: Call, tool: Tool, arguments: str) -> str | ToolFailed | None:
@@ -220,7 +220,7 @@ class Calling:
             except ToolFailed as denied:
                 return denied
 
-        answer: str | ToolFailed | HookFailed | None = await self._grip.shared.hooks.judge(tool.name, ask)
+        answer: str | ToolFailed | HookFailed | None = await self._held.shared.hooks.judge(tool.name, ask)
         return f"Run {tool.name}? ({answer.error})" if isinstance(answer, HookFailed) else answer
 
     # --- bodies -----------------------------------------------------------------------------------------
@@ -229,60 +229,57 @@ class Calling:
         """Begin the bodies of calls whose start is committed. If nobody wants them any more, a stop answers them or a
         release plans them again.
         """
-        grip = self._grip
-        if not grip.check_trust():
+        held = self._held
+        if not held.check_trust():
             return
-        for call in grip.snapshot.calls:
-            if call.state is CallState.STARTED and call.id not in grip.bodies:
+        for call in held.snapshot.calls:
+            if call.state is CallState.STARTED and call.id not in held.bodies:
                 self._begin(call, message)
 
     def _begin(self, call: Call, message: Message) -> None:
-        grip = self._grip
+        held = self._held
         part = next(part for part in message.calls if part.call_id == call.id)
-        progress = Progress(grip, call.id)
+        progress = Progress(held, call.id)
         context = self._context(call, progress.say)
-        tool = grip.known_tools[call.name]
-        body = grip.bodies[call.id] = Body(tool, call.id, context, self._entered, grip.check_trust)
+        tool = held.known_tools[call.name]
+        body = Body(tool, call.id, context, self._entered, held.check_trust)
+        held.add_body(call.id, body)
         work = self._run_body(body, call, call.arguments or part.arguments, progress)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._body_done)
 
     def _context(self, call: Call, say: Callable[[str], None] | None = None) -> ToolContext:
-        grip = self._grip
+        held = self._held
         return ToolContext(
             call_id=call.id,
-            chat_id=grip.chat_id,
-            owner=grip.snapshot.chat.owner,
-            metadata=grip.metadata,
-            deps=grip.deps,
+            chat_id=held.chat_id,
+            owner=held.snapshot.chat.owner,
+            metadata=held.metadata,
+            deps=held.deps,
             say=say,
-            children=grip.shared.children,
+            children=held.shared.children,
         )
 
     def _body_done(self, task: "asyncio.Task[bool]") -> None:
-        grip = self._grip
         self._tasks.discard(task)
-        grip.changed.set()
-        if task.cancelled():
-            grip.behind = True
-        elif (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
             log.error("a call's outcome was not committed", extra={"action": "outcome_lost"}, exc_info=error)
             self.broken = self.broken or error
-        else:
-            grip.behind |= not task.result()
+        self._held.note_body_end(known=not task.cancelled() and error is None and task.result())
 
     async def _run_body(self, body: Body, call: Call, arguments: str, progress: Progress) -> bool:
         """True if its outcome is committed, so that our snapshot knows of it."""
-        grip = self._grip
+        held = self._held
         about = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.name,
             "gen_ai.tool.call.id": call.id,
-            **grip.span_of_chat,
+            **held.span_of_chat,
         }
-        with grip.shared.traces.span(f"execute_tool {call.name}", about) as span:
-            returned = await body.run(arguments, grip.shared.sync.run)
+        with held.shared.traces.span(f"execute_tool {call.name}", about) as span:
+            returned = await body.run(arguments, held.shared.sync.run)
             if returned is None or returned.error:
                 span.failed(str(body.context.cause or "tool_error"))
         self.abandoned += body.abandoned
@@ -290,21 +287,21 @@ class Calling:
         if returned is not None:
             outcome = self._outcome(call, returned)
             try:
-                after = await grip.commit(*said, outcome)
+                after = await held.commit(*said, outcome)
             except Moved:
                 return False  # the successor has answered it
             if not outcome.unknown:
                 result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)
-                grip.past.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
-                await grip.run_hooks("after_tool", result)
-        del grip.bodies[call.id]
+                held.history.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
+                await held.run_hooks("after_tool", result)
+        held.drop_body(call.id)
         return returned is not None
 
     def _outcome(self, call: Call, returned: Returned) -> cmd.Outcome:
         """Of a pure call that nobody knows the end of, that is an error like any other: it had no effect."""
         unknown = returned.unknown and call.replay is not Replay.PURE
         return cmd.Outcome(
-            by=self._grip.by,
+            by=self._held.by,
             call_id=call.id,
             content=returned.content,
             error=returned.error,
@@ -314,8 +311,8 @@ class Calling:
 
     async def end(self) -> None:
         """Bounded: a body that ignores its cancellation is left behind."""
-        for body in self._grip.bodies.values():
-            body.cancel(self._grip.stop.cause or Cause.SHUTDOWN)
+        for body in self._held.bodies.values():
+            body.cancel(self._held.stop.cause or Cause.SHUTDOWN)
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 
@@ -323,7 +320,7 @@ class Calling:
         """Calls whose start is committed and whose body was not entered: nothing of them can have happened."""
         return tuple(
             call.id
-            for call in self._grip.snapshot.calls
+            for call in self._held.snapshot.calls
             if call.state is CallState.STARTED and call.id not in self._entered
         )
 

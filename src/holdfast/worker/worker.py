@@ -16,7 +16,6 @@ from holdfast import __version__
 from holdfast.agent import Agent
 from holdfast.config import Config
 from holdfast.core.codec import encode
-from holdfast.core.leases import LeaseWatch
 from holdfast.core.records import Cause, Snapshot
 from holdfast.errors import (
     ConfigError,
@@ -31,7 +30,7 @@ from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
 from holdfast.store.claims import is_suspect
 from holdfast.store.contract import Store
-from holdfast.store.host_lock import HostLock, is_dead
+from holdfast.store.host_lock import HostLock
 from holdfast.store.notify.bell import WORK
 from holdfast.store.records import Held, WorkerInfo
 from holdfast.store.undriven_chats import published
@@ -43,9 +42,11 @@ from holdfast.worker.guard import Guard
 from holdfast.worker.held_chat import Misses, Shared
 from holdfast.worker.history_cache import HistoryRoom
 from holdfast.worker.lease import LeaseKeeper
+from holdfast.worker.lease_observer import LeaseObserver
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.runner import Runner
 from holdfast.worker.stray_chats import Strays, described
+from holdfast.worker.sweeper import Sweeper
 from holdfast.worker.titles import Titles
 from holdfast.worker.tool_body import SyncPool
 from holdfast.worker.tool_calls import RunningTool
@@ -54,8 +55,6 @@ from holdfast.worker.watchdog import Watchdog, last_words
 
 log = logging.getLogger("holdfast.worker")
 
-SWEEP_S = 5.0
-NEIGHBOURS_S = 0.5  # how often the locks of the workers on this host are tried
 REGISTER_AGAIN_S = 1.0
 KILL_S = 5.0
 
@@ -91,8 +90,6 @@ class Worker:
         # Starting and stopping never wait for a thread that some tool has blocked.
         self._upkeep = SyncPool(2)
         self._keeper: LeaseKeeper | None = None
-        self._watch = LeaseWatch()
-        self._sweep_wanted = asyncio.Event()  # a lease was ended: its chats are to be taken back
         self._outlived: list[str] = []  # ids under which this worker was taken for dead, until others are told
         self._lock: HostLock | None = None
         self.guard: Guard | None = None
@@ -106,7 +103,8 @@ class Worker:
         self.strays = Strays(store, self.secrets, lambda: self.name, self._driven)
         self.errors: deque[BaseException] = deque(maxlen=100)  # what runners ended with, newest last
         self.runner_errors = 0
-        self.repairs: Counter[str] = Counter()  # by reason, made by this worker
+        self.sweeper = Sweeper(store, self._note_trouble)
+        self._observer = LeaseObserver(store, lambda: self.name, self.sweeper.want, self._note_trouble)
         self.pruner = Pruner(store, config.retention, self._note_trouble)
         self._bodies_abandoned = 0
         self._store_failed_at: float | None = None  # since when claims and sweeps fail
@@ -191,12 +189,16 @@ class Worker:
             raise
         self.deltas.start()
         loop = asyncio.get_running_loop()
-        self._services = [loop.create_task(self._claim_forever()), loop.create_task(self._sweep_forever())]
-        self._services.append(loop.create_task(self._look_forever()))
-        self._services.append(loop.create_task(self._doubt_in_time()))
-        self._services.append(loop.create_task(self.pruner.run_forever()))
-        self._services.append(loop.create_task(self.strays.run_forever()))
-        self._services.append(loop.create_task(self.store.pulse.run_forever()))
+        services = (
+            self._claim_forever(),  # first: a stop waits for it
+            self.sweeper.run_forever(),
+            self._observer.run_forever(),
+            self._doubt_in_time(),
+            self.pruner.run_forever(),
+            self.strays.run_forever(),
+            self.store.pulse.run_forever(),
+        )
+        self._services = [loop.create_task(service) for service in services]
         log.info("ready", extra={"action": "worker.ready", "worker": self.name, "database": str(self.store)})
 
     async def _protect(self, lock: HostLock) -> None:
@@ -446,7 +448,7 @@ class Worker:
             self.strays.add(runner.chat_id, runner.snapshot.chat.claim_stamp, error)
         self._bodies_abandoned += runner.abandoned
         if error is None and not task.cancelled():
-            self.histories.put_away(runner.past)
+            self.histories.put_away(runner.history)
         if error is not None:
             self._note_runner_error(runner.chat_id, error)
         self.store.bell.ring((WORK,))
@@ -512,43 +514,6 @@ class Worker:
                 self._outlived.remove(name)
             except Exception as error:  # noqa: BLE001  as for claims
                 self._note_trouble("outlive_failed", error)
-
-    async def _look_forever(self) -> None:
-        """Apart from the sweep: a chat that somebody keeps locked holds that up for seconds, and a look that comes
-        late begins its count anew.
-        """
-        while True:
-            try:
-                if await self.store.end_leases(self._watch, self.name):
-                    self._sweep_wanted.set()
-            except Exception as error:  # noqa: BLE001  as for claims
-                self._note_trouble("look_failed", error)
-            await self._until_next_look()
-
-    async def _sweep_forever(self) -> None:
-        swept_at = -math.inf
-        while True:
-            self._sweep_wanted.clear()
-            try:
-                if time.monotonic() - swept_at >= SWEEP_S * 0.8:
-                    self.repairs.update(await self.store.sweep())
-                    swept_at = time.monotonic()
-                else:
-                    await self.store.expire_workers()
-            except Exception as error:  # noqa: BLE001  as for claims
-                self._note_trouble("sweep_failed", error)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SWEEP_S * dice.uniform(0.8, 1.2)):
-                    await self._sweep_wanted.wait()
-
-    async def _until_next_look(self) -> None:
-        """Often enough to see each lease without a break; at once where a neighbour's lock tells that it died."""
-        pause_s = min(SWEEP_S, self._watch.pause_ms / 1000)
-        look_at = time.monotonic() + pause_s * dice.uniform(0.8, 1.2)
-        while (left_s := look_at - time.monotonic()) > 0:
-            await asyncio.sleep(min(left_s, NEIGHBOURS_S))
-            if any(map(is_dead, self._watch.lock_paths)):
-                return
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: "object") -> None:

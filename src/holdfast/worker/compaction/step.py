@@ -29,7 +29,7 @@ from holdfast.core.compaction import (
 from holdfast.core.records import Cause, CompactionWhy, Frozen
 from holdfast.errors import HoldfastError, InvalidInput, StoreError
 from holdfast.worker.compaction.summaries import Summariser, Summary
-from holdfast.worker.held_chat import Grip, TurnCannotGoOn
+from holdfast.worker.held_chat import HeldChat, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved
 
 log = logging.getLogger("holdfast.runner")
@@ -47,9 +47,9 @@ class Plan(Frozen):
     needed: bool
 
 
-class Compacting:
-    def __init__(self, grip: Grip) -> None:
-        self._grip = grip
+class Compactor:
+    def __init__(self, held: HeldChat) -> None:
+        self._held = held
         self._tried_at: tuple[int, int] | None = None  # epoch and length: the same history is compacted once
         self._refused_at: tuple[int, int, int] | None = None  # epoch, turn and step that the provider refused
 
@@ -57,9 +57,9 @@ class Compacting:
 
     async def make_room(self) -> bool:
         """Before a request: if it comes too near to the limit. True: something changed, decide again."""
-        grip, policy = self._grip, self._grip.agent.compaction
+        held, policy = self._held, self._held.agent.compaction
         limit = self._limit()
-        place = grip.snapshot.chat.epoch, grip.snapshot.chat.length
+        place = held.snapshot.chat.epoch, held.snapshot.chat.length
         if limit is None or not policy.automatic or self._tried_at == place:
             return False
         window = await self._window()
@@ -76,14 +76,14 @@ class Compacting:
 
     async def on_demand(self) -> None:
         """Somebody asked. What cannot be summarised is left out only if the request would not fit."""
-        grip = self._grip
+        held = self._held
         window = await self._window()
         count, limit = counted(window), self._limit()
         room = max(1, self._budget(limit) - window.fixed) if limit is not None else None
         needed = limit is not None and count.tokens > self._budget(limit)
         plan = self._plan("asked", window, count, room, needed=needed)
         if plan is None:
-            await self._commit(cmd.FinishCompaction(by=grip.by))
+            await self._commit(cmd.FinishCompaction(by=held.by))
             return
         await self._carry_out(plan, window)
 
@@ -91,7 +91,7 @@ class Compacting:
         """The provider says that it is too long, whatever we counted: to half of that, once for each step. If that
         does not do, results that no model has seen are shortened further, as long as there is something to win.
         """
-        chat = self._grip.snapshot.chat
+        chat = self._held.snapshot.chat
         place = chat.epoch, chat.turn, chat.step
         again, self._refused_at = self._refused_at == place, place
         refused = await self._window()
@@ -100,7 +100,7 @@ class Compacting:
         if limit is not None and (allowed := self._budget(limit) - refused.fixed) > 0:
             room = min(room, allowed)
         room = max(1, room // 2)
-        self._grip.past.fit_results(result_tokens(room, self._grip.agent.compaction))
+        self._held.history.fit_results(result_tokens(room, self._held.agent.compaction))
         window = await self._window()
         plan = self._plan("too_long", window, count, room) if not again else None
         if plan is None:
@@ -111,21 +111,21 @@ class Compacting:
     # --- the plan ---------------------------------------------------------------------------------------
 
     def _limit(self) -> int | None:
-        agent = self._grip.agent
-        return self._grip.model(agent.model).context_limit or agent.compaction.context_limit
+        agent = self._held.agent
+        return self._held.model(agent.model).context_limit or agent.compaction.context_limit
 
     def _budget(self, limit: int) -> int:
-        agent = self._grip.agent
+        agent = self._held.agent
         return budget(limit, agent.compaction, agent.settings.max_tokens)
 
     async def _window(self) -> Window:
-        grip = self._grip
-        if (limit := self._limit()) is not None and grip.agent.compaction.automatic:
-            grip.past.fit_results(result_tokens(self._budget(limit), grip.agent.compaction))
-        fixed = estimated(await grip.instructions())
-        for tool in (await grip.tools()).values():
+        held = self._held
+        if (limit := self._limit()) is not None and held.agent.compaction.automatic:
+            held.history.fit_results(result_tokens(self._budget(limit), held.agent.compaction))
+        fixed = estimated(await held.instructions())
+        for tool in (await held.tools()).values():
             fixed += estimated(tool.name) + estimated(tool.description) + len(tool.schema) // BYTES_PER_TOKEN
-        return await grip.past.window(grip.snapshot, fixed)
+        return await held.history.window(held.snapshot, fixed)
 
     def _plan(
         self,
@@ -137,7 +137,7 @@ class Compacting:
         worth: int = 1,
         needed: bool = True,
     ) -> Plan | None:
-        policy = self._grip.agent.compaction
+        policy = self._held.agent.compaction
         upto = find_cut(window, room, policy, scale=count.scale, worth=worth)
         if upto is None:
             return None
@@ -147,12 +147,12 @@ class Compacting:
 
     async def _carry_out(self, plan: Plan, window: Window) -> None:
         """Raises Moved when a stop came first. A shutdown or a lost lease ends it and commits nothing."""
-        grip = self._grip
+        held = self._held
         covered = window.messages[: plan.upto - window.start]
-        if grip.check_trust():
-            summary = await self._summariser().summarise(grip.past.summary, covered, plan.tokens, grip.stop)
-        if grip.stop:
-            if grip.stop.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
+        if held.check_trust():
+            summary = await self._summariser().summarise(held.history.summary, covered, plan.tokens, held.stop)
+        if held.stop:
+            if held.stop.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
                 raise Moved("stopped")
             return
         working_on = await self._working_on(plan.upto)
@@ -161,78 +161,78 @@ class Compacting:
             text = summary_text(summary.text, plan.tokens, working_on)
             error = await self._record(plan, text, summary, "")
             if not error:
-                grip.shared.compactions.made += 1
+                held.shared.compactions.made += 1
                 return
         self._report(plan, error)
-        text = trim_text(grip.past.summary, covered, plan.tokens, working_on)
+        text = trim_text(held.history.summary, covered, plan.tokens, working_on)
         if plan.needed and not await self._record(plan, text, summary, error):
-            grip.shared.compactions.trimmed += 1
+            held.shared.compactions.trimmed += 1
             return
-        await self._commit(_finish(grip, plan, summary, error=error))
+        await self._commit(_finish(held, plan, summary, error=error))
         if plan.needed:
-            grip.past.begin_at(plan.upto, text)
-            grip.shared.compactions.trimmed += 1
+            held.history.begin_at(plan.upto, text)
+            held.shared.compactions.trimmed += 1
 
     async def _record(self, plan: Plan, text: str, summary: Summary, error: str) -> str:
         """Empty when it is committed; else why it cannot be."""
-        grip = self._grip
+        held = self._held
         try:
-            event = _finish(grip, plan, summary, upto=plan.upto, text=text, error=error)
+            event = _finish(held, plan, summary, upto=plan.upto, text=text, error=error)
             await self._commit(event, patience_s=COMMIT_PATIENCE_S)
         except (StoreError, InvalidInput, TurnCannotGoOn) as problem:
-            if isinstance(problem, StoreError) and not grip.shared.trusted():
+            if isinstance(problem, StoreError) and not held.shared.trusted():
                 raise
             code = problem.code if isinstance(problem, HoldfastError) else problem.failure.code
             return f"it could not be stored: {code}: {problem}"
-        grip.past.begin_at(plan.upto, text)
+        held.history.begin_at(plan.upto, text)
         return ""
 
     async def _commit(self, event: cmd.FinishCompaction, patience_s: float | None = None) -> None:
         """A chat that was woken for this rests with the same commit: whoever reads along hears no more after it."""
-        grip = self._grip
-        in_turn = grip.snapshot.chat.turn_started_at is not None
-        rest = () if in_turn else (cmd.FinishTurn(by=grip.by),)
-        await grip.commit(event, *rest, patience_s=patience_s)
+        held = self._held
+        in_turn = held.snapshot.chat.turn_started_at is not None
+        rest = () if in_turn else (cmd.FinishTurn(by=held.by),)
+        await held.commit(event, *rest, patience_s=patience_s)
 
     async def _working_on(self, upto: int) -> str | None:
         """The message that began the current turn, where the cut goes through that turn."""
-        grip = self._grip
-        chat = grip.snapshot.chat
+        held = self._held
+        chat = held.snapshot.chat
         if chat.turn_started_at is None or upto <= chat.turn_from:
             return None
-        opener = await grip.past.turn_opener(grip.snapshot)
+        opener = await held.history.turn_opener(held.snapshot)
         return opener.text if opener is not None else None
 
     def _summariser(self) -> Summariser:
-        grip, agent = self._grip, self._grip.agent
+        held, agent = self._held, self._held.agent
         summariser = agent.compaction.model
         named = (agent.model, *agent.fallbacks) if summariser is None else (summariser,)
-        models = [grip.model(model) for model in named]
+        models = [held.model(model) for model in named]
         return Summariser(
-            caller=grip.shared.caller,
+            caller=held.shared.caller,
             models=models,
             limit=models[0].context_limit or (agent.compaction.context_limit if summariser is None else None),
             deadline_s=agent.compaction.deadline_s,
             deadlines=agent.deadlines,
             retry=agent.retry,
-            cost_of=lambda model, usage: agent.cost_of(model, usage, grip.shared.models.facts),
+            cost_of=lambda model, usage: agent.cost_of(model, usage, held.shared.models.facts),
         )
 
     def _report(self, plan: Plan, error: str) -> None:
-        figures = self._grip.shared.compactions
+        figures = self._held.shared.compactions
         figures.failed += 1
-        figures.last_error = self._grip.shared.secrets.taken_out(error)
+        figures.last_error = self._held.shared.secrets.taken_out(error)
         log.warning(
             "no summary",
-            extra={"action": "compaction_failed", "chat": self._grip.chat_id, "why": plan.why},
+            extra={"action": "compaction_failed", "chat": self._held.chat_id, "why": plan.why},
         )
 
 
 def _finish(
-    grip: Grip, plan: Plan, summary: Summary, *, upto: int = 0, text: str | None = None, error: str = ""
+    held: HeldChat, plan: Plan, summary: Summary, *, upto: int = 0, text: str | None = None, error: str = ""
 ) -> cmd.FinishCompaction:
     return cmd.FinishCompaction(
-        by=grip.by,
+        by=held.by,
         upto=upto,
         summary=text,
         error=error,
