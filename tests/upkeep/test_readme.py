@@ -12,8 +12,11 @@ from urllib.error import HTTPError
 
 import pytest
 
+from holdfast.models.known import known_of
 from tests.cli.conftest import CTRL_D, WAIT_S, Desk
 from tests.cli.test_serving import fetch, server
+from tests.support.provider import Answer, providing
+from tests.support.speakers import Anthropic, Call
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,10 +42,26 @@ def arguments_of(command: str) -> list[str]:
     return arguments
 
 
+MODEL = re.compile(r'model="((?:anthropic|openai|google):[^"]+)"')
+CALLS = Answer(calls=(Call("weather", ('{"city": "Bern"}',)),))
+UMBRELLA = "Take an umbrella."
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    (tmp_path / "support.py").write_text(program("app = App(agents="), encoding="utf-8")
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """With the README's own files, and its model's provider at the wire."""
+    (tmp_path / "support.py").write_text(program("support = Agent("), encoding="utf-8")
+    (tmp_path / "rehearsal.py").write_text(program("model = ScriptedModel("), encoding="utf-8")
+    with providing(Anthropic(), CALLS, Answer(text=("Take an ", "umbrella."))) as provider:
+        found = Desk(tmp_path)
+        found.environ["ANTHROPIC_BASE_URL"] = provider.url
+        yield found
+
+
+def with_key(desk: Desk) -> Desk:
+    (line,) = [command for command in commands() if command.startswith("export ANTHROPIC_API_KEY=")]
+    desk.environ["ANTHROPIC_API_KEY"] = line.partition("=")[2].strip('"')
+    return desk
 
 
 # Command -> how it is run here. A command that nobody runs is an error.
@@ -51,18 +70,19 @@ ENDS = (
     'holdfast run "hello"',
     'holdfast run "hello" --agent scripted',
     "holdfast chats list",
-    'holdfast run --app support:app "Weather in Bern?"',
+    'holdfast run --app rehearsal:app "Weather in Bern?"',
 )
+WITH_KEY = ('holdfast run --app support:app "Weather in Bern?"',)
 TALKS = ("holdfast chat",)
 SERVES = ("holdfast serve support:app",)
 DATABASE = "postgresql://user:password@host/database"
 ON_POSTGRES = (f"holdfast serve --database {DATABASE}", f"holdfast worker --database {DATABASE}")
 ELSEWHERE = ("holdfast demo",)  # tests/cli/test_demo.py
-SETTING = ('export PATH="$PWD/.venv/bin:$PATH"',)
+SETTING = ('export PATH="$PWD/.venv/bin:$PATH"', 'export ANTHROPIC_API_KEY="your key"')
 
 
 def test_every_command_of_the_readme_is_run_by_a_test() -> None:
-    assert sorted(commands()) == sorted(DRY + ENDS + TALKS + SERVES + ON_POSTGRES + ELSEWHERE + SETTING)
+    assert sorted(commands()) == sorted(DRY + ENDS + WITH_KEY + TALKS + SERVES + ON_POSTGRES + ELSEWHERE + SETTING)
     assert sum(map(len, map(blocks, ("sh", "python")))) == README.count("```") // 2, "a block of no known language"
 
 
@@ -141,16 +161,29 @@ def test_its_server_and_its_worker_meet_on_postgresql(desk: Desk, postgres_url: 
         worker.communicate()
 
 
-def test_its_agent_is_seen_to_use_its_tool(desk: Desk) -> None:
-    (command,) = [command for command in ENDS if "--app" in command]
-    done = desk.run(*arguments_of(command))
-    assert done.out == "Take an umbrella.\n"
+def test_its_agents_first_model_is_one_that_there_is_today() -> None:
+    provider, _, model = MODEL.findall(README)[0].partition(":")
+    assert known_of(provider, model).context
+
+
+@pytest.mark.parametrize("command", [command for command in ENDS + WITH_KEY if "--app" in command])
+def test_its_agent_is_seen_to_use_its_tool(desk: Desk, command: str) -> None:
+    done = (with_key(desk) if command in WITH_KEY else desk).run(*arguments_of(command))
+    assert done.out == f"{UMBRELLA}\n", done.err
     assert re.search(r"^✓ weather\(city='Bern'\)  \S+ s  Rain in Bern\.$", done.err, re.M)
 
 
+def test_without_its_key_the_agent_says_which_one_it_needs(desk: Desk) -> None:
+    (command,) = WITH_KEY
+    done = desk.run(*arguments_of(command))
+    assert done.code != 0
+    assert "ANTHROPIC_API_KEY" in done.err
+
+
 def test_its_program_runs_and_started_again_it_goes_on_with_the_same_chat(desk: Desk) -> None:
+    with_key(desk)
     first, again = run_program(desk), run_program(desk)
-    assert first[-1] == "Take an umbrella."
+    assert first[-1] == UMBRELLA
     assert any("Rain in Bern." in event for event in first[:-1])
     assert again == first  # the same entries, with the same ids
     assert len(desk.run("chats", "list").out.splitlines()) == 1

@@ -1,0 +1,82 @@
+"""A provider at the wire for programs that run as processes of their own: it answers by what it is asked.
+
+Which answer is due follows from the tool results in the request, so a program that is killed and started again, or
+asks twice, gets the answer that fits. A thread serves it, on loopback; what it was asked is kept.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from msgspec import Struct
+
+from tests.support.chat_server import Reply, Step, body_of
+from tests.support.speakers import Call, Speaker
+
+
+class Answer(Struct, frozen=True):
+    text: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+
+
+class Provider:
+    """`answers[n]` is given to a request with n tool results, the last one to those with more."""
+
+    def __init__(self, speaker: Speaker, answers: Sequence[Answer]) -> None:
+        self._speaker = speaker
+        self._answers = answers
+        self._speaking = threading.Lock()
+        self.url = ""
+        self.asked: list[Any] = []
+
+    def respond(self, body: Any) -> bytes:
+        with self._speaking:  # a speaker keeps what it has said so far
+            self.asked.append(body)
+            answer = self._answers[min(len(results_in(body)), len(self._answers) - 1)]
+            steps: list[Step] = [*self._speaker.begin()]
+            if answer.text:
+                steps += self._speaker.text(*answer.text)
+            if answer.calls:
+                steps += self._speaker.calls(*answer.calls, at=len(answer.text[:1]))
+            steps += self._speaker.end("tool_calls" if answer.calls else "stop")
+            return body_of(Reply(steps=tuple(steps)))
+
+
+def results_in(body: Any) -> list[str]:
+    """The tool results of a request, in the words of Responses or of Messages."""
+    if "input" in body:
+        return [item["output"] for item in body["input"] if item.get("type") == "function_call_output"]
+    blocks = [block for message in body["messages"] for block in message["content"] if isinstance(block, dict)]
+    return [json.dumps(block["content"]) for block in blocks if block.get("type") == "tool_result"]
+
+
+@contextmanager
+def providing(speaker: Speaker, *answers: Answer) -> Iterator[Provider]:
+    provider = Provider(speaker, answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = provider.respond(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        provider.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield provider
+        finally:
+            server.shutdown()
+            thread.join()
