@@ -43,7 +43,7 @@ quick: setup ## Run what needs no server, no browser and no kill, in two minutes
 	@$(BIN)/python -m pytest --quick -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: mutants
-mutants: setup ## Run the tests of the core against every mutant of it, show the survivors (MUTANT_ARGS="decide.py")
+mutants: setup ## Run the tests of the core against every mutant of it, show the survivors (MUTANT_ARGS="cells/turn.py")
 	@$(BIN)/python -m tests.mutation $(MUTANT_ARGS)
 
 .PHONY: long

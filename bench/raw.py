@@ -12,7 +12,8 @@ import psycopg
 
 from bench.chats import Lane
 from bench.figures import rate
-from holdfast.core.apply import Change, apply
+from holdfast.core.apply import apply
+from holdfast.core.change import Change
 from holdfast.store.decisions import decided
 from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.swaps import swap as postgres_swap

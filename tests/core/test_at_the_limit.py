@@ -6,7 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Refused, apply, create, excerpt
+from holdfast.core.apply import apply, create
+from holdfast.core.call_words import excerpt
+from holdfast.core.change import Refused
 from holdfast.core.codec import encode, is_too_deep
 from holdfast.core.fork import fork
 from holdfast.core.journal import TurnEnded

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Refused
+from holdfast.core.change import Refused
 from holdfast.core.records import FINAL, CallState, External
 from holdfast.core.states import CALLS, OPEN, OUTSIDE, RUNNABLE, CallEvent
 from tests.support.story import Story

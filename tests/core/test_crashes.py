@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Change, apply
+from holdfast.core.apply import apply
+from holdfast.core.change import Change
 from holdfast.core.journal import CallChanged, ChatRepaired, ChatRetried, PreviewReset
 from holdfast.core.limits import LIMITS, UNCLEAN_BACKOFF_MS, Limits, unclean_backoff_ms
 from holdfast.core.records import (

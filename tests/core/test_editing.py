@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.core.journal import HistoryCut, MessageAdded, MessagesDropped, TurnEnded
 from holdfast.core.records import Cause, Role, Synthetic
 from tests.support.situations import answered, failed, model_next, stopped, waiting

@@ -12,7 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Change, Refused, apply, row_of
+from holdfast.core.apply import apply, row_of
+from holdfast.core.cells import find_function, messages, turn
+from holdfast.core.change import Change, Refused
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, Role, Snapshot, State, Synthetic
 from holdfast.core.states import EXECUTION, ROWS
 from tests.support import invariants
@@ -93,6 +95,13 @@ def test_every_kind_of_event_is_listed_once() -> None:
 def test_the_table_says_what_is_pinned_here(row: str, state: State) -> None:
     cell = EXECUTION[row].get(state)
     assert (None if cell is None else set(cell.to)) == PINNED[row, state]
+
+
+def test_a_cell_is_carried_out_by_the_one_function_of_its_name() -> None:
+    assert find_function("begin") is messages.begin
+    assert find_function("retry") is turn.retry, "another subject uses it too, and that is no second one"
+    with pytest.raises(ValueError, match="not enough values"):
+        find_function("no_such_cell")
 
 
 @pytest.mark.parametrize("state", list(State))

@@ -7,7 +7,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, External, NewChat, Snapshot, State, Text

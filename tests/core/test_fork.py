@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core import commands as cmd
 from holdfast.core import history
-from holdfast.core.apply import Refused
+from holdfast.core.change import Refused
 from holdfast.core.journal import ChatCreated, MessageAdded
 from holdfast.core.records import Synthetic
 from tests.support import invariants

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Refused, apply
+from holdfast.core.apply import apply
+from holdfast.core.change import Refused
 from holdfast.core.states import OWNERSHIP, Owner, OwnerEvent
 from tests.support.situations import HOUR_MS, answered, failed, model_next, said, unclaimed, waiting
 from tests.support.story import BOOM, START, Story

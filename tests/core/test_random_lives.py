@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Change, Refused, row_of
+from holdfast.core.apply import row_of
+from holdfast.core.change import Change, Refused
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     Call,

@@ -5,7 +5,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Change, apply, create
+from holdfast.core.apply import apply, create
+from holdfast.core.change import Change
 from holdfast.core.journal import MessageAdded, MessageQueued, TurnEnded, TurnStarted
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, File, Message, NewChat, Role, SendMode, Synthetic, Text, ToolCall

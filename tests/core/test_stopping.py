@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core import commands as cmd
 from holdfast.core import history
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.core.journal import MessagesDropped, Noted, StopRequested, TurnEnded
 from holdfast.core.records import (
     Cause,

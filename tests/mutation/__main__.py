@@ -1,5 +1,7 @@
 """Run the core's tests against every mutant of the core: `make mutants`, or `python -m tests.mutation [FILE …]`.
 
+A FILE is a path below core/, such as `cells/turn.py`.
+
 The tests are collected once and run once, while it is noted which lines each of them runs. Then each mutant lives in
 a fork of this process: its code is put in place of the original's, and those tests run that pass its line, the
 shortest first, until one fails. A mutant that none of them notices survives. It is shown with its line; either a test
@@ -152,11 +154,14 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
+def files_of_the_core(names: Sequence[str]) -> list[Path]:
+    """Those of these names, which are paths below core/; without a name all of them."""
+    every = {str(file.relative_to(CORE)): file for file in sorted(CORE.rglob("*.py"))}
+    return [file for name, file in every.items() if name not in LEFT_OUT and (not names or name in names)]
+
+
 def main(names: Sequence[str]) -> bool:
-    files = [
-        file for file in sorted(CORE.glob("*.py")) if file.name not in LEFT_OUT and (not names or file.name in names)
-    ]
-    hunt = Hunt(files, os.fdopen(os.dup(1), "w"))
+    hunt = Hunt(files_of_the_core(names), os.fdopen(os.dup(1), "w"))
     unseen = [f"-pno:{plugin}" for plugin in ("terminal", "cacheprovider", "xdist")]
     pytest.main([TESTS, "-mnot hypothesis", *unseen, "-oaddopts=--import-mode=importlib"], plugins=[hunt])
     if hunt.failed or not hunt.count:

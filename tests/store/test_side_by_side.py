@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Refused
+from holdfast.core.change import Refused
 from holdfast.core.limits import Limits
 from holdfast.core.records import NewChat, Role, Snapshot
 from holdfast.errors import CallerError, StaleWriter

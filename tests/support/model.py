@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.core.apply import Change, Refused, create
+from holdfast.core.apply import create
+from holdfast.core.change import Change, Refused
 from holdfast.core.codec import decode_entry, decode_message, encode
 from holdfast.core.commands import Command
 from holdfast.core.fork import fork

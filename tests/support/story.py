@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from holdfast.core import commands as cmd
-from holdfast.core.apply import Change, Reason, Refused, row_of
+from holdfast.core.apply import row_of
+from holdfast.core.change import Change, Reason, Refused
 from holdfast.core.codec import decode_message
 from holdfast.core.journal import AnyEntry, Entry, MessageAdded
 from holdfast.core.limits import LIMITS, Limits

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import put_in_place
+from tests.mutation.__main__ import CORE, LEFT_OUT, files_of_the_core, put_in_place
 from tests.mutation.mutants import find_mutants, mutated
 
 
@@ -30,6 +30,11 @@ def changes(expression: str) -> list[str]:
 )
 def test_every_comparison_and_or_plus_and_minus_is_changed(expression: str, others: list[str]) -> None:
     assert changes(expression) == others
+
+
+def test_every_file_of_the_core_is_changed_the_cells_included() -> None:
+    assert set(files_of_the_core([])) == set(CORE.glob("**/*.py")) - {CORE / name for name in LEFT_OUT}
+    assert files_of_the_core(["cells/compaction.py"]) == [CORE / "cells" / "compaction.py"]
 
 
 def test_what_runs_at_import_is_left_alone() -> None:

@@ -4,7 +4,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core import journal
-from holdfast.core.apply import Change, Line, Refused
+from holdfast.core.change import Change, Line, Refused
 from holdfast.core.codec import encode
 from holdfast.core.records import CallState, Chat, Message, Role, Snapshot, Synthetic, ToolResult, last_attempt_of
 

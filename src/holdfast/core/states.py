@@ -1,6 +1,6 @@
 """The three machines of a chat, as data. This file is the design; nothing about states is decided elsewhere.
 
-EXECUTION  what should happen: (event, state) -> Cell. The cell names the function of `apply.py` that carries it
+EXECUTION  what should happen: (event, state) -> Cell. The cell names the function of `cells/` that carries it
            out and every state it may lead to. A missing pair is a refusal; `apply` checks the target.
 OWNERSHIP  who does it: (event, unowned | held) -> what becomes of ownership.
 CALLS      one tool call: (event, call state) -> call state.
@@ -14,14 +14,14 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.core.commands import COMMANDS
-from holdfast.core.records import CallState, State
+from holdfast.core.records import Call, CallState, External, State
 
 IDLE, RUNNING, STOPPING, WAITING, FAILED = State
 AT_REST = frozenset({IDLE, FAILED})
 
 
 class Cell(Struct, frozen=True):
-    """One decision: which function of `apply.py` carries it out, and where it may lead."""
+    """One decision: which function of `cells/` carries it out, and where it may lead."""
 
     do: str
     to: tuple[State, ...]
@@ -233,5 +233,13 @@ CALLS: dict[CallEvent, dict[CallState, CallState]] = {
 RUNNABLE = frozenset({PLANNED, APPROVED, STARTED})
 OUTSIDE = frozenset({ASKING, EXTERNAL})
 OPEN = RUNNABLE | OUTSIDE
+
+
+def asks_somebody(call: Call) -> bool:
+    """A person or a client has to answer it; not a child, not the clock."""
+    return call.state is CallState.ASKING or (
+        call.state is CallState.EXTERNAL and call.external in (External.CLIENT, External.QUESTION)
+    )
+
 
 assert {row.partition(".")[0] for row in ROWS} == set(COMMANDS)

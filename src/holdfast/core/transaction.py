@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.core.apply import Change, Refused, apply, create
+from holdfast.core.apply import apply, create
+from holdfast.core.change import Change, Refused
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.commands import ChildEnded, Command, Descendant, Stop
 from holdfast.core.journal import MessageAdded

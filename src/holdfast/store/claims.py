@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.apply import Change, Refused, apply
+from holdfast.core.apply import apply
+from holdfast.core.change import Change, Refused
 from holdfast.core.commands import Claim
 from holdfast.core.limits import Limits
 from holdfast.core.records import Snapshot

@@ -16,7 +16,7 @@ from typing import Self
 
 from msgspec import Raw
 
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.core.commands import Command, LeaseExpired, LeaseOutlived, Repair
 from holdfast.core.leases import LeaseWatch
 from holdfast.core.records import Cause, Chat, Compaction, Lease, LeaseEnd, NewChat, Snapshot, State

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from holdfast.core.apply import Change, Refused, apply
+from holdfast.core.apply import apply
+from holdfast.core.change import Change, Refused
 from holdfast.core.commands import Command
 from holdfast.core.limits import Limits
 from holdfast.core.records import Frozen, Snapshot

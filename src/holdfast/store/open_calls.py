@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.apply import told_arguments
+from holdfast.core.call_words import told_arguments
 from holdfast.core.codec import decode_entry, decode_message
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Call, CallState, External, Frozen

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.core.codec import encode
 from holdfast.errors import KeyReused
 from holdfast.ids import new_id

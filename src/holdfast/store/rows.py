@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Raw, Struct, field
 from msgspec.structs import astuple
 
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.core.codec import decode_client_tools, decode_failure, decode_names, encode
 from holdfast.core.records import (
     Call,

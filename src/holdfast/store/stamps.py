@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.core.records import Chat
 from holdfast.errors import StaleWriter, WentBack
 from holdfast.ids import new_stamp

@@ -9,7 +9,7 @@ from prompt_toolkit import PromptSession
 
 from holdfast.app import App
 from holdfast.cli.terminal.approval import View
-from holdfast.core.apply import asks_somebody
+from holdfast.core.states import asks_somebody
 from holdfast.errors import NotFound
 from holdfast.safe_text import safe
 from holdfast.store.open_calls import OpenCall

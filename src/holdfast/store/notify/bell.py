@@ -7,7 +7,7 @@ too many costs a look and a ring too few costs one poll interval.
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.store.records import QUIET
 
 WORK = ""  # the topic of workers: something may be claimable

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.apply import Change
+from holdfast.core.change import Change
 from holdfast.core.commands import Claim
 from holdfast.core.records import Snapshot
 from holdfast.errors import LeaseLost, RecordError

@@ -14,7 +14,8 @@ from typing import Any
 import psycopg
 from msgspec.structs import replace
 
-from holdfast.core.apply import Change, Refused, apply, create
+from holdfast.core.apply import apply, create
+from holdfast.core.change import Change, Refused
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.commands import Command, Delete, Repair
 from holdfast.core.fork import fork

@@ -13,7 +13,7 @@ import msgspec
 import psycopg
 from psycopg import capabilities
 
-from holdfast.core.apply import Change, Refused
+from holdfast.core.change import Change, Refused
 from holdfast.core.codec import NOT_UNICODE
 from holdfast.core.commands import Command
 from holdfast.core.limits import Limits

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from holdfast.core.apply import Change, Refused, create
+from holdfast.core.apply import create
+from holdfast.core.change import Change, Refused
 from holdfast.core.codec import encode
 from holdfast.core.commands import Claim, Command, Delete, Repair
 from holdfast.core.fork import fork

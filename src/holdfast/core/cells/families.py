@@ -1,0 +1,74 @@
+"""Cells: parents, children, and the chat at the top of a family."""
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.core import commands as cmd
+from holdfast.core import journal
+from holdfast.core.call_words import excerpt, told_arguments
+from holdfast.core.cells.answers import finish_external
+from holdfast.core.cells.messages import check_user
+from holdfast.core.codec import decode_object, encode
+from holdfast.core.draft import Draft
+from holdfast.core.records import Call, CallState, Cause, NewChat, State
+
+
+def child_ended(draft: Draft, event: cmd.ChildEnded) -> None:
+    content = event.text if event.text is not None else "The sub-agent ended without a recorded answer."
+    error = event.error or event.text is None
+    for call in draft.calls:
+        waits = call.state is CallState.EXTERNAL and call.child_id == event.child_id
+        if waits and (call.child_turn or 0) <= event.turn:
+            finish_external(draft, call, content, error=error, by=event.child_id)
+    draft.settle()
+
+
+def tell_of_descendant(draft: Draft, event: cmd.Descendant) -> None:
+    for call in event.answered:
+        draft.tell(
+            journal.DescendantAnswered(
+                chat_id=event.chat_id, call_id=call.id, name=call.name, state=call.state, by=call.answered_by
+            )
+        )
+    for call in event.asking:
+        draft.tell(
+            journal.DescendantAsking(
+                chat_id=event.chat_id,
+                agent=event.agent,
+                call_id=call.id,
+                name=call.name,
+                state=call.state,
+                external=call.external,
+                question=call.question,
+                arguments=excerpt(told_arguments(call), draft.limits.excerpt_chars_max),
+                expires_at=call.expires_at,
+            )
+        )
+
+
+def spawn_child(draft: Draft, call: Call, new: NewChat) -> None:
+    """A child chat, created in this transaction. Who its parent is, is known here and nowhere better."""
+    if new.message is not None:
+        check_user(new.message)
+    chat = draft.chat
+    draft.effects["spawned"] = replace(
+        new,
+        metadata=_inherited(chat.metadata, new.metadata),
+        parent_id=chat.id,
+        parent_call=call.id,
+        root_id=chat.root_id or chat.id,
+        depth=chat.depth + 1,
+    )
+    if chat.state is State.STOPPING and chat.cause is Cause.USER:
+        # The stop has already gone through the children and would miss this one.
+        draft.effects["stop_children"] = (new.id,)
+
+
+def _inherited(parents: Raw, own: Raw) -> Raw:
+    """A child's metadata: what holds of its parent, such as that nobody is there to answer, holds of it."""
+    if own in (parents, _NO_METADATA):
+        return parents
+    return Raw(encode({**decode_object(parents, "chat's metadata"), **decode_object(own, "chat's metadata")}))
+
+
+_NO_METADATA = Raw(b"{}")

@@ -1,0 +1,145 @@
+"""Cells: what a user says. A message is sent, edited, moved to the front of the queue, or taken back."""
+
+from msgspec import Raw
+
+from holdfast.core import commands as cmd
+from holdfast.core.cells.answers import finish_external, time_over_at
+from holdfast.core.change import Refusal
+from holdfast.core.codec import encode
+from holdfast.core.draft import Draft
+from holdfast.core.records import CallState, Cause, External, File, Message, Phase, Role, State, Text
+
+
+def begin(draft: Draft, event: cmd.Send) -> None:
+    check_user(event.message)
+    draft.start_turn(event.message.id, Raw(encode(event.message)))
+
+
+def enqueue(draft: Draft, event: cmd.Send) -> None:
+    check_user(event.message)
+    draft.enqueue(event, event.mode)
+
+
+def enqueue_first(draft: Draft, event: cmd.Send) -> None:
+    check_user(event.message)
+    draft.enqueue(event, event.mode, first=True)
+
+
+def enqueue_and_promote(draft: Draft, event: cmd.Send) -> None:
+    check_user(event.message)
+    if draft.queue:
+        draft.enqueue(event, event.mode)
+        draft.start_next_turn()
+    else:
+        begin(draft, event)
+
+
+def answer_or_enqueue(draft: Draft, event: cmd.Send) -> None:
+    """An open question takes the message as its answer, unless its time is over."""
+    check_user(event.message)
+    for call in draft.calls:
+        open_question = call.state is CallState.EXTERNAL and call.external is External.QUESTION
+        if open_question and time_over_at(draft, call) is None:
+            finish_external(draft, call, _as_answer(event.message), error=False, by="")
+            draft.settle()
+            return
+    draft.enqueue(event, event.mode)
+
+
+def answer_all_and_begin(draft: Draft, event: cmd.Send) -> None:
+    check_user(event.message)
+    draft.answer_all("the user sent a new message")
+    draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
+    draft.start_turn(event.message.id, Raw(encode(event.message)))
+
+
+def interrupt(draft: Draft, event: cmd.Send) -> None:
+    check_user(event.message)
+    draft.enqueue(event, event.mode, first=True)
+    draft.set(epoch=draft.chat.epoch + 1)
+    draft.stopping(Cause.SUPERSEDED)
+
+
+def _as_answer(message: Message) -> str:
+    """A message as the answer to a question: its text, and where its files are."""
+    files = [f"[{part.media_type}: {part.uri}]" for part in message.parts if isinstance(part, File)]
+    return "\n".join([message.text, *files] if message.text else files)
+
+
+def edit_at_rest(draft: Draft, event: cmd.Edit) -> None:
+    _check_edit(draft, event)
+    draft.drop(draft.queue, "edited")
+    draft.cut(event.pos)
+    draft.set(batch=None)
+    draft.calls = ()
+    draft.start_turn(event.message.id, Raw(encode(event.message)))
+
+
+def edit_waiting(draft: Draft, event: cmd.Edit) -> None:
+    _check_edit(draft, event)
+    draft.drop(draft.queue, "edited")
+    draft.cut(event.pos)
+    draft.answer_all("the conversation was edited")
+    draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
+    draft.start_turn(event.message.id, Raw(encode(event.message)))
+
+
+def edit_at_work(draft: Draft, event: cmd.Edit) -> None:
+    """History is cut now; the edited message waits, first and alone, until the old work is dead."""
+    _check_edit(draft, event)
+    draft.drop(draft.queue, "edited")
+    draft.cut(event.pos)
+    draft.set(phase=Phase.REST)  # whatever was streamed answers messages that are gone
+    draft.enqueue(event, "interrupt", first=True)
+    if draft.chat.state is State.RUNNING:
+        draft.stopping(Cause.SUPERSEDED)
+
+
+def _check_edit(draft: Draft, event: cmd.Edit) -> None:
+    check_user(event.message)
+    if event.epoch != draft.chat.epoch:
+        raise Refusal("stale_position", "history was cut since the message was looked up; look again")
+    if event.role is not Role.USER:
+        raise Refusal("not_a_user_message", f"only user messages can be edited, this one is of role {event.role}")
+
+
+def promote(draft: Draft, event: cmd.Promote) -> None:
+    draft.to_front(event.message_id)
+
+
+def promote_and_supersede(draft: Draft, event: cmd.Promote) -> None:
+    draft.to_front(event.message_id)
+    draft.set(epoch=draft.chat.epoch + 1)
+    draft.stopping(Cause.SUPERSEDED)
+
+
+def promote_waiting(draft: Draft, event: cmd.Promote) -> None:
+    draft.to_front(event.message_id)
+    draft.answer_all("the user moved on to another message")
+    draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
+    draft.start_next_turn()
+
+
+def promote_failed(draft: Draft, event: cmd.Promote) -> None:
+    draft.to_front(event.message_id)
+    draft.start_next_turn()
+
+
+def withdraw(draft: Draft, event: cmd.Withdraw) -> None:
+    draft.drop((draft.queued(event.message_id),), "withdrawn")
+
+
+def check_user(message: Message) -> None:
+    check_spoken(message)
+    if message.synthetic is not None:
+        raise Refusal("wrong_message", "only the runtime marks a message as synthetic")
+
+
+def check_spoken(message: Message) -> None:
+    """A user message that says something."""
+    if message.role is not Role.USER:
+        raise Refusal("wrong_message", f"only user messages are sent, this one is of role {message.role}")
+    if not all(isinstance(part, Text | File) for part in message.parts):
+        raise Refusal("wrong_message", "a user message holds text and files, nothing else")
+    if not any(isinstance(part, File) or part.text for part in message.parts if isinstance(part, Text | File)):
+        raise Refusal("wrong_message", "the message says nothing; send some text or a file")

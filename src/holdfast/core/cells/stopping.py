@@ -1,0 +1,102 @@
+"""Cells: a stop, from the request of it to its end, when everything it had to end is dead."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core import commands as cmd
+from holdfast.core import journal
+from holdfast.core.cells.turn import check_response
+from holdfast.core.change import Refusal
+from holdfast.core.draft import Draft
+from holdfast.core.records import Cause, Failure, Message, Phase, fence_of, last_attempt_of
+
+
+def nothing_to_stop(draft: Draft, event: cmd.Stop) -> None:
+    """But for its children: it may have left some of them at work."""
+    if event.clear_queue:
+        draft.drop(draft.queue, "cleared")
+    draft.effects["stop_all_children"] = True
+
+
+def stop(draft: Draft, event: cmd.Stop) -> None:
+    if event.clear_queue:
+        draft.drop(draft.queue, "cleared")
+    draft.effects["stop_all_children"] = True
+    draft.stopping(Cause.USER)
+
+
+def stop_again(draft: Draft, event: cmd.Stop) -> None:
+    if event.clear_queue:
+        draft.drop(draft.queue, "cleared")
+    draft.effects["stop_all_children"] = True
+    if draft.chat.cause is not Cause.USER:
+        draft.stopping(Cause.USER)
+
+
+def stop_waiting(draft: Draft, event: cmd.Stop) -> None:
+    if event.clear_queue:
+        draft.drop(draft.queue, "cleared")
+    draft.effects["stop_all_children"] = True
+    draft.tell(journal.StopRequested(cause=Cause.USER))
+    draft.answer_all(_why(Cause.USER))
+    draft.end_turn_and_go_on(Cause.USER, compact=False)
+
+
+def finish_stop(draft: Draft, event: cmd.FinishStop) -> None:
+    cause = draft.chat.cause or Cause.USER
+    draft.answer_all(_why(cause))
+    if event.partial is not None:
+        _add_partial(draft, event, event.partial, cause)
+    _end_stopped_attempts(draft, event.attempt)
+    _finish_stopping(draft, cause, event.detail, unclean=0, silent="")
+
+
+def _add_partial(draft: Draft, event: cmd.FinishStop, partial: Message, cause: Cause) -> None:
+    """The partial response enters history if the model still owed it there; else it stays in the deltas.
+
+    It does not if history was cut meanwhile, nor if clients were told to forget it because its worker was lost before
+    the stop.
+    """
+    check_response(partial)
+    if event.attempt is None or not partial.parts:
+        raise Refusal("wrong_message", "a partial response has at least one part and names its attempt")
+    chat = draft.chat
+    if chat.phase is Phase.MODEL and event.length == chat.length and event.attempt > chat.attempt_ended:
+        # Only now is the cause certain: a user's stop may have come after the message that superseded this.
+        partial = replace(partial, stopped=cause)
+        draft.add_response(partial, attempt=event.attempt)
+        draft.open_batch(partial, {part.call_id: cmd.PlannedCall(id=part.call_id) for part in partial.calls})
+        draft.answer_all(_why(cause))
+
+
+def _end_stopped_attempts(draft: Draft, attempt: int | None) -> None:
+    """The stopped attempt is over, and so are those of earlier holders. The holder's next one is not."""
+    fence = draft.chat.fence
+    if attempt is not None and fence_of(attempt) > fence:
+        raise Refusal("wrong_message", f"attempt {attempt} was not made under fence {fence} or before")
+    draft.end_attempts(max(attempt or 0, last_attempt_of(fence - 1)))
+
+
+def fail_stopping(draft: Draft, event: cmd.Fail) -> None:
+    """It was to end anyway: the stop is done, the error is noted."""
+    _end_stopped_attempts(draft, event.attempt)
+    stop_with_error(draft, event.error)
+
+
+def stop_with_error(draft: Draft, error: Failure) -> None:
+    draft.tell(journal.Noted(topic="error", text=f"{error.code}: {error.message}"))
+    draft.answer_all("the turn failed while stopping", lost=True)
+    _finish_stopping(draft, draft.chat.cause or Cause.USER, error.code, compact=False)
+
+
+def _finish_stopping(draft: Draft, cause: Cause, detail: str | None, **fields: Any) -> None:
+    if cause is Cause.USER:
+        fields["compact"] = False  # the user's stop ends a compaction as well
+        if draft.chat.compact:
+            draft.tell(journal.CompactionFailed(error=_why(cause)))
+    draft.end_turn_and_go_on(cause, detail, **fields)
+
+
+def _why(cause: Cause | None) -> str:
+    return "superseded by a newer message" if cause is Cause.SUPERSEDED else "stopped by the user"

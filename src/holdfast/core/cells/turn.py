@@ -1,0 +1,156 @@
+"""Cells: a turn, as its runner commits it: responses, lost attempts, waiting, its end, its failure; and its retry."""
+
+from msgspec import Raw
+
+from holdfast.core import commands as cmd
+from holdfast.core import journal
+from holdfast.core.cells.messages import check_spoken
+from holdfast.core.change import Refusal
+from holdfast.core.codec import encode
+from holdfast.core.draft import Draft, next_expiry
+from holdfast.core.records import Cause, Chat, Failure, Message, Phase, Role, State, ToolCall, ToolResult, fence_of
+from holdfast.core.states import OPEN, OUTSIDE, RUNNABLE, CallEvent, OwnerEvent
+
+
+def respond(draft: Draft, event: cmd.Responded) -> None:
+    message, chat = event.message, draft.chat
+    if chat.phase is not Phase.MODEL:
+        raise Refusal("not_the_models_turn", f"what is next is {chat.phase}, not a model response")
+    calls = check_response(message)
+    if len(calls) > draft.limits.batch_calls_max:
+        raise Refusal("limit", f"{len(calls)} calls in one response; the limit is {draft.limits.batch_calls_max}")
+    plans = {plan.id: plan for plan in event.plans}
+    if plans.keys() != calls:
+        raise Refusal("wrong_message", "every call of a response needs one plan")
+    _check_attempt(chat, event.attempt)
+    started = tuple([plan.id for plan in event.plans if plan.start])
+    draft.add_response(message, attempt=event.attempt, started=started)
+    draft.open_batch(message, plans)
+    draft.set(
+        step=chat.step + 1,
+        turn_tokens=chat.turn_tokens + event.tokens,
+        turn_cost=chat.turn_cost + event.cost,
+        attempt_ended=event.attempt,
+        phase=Phase.CALLS if draft.calls else Phase.REST,
+    )
+    for call_id in started:
+        draft.move(draft.call(call_id), CallEvent.START, started_at=draft.now, starts=1)
+    if not draft.calls:
+        draft.step_boundary()
+
+
+def ask_again(draft: Draft, event: cmd.AskAgain) -> None:
+    message = event.message
+    check_spoken(message)
+    if message.synthetic is None:
+        raise Refusal("wrong_message", "the model is asked again by a synthetic user message")
+    _check_nothing_open(draft)
+    if draft.chat.phase is not Phase.REST or draft.chat.turn_started_at is None:
+        raise Refusal("model_is_next", "there is no response here to ask again about")
+    draft.add_user_message(message.id, Raw(encode(message)))
+    draft.set(phase=Phase.MODEL)
+
+
+def record_lost_attempt(draft: Draft, event: cmd.AttemptLost) -> None:
+    _check_attempt(draft.chat, event.attempt)
+    draft.end_attempts(event.attempt)
+    if event.tokens:
+        chat = draft.chat
+        draft.set(turn_tokens=chat.turn_tokens + event.tokens, turn_cost=chat.turn_cost + event.cost)
+    draft.tell(
+        journal.AttemptFailed(
+            attempt=event.attempt,
+            model=event.model,
+            error=event.error,
+            code=event.code,
+            provider=event.provider,
+            status=event.status,
+            request_id=event.request_id,
+            retry_in_ms=event.retry_in_ms,
+            next_model=event.next_model,
+            duration_ms=event.duration_ms,
+            tokens=event.tokens,
+        )
+    )
+    draft.tell(journal.PreviewReset(attempt=event.attempt))
+
+
+def note(draft: Draft, event: cmd.Note) -> None:
+    draft.tell(journal.Noted(topic=event.topic, text=event.text, call_id=event.call_id))
+
+
+def park(draft: Draft, event: cmd.Park) -> None:
+    runnable = [call.id for call in draft.calls if call.state in RUNNABLE]
+    outside = tuple(call.id for call in draft.calls if call.state in OUTSIDE)
+    if runnable:
+        raise Refusal("runnable", f"calls {', '.join(runnable)} are runnable")
+    if not outside:
+        raise Refusal("nothing_outside", "no call waits for anybody outside")
+    wake_at = next_expiry(draft.calls)
+    draft.own(OwnerEvent.REST)
+    draft.set(state=State.WAITING, wake_at=wake_at, unclean=0, silent="")
+    draft.tell(journal.TurnWaiting(call_ids=outside, wake_at=wake_at))
+
+
+def finish_turn(draft: Draft, event: cmd.FinishTurn) -> None:
+    chat = draft.chat
+    _check_nothing_open(draft)
+    if event.cause not in _CAUSES_OF_A_RUNNER:
+        raise Refusal("wrong_cause", f"a runner does not end a turn because of {event.cause}")
+    if chat.phase is not Phase.REST and event.cause is None:
+        raise Refusal("model_is_next", "the model still owes a response to the last message")
+    if chat.compact and chat.turn_started_at is None:
+        raise Refusal("compaction_is_next", "the compaction that this chat was woken for is still owed")
+    answer_seq = chat.batch if event.cause is None else None  # the last response was all it had to say
+    draft.end_turn_and_go_on(event.cause, event.detail, answer_seq, unclean=0, silent="")
+
+
+# A stop comes from a user, a handover from a release or a lost lease; none of them is a turn's own end.
+_CAUSES_OF_A_RUNNER = (None, Cause.BUDGET, Cause.DEADLINE)
+
+
+def fail(draft: Draft, event: cmd.Fail) -> None:
+    fail_with(draft, event.error)
+
+
+def fail_with(draft: Draft, error: Failure) -> None:
+    draft.answer_all("the turn failed", lost=True)
+    draft.end_turn(State.FAILED, error.cause, error.code)
+    draft.rest(State.FAILED)
+    owed = Phase.REST if draft.chat.phase is Phase.REST else Phase.MODEL
+    draft.set(error=error, compact=False, phase=owed)
+    draft.tell(journal.ChatFailed(error=error))
+
+
+def retry(draft: Draft, event: cmd.Retry | cmd.Compact) -> None:
+    """The turn goes on where it failed: what was committed is not asked for again."""
+    draft.unarchive()
+    draft.set(error=None, cause=None, unclean=0, silent="", turn_started_at=draft.now, turn_ms=0)
+    draft.tell(journal.ChatRetried())
+    draft.run()
+
+
+def check_response(message: Message) -> set[str]:
+    """The ids of its calls."""
+    if message.role is not Role.ASSISTANT:
+        raise Refusal("wrong_message", f"a response is an assistant message, not one of role {message.role}")
+    if ToolResult in map(type, message.parts):
+        raise Refusal("wrong_message", "a response holds no tool results")
+    ids = [part.call_id for part in message.parts if isinstance(part, ToolCall)]
+    unique = set(ids)
+    if len(unique) != len(ids):
+        raise Refusal("wrong_message", "every call of a response needs an id of its own")
+    return unique
+
+
+def _check_attempt(chat: Chat, attempt: int) -> None:
+    if fence_of(attempt) != chat.fence:
+        raise Refusal("wrong_message", f"attempt {attempt} was not made under fence {chat.fence}")
+    if attempt <= chat.attempt_ended:
+        raise Refusal("wrong_message", f"attempt {attempt} is over; the last one to end was {chat.attempt_ended}")
+
+
+def _check_nothing_open(draft: Draft) -> None:
+    open_calls = [call.id for call in draft.calls if call.state in OPEN]
+    if open_calls:
+        raise Refusal("open_calls", f"calls {', '.join(open_calls)} have no result yet")
