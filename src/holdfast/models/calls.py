@@ -95,7 +95,7 @@ class Stopped(Frozen):
 
 
 class Observer:
-    """Whoever wants to know how a call goes. These do nothing.
+    """What is told how a call goes. These methods do nothing.
 
     The two coroutines are awaited before the call goes on, and a stop does not interrupt them.
     """
@@ -274,7 +274,7 @@ class _Call:
         except ProviderError as error:
             if not self._stop:
                 if self._task.cancelling() > self._cancelling:
-                    raise asyncio.CancelledError from error  # somebody ended us, and the stream put it in its words
+                    raise asyncio.CancelledError from error  # our task was cancelled: the stream says it in its words
                 return error
         except Exception as error:  # noqa: BLE001  a model from elsewhere that breaks its contract costs an attempt
             if not self._stop:

@@ -12,7 +12,7 @@ class Watch:
     """One attempt. `where` names the other side in errors; `now` is the event loop's clock.
 
     It starts with the connection. `sent` begins the wait for the first piece, `progressed` for the next one: call it
-    when whoever got the last piece wants more, so that their time is not the provider's.
+    when the reader of the last piece wants more, so that the reader's time is not the provider's.
     """
 
     __slots__ = ("_call_at", "_connect_at", "_limits", "_margin_s", "_now", "_progress_at", "_sent_at", "_where")

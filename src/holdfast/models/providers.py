@@ -45,7 +45,7 @@ class Provider:
         return max(0.0, self._cool_until_s.get(model, 0.0) - self._timing.now_s())
 
     def cool(self, model: str, for_s: float) -> None:
-        """It said "too many": nobody asks that model for so long. A shorter time never ends a longer one."""
+        """It said "too many": no chat asks that model for so long. A shorter time never ends a longer one."""
         now_s = self._timing.now_s()
         until_s = max(self._cool_until_s.get(model, 0.0), now_s + for_s)
         self._cool_until_s = {name: at for name, at in self._cool_until_s.items() if at > now_s} | {model: until_s}

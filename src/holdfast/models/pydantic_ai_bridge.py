@@ -86,7 +86,7 @@ class PydanticAI:
         return self._model.context_window
 
     async def aclose(self) -> None:
-        """Close its connections. Whoever made it does that: holdfast, where it was asked for by name."""
+        """Close its connections. Its maker does that: holdfast, where the model was asked for by name."""
         if self._entered:
             self._entered = False
             await self._model.__aexit__(None, None, None)

@@ -34,7 +34,7 @@ GOOGLE_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")  # the first counts if both a
 
 _VERSION = re.compile(r"/v\d+[a-z0-9]*$")
 
-# What somebody gets who names no model: by the first key that is set, in this order.
+# The model of a user who names none: by the first key that is set, in this order.
 DEFAULTS: Mapping[str, str] = {
     "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5",
     "OPENAI_API_KEY": "openai:gpt-5",
@@ -234,7 +234,7 @@ class Models:
         return key
 
     def _key_in(self, variable: str) -> str:
-        """Empty: it is not set. What no header can hold is refused here: whoever sends it would quote it."""
+        """Empty: it is not set. What no header can hold is refused here: an HTTP client would quote it."""
         key = self._environ.get(variable, "").strip()
         if not key.isascii() or not key.isprintable():
             raise ConfigError(

@@ -290,7 +290,7 @@ def position_of(request: Request, per: Literal["chat", "turn"] = "chat", enough:
 
 
 def echo(request: Request) -> str:
-    """What the model `scripted` answers when nobody wrote a script."""
+    """What the model `scripted` answers without a script."""
     for message in reversed(request.messages):
         if message.role is Role.USER:
             return f"You said: {message.text}"

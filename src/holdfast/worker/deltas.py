@@ -20,7 +20,7 @@ log = logging.getLogger("holdfast.deltas")
 FLUSH_INTERVAL_S = 0.05
 FLUSH_AGAIN_S_MAX = 1.0
 BUFFERED_BYTES_MAX = 8 << 20
-STREAM_SHARE = 1 / 8  # of that room, for one stream: who says much takes nobody else's
+STREAM_SHARE = 1 / 8  # of that room, for one stream: one that says much takes no room of the others
 FAILED_ALONE_MAX = 3
 
 
@@ -195,7 +195,7 @@ class DeltaFlusher:
         self.flushes += 1
         for stream, batch in sent:
             if stream.chat_id in refused:
-                self._forget(stream)  # its writer is stale, and whoever commits next finds out
+                self._forget(stream)  # its writer is stale, and its next commit finds out
             else:
                 stream.landed(batch)
                 self._count(stream)

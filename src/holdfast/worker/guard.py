@@ -1,6 +1,6 @@
 """The worker's side of its guard: starts it, tells it which process groups are ours, starts it again if it dies.
 
-Whoever starts a child process of any kind gives it `guard.environment`, starts it in a process group of its own, and
+What starts a child process of any kind gives it `guard.environment`, starts it in a process group of its own, and
 says `guard.add(pgid)`; `guard.remove(pgid)` when the whole group is gone. From then on the child cannot outlive this
 process, however it ends. What the guard does, and what it cannot find, is told in `system/guard_process.py`.
 
@@ -172,7 +172,7 @@ class Guard:
                 self._told = False
                 if not self._stopping.is_set():
                     self._kill()
-                self._process = None  # from here on its pid may be anybody's
+                self._process = None  # from here on its pid may be another process's
             process.wait()
             os.close(ear)
             with self._mutex:
@@ -224,7 +224,7 @@ class Guard:
                 return
 
     def _hear(self, ear: int) -> None:
-        """Until the guard is gone: nobody else has the other end."""
+        """Until the guard is gone: no other process has the other end."""
         words = b""
         while said := os.read(ear, 4096):
             words = (words + said)[-WORDS_MAX:]

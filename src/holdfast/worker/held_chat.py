@@ -100,7 +100,7 @@ class HeldChat:
         self.lost = False  # the chat is not ours any more: whatever else was asked for, nothing is to be done
         self.changed = asyncio.Event()  # something may be there to do
         self.missed = 0  # steps in a row that came to nothing
-        self.behind = False  # somebody else wrote to the chat: look before deciding
+        self.behind = False  # another writer changed the chat: look before deciding
         self.bodies: dict[str, Body] = {}  # of calls, by id, while they run
         self.hooks = (*shared.plugins, *agent.hooks)
         self.deps: Any = None
@@ -216,7 +216,7 @@ class HeldChat:
             self.heed_stop()
 
     async def _seen(self) -> Snapshot | None:
-        """The chat as it is, where all that we know is in its past. Else it is lost: deleted, somebody else's, or of
+        """The chat as it is, where all that we know is in its past. Else it is lost: deleted, another worker's, or of
         a database that went back, and whatever we would do next would build on what never happened.
         """
         while True:
@@ -239,7 +239,7 @@ class HeldChat:
             self.stop = Stop()  # that stop is over: the turn it was to end failed
 
     async def await_change(self) -> None:
-        """Until a body ends, or somebody outside does something. What bodies of ours did, our snapshot shows."""
+        """Until a body ends, or a client or a person does something. What bodies of ours did, our snapshot shows."""
         with self.stop.scope():
             await self.changed.wait()
         self.changed.clear()
@@ -303,7 +303,7 @@ class HeldChat:
                     delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
 
     def _heed_others(self, seen: Snapshot) -> None:
-        """Somebody else wrote before our commit, which brought it here: `notice` would take it for known."""
+        """Another writer came before our commit, which brought it here: `notice` would take it for known."""
         self.changed.set()
         if seen.chat.state is State.STOPPING:
             self.interrupt(seen.chat.cause or Cause.USER)
@@ -324,9 +324,9 @@ class HeldChat:
             raise StaleWriter(text) from moved
 
     async def _check_moved(self, refused: RefusedError) -> None:
-        """A refusal by a chat that nobody else has touched would come again and again, paid for each time."""
+        """A refusal by a chat that no other writer has touched would come again and again, paid for each time."""
         if refused.reason == "family_full":
-            return  # by others, since it was counted: whoever counts again answers the call
+            return  # by others, since it was counted: the next count answers the call
         seen = await self.shared.store.read_chat(self.chat_id)
         if seen.chat.stamp == self.snapshot.chat.stamp:
             raise TurnCannotGoOn(Failure(code="refused", message=str(refused))) from refused
@@ -347,7 +347,7 @@ class HeldChat:
             limit = opener.active_tools if opener is not None else None
             served = await self._served()
             declared = (*chat.client_tools, *(opener.client_tools if opener is not None else ()))
-            # A deploy, or a server, may bring a tool of the same name: then that one is meant, whoever declared it.
+            # A deploy, or a server, may bring a tool of the same name: then that one is meant, not the client's.
             own = {*self.agent.tools, *served}
             theirs = {tool.name: declared_tool(tool) for tool in declared if tool.name not in own}
             self._active = turn, {**self.agent.offered(chat.active_tools, limit, served=served), **theirs}
@@ -364,7 +364,8 @@ class HeldChat:
             return {}
         with self.stop.scope():  # a stop does not wait for a server that was never reached
             return await self.shared.tool_servers.tools(self.agent)
-        # Nobody knows what it offers: who went on without its tools would refuse calls that a person has approved.
+        # What it offers is unknown: a runner that went on without its tools would refuse calls that a person has
+        # approved.
         raise Moved("stopped while a tool server was not up yet")
 
     async def run_hooks(self, point: Point, about: Any, change: Change = unchanged) -> list[Any]:

@@ -34,7 +34,7 @@ class HistoryRoom:
         self.bytes_max = bytes_max
         self.bytes = 0
         self._kept: dict[HistoryCache, int] = {}  # those used longest ago first
-        self._put_away: dict[str, HistoryCache] = {}  # of chats that nobody drives here, by their ids
+        self._put_away: dict[str, HistoryCache] = {}  # of chats that no runner drives here, by their ids
 
     def keep(self, past: "HistoryCache", size: int) -> None:
         """It has so much to keep. What is too much is given up, by those who used theirs longest ago."""
@@ -99,7 +99,7 @@ class HistoryCache:
         self._checked = 0  # positions before this one are valid together
         self._results_max: int | None = None  # tokens that the results of one response may take
         self._fitted = 0  # positions before this one are as they are shown
-        self._needs_mending = False  # stored wrong, whoever did that: mended for every request
+        self._needs_mending = False  # stored wrong, by other code: mended for every request
 
     @property
     def size(self) -> int:
@@ -254,9 +254,9 @@ class HistoryCache:
             start = rows[-1].pos + 1
 
     async def _still_holds(self) -> bool:
-        """Whether what we have is how the chat's history begins: nobody gives two messages the same id, and what is
+        """Whether what we have is how the chat's history begins: no two messages have the same id, and what is
         before a message never changes while the epoch is the same. The summary is read again, and so are results at
-        the end: they have the id of their call, whoever gave them.
+        the end: they have the id of their call, whatever answered it.
         """
         self._forget_last_results()
         if not self._messages or not (found := await self._row_at(self._known - 1)):

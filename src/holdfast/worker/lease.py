@@ -1,8 +1,8 @@
 """Keeping the worker's lease from a thread that does not depend on the event loop.
 
 Trust ends at `renewal started + TTL - margin`, by boot time: a sleeping laptop, a stopped process or a slow store can
-only make it end earlier than anybody may end the lease. Without trust the worker must not act, whatever the database
-says. The next renewal decides: it brings trust back, or says that the lease was ended.
+only make it end earlier than another worker may end the lease. Without trust the worker must not act, whatever the
+database says. The next renewal decides: it brings trust back, or says that the lease was ended.
 """
 
 import logging
@@ -35,8 +35,8 @@ class LeaseKeeper:
         on_ended: Callable[[], None],
         describe: Callable[[], Raw | None] = lambda: None,
     ) -> None:
-        """`on_doubt`: trust ran out, and comes back with a renewal. `on_ended`: the lease was, or nobody keeps it any
-        more; once. `describe` is called before every renewal: what it returns is what the fleet reads of us.
+        """`on_doubt`: trust ran out, and comes back with a renewal. `on_ended`: the lease was, or its thread keeps it
+        no more; once. `describe` is called before every renewal: what it returns is what the fleet reads of us.
         """
         self._store = store
         self._worker = worker
@@ -77,9 +77,9 @@ class LeaseKeeper:
         self._thread.join(wait_s)
 
     def abandon(self) -> None:
-        """No trust from now on. The thread retires the lease and ends; nobody waits for it."""
+        """No trust from now on. The thread retires the lease and ends; no one waits for it."""
         self._stopping.set()
-        self._registered.set()  # whoever waits in `start`
+        self._registered.set()  # the waiter in `start`
 
     def _serve(self) -> None:
         try:
@@ -101,7 +101,7 @@ class LeaseKeeper:
             self._leave()
 
     def _leave(self) -> None:
-        """However it ended, even where nobody knows whether the lease was taken: this id is not used any more, and
+        """However it ended, even where it is unknown whether the lease was taken: this id is not used any more, and
         others should not have to watch it."""
         try:
             if self._line is not None or self._taken:
@@ -114,7 +114,7 @@ class LeaseKeeper:
                 self._on_ended()
 
     def _keep(self) -> None:
-        """Until we stop. Raises LeaseLost when somebody ended the lease."""
+        """Until we stop. Raises LeaseLost when another worker ended the lease."""
         wait_s = interval_s = renewal_interval_s(self._ttl_ms)
         while not self._stopping.wait(wait_s):
             if self._renew():

@@ -1,7 +1,7 @@
-"""Looking at the leases of the fleet: one that is seen silent for its whole TTL is ended, whoever's it is.
+"""Looking at the leases of the fleet: one that is seen silent for its whole TTL is ended, whichever worker holds it.
 
-Apart from the sweep: a chat that somebody keeps locked holds that up for seconds, and a look that comes late begins
-its count anew.
+Apart from the sweep: a chat that another process keeps locked holds that up for seconds, and a look that comes late
+begins its count anew.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class LeaseObserver:
         while True:
             try:
                 await self.run_once()
-            except Exception as error:  # noqa: BLE001  a worker that no longer looks takes over from nobody
+            except Exception as error:  # noqa: BLE001  a worker that no longer looks never takes over
                 self._on_trouble("look_failed", error)
             await self._until_next_look()
 

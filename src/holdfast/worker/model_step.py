@@ -42,7 +42,7 @@ class ModelStep:
     async def ask(self) -> Message | None:
         """The response, committed. None: a shutdown or a lost lease ended it, and nothing was committed.
 
-        Raises TurnCannotGoOn if nobody answered (ContextTooLong if a shorter request might do), Moved if a stop
+        Raises TurnCannotGoOn if no model answered (ContextTooLong if a shorter request might do), Moved if a stop
         came first.
         """
         held = self._held
@@ -312,7 +312,7 @@ class _Watcher(Observer):
         if self._progress is not None:
             progress, self._progress = self._progress, None
             if rest := await progress.rest():
-                with suppress(Moved):  # whoever commits next meets the same
+                with suppress(Moved):  # the next commit meets the same
                     await self._held.commit(*rest)
         if self._stream is not None:
             stream, self._stream = self._stream, None

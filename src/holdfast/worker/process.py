@@ -72,7 +72,7 @@ def _listening(told: "asyncio.Future[signal.Signals]", say: Say) -> Iterator[Non
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:  # else it means something to the program around us
         ours.add(signal.SIGUSR1)
     # The wakeup first and the handlers last, and at the end the other way round: a signal that met a handler of ours
-    # and no wakeup would be heard by nobody.
+    # and no wakeup would go unheard.
     fd_before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
     handlers = {number: signal.signal(number, lambda *_: None) for number in ours}
     threads.start("signals", lambda: _hear(ear, ours, told, say))
@@ -92,7 +92,7 @@ def _hear(ear: socket.socket, ours: set[signal.Signals], told: "asyncio.Future[s
         while numbers := ear.recv(64):
             for number in (signal.Signals(byte) for byte in numbers if byte in ours):
                 if number is signal.SIGUSR1:
-                    # Not by this thread: a standard error that nobody reads must not make it deaf.
+                    # Not by this thread: a standard error that is not read must not make it deaf.
                     if telling is None or not telling.is_alive():
                         telling = threads.start("stacks", lambda: stacks.write(loop))
                 elif heard:
@@ -100,12 +100,12 @@ def _hear(ear: socket.socket, ours: set[signal.Signals], told: "asyncio.Future[s
                     os._exit(128 + number)
                 else:
                     heard = True
-                    with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                    with suppress(RuntimeError):  # the loop is closed: there is nothing left to tell
                         loop.call_soon_threadsafe(_tell, told, number)
 
 
 def _tell(told: "asyncio.Future[signal.Signals]", number: signal.Signals) -> None:
-    if not told.done():  # cancelled with whoever waited for it
+    if not told.done():  # cancelled with its waiter
         told.set_result(number)
 
 

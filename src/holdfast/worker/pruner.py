@@ -55,7 +55,7 @@ class Pruner:
         return max(left_s, SLICE_S)
 
     async def _prune_receipts(self) -> None:
-        """Every client's call leaves one, with or without a key: nobody else would ever remove them."""
+        """Every client's call leaves one, with or without a key: no other service removes them."""
         count = await self._store.prune_receipts()
         self._add("receipts", Amount(count))
         # If there are more: others want to write as well.

@@ -235,7 +235,7 @@ class Runner:
         await self._held.run_hooks("on_turn_end", self._held.snapshot)
 
     async def _give_up(self, error: Exception) -> None:
-        """Nobody foresaw this. The chat fails and says why; if it stayed ours, nobody would ever drive it again."""
+        """An unforeseen error: the chat fails and says why. If it stayed ours, no worker would drive it again."""
         await self._tool_calls.end()
         code = error.code if isinstance(error, HoldfastError) else "internal"
         # What is for a person to mend, such as a key that is not set, needs no name of ours before it.
@@ -264,7 +264,7 @@ class Runner:
                 try:
                     await held.notice()
                 except HoldfastError:
-                    continue  # whoever reads it for work will say so
+                    continue  # the next read for work will say so
                 except Exception as error:  # whatever it was: a runner that looks no more never hears of a stop
                     extra = {"action": "look_failed", "chat": self.chat_id, "error": type(error).__name__}
                     log.error("a runner could not look at its chat", extra=extra, exc_info=error)

@@ -44,7 +44,7 @@ def of_tasks(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def write(loop: asyncio.AbstractEventLoop) -> None:
-    """All of it to standard error, past `sys.stderr`: whoever holds that one's lock may be what hangs."""
+    """All of it to standard error, past `sys.stderr`: the thread that holds its lock may be the one that hangs."""
     data = (of_threads() + of_tasks(loop)).encode(errors="replace")
     while data:
         try:

@@ -1,8 +1,8 @@
-"""Chats that this worker holds and that no runner of it drives. Its lease is alive, so nobody else would take them.
+"""Chats that this worker holds and that no runner of it drives. Its lease is alive, so no other takes them.
 
 Some are known: their runner ended while it held them. The others are found by comparing what the store says with what
 is driven, as after a restored backup, which gives back what had ended long ago. All are handed over, each by itself:
-one that cannot be, because it is locked, unreadable or wrong in a way that nobody foresaw, keeps the worker neither
+one that cannot be, because it is locked, unreadable or wrong in an unforeseen way, keeps the worker neither
 from the others nor from claiming.
 """
 
@@ -159,7 +159,7 @@ class Strays:
 
 
 def described(error: BaseException) -> str:
-    """In one line. An error of somebody's code may fail to say what it is."""
+    """In one line. An error of a user's code may fail to say what it is."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  as above

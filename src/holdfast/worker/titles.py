@@ -89,7 +89,7 @@ class Titles:
                 await self._store.submit(chat_id, named)
                 self.made += 1
         except RefusedError:
-            return  # somebody gave it one meanwhile, or it is gone
+            return  # a person gave it one meanwhile, or the chat is gone
         except (ModelCallFailed, HoldfastError, TimeoutError) as error:
             self.failed += 1
             log.warning("no title", extra={"action": "title_failed", "chat": chat_id, "error": type(error).__name__})

@@ -1,6 +1,6 @@
 """Running tool bodies: each in a task of its own, under its deadline, never able to hold up more than its own call.
 
-What a body returns before anybody cancelled it is its result. What it returns or raises because it was cancelled
+What a body returns before it was cancelled is its result. What it returns or raises because it was cancelled
 never is. One that ignores its cancellation is abandoned and counted; so is a thread, which cannot be cancelled. Then
 its outcome is not known, as it is not if the body itself says so by raising OutcomeUnknown.
 """
@@ -33,7 +33,7 @@ class Returned(Frozen):
 class SyncPool:
     """One bounded pool for everything synchronous that users bring: tools and hooks.
 
-    A thread that hangs in somebody's code cannot be ended. It is abandoned, counted and replaced, so that it costs no
+    A thread that hangs in a user's code cannot be ended. It is abandoned, counted and replaced, so that it costs no
     other chat its place; with too many of them, new work is refused at once instead of waiting for ever.
     """
 
@@ -122,7 +122,7 @@ class Body:
 
     async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> str:
         if not self._may_begin():
-            # The process stood still since its start was committed, say: whoever took over may have run it.
+            # The process stood still since its start was committed, say: the worker that took over may have run it.
             self.cancel(Cause.LEASE_LOST)
             return ""
         enter(self.context)

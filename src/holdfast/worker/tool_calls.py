@@ -104,7 +104,7 @@ class ToolCalls:
             await held.await_change()
 
     async def _prepare(self, call: Call, part: ToolCall) -> "list[cmd.Command] | _Ready":
-        """What happens to a planned call instead of its start: refused, asked about, handed to somebody outside."""
+        """What happens to a planned call instead of its start: refused, asked about, handed over."""
         held = self._held
         active = await held.tools()
         tool = active.get(call.name)
@@ -226,8 +226,8 @@ class ToolCalls:
     # --- bodies -----------------------------------------------------------------------------------------
 
     def begin_started(self, message: Message) -> None:
-        """Begin the bodies of calls whose start is committed. If nobody wants them any more, a stop answers them or a
-        release plans them again.
+        """Begin the bodies of calls whose start is committed. If they are not wanted any more, a stop answers them or
+        a release plans them again.
         """
         held = self._held
         if not held.check_trust():
@@ -298,7 +298,7 @@ class ToolCalls:
         return returned is not None
 
     def _outcome(self, call: Call, returned: Returned) -> cmd.Outcome:
-        """Of a pure call that nobody knows the end of, that is an error like any other: it had no effect."""
+        """Of a pure call whose end is unknown, that is an error like any other: it had no effect."""
         unknown = returned.unknown and call.replay is not Replay.PURE
         return cmd.Outcome(
             by=self._held.by,

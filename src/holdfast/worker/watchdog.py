@@ -200,7 +200,7 @@ class _LastWords:
             if self._users > 1:
                 return
             if signal.getsignal(signal.SIGXCPU) is not signal.SIG_DFL:
-                log.warning("SIGXCPU is handled by somebody else", extra={"action": "last_words_not_installed"})
+                log.warning("SIGXCPU is handled by other code", extra={"action": "last_words_not_installed"})
                 return
             libc = ctypes.CDLL(None)
             libc.signal(int(signal.SIGXCPU), ctypes.cast(libc._exit, ctypes.c_void_p))

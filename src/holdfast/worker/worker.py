@@ -214,7 +214,7 @@ class Worker:
         self.watchdog.start()
 
     async def _leave(self) -> None:
-        """The children first: nobody may think that this worker is gone while they run."""
+        """The children first: no other worker may think that this one is gone while they run."""
         upkeep, guard, keeper = self._upkeep, self.guard, self._keeper
         async with AsyncExitStack() as leaving:
             if self._lock is not None:
@@ -314,7 +314,7 @@ class Worker:
         end_at = time.monotonic() + grace_s
         self._drain_runners()  # at once: a step that ends while the services do begins no other
         if self._services:
-            # A claim that is cut off may have been made: its chats would stay ours until somebody finds us gone.
+            # A claim that is cut off may have been made: its chats would stay ours until another finds us gone.
             self.store.bell.ring((WORK,))
             await asyncio.wait(self._services[:1], timeout=max(1.0, min(grace_s, self.store.options.deadline_s)))
         await _end(self._services)
@@ -386,7 +386,7 @@ class Worker:
         return {(runner.chat_id, runner.snapshot.chat.claim_stamp) for runner in list(self._runners.values())}
 
     def _drive_or_let_go(self, snapshot: Snapshot, keeper: LeaseKeeper) -> None:
-        """What cannot be driven, for a reason that nobody foresaw, keeps the claim's other chats from nothing."""
+        """What cannot be driven, for an unforeseen reason, keeps the claim's other chats from nothing."""
         try:
             self._drive(snapshot, keeper)
         except Exception as error:  # noqa: BLE001  as above
@@ -456,14 +456,14 @@ class Worker:
     def _note_runner_error(self, chat_id: str, error: BaseException) -> None:
         self.errors.append(error)
         self.runner_errors += 1
-        # A key that is not set is for whoever runs this to mend: where in our code it was missed helps nobody.
+        # A key that is not set is for the operator to mend: where in our code it was missed does not help.
         trace = None if isinstance(error, ConfigError) else error
         extra = {"action": "runner_failed", "chat": chat_id, "error": described(error)}
         log.error("a runner failed", extra=extra, exc_info=trace)
 
     def _lease_doubted(self, keeper: LeaseKeeper) -> None:
-        """Nobody could say in time that the lease lasts. What runs is ended; the chats stay ours, as far as we know:
-        with the next renewal they are let go, and claimed again by whoever is first.
+        """The database did not say in time that the lease lasts. What runs is ended; the chats stay ours, as far as
+        we know: with the next renewal they are let go, and claimed again by the first worker that looks.
         """
         if keeper is self._keeper:
             for runner in self._runners.values():
@@ -480,7 +480,7 @@ class Worker:
     def _lease_lost(self, keeper: LeaseKeeper | None) -> None:
         """Drop everything, then go on as a new worker. Others may have counted this as our death: they are told.
 
-        A lease is lost once: whoever notices next, the claim or the keeper's own renewal, finds another keeper here.
+        A lease is lost once: what notices next, the claim or the keeper's own renewal, finds another keeper here.
         """
         if keeper is None or keeper is not self._keeper:
             return
@@ -519,7 +519,7 @@ class Worker:
 def _call_in(loop: asyncio.AbstractEventLoop, callback: "object") -> None:
     try:
         loop.call_soon_threadsafe(callback)  # type: ignore[arg-type]
-    except RuntimeError:  # the loop is closed: nobody is left to be told
+    except RuntimeError:  # the loop is closed: there is nothing left to tell
         return
 
 

@@ -1,6 +1,6 @@
 """Sockets for the HTTP transport: addresses, connections, TLS.
 
-Connecting is bounded by whoever waits for it; reading by `Connection.due_at`, which costs a timer only when there is
+Connecting is bounded by its caller; reading by `Connection.due_at`, which costs a timer only when there is
 something to wait for.
 
 httpcore2 brings a network layer of its own, on anyio. This one is plain asyncio, because
@@ -289,7 +289,7 @@ class Connection(httpcore2.AsyncNetworkStream, asyncio.Protocol):
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":  # of an idle connection: its end, or something nobody asked for
+        if info == "is_readable":  # of an idle connection: its end, or bytes that no request asked for
             return self._ended or bool(self._unread)
         if self._transport is None:
             return None

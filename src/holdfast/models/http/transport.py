@@ -80,7 +80,7 @@ class Endpoint:
 
 
 class Transport:
-    """Belongs to one event loop and to whoever made it; close it in the end.
+    """Belongs to one event loop and to its maker, who closes it in the end.
 
     `ssl_context` None: the system's certificates. `proxies` None: those of the environment (`HTTPS_PROXY`, …).
     """
@@ -170,7 +170,7 @@ def _proxy(url: str) -> httpcore2.Proxy:
 
 
 class Exchange:
-    """One request and its response. The deadlines run only while somebody waits here for the provider."""
+    """One request and its response. The deadlines run only while the caller waits here for the provider."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class Exchange:
         return [self._redact(event) for event in events] if self._keys else events
 
     def progressed(self) -> None:
-        """Called when events have turned out to be part of the response, and whoever got them wants more."""
+        """Called when events have turned out to be part of the response, and the reader wants more."""
         self._progressed = True  # the clock is read when there is something to wait for
 
     def finished(self) -> None:

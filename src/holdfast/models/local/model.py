@@ -1,11 +1,11 @@
 """`local`: a real language model without a key, in a child process of ours that runs llama.cpp's own server.
 
-`LocalServer` is the server of one model file: started when somebody first asks, shared by all chats, looked after
+`LocalServer` is the server of one model file: started by the first request, shared by all chats, looked after
 while it is used, started again when it has died, ended with the app. `LocalModel` is the `Model` on it: an ordinary
 HTTP model whose address is not known before. `server_program.py` is the program.
 
 The process cannot outlive us: every guard of our workers knows it, and its standard input is a pipe whose end it does
-not survive. Its key is made anew for each start and is told to nobody else.
+not survive. Its key is made anew for each start and is known to this process alone.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ from holdfast.system.capture import Kept, Reader
 
 PROVIDER = "local"
 HTTP_THREADS = CONCURRENCY_MAX + 8  # so that a health check is answered however many ask
-# It closes a connection after a streamed answer without having said so, and whoever was next on it would fail.
+# It closes a connection after a streamed answer without having said so, and the next request on it would fail.
 ONE_ANSWER = {"connection": "close"}
 PROGRESS_S = 5.0
 HEALTH_S = 10.0  # between two looks at a server that is in use
 HEALTH_ANSWER_S = 10.0
-HEALTH_MISSES_MAX = 2  # in a row; then it is ended, and whoever asks next starts another
+HEALTH_MISSES_MAX = 2  # in a row; then it is ended, and the next request starts another
 STEADY_S = 60.0  # one that lived so long has not failed to start
 BACKOFF_S = 0.5
 BACKOFF_MAX_S = 30.0
@@ -235,7 +235,7 @@ class LocalServer:
     # --- for its models ---
 
     def start(self) -> "asyncio.Task[Running]":
-        """The process that runs or is being started, by whoever asked first. Cancelling the wait does not end it."""
+        """The process that runs or is being started by the first request. Cancelling the wait does not end it."""
         if self._task is None or (self._task.done() and not self._runs(self._task)):
             if self._refusal is not None and time.monotonic() < self._try_at_s:
                 raise self._refusal.with_traceback(None)  # or it would grow with every question
@@ -245,7 +245,7 @@ class LocalServer:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """While somebody waits for an answer, its health is looked at."""
+        """While a request waits for an answer, its health is looked at."""
         self._users += 1
         try:
             yield
@@ -269,7 +269,7 @@ class LocalServer:
         }
 
     async def aclose(self) -> None:
-        """The process is gone when this returns. Whoever asks again starts another."""
+        """The process is gone when this returns. The next request starts another."""
         watch, self._watch = self._watch, None
         task, self._task = self._task, None
         self._failures, self._try_at_s, self._refusal = 0, 0.0, None

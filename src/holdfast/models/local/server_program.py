@@ -6,7 +6,7 @@
 with its settings, the key among them: an argument or the environment would show it to others. Standard output says
 once that it is ready, and where. Standard error is llama.cpp's, warnings and errors.
 
-Standard input stays open as long as whoever started it lives, and its end is the end of this program, by a signal
+Standard input stays open as long as its parent lives, and its end is the end of this program, by a signal
 that needs nothing of Python: loading a model holds the GIL to its end. It imports nothing of holdfast.
 """
 

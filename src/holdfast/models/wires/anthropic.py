@@ -1,6 +1,6 @@
 """The wire of Anthropic Messages, and of the servers that speak it. Pure mapping, both ways.
 
-Reasoning goes back with its signature, to the provider that signed it and to nobody else. Prompt caching is explicit
+Reasoning goes back with its signature, to the provider that signed it and to no other. Prompt caching is explicit
 here: the last system block and the last two messages are marked, nothing else, so that each step reads what the step
 before it wrote. Unknown events, blocks and fields are passed over.
 """
@@ -32,7 +32,7 @@ from holdfast.models.http.sse import Event
 from holdfast.models.wires.failures import fields_of, provider_error
 from holdfast.models.wires.fragments import Fragments
 from holdfast.models.wires.mapping import (
-    NOBODY,
+    NO_PROVIDER,
     arguments_object,
     arguments_text,
     count_of,
@@ -90,7 +90,7 @@ def encode_request(
     leave_out(body, sorted(request.unsupported & AMENDABLE))
     if SIGNATURES in request.unsupported:
         body.pop("thinking", None)  # it would want the thoughts before a call back
-        known = new_fragments(NOBODY)
+        known = new_fragments(NO_PROVIDER)
     _reconcile(body)
     body.update(request.settings.extra)
     for name in ("system", "messages"):

@@ -1,7 +1,7 @@
 """The wire of Gemini's generateContent, and of the servers that speak it. Pure mapping, both ways.
 
 A signature belongs to the part it came with. It is kept as reasoning right before that part, and goes back on the
-same part, to the provider that signed it and to nobody else. Unknown parts and fields are passed over.
+same part, to the provider that signed it and to no other. Unknown parts and fields are passed over.
 """
 
 import base64
@@ -34,7 +34,7 @@ from holdfast.models.http.sse import Event
 from holdfast.models.wires.failures import fields_of, provider_error
 from holdfast.models.wires.fragments import Fragments
 from holdfast.models.wires.mapping import (
-    NOBODY,
+    NO_PROVIDER,
     arguments_object,
     arguments_text,
     count_of,
@@ -70,7 +70,7 @@ def encode_request(model: str, request: Request, *, known: Fragments) -> bytes:
     body: dict[str, Any] = {"generationConfig": config} if config else {}
     leave_out(body, sorted(request.unsupported & AMENDABLE))
     if SIGNATURES in request.unsupported:
-        known = new_fragments(NOBODY)
+        known = new_fragments(NO_PROVIDER)
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_tool(tool) for tool in request.tools]}]
         if request.settings.tool_choice is not None:

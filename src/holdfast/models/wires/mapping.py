@@ -16,7 +16,7 @@ from holdfast.errors import LostResult, ProviderError
 
 T = TypeVar("T")
 
-NOBODY = ""  # no provider: what was signed goes back to none
+NO_PROVIDER = ""  # what was signed goes back to none
 
 encode = msgspec.json.Encoder().encode
 

@@ -35,7 +35,7 @@ from holdfast.models.base import (
 from holdfast.models.http.sse import Event
 from holdfast.models.wires import fragments
 from holdfast.models.wires.failures import fields_of, provider_error
-from holdfast.models.wires.mapping import NOBODY, arguments_object, count_of, decode_event, said_text, schema_of
+from holdfast.models.wires.mapping import NO_PROVIDER, arguments_object, count_of, decode_event, said_text, schema_of
 
 PATH = "/chat/completions"
 REASONING = "reasoning_content"
@@ -124,7 +124,7 @@ class Fragments(fragments.Fragments):
 
     def __init__(
         self,
-        provider: str = NOBODY,
+        provider: str = NO_PROVIDER,
         bytes_max: int = fragments.FRAGMENT_BYTES_MAX,
         *,
         form: frozenset[str] = frozenset(),
@@ -445,7 +445,7 @@ class OpenAIChat:
         self,
         model: str,
         *,
-        provider: str = NOBODY,
+        provider: str = NO_PROVIDER,
         max_tokens_as: str = "max_tokens",
         fragments: Fragments | None = None,
     ) -> None:

@@ -1,7 +1,7 @@
 """The wire of OpenAI Responses, and of the servers that speak it. Pure mapping, both ways.
 
 Nothing is stored at the provider: the whole history goes with every request, and reasoning goes back in the encrypted
-form that the provider gave it, to that provider and to nobody else. Unknown events, items and fields are passed over.
+form that the provider gave it, to that provider and to no other. Unknown events, items and fields are passed over.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ from holdfast.models.http.sse import Event
 from holdfast.models.wires.failures import fields_of, provider_error
 from holdfast.models.wires.fragments import Fragments
 from holdfast.models.wires.mapping import (
-    NOBODY,
+    NO_PROVIDER,
     arguments_text,
     count_of,
     decode_event,
@@ -82,7 +82,7 @@ def encode_request(model: str, request: Request, *, known: Fragments) -> bytes:
         body.pop("tool_choice", None)
     leave_out(body, sorted(request.unsupported & AMENDABLE))
     if SIGNATURES in request.unsupported:
-        known = new_fragments(NOBODY)
+        known = new_fragments(NO_PROVIDER)
     body.update(request.settings.extra)
     body.pop("input", None)
     return known.encode(request.messages, before=encode(body)[:-1] + b',"input":[', after=b"]}")

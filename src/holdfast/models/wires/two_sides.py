@@ -22,7 +22,7 @@ def split_system(messages: Sequence[Message]) -> tuple[list[Message], Sequence[M
 class Turns:
     """The JSON text of what the sides say, in pieces. `users` and `models` open a message, `]}` closes one.
 
-    A long history has a thousand pieces: each is looked at once, and joined once, by whoever sends them.
+    A long history has a thousand pieces: each is looked at once, and joined once, by the sender.
     """
 
     __slots__ = ("_turned_at", "pieces")

@@ -1,6 +1,6 @@
 """Compaction, acted out: a summary is asked for, committed, and stands from then on for the beginning of the history.
 
-Three ways lead here: the limit is near, somebody asked, or the provider refused a request as too long. When no
+Three ways lead here: the limit is near, a client asked, or the provider refused a request as too long. When no
 summary can be made in time, or none can be stored, and the request would not fit, the oldest messages are left out:
 
     the summary             a record: covers up to n, summary. Every later runner begins with it
@@ -75,7 +75,7 @@ class Compactor:
         return True
 
     async def on_demand(self) -> None:
-        """Somebody asked. What cannot be summarised is left out only if the request would not fit."""
+        """A client asked. What cannot be summarised is left out only if the request would not fit."""
         held = self._held
         window = await self._window()
         count, limit = counted(window), self._limit()
@@ -188,7 +188,7 @@ class Compactor:
         return ""
 
     async def _commit(self, event: cmd.FinishCompaction, patience_s: float | None = None) -> None:
-        """A chat that was woken for this rests with the same commit: whoever reads along hears no more after it."""
+        """A chat that was woken for this rests with the same commit: a reader hears no more after it."""
         held = self._held
         in_turn = held.snapshot.chat.turn_started_at is not None
         rest = () if in_turn else (cmd.FinishTurn(by=held.by),)

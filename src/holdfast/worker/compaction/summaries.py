@@ -1,6 +1,6 @@
 """Asking a model for a summary: what it is told, how much it is shown, how long it may take.
 
-History is data here. It holds text of tools, files and web pages, and whoever wrote those must not get to instruct
+History is data here. It holds text of tools, files and web pages, and their authors must not get to instruct
 the model that reads it, nor, through the summary, the one that goes on with it.
 """
 
