@@ -1,7 +1,7 @@
 """Every setting, in one place: its name, type, default and meaning.
 
 Arguments beat the environment (`HOLDFAST_HISTORY_LIMIT`), which beats `holdfast.toml` (`history_limit = 500`), which
-beats the default. A key that nobody knows is an error that names the nearest known one, and so is a value that does
+beats the default. An unknown key is an error that names the nearest known one, and so is a value that does
 not fit. Nothing is read on import.
 """
 
@@ -60,7 +60,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For how many days what nobody needs any more is kept. None: for ever."""
+    """For how many days what no reader can reach any more is kept. None: for ever."""
 
     attempts_days: NotNegative | None = None  # streamed text of attempts that are over
     calls_days: NotNegative | None = None  # calls of earlier steps, beside the history, which has them too

@@ -371,7 +371,7 @@ class StoreClosed(StoreError):
 
 
 class DrainFailed(StoreError):
-    """Raised after the stop is complete, never instead of it; to everybody who asked for it."""
+    """Raised after the stop is complete, never instead of it; to every caller that asked for it."""
 
     code = "drain_failed"
 

@@ -4,7 +4,7 @@ Two kinds are found: values that this process knows to be secret (variables of i
 passwords in the URLs of others, the password of its database, its own token), wherever they stand; and, in logs and
 errors, what has the shape of a key. A value that is an ordinary word, such as a password `postgres`, a number or the
 path of a file is none of them: to take it out would damage what a model reads, and what it writes after that, and
-hide nothing from anybody.
+hide nothing.
 The time it takes is linear in the text, whose size is bounded: a pattern here has no repetition inside another.
 """
 

@@ -41,7 +41,7 @@ class Revealed(NamedTuple):
 
 def revealed(text: str) -> Revealed:
     """By lines, with nothing left out: what would not be seen is escaped; wide gaps and runs of blank lines are
-    counted instead of printed, so that nothing stands where nobody looks.
+    counted instead of printed, so that nothing stands where no reader looks.
     """
     lines = text.split("\n")
     escaped = [_NOT_ASCII.sub(_escape_unseen, line) for line in lines]

@@ -1,6 +1,6 @@
 """Ending work with a reason. Python's `task.cancel(msg)` loses its message on the way; a `Stop` keeps it.
 
-Whoever owns the work holds a `Stop` and sets it once, with a cause. Whoever does the work waits inside
+The owner of the work holds a `Stop` and sets it once, with a cause. The code that does it waits inside
 `stop.scope()`: the wait ends at once, the cancellation does not leave the scope, and `stop.cause` says why.
 A cancellation from elsewhere passes through untouched.
 """
@@ -103,6 +103,6 @@ class StopScope(Generic[C]):
         if not self._cancelled:
             return False
         if self._task.uncancel() > self._cancelling:
-            return False  # somebody else cancelled the task as well, and wants it gone
+            return False  # other code cancelled the task as well, and wants it gone
         self.ended = isinstance(error, asyncio.CancelledError)
         return self.ended

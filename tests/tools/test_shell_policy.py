@@ -171,14 +171,14 @@ def test_a_hostile_line_is_not_run_unasked(command: str, objection: str | None, 
 @pytest.mark.parametrize("pattern", [".*", ".?", ".*/outside.txt", "src/.*/.?/outside.txt", "'.'*"])
 def test_a_pattern_that_may_stand_for_the_folder_above_asks(pattern: str, root: Path) -> None:
     for program in ("ls", "cat", "grep -r x"):
-        assert "nobody can tell what" in (POLICY.objection(f"{program} {pattern}", root) or "")
+        assert "it cannot be told what" in (POLICY.objection(f"{program} {pattern}", root) or "")
     assert POLICY.objection("cat .git*", root) is None
 
 
 def test_a_pattern_is_taken_as_the_shell_takes_it(root: Path) -> None:
     (root / "ax").write_text("inside")
     (root / "[a]x").symlink_to(root.parent / "outside.txt")
-    assert "nobody can tell what" in (POLICY.objection("cat '[a]'*", root) or "")
+    assert "it cannot be told what" in (POLICY.objection("cat '[a]'*", root) or "")
     (root / "é").symlink_to(root.parent / "outside.txt")
     assert "under the root" in (POLICY.objection("cat ./??", root) or "")  # two bytes: dash takes it for two
     assert "under the root" in (POLICY.objection("cat ./?", root) or "")
@@ -220,7 +220,7 @@ def test_a_prefix_is_a_tuple_of_words(prefix: tuple[str, ...]) -> None:
 
 def test_where_nobody_is_there_to_be_asked_it_is_denied(root: Path) -> None:
     alone = ToolContext(metadata={"unattended": True})
-    with pytest.raises(ToolFailed, match=r"nobody is there to be asked, and `rm x` is not allowed"):
+    with pytest.raises(ToolFailed, match=r"no person is there to be asked, and `rm x` is not allowed"):
         POLICY.bind(root)({"command": "rm x"}, alone)
     assert POLICY.bind(root)({"command": "ls"}, alone) is None
     patient = ShellPolicy(unattended="ask")
@@ -265,7 +265,7 @@ async def test_in_an_unattended_chat_the_model_is_told_that_it_was_denied(store_
     async with running(store_url, agent(root, "rm notes.txt")) as (app, _):
         chat = await app.create("a", "go", metadata={"unattended": True})
         assert await rested(chat) is State.IDLE
-        assert "nobody is there to be asked" in result_of(await chat.messages()).content
+        assert "no person is there to be asked" in result_of(await chat.messages()).content
         assert (root / "notes.txt").exists()
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 
 CHUNK_BYTES = 65_536
-FLOOD_BYTES = 1 << 20  # what Linux lets anybody make of a pipe
+FLOOD_BYTES = 1 << 20  # what Linux lets any user make of a pipe
 FLOOD_PAUSE_S = 0.001
 
 
@@ -53,7 +53,7 @@ class Kept:
 
 
 class Reader:
-    """Reads a pipe of ours, which it closes, until its end or until nobody wants it any more.
+    """Reads a pipe of ours, which it closes, until its end or until the caller wants no more.
 
     `heard` is called with each piece; it is ours and must be quick. Without `kept`, that is all.
     """
@@ -70,7 +70,7 @@ class Reader:
         self._loop.add_reader(fd, self._read)
 
     async def ended(self, within_s: float) -> bool:
-        """Whether everybody has closed the other end."""
+        """Whether every holder has closed the other end."""
         try:
             async with asyncio.timeout(within_s):
                 await self._ended.wait()
@@ -79,7 +79,7 @@ class Reader:
         return True
 
     def close(self) -> None:
-        """Whoever still holds the other end writes to nobody. What is in the pipe is read first."""
+        """A process that still holds the other end writes into the void. What is in the pipe is read first."""
         if self._fd < 0:
             return
         for _ in range(FLOOD_BYTES // CHUNK_BYTES):

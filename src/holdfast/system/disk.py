@@ -1,8 +1,8 @@
 """Writing a file so that it is whole or untouched, whatever happens: the one function that everything here uses.
 
 `write` makes a new file beside the target, syncs it, gives it the target's permissions, renames it over the target
-and syncs the folder. It works inside a folder that the caller has opened, so nobody can move it elsewhere by
-swapping a folder for a symlink meanwhile. A failed write leaves the target as it was and nothing beside it.
+and syncs the folder. It works inside a folder that the caller has opened, so no other process can move it elsewhere
+by swapping a folder for a symlink meanwhile. A failed write leaves the target as it was and nothing beside it.
 
 A process that is killed in between leaves its temporary file. Such a file has a name of its own kind and was locked
 by its writer; a free lock means that the writer is dead, and the next write into the folder removes it.
@@ -23,12 +23,12 @@ _TRIES_MAX = 10
 
 
 def is_temporary(name: str) -> bool:
-    """A file that is being written, or that a killed process left: not for anybody else's eyes."""
+    """A file that is being written, or that a killed process left: not for other eyes."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def write_path(path: Path, data: bytes) -> None:
-    """`write` for a path that nobody else can tamper with."""
+    """`write` for a path that no other user can tamper with."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         write(folder, path.name, data)
@@ -90,7 +90,7 @@ def create_path(path: Path, data: bytes, mode: int = 0o600) -> bool:
 
 
 class Draft:
-    """A file that somebody else fills, by its path. It is nobody's until it is published."""
+    """A file that other code fills, by its path. It has no name of its own until it is published."""
 
     def __init__(self, folder: int, place: Path, temporary: str, file: int) -> None:
         self._folder = folder
@@ -148,7 +148,7 @@ def have_private_file(path: str) -> None:
 
 
 def make_home(home: Path) -> None:
-    """For this user alone, and nothing of it ever gets into somebody's repository. Raises OSError."""
+    """For this user alone, and nothing of it ever gets into a repository. Raises OSError."""
     if not home.is_dir():
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         create_path(home / ".gitignore", b"*\n", 0o600)
@@ -203,9 +203,10 @@ def _target(folder: int, name: str) -> os.stat_result | None:
 
 
 def _new_file(folder: int, mode: int) -> tuple[str, int]:
-    """A file of a name that nobody else has, locked for as long as its descriptor is open.
+    """A file of a name that no other has, locked for as long as its descriptor is open.
 
-    Between making and locking it, somebody who tidies up may take it for a dead writer's: then it gets another name.
+    Between making and locking it, a process that tidies up may take it for a dead writer's: then it gets another
+    name.
     """
     for _ in range(_TRIES_MAX):
         name = f".holdfast-{secrets.token_hex(16)}.tmp"
@@ -223,12 +224,12 @@ def _new_file(folder: int, mode: int) -> tuple[str, int]:
                 os.unlink(name, dir_fd=folder)
             raise
         os.close(file)
-    raise OSError(f"{_TRIES_MAX} temporary files were removed by somebody else while they were made")
+    raise OSError(f"{_TRIES_MAX} temporary files were removed by another process while they were made")
 
 
 @contextlib.contextmanager
 def _locks_missing() -> Iterator[None]:
-    """On a file system without locks nobody can lock it to remove it either."""
+    """On a file system without locks no process can lock it to remove it either."""
     try:
         yield
     except BlockingIOError:

@@ -78,7 +78,7 @@ def _start_anew() -> None:
     try:
         _make_room(theirs)
         os.set_blocking(theirs, False)
-        if os.write(theirs, data) < len(data):  # nobody could read the rest before we are gone
+        if os.write(theirs, data) < len(data):  # the rest could not be read before we are gone
             return
         os.set_inheritable(ours, True)
         left = {name: value for name, value in os.environ.items() if name not in secret}
@@ -107,7 +107,7 @@ def _take() -> bool:
     try:
         with open(int(number), "rb") as pipe:  # noqa: PTH123  a descriptor
             os.environ.update(json.loads(pipe.read()))
-    except (OSError, ValueError):  # somebody else's variable of that name
+    except (OSError, ValueError):  # another program's variable of that name
         return False
     return True
 

@@ -1,6 +1,6 @@
 """The only module that makes threads. Every thread has a name, an owner and a count that `/health` can show.
 
-Threads are daemons: one that hangs in the kernel or in somebody's code is abandoned and counted, never joined
+Threads are daemons: one that hangs in the kernel or in a user's code is abandoned and counted, never joined
 without a limit, so nothing that hangs can hold up an exit.
 """
 
@@ -61,7 +61,7 @@ def deliver(outcomes: list[tuple[Job[Any], Any, BaseException | None]]) -> None:
     for loop, group in by_loop.items():
         try:
             loop.call_soon_threadsafe(_deliver_here, group)
-        except RuntimeError:  # the loop was closed: nobody waits any more
+        except RuntimeError:  # the loop was closed: there is no waiter any more
             continue
 
 
@@ -73,9 +73,9 @@ def _deliver_here(group: list[tuple[Job[Any], Any, BaseException | None]]) -> No
 class Pool:
     """A bounded set of threads, each with a resource of its own (a database connection, or nothing).
 
-    Threads are made on demand up to `size`, and end after `stop`. A thread that is busy with what nobody waits for
+    Threads are made on demand up to `size`, and end after `stop`. A thread that is busy with what no caller waits for
     any more may be so for ever. It is given up: counted, and replaced until it comes back, so that some that hang do
-    not hold up everybody. At most `lost_max` are replaced; behind more than that work waits for its deadline.
+    not hold up the rest. At most `lost_max` are replaced; behind more than that work waits for its deadline.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Pool:
         self._made = 0
         self._load = 0  # jobs that were submitted and are not over
         self._running: set[Job[Any]] = set()
-        self._lost: set[Job[Any]] = set()  # of those that run: nobody waits for them
+        self._lost: set[Job[Any]] = set()  # of those that run: no caller waits for them
         self._stopped = False
 
     @property
@@ -114,7 +114,7 @@ class Pool:
         """For who has a deadline elsewhere: cancelling the waiter gives up its work.
 
         `slow_s`: work that takes longer may hang. It is still waited for, but another thread takes its place, so that
-        nobody waits behind it.
+        no job waits behind it.
         """
         loop = asyncio.get_running_loop()
         job = Job(work, loop)
@@ -148,7 +148,7 @@ class Pool:
         self._jobs.put(job)
 
     def give_up(self, job: Job[Any]) -> bool:
-        """Nobody waits for it any more. True if it had not begun: then it never will."""
+        """Its caller waits no more. True if it had not begun: then it never will."""
         job.unwanted = True
         with self._lock:
             # Under the lock, as is taking it: a job that cannot be withdrawn is running, or over.

@@ -28,7 +28,7 @@ CAUSES_MAX = 10  # of a tool's error that are told
 
 
 class Delegation(Frozen):
-    """A call that somebody outside answers: a person, a client, a child chat, the clock. No worker waits for it."""
+    """A call that is answered from outside: by a person, a client, a child chat or time. No worker waits for it."""
 
     external: External
     question: str | None = None
@@ -233,7 +233,7 @@ async def call_tool(
 
 
 def _story_of(error: BaseException) -> str:
-    """An error with what caused it: the model, and whoever reads the chat, sees what the tool's author would."""
+    """An error with what caused it: the model, and a reader of the chat, sees what the tool's author would."""
     told: list[str] = []
     seen: BaseException | None = error
     while seen is not None and len(told) < CAUSES_MAX:

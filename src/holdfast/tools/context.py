@@ -14,8 +14,9 @@ from holdfast.tools.figures import show
 class ToolContext:
     """The call and the chat it belongs to.
 
-    `key` is the same in every rerun of this call: give it to whoever must do a thing only once. `deps` is what the
-    agent's `deps` made for the chat. `children` is None where nobody guards child processes: outside of a run.
+    `key` is the same in every rerun of this call: give it to the service that must do a thing only once. `deps` is
+    what the agent's `deps` made for the chat. `children` is None where no guard ends child processes: outside of a
+    run.
     """
 
     def __init__(

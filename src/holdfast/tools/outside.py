@@ -1,4 +1,4 @@
-"""Tools that somebody outside answers: `ask_user`, `sleep_until`, and those that the client runs.
+"""Tools that are answered from outside: `ask_user`, `sleep_until`, and those that the client runs.
 
 None of them has a body: the call is handed over in one commit, the chat waits without a worker, for days if need be,
 and the answer and the resume are one transaction.

@@ -1,7 +1,7 @@
 """Schemas of arguments that others wrote, as every provider takes them: one object, with no alternatives at its root.
 
 A provider that finds another one refuses the whole request, whichever tool is meant: one such tool of one server, and
-an agent answers nothing any more. What is lost is only said less exactly: whoever runs the tool judges the arguments.
+an agent answers nothing any more. What is lost is only said less exactly: the tool itself judges the arguments.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def accepted(schema: bytes) -> Raw:
 
 
 class _Folding:
-    """One schema. Bounded: alternatives may refer to each other, and whoever wrote them may mean harm."""
+    """One schema. Bounded: alternatives may refer to each other, and their author may mean harm."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""Regular expressions that cannot hold anybody up: they run in a child process, which is killed when it is late.
+"""Regular expressions that cannot hold up the process: they run in a child process, which is killed when it is late.
 
 Python's `re` can take years over one line, and holds the GIL for all of them. There is no linear engine among our
 dependencies, so a model's pattern never runs in this process. The child has nothing but the pattern and the text it
@@ -24,7 +24,7 @@ from holdfast.tools.context import ToolContext
 T = TypeVar("T")
 
 ANSWER_BYTES_MAX = 1 << 20
-LOOK_S = 0.1  # how often somebody who waits looks whether he still should
+LOOK_S = 0.1  # how often a waiting caller looks whether it still should
 
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG")
 

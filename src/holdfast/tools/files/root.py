@@ -4,8 +4,8 @@ No component is ever opened through a symlink. A symlink is read and followed by
 every folder was reached by going down from the root, swapping names or symlinks meanwhile leads to an error, never
 outside. What is opened is a regular file, looked at before and after: no device, and no FIFO that would block.
 
-What nobody may touch in there (`tools/floor.py`) is refused on the way, by name and by inode. Not seen: a hard link
-to any other file elsewhere, and what is mounted inside the root. Both are there because somebody with the right to do
+What no tool may touch in there (`tools/floor.py`) is refused on the way, by name and by inode. Not seen: a hard link
+to any other file elsewhere, and what is mounted inside the root. Both are there because a user with the right to do
 so put them there.
 """
 
@@ -173,7 +173,7 @@ class _Walk:
         except FileNotFoundError:
             if not self._make:
                 raise
-            with suppress(FileExistsError):  # somebody else made it this instant
+            with suppress(FileExistsError):  # another process made it this instant
                 disk.make_folder(self.folder, part)
             self._way.append(os.open(part, _FOLDER, dir_fd=self.folder))
         self._names.append(part)

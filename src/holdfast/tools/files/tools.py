@@ -184,7 +184,7 @@ class _Writer:
             now = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
             if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
                 raise ToolFailed(
-                    f"{place.shown} was not changed: somebody else changed it this moment; read it again"
+                    f"{place.shown} was not changed: another program changed it this moment; read it again"
                 )
             disk.write(place.folder, place.name, data)
         return f"Replaced {count:,} in {place.shown}." if count > 1 else f"Edited {place.shown}."
@@ -250,7 +250,7 @@ def _where(text: str, old: str) -> str:
 def _turn(folder: int, context: ToolContext) -> Iterator[None]:
     """One writer at a time in a folder, by a lock that every process sees and that ends with its holder.
 
-    A call that nobody wants any more does not write after it waited.
+    A call that was cancelled does not write after it waited.
     """
     until = time.monotonic() + TURN_WAIT_S
     with ExitStack() as held:
@@ -264,7 +264,7 @@ def _turn(folder: int, context: ToolContext) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise ToolFailed(
-                        f"the folder is locked by somebody else for more than {TURN_WAIT_S:g} s; nothing was changed"
+                        f"another process has the folder locked for more than {TURN_WAIT_S:g} s; nothing was changed"
                     ) from None
                 time.sleep(TURN_LOOK_S)
         yield

@@ -232,7 +232,7 @@ class Link:
     def _forget(self, work: "asyncio.Task[Answer]") -> None:
         self._requests.discard(work)
         if not work.cancelled():
-            work.exception()  # whoever waited for it has seen it
+            work.exception()  # its waiter has seen it
 
     def _doubt(self) -> asyncio.Event:
         """Let the keeper find out whether the server still answers. The event is set when it has."""
@@ -276,7 +276,7 @@ class Link:
         return wires
 
     def _stirred(self) -> None:
-        """A connection ended, or its list changed. One that ended serves nobody from this moment on."""
+        """A connection ended, or its list changed. One that ended serves no call from this moment on."""
         if self._wire is not None and self._wire.ended is not None:
             self._down()
         self._stir.set()
@@ -312,7 +312,7 @@ class Link:
         log.info("MCP server connected", extra=extra)
 
     def _down(self) -> None:
-        """Before anything is closed: nobody sends another request where it would be lost."""
+        """Before anything is closed: no call sends another request where it would be lost."""
         if self._wire is not None:
             self._wire = None
             self._judgement.set()

@@ -61,7 +61,7 @@ class Refused(Exception):
 
 
 class Unreadable(Refused):
-    """The server answered, and nobody can read what."""
+    """The server answered, and what it said cannot be read."""
 
 
 def tool_name(server: McpServer, name: str) -> str:

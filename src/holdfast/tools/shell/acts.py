@@ -4,7 +4,7 @@
     [Run(git status), Read(.), Run(sort), Read(names), Write(sorted)]
 
 Pure: nothing is looked up, so the acts of a line are the same everywhere; where a path leads, and which acts need
-nobody's consent, is for the reader of them (`tools/shell/policy.py`).
+no consent, is for the reader of them (`tools/shell/policy.py`).
 
 A line is read with a real grammar (tree-sitter's, for bash), and only what is on a short list is understood: simple
 commands of plain words, joined by `;`, `&&`, `||`, `|` and line ends, with redirections. Everything else is `run(?)`,
@@ -27,7 +27,7 @@ from tree_sitter import Node
 from holdfast.core.records import Frozen
 from holdfast.tools.shell.harmless import Extent, Unknown, files_of
 
-COMMAND_CHARS_MAX = 8_192  # nobody can judge more at a glance
+COMMAND_CHARS_MAX = 8_192  # a person can judge no more at a glance
 
 _JOINTS = frozenset({";", "&&", "||", "|"})
 _WRITING = frozenset({">", ">>", ">|", ">&", "&>", "&>>", "<>"})
@@ -45,7 +45,7 @@ _language = tree_sitter.Language(tree_sitter_bash.language())
 class Run(Frozen):
     """A program is started. `unknown` says what the table does not know to be harmless about it; None if nothing."""
 
-    argv: tuple[str, ...]  # empty: `run(?)`, a line that nobody can tell the programs of
+    argv: tuple[str, ...]  # empty: `run(?)`, a line whose programs cannot be told
     unknown: str | None = None
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Read(Frozen):
 
     path: str
     pattern: bool = False  # the shell puts names of files in its place
-    moved: bool = False  # the working directory is another one by then, so a relative path leads nobody knows where
+    moved: bool = False  # the working directory is another one by then, so where a relative path leads is unknown
     extent: Extent = "itself"
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ def acts_of(command: str) -> list[Act]:
 
 
 class Unreadable(Exception):
-    """Why nobody can tell what a line does."""
+    """Why it cannot be told what a line does."""
 
 
 def _read(command: str) -> "_Line":

@@ -1,14 +1,14 @@
-"""Programs and options that are known to be harmless, as a table: they write nothing, start nothing and reach nobody.
+"""Programs and options that are known to be harmless, as a table: they write, start and reach nothing.
 
 As of 2026-11, for GNU and BSD tools, git 2.30 to 2.52, ripgrep 14 and 15, and pytest 8 and 9. What the table does not
 name is unknown: another program, another option, an abbreviation of a long one. An option that writes (`sort -o`),
 starts a program (`rg --pre`), reads names or patterns from a file (`grep -f`) or follows symlinks (`grep -R`) is left
-out, not listed as bad: nobody keeps a list of everything bad complete.
+out, not listed as bad: a list of everything bad is never complete.
 
     "-a -n= --color --color="      a flag, an option with a value, a flag, and the same with `=VALUE` in its word
 
 The table says what of the words are files, too. When in doubt a word counts as one: a revision of git is then looked
-up as the name of a file that does not exist, which hurts nobody.
+up as the name of a file that does not exist, which does no harm.
 """
 
 import re
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Word = tuple[str, bool]  # its text, and whether the shell leaves it as it is
-# How much of a folder: its own entries; all below it; all below it with where symlinks lead, which nobody can tell.
+# How much of a folder: its own entries; all below it; all below it with where symlinks lead, which cannot be told.
 Extent = Literal["itself", "below", "anywhere"]
 File = tuple[str, bool, Extent]  # its path, whether the shell leaves it as it is, and how much of it is read
 
@@ -287,7 +287,7 @@ class _Taken:
                 raise Unknown(f"`{text[:80]}` may stand for an option: write `./{text[:80]}`")
             if text.startswith("-") and text != "-":
                 if not literal:
-                    raise Unknown(f"`{text[:80]}` stands for an option that nobody can tell")
+                    raise Unknown(f"`{text[:80]}` stands for an option that cannot be told")
                 if self._option(text):
                     if not left:
                         raise Unknown(f"`{text[:80]}` lacks its value")

@@ -2,8 +2,8 @@
 
 A line is taken for its acts (`tools/shell/acts.py`). To run unasked,
 
-- each `run` begins with words that somebody allowed, and the table (`tools/shell/harmless.py`) knows everything after
-  them; or it is, word for word, what somebody allowed;
+- each `run` begins with words that the operator allowed, and the table (`tools/shell/harmless.py`) knows everything
+  after them; or it is, word for word, what the operator allowed;
 - its program does not lie in the root, where a tool could have put another in its place; git finds no settings
   that start programs (`tools/shell/repository.py`);
 - each `read` leads to a file or folder under the root, with every link on the way followed;
@@ -11,7 +11,7 @@ A line is taken for its acts (`tools/shell/acts.py`). To run unasked,
 
 Everything else asks. What leads to a protected file (`tools/floor.py`) is refused and not even asked about.
 
-The policy keeps a model from running what nobody meant it to run; it is no sandbox for what somebody allowed by name:
+The policy keeps a model from running what the operator did not mean; it is no sandbox for what was allowed by name:
 `pytest` runs whatever the folder holds.
 """
 
@@ -33,7 +33,7 @@ from holdfast.tools.shell.acts import Act, Reach, Read, Run, Write, acts_of
 from holdfast.tools.shell.harmless import runs_folder
 from holdfast.tools.shell.repository import objection_to_git
 
-UNATTENDED = "unattended"  # in a chat's metadata: nobody is there to answer
+UNATTENDED = "unattended"  # in a chat's metadata: no person is there to answer
 MATCHES_MAX = 1_000  # of a pattern that are looked at
 NOWHERE = "/dev/null"
 
@@ -55,7 +55,7 @@ class ShellPolicy:
     """`ShellPolicy(allow=[("git", "status"), ("ls",)])`: what begins with one of these runs, if the rest of it is
     known to be harmless; everything else asks.
 
-    In a chat whose metadata say `"unattended": true` nobody would answer, so there it is denied, and the model is
+    In a chat whose metadata say `"unattended": true` no person would answer, so there it is denied, and the model is
     told why; `unattended="ask"` lets such a chat wait for an answer all the same.
     """
 
@@ -79,7 +79,7 @@ class ShellPolicy:
             if reason is None:
                 return None
             if self.unattended == "deny" and context.metadata.get(UNATTENDED):
-                raise ToolFailed(f"Denied: nobody is there to be asked, and {reason}.")
+                raise ToolFailed(f"Denied: no person is there to be asked, and {reason}.")
             return f"Run this command? It is not run unasked: {reason}.\n{command}"
 
         return decide
@@ -159,7 +159,7 @@ class _Judge:
 
     def _check_run(self, act: Run) -> None:
         if not act.argv:
-            raise _Ask(act.unknown or "nobody can tell what it runs")
+            raise _Ask(act.unknown or "it cannot be told what it runs")
         if not any(act.argv[: len(prefix)] == prefix for prefix in self._allow):
             raise _Ask(f"`{' '.join(act.argv[:2])[:80]}` is not allowed")
         if act.unknown is not None:
@@ -185,9 +185,9 @@ class _Judge:
         if act.path == NOWHERE or self._root is None:
             return
         if act.moved:
-            raise _Ask(f"it reads `{act.path[:80]}`, and it changes the folder: nobody can tell where that leads")
+            raise _Ask(f"it reads `{act.path[:80]}`, and it changes the folder: it cannot be told where that leads")
         if act.pattern and _is_beyond(act.path):
-            raise _Ask(f"nobody can tell what `{act.path[:80]}` stands for")
+            raise _Ask(f"it cannot be told what `{act.path[:80]}` stands for")
         paths = _meant(act, Path(self._root))
         if len(paths) > MATCHES_MAX:
             raise _Ask(f"`{act.path[:80]}` stands for more than {MATCHES_MAX:,} files")

@@ -3,8 +3,9 @@
 hishel's own SQLite storage runs on the interpreter's SQLite, which may be one that damages a file with several
 writers; ours runs on apsw, in one thread, and belongs to no event loop: it outlives the loops of a process.
 
-There is at most one cache in a process. Whoever installs another gets a warning and the one that is there: a second
-layer over the first would break every fetch until the process ends. A cache that fails is a cache that has nothing.
+There is at most one cache in a process. A program that installs another gets a warning and the one that is there: a
+second layer over the first would break every fetch until the process ends. A cache that fails is a cache that has
+nothing.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ class WebCache(hishel.AsyncBaseStorage):
         self._entry_bytes_max = entry_bytes_max
         self._bytes: int | None = None  # not counted yet
         self._failures = 0
-        _open(path).close()  # a path that cannot serve is said at once, to whoever installs it
+        _open(path).close()  # a path that cannot serve is said at once, to the program that installs it
         self._threads = Pool("web-cache", 1, lambda: _open(path), lambda connection: connection.close())
 
     async def create_entry(

@@ -1,4 +1,4 @@
-"""GET for URLs that nobody vouches for: every address is checked before it is connected to, all has an end.
+"""GET for URLs that no one vouches for: every address is checked before it is connected to, all has an end.
 
 A name is looked up once per hop; all its addresses must be public, and the connection goes to one of those very
 addresses, while TLS and the Host header keep the name. A redirect is a new URL, checked like the first. There are no
@@ -30,7 +30,7 @@ from holdfast.tools.web.decompression import Unpacker
 URL_CHARS_MAX = 8_000
 REDIRECTS_MAX = 5
 CONNECT_S = 10.0
-LOOKUPS_MAX = 4  # at once; one that nobody waits for any more, because it hangs, does not count
+LOOKUPS_MAX = 4  # at once; one that hangs and was given up does not count
 LOOKUP_SLOW_S = 1.0  # one that takes longer may hang: others go past it
 ADDRESSES_MAX = 64
 USER_AGENT = "holdfast-fetch"
@@ -96,7 +96,7 @@ class Policy:
 
 
 class Target:
-    """A URL that may be asked for, taken apart once: whoever connects and whoever checks see the same host."""
+    """A URL that may be asked for, taken apart once: the check and the connection see the same host."""
 
     def __init__(self, url: str) -> None:
         if len(url) > URL_CHARS_MAX or any(char <= " " or char in "\\\x7f" for char in url):
@@ -168,7 +168,7 @@ class Web:
         userinfo, origin = target.userinfo, target.origin
         for _ in range(REDIRECTS_MAX + 1):
             checked = await self._checked(target)
-            # A name and a password are for the host they were given for. Those in a redirect are nobody's.
+            # A name and a password are for the host they were given for. Those in a redirect were given for none.
             response = await self._send(target, checked, userinfo if target.origin == origin else b"", cache)
             try:
                 location = response.headers.get("location")
