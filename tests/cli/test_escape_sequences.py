@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Agent, App, ToolContext, tool
-from holdfast.cli.logs import JsonLines, Lines
+from holdfast.cli.logs import JsonLogLines, Lines
 from holdfast.safe_text import safe_json
 from holdfast.testing import Call, Fail, Say, ScriptedModel
 from tests.cli.conftest import APP, Desk, Done
@@ -76,7 +76,7 @@ def test_an_answer_in_a_pipe_holds_no_control_sequence(desk: Desk) -> None:
     assert "before" in done.out
 
 
-@pytest.mark.parametrize("formatter", [Lines(), JsonLines()])
+@pytest.mark.parametrize("formatter", [Lines(), JsonLogLines()])
 def test_a_log_line_is_one_line_and_obeyed_by_no_terminal(formatter: logging.Formatter) -> None:
     record = logging.makeLogRecord({"msg": f"a server said {EVIL}\n12:00:00 error made.up: no", "server": EVIL})
     line = formatter.format(record)

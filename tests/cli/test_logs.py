@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.cli.logs import JsonLines, Lines
+from holdfast.cli.logs import JsonLogLines, Lines
 
 
 def record(**extra: object) -> logging.LogRecord:
@@ -21,7 +21,7 @@ def test_a_line_of_text_has_its_action_and_its_fields() -> None:
 
 
 def test_a_line_of_json_has_the_same_as_fields() -> None:
-    line = json.loads(JsonLines().format(record(action="kelp.adrift", chat="chat_1", why=ValueError("storm"))))
+    line = json.loads(JsonLogLines().format(record(action="kelp.adrift", chat="chat_1", why=ValueError("storm"))))
     del line["at"]
     assert line == {
         "level": "warning",

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from holdfast.core.records import Part, Text, ToolCall
 from holdfast.models.assembler import Assembler
 from holdfast.models.base import Usage
-from holdfast.models.http.sse import Reader
+from holdfast.models.http.sse import EventReader
 from holdfast.models.wires.openai_chat import Decoder
 
 _params: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
@@ -43,7 +43,7 @@ class Made(Struct):
 
 def assembled(stream: bytes) -> Assembler:
     """The pure half of our side, fed with a recorded stream."""
-    reader, decoder = Reader(), Decoder("test")
+    reader, decoder = EventReader(), Decoder("test")
     numbers = itertools.count()
     made = Assembler(lambda: f"call_{next(numbers)}")
     for event in reader.feed(stream):

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import LostResult
-from holdfast.models.http.sse import Event, Reader
+from holdfast.models.http.sse import Event, EventReader
 
 
 def events(*chunks: bytes) -> list[Event]:
-    reader = Reader()
+    reader = EventReader()
     return [event for chunk in chunks for event in reader.feed(chunk)]
 
 
@@ -68,7 +68,7 @@ def test_any_split_of_the_bytes_gives_the_same_events(stream: bytes, data: st.Da
 
 
 def test_a_line_without_end_is_refused_when_it_passes_the_limit() -> None:
-    reader = Reader(line_bytes_max=1000)
+    reader = EventReader(line_bytes_max=1000)
     for _ in range(10):
         reader.feed(b"x" * 100)
     with pytest.raises(LostResult, match="a line of more than 1,000 bytes"):
@@ -76,13 +76,13 @@ def test_a_line_without_end_is_refused_when_it_passes_the_limit() -> None:
 
 
 def test_a_comment_without_end_is_refused_too() -> None:
-    reader = Reader(line_bytes_max=1000)
+    reader = EventReader(line_bytes_max=1000)
     with pytest.raises(LostResult, match="a line"):
         reader.feed(b":" * 1001)
 
 
 def test_an_event_of_many_lines_is_refused_when_it_passes_the_limit() -> None:
-    reader = Reader(event_bytes_max=1000)
+    reader = EventReader(event_bytes_max=1000)
     reader.feed(b"data: " + b"x" * 499 + b"\n")
     reader.feed(b"data: " + b"x" * 500 + b"\n")
     with pytest.raises(LostResult, match="an event of more than 1,000 bytes"):
@@ -91,7 +91,7 @@ def test_an_event_of_many_lines_is_refused_when_it_passes_the_limit() -> None:
 
 def test_a_large_line_in_small_pieces_costs_no_more_than_its_size() -> None:
     """Joining the buffer anew for every piece would copy 16 GB here."""
-    reader = Reader()
+    reader = EventReader()
     for _ in range(8_000):
         assert reader.feed(b"x" * 1_000) == []
     assert reader.feed(b"\n\n") == []

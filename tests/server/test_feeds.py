@@ -8,7 +8,7 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.errors import NotFound, WrongCursor
 from holdfast.server import feeds as feeds_module
-from holdfast.server.feeds import Feeds, Frame, Reader
+from holdfast.server.feeds import FeedReader, Feeds, Frame
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions
@@ -19,11 +19,11 @@ from tests.support.waiting import until
 WAIT_S = 20.0
 
 
-def reader_of(store: Store, feeds: Feeds, after: str | None = None) -> Reader:
-    return Reader(store, feeds, "c1", after)
+def reader_of(store: Store, feeds: Feeds, after: str | None = None) -> FeedReader:
+    return FeedReader(store, feeds, "c1", after)
 
 
-async def take(reader: Reader, count: int) -> list[Frame]:
+async def take(reader: FeedReader, count: int) -> list[Frame]:
     """So many frames with something in them."""
     found: list[Frame] = []
     async with asyncio.timeout(WAIT_S):
@@ -42,7 +42,7 @@ def titles_in(frames: Sequence[Frame]) -> list[str]:
     return [frame.data.decode().rpartition('"title":"')[2].partition('"')[0] for frame in frames]
 
 
-async def joined(store: Store, feeds: Feeds, count: int) -> list[Reader]:
+async def joined(store: Store, feeds: Feeds, count: int) -> list[FeedReader]:
     """Readers that have seen everything there is and wait for more."""
     readers = [reader_of(store, feeds) for _ in range(count)]
     for reader in readers:
@@ -51,7 +51,7 @@ async def joined(store: Store, feeds: Feeds, count: int) -> list[Reader]:
     return readers
 
 
-async def look_in_vain(reader: Reader) -> None:
+async def look_in_vain(reader: FeedReader) -> None:
     """As a stream does between two heartbeats: it has seen everything, and finds itself a place to wait."""
     looking = asyncio.ensure_future(reader.next())
     await until(lambda: looking.done() or reader._feed is not None, WAIT_S)

@@ -18,7 +18,7 @@ from holdfast.core.records import State
 from holdfast.store.records import StoreOptions
 from holdfast.system.clock import SystemClock
 from holdfast.tools.base import Tool, tool
-from holdfast.worker.watchdog import STALLS_KEPT, Stall, Watchdog, last_words
+from holdfast.worker.watchdog import STALLS_KEPT, LoopStall, Watchdog, last_words
 from tests.support.programs import Program
 from tests.support.waiting import eventually, until
 from tests.worker.lone import make_agent
@@ -166,7 +166,7 @@ def stall_until(seen: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def ours(dog: Watchdog) -> list[Stall]:
+def ours(dog: Watchdog) -> list[LoopStall]:
     """A machine that stands still for a second is a stall, too, but nobody's."""
     return [stall for stall in dog.stalls if "stall_until" in stall.stack and not stall.frozen]
 

@@ -26,7 +26,7 @@ def set_up_logging(level: str, format: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     _secrets.hide(Secrets(os.environ))
     handler.addFilter(_secrets)
-    handler.setFormatter(JsonLines() if format == "json" else Lines())
+    handler.setFormatter(JsonLogLines() if format == "json" else Lines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)  # of others; what is ours is told as the setting says
@@ -48,7 +48,7 @@ class Lines(logging.Formatter):
         return safe(record.exc_text or "")
 
 
-class JsonLines(Lines):
+class JsonLogLines(Lines):
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "at": _time(record).isoformat(timespec="milliseconds"),

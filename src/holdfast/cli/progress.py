@@ -3,12 +3,12 @@
 import sys
 
 
-class Progress:
+class ProgressLine:
     def __init__(self, what: str) -> None:
         self._what = what
         self._shown = ""
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressLine":
         return self
 
     def update(self, done: int, of_all: int) -> None:

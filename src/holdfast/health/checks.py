@@ -37,7 +37,7 @@ INCIDENT_TOLD_S = 600.0
 _STARTED = time.monotonic()
 
 
-class View(Protocol):
+class OpenApp(Protocol):
     """What is looked at: an App that is open."""
 
     config: Config
@@ -74,7 +74,7 @@ class Figures:
         return {**self.values, "unknown": self.unknown} if self.unknown else self.values
 
 
-def diagnose(views: Sequence[View], version: str, *, detailed: bool = False) -> dict[str, Figure]:
+def diagnose(views: Sequence[OpenApp], version: str, *, detailed: bool = False) -> dict[str, Figure]:
     """The public part: status, reasons and a few counts. `detailed` adds what only an operator should see."""
     status, reasons = judge(views)
     found: dict[str, Figure] = {
@@ -92,7 +92,7 @@ def diagnose(views: Sequence[View], version: str, *, detailed: bool = False) -> 
 # --- how it is ----------------------------------------------------------------------------------------
 
 
-def judge(views: Sequence[View]) -> tuple[Status, list[str]]:
+def judge(views: Sequence[OpenApp]) -> tuple[Status, list[str]]:
     """The status, and a code for everything that is not as it should be, worst first."""
     workers = [worker for view in views for worker in view.workers]
     stores = [view.store for view in views]
@@ -158,7 +158,7 @@ def _over(stats: Mapping[str, Any], value: str, bound: str) -> bool:
 # --- figures ------------------------------------------------------------------------------------------
 
 
-def _public(views: Sequence[View]) -> Figures:
+def _public(views: Sequence[OpenApp]) -> Figures:
     workers = [worker for view in views for worker in view.workers]
     figures = Figures()
     figures.add("thread_count", threading.active_count)
@@ -179,7 +179,7 @@ def _public(views: Sequence[View]) -> Figures:
     return figures
 
 
-def _task_count(views: Sequence[View]) -> int | None:
+def _task_count(views: Sequence[OpenApp]) -> int | None:
     loops = {view.loop for view in views if view.loop is not None and not view.loop.is_closed()}
     return sum(len(asyncio.all_tasks(loop)) for loop in loops) if loops else None
 
@@ -207,7 +207,7 @@ def _rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _app(view: View) -> Figures:
+def _app(view: OpenApp) -> Figures:
     figures = Figures()
     figures.add("store", lambda: view.store.stats())
     figures.add("last_write_error", lambda: view.store.pulse.error, "there was none")

@@ -198,7 +198,7 @@ class Feeds:
                 del self._feeds[chat_id]
 
 
-class Reader:
+class FeedReader:
     """One reader's way through a chat. `next` gives what comes after its place, in order, each once."""
 
     def __init__(self, store: Store, feeds: Feeds, chat_id: str, after: After) -> None:

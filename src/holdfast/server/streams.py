@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.core.records import State
 from holdfast.errors import HoldfastError, NotFound, StoreError, TooManyStreams, WrongCursor
 from holdfast.server import problems
-from holdfast.server.feeds import Feeds, Frame, Reader
+from holdfast.server.feeds import FeedReader, Feeds, Frame
 from holdfast.store.contract import Store
 
 HEARTBEAT_S = 10.0
@@ -150,7 +150,7 @@ class EventStream(Stream):
         super().__init__(streams)
         self._chat_id = chat_id
         self._follow = follow
-        self._reader = Reader(streams.store, streams.feeds, chat_id, after)
+        self._reader = FeedReader(streams.store, streams.feeds, chat_id, after)
 
     async def begin(self) -> "EventStream":
         """The first look, before the status is sent: a chat that is not there is an error, not an empty stream."""

@@ -52,7 +52,7 @@ class Kept:
         return f"{head}\n[… {left_out:,} bytes left out …]\n{tail.decode('utf-8', 'replace')}"
 
 
-class Reader:
+class PipeReader:
     """Reads a pipe of ours, which it closes, until its end or until the caller wants no more.
 
     `heard` is called with each piece; it is ours and must be quick. Without `kept`, that is all.

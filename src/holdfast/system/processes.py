@@ -30,7 +30,7 @@ from msgspec import Struct
 from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.ids import new_id
 from holdfast.stops import ended_within
-from holdfast.system.capture import Kept, Reader
+from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
 
 CHILDREN_MAX = 256  # of this process, at the same time
@@ -309,7 +309,7 @@ async def run(
     finally:
         os.close(theirs)
     over = timed_out = False
-    reader = Reader(ours, kept, heard)
+    reader = PipeReader(ours, kept, heard)
     try:
         async with asyncio.timeout(deadline_s):
             await child.exited()

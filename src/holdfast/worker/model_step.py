@@ -29,7 +29,7 @@ from holdfast.worker.deltas import Stream
 from holdfast.worker.held_chat import ContextTooLong, HeldChat, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved
 from holdfast.worker.joined_lists import Joined
-from holdfast.worker.progress import Progress
+from holdfast.worker.progress import ProgressNotes
 
 
 class ModelStep:
@@ -266,7 +266,7 @@ class _Watcher(Observer):
         self._held = held
         self._next_attempt = next_attempt
         self._stream: Stream | None = None
-        self._progress: Progress | None = None
+        self._progress: ProgressNotes | None = None
         self.attempt = 0  # 0: none has begun since the last one ended
 
     async def attempt_started(self, n: int, model: Model) -> None:
@@ -280,7 +280,7 @@ class _Watcher(Observer):
 
     def progress(self, text: str) -> None:
         if self._progress is None:
-            self._progress = Progress(self._held)
+            self._progress = ProgressNotes(self._held)
         self._progress.say(f"{text}\n")
 
     async def attempt_failed(self, failed: FailedAttempt) -> None:

@@ -21,7 +21,7 @@ CALL_CHARS_MAX = 262_144  # of one call: beyond that clients hear no more of its
 TOPIC = "progress"
 
 
-class Progress:
+class ProgressNotes:
     """Of one call, or of the model if there is no `call_id`. `say` may be called from any thread, however often: the
     loop is woken once for all that is said until it comes. All else belongs to the loop.
     """

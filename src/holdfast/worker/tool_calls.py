@@ -27,7 +27,7 @@ from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker.held_chat import HeldChat
 from holdfast.worker.history_cache import Moved
-from holdfast.worker.progress import Progress
+from holdfast.worker.progress import ProgressNotes
 from holdfast.worker.tool_body import Body, Returned
 
 log = logging.getLogger("holdfast.runner")
@@ -239,7 +239,7 @@ class ToolCalls:
     def _begin(self, call: Call, message: Message) -> None:
         held = self._held
         part = next(part for part in message.calls if part.call_id == call.id)
-        progress = Progress(held, call.id)
+        progress = ProgressNotes(held, call.id)
         context = self._context(call, progress.say)
         tool = held.known_tools[call.name]
         body = Body(tool, call.id, context, self._entered, held.check_trust)
@@ -269,7 +269,7 @@ class ToolCalls:
             self.broken = self.broken or error
         self._held.note_body_end(known=not task.cancelled() and error is None and task.result())
 
-    async def _run_body(self, body: Body, call: Call, arguments: str, progress: Progress) -> bool:
+    async def _run_body(self, body: Body, call: Call, arguments: str, progress: ProgressNotes) -> bool:
         """True if its outcome is committed, so that our snapshot knows of it."""
         held = self._held
         about = {

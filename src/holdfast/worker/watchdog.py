@@ -37,7 +37,7 @@ HARD_LIMIT_S = 60.0
 STALLS_KEPT = 20
 
 
-class Stall(Frozen):
+class LoopStall(Frozen):
     """`frozen`: the watching thread did not run either. The process was stopped, or something held the GIL.
 
     Its stack is then from the moment after.
@@ -77,8 +77,8 @@ class Watchdog:
         self._answered_at: float | None = None
         self._looked_at = time.monotonic()
         self._frozen_s = 0.0  # of the time since the question, how much this thread did not run
-        self._open: Stall | None = None
-        self._closed: deque[Stall] = deque(maxlen=STALLS_KEPT)
+        self._open: LoopStall | None = None
+        self._closed: deque[LoopStall] = deque(maxlen=STALLS_KEPT)
         self._last_lag_s = 0.0
         self._closed_count = 0
         self._longest_ms = 0
@@ -93,7 +93,7 @@ class Watchdog:
         return int(max(self._last_lag_s, waited_s) * 1000)
 
     @property
-    def stalls(self) -> list[Stall]:
+    def stalls(self) -> list[LoopStall]:
         """The last ones, oldest first; one that still lasts is among them."""
         current = self._open
         return [*self._closed, current] if current is not None else list(self._closed)
@@ -159,19 +159,19 @@ class Watchdog:
         if stall is not None or lag_s - self._frozen_s >= self._report_s:
             self._close(stall or self._stall(lag_s), lag_s, frozen=False)
 
-    def _close(self, stall: Stall, lasted_s: float, *, frozen: bool) -> None:
+    def _close(self, stall: LoopStall, lasted_s: float, *, frozen: bool) -> None:
         lasted_ms = int(lasted_s * 1000)
-        stall = Stall(began_at=stall.began_at, lasted_ms=lasted_ms, frozen=frozen, stack=stall.stack)
+        stall = LoopStall(began_at=stall.began_at, lasted_ms=lasted_ms, frozen=frozen, stack=stall.stack)
         self._closed.append(stall)
         self._closed_count += 1
         self._longest_ms = max(self._longest_ms, lasted_ms)
         self._report(stall)
 
-    def _stall(self, lag_s: float) -> Stall:
+    def _stall(self, lag_s: float) -> LoopStall:
         began_at = self._clock.wall_ms() - int(lag_s * 1000)
-        return Stall(began_at=began_at, lasted_ms=None, frozen=False, stack=stacks.of_thread(self._loop_thread))
+        return LoopStall(began_at=began_at, lasted_ms=None, frozen=False, stack=stacks.of_thread(self._loop_thread))
 
-    def _report(self, stall: Stall) -> None:
+    def _report(self, stall: LoopStall) -> None:
         extra = {"action": "loop_stalled", "lasted_ms": stall.lasted_ms, "frozen": stall.frozen, "stack": stall.stack}
         log.warning("the event loop stalled", extra=extra)
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 
 from holdfast.cli.app_choice import UsageError, app_of_data
 from holdfast.cli.options import Where
-from holdfast.cli.progress import Progress, megabytes
+from holdfast.cli.progress import ProgressLine, megabytes
 from holdfast.safe_text import safe
 from holdfast.store.sqlite.backup import back_up, copy_to_restore, in_use, kept_as, replace
 from holdfast.store.sqlite.holder import posix_holders
@@ -25,7 +25,7 @@ async def backup(where: Where, file: str, *, force: bool) -> int:
             f"{safe(str(store))} has its own tools for that: pg_dump, or pg_basebackup (docs/operating.md)"
         )
     began = time.monotonic()
-    with Progress("copying") as shown:
+    with ProgressLine("copying") as shown:
         size = back_up(store.path, _absolute(file), overwrite=force, progress=shown.update)
     print(f"{safe(file)}: {megabytes(size)} in {time.monotonic() - began:.1f} s, checked")
     return 0
@@ -51,7 +51,7 @@ async def restore(where: Where, file: str | None, *, force: bool) -> int:
 async def _restore_file(store: SqliteStore, backup: Path, *, force: bool) -> int:
     path = _check_place(store.path, backup, force=force)
     began = time.monotonic()
-    with Progress("copying") as shown, copy_to_restore(backup, str(path), shown.update) as draft:
+    with ProgressLine("copying") as shown, copy_to_restore(backup, str(path), shown.update) as draft:
         # Before it is in its place: nobody is to see a lease of then that looks alive.
         options = changed(store.options, only_reads=False)
         async with SqliteStore(f"/{draft.path}", options, private=True) as copy:

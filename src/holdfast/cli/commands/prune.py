@@ -12,7 +12,7 @@ from holdfast.app import App
 from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
 from holdfast.cli.commands.run import write_line
 from holdfast.cli.options import Where
-from holdfast.cli.progress import Progress, megabytes
+from holdfast.cli.progress import ProgressLine, megabytes
 from holdfast.config import Retention
 from holdfast.safe_text import safe
 from holdfast.store.postgres.store import PostgresStore
@@ -43,7 +43,7 @@ async def prune(where: Where, *, older_than: str | None, archived_chats: bool, d
         pruning = Pruning(app.store, cutoffs_of(policy, app.store.now_ms()), dry_run=dry_run)
         interrupted = True
         try:
-            with Progress("looking" if dry_run else "pruning") as shown:
+            with ProgressLine("looking" if dry_run else "pruning") as shown:
                 await _walk(app, pruning, shown, dry_run=dry_run)
             interrupted = False
         finally:
@@ -72,7 +72,7 @@ def _policy(app: App, older_than: str | None, *, archived_chats: bool) -> Retent
     )
 
 
-async def _walk(app: App, pruning: Pruning, shown: Progress, *, dry_run: bool) -> None:
+async def _walk(app: App, pruning: Pruning, shown: ProgressLine, *, dry_run: bool) -> None:
     more = not dry_run
     while more:
         count = await app.store.prune_receipts()
@@ -145,7 +145,7 @@ async def vacuum(where: Where, *, json: bool) -> int:
 async def _vacuum_file(store: SqliteStore) -> dict[str, Any]:
     task = asyncio.current_task()
     assert task is not None
-    with Progress("building it anew") as shown:
+    with ProgressLine("building it anew") as shown:
         try:
             done = vacuum_file(store.path, shown.update, gave_up=lambda: task.cancelling() > 0)
         except GaveUp:
@@ -157,7 +157,7 @@ async def _vacuum_file(store: SqliteStore) -> dict[str, Any]:
 async def _vacuum_tables(app: App, store: PostgresStore) -> dict[str, Any]:
     async with opened(app):
         before = await store.measure()
-        with Progress("vacuum") as shown:
+        with ProgressLine("vacuum") as shown:
             async with aclosing(store.vacuum()) as tables:
                 async for table in tables:
                     shown.say(f"{table} is done")

@@ -104,7 +104,7 @@ def _texts_in(value: Any) -> list[str]:
     return []
 
 
-class View:
+class CallView:
     """What one person has been shown of a call so far."""
 
     def __init__(self, asked: OpenCall, columns: int = COLUMNS, rows: int = ROWS + ROWS_KEPT) -> None:
@@ -158,7 +158,7 @@ class View:
 
 def listed(asked: OpenCall) -> str:
     """For a listing: in one line where that is all, else lines."""
-    return View(asked).opening()
+    return CallView(asked).opening()
 
 
 def summary(asked: OpenCall) -> str:

@@ -18,7 +18,7 @@ class Event(Frozen):
     name: bytes = b""
 
 
-class Reader:
+class EventReader:
     """`feed` it chunks; it returns the events that they complete. Comments, ids and retry times are dropped."""
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, event_bytes_max: int = EVENT_BYTES_MAX) -> None:

@@ -21,7 +21,7 @@ from holdfast.core.deadlines import ModelDeadlines
 from holdfast.errors import ConfigError, ConnectionFailed, LostResult
 from holdfast.models.deadline_watch import Watch
 from holdfast.models.http.network import Connection, Network
-from holdfast.models.http.sse import Event, Reader
+from holdfast.models.http.sse import Event, EventReader
 
 CONNECTIONS_MAX = 256
 IDLE_CONNECTIONS_MAX = 32
@@ -189,7 +189,7 @@ class Exchange:
         self._response: httpcore2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
         self._connection: Connection | None = None
-        self._reader = Reader()
+        self._reader = EventReader()
         self._watch = Watch(deadlines, endpoint.shown, self._loop.time)
         self._progressed = False  # since the last read
         self._alive = False  # something came since the last wait

@@ -32,7 +32,7 @@ from holdfast.models.local import server_program
 from holdfast.models.local.loopback import get
 from holdfast.models.providers import CONCURRENCY_MAX
 from holdfast.system import processes
-from holdfast.system.capture import Kept, Reader
+from holdfast.system.capture import Kept, PipeReader
 
 PROVIDER = "local"
 HTTP_THREADS = CONCURRENCY_MAX + 8  # so that a health check is answered however many ask
@@ -117,7 +117,7 @@ class _Props(msgspec.Struct):
     default_generation_settings: _Generation
 
 
-class Running:
+class ServerProcess:
     """One process of the server. `url` and `context` are known once `opened` has returned."""
 
     def __init__(self, file: Path, config: Config, children: processes.Children) -> None:
@@ -150,7 +150,7 @@ class Running:
                 stderr=stderr,
             )
             ours.pop_all()
-        self._readers = Reader(answer, None, self._hear), Reader(said, self._said)
+        self._readers = PipeReader(answer, None, self._hear), PipeReader(said, self._said)
 
     def _hear(self, data: bytes) -> None:
         self._answer += data
@@ -221,7 +221,7 @@ class LocalServer:
         self.file = file
         self._config = config
         self._children = children
-        self._task: asyncio.Task[Running] | None = None
+        self._task: asyncio.Task[ServerProcess] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._refusal: ProviderError | None = None  # why it cannot be loaded; believed until the next try is due
         self._failures = 0  # in a row
@@ -234,7 +234,7 @@ class LocalServer:
 
     # --- for its models ---
 
-    def start(self) -> "asyncio.Task[Running]":
+    def start(self) -> "asyncio.Task[ServerProcess]":
         """The process that runs or is being started by the first request. Cancelling the wait does not end it."""
         if self._task is None or (self._task.done() and not self._runs(self._task)):
             if self._refusal is not None and time.monotonic() < self._try_at_s:
@@ -283,17 +283,17 @@ class LocalServer:
     # --- its life ---
 
     @staticmethod
-    def _runs(task: "asyncio.Task[Running]") -> bool:
+    def _runs(task: "asyncio.Task[ServerProcess]") -> bool:
         return not task.cancelled() and task.exception() is None and task.result().child.alive
 
-    async def _start(self) -> Running:
+    async def _start(self) -> ServerProcess:
         await asyncio.sleep(max(0.0, self._try_at_s - time.monotonic()))
         self._tell("local.loading", "loading")
         if (problem := problem_of(self.file)) is not None:
             raise self._failed(ProviderError(f"the local model is gone: {problem}", code="not_found"))
         self.starts += 1
         try:
-            running = Running(self.file, self._config, self._children)
+            running = ServerProcess(self.file, self._config, self._children)
         except (OSError, ToolFailed) as error:
             raise self._failed(ProviderError(f"the local model's server cannot be started: {error}")) from error
         try:
@@ -307,7 +307,7 @@ class LocalServer:
         self._tell("local.ready", "ready", load_s=self.load_s, context_tokens=self.context)
         return running
 
-    async def _load(self, running: Running) -> None:
+    async def _load(self, running: ServerProcess) -> None:
         limit_s = self._config.local_load_s
         try:
             async with asyncio.timeout(limit_s):
@@ -325,7 +325,7 @@ class LocalServer:
             raise self._failed(ProviderError(text, code="model_broke"))
         raise self._failed(ProviderError(text))
 
-    async def _look_after(self, running: Running) -> None:
+    async def _look_after(self, running: ServerProcess) -> None:
         """Until it has ended, of itself or because it no longer answers."""
         exit = asyncio.ensure_future(running.child.exited())
         misses = 0
@@ -374,7 +374,7 @@ class LocalModel:
         self._server = server
         self._wire = wire
         self._transport = transport
-        self._http: tuple[Running, HttpModel] | None = None
+        self._http: tuple[ServerProcess, HttpModel] | None = None
 
     @property
     def context_limit(self) -> int | None:
@@ -405,7 +405,7 @@ class LocalModel:
                 error.code = Kind.BAD_REQUEST  # llama.cpp's status for a picture that its model cannot see
             raise
 
-    def _on(self, running: Running) -> HttpModel:
+    def _on(self, running: ServerProcess) -> HttpModel:
         if self._http is None or self._http[0] is not running:
             model = HttpModel(
                 self.name,

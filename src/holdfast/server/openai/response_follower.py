@@ -10,7 +10,7 @@ from starlette.requests import Request
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import ChatCreated, MessageAdded, TurnResumed
 from holdfast.errors import InvalidInput, NotFound, StoreError, WrongCursor
-from holdfast.server.feeds import Reader, frames_of
+from holdfast.server.feeds import FeedReader, frames_of
 from holdfast.server.openai.errors import error_body
 from holdfast.server.openai.ids import Place
 from holdfast.server.openai.placement import cursor_before
@@ -39,7 +39,7 @@ class Following:
 
     def __init__(self, streams: Streams, place: Place, after: int = -1) -> None:
         self.telling = Telling(place, after)
-        self._reader = Reader(streams.store, streams.feeds, place.chat_id, cursor_before(place.start))
+        self._reader = FeedReader(streams.store, streams.feeds, place.chat_id, cursor_before(place.start))
 
     async def next(self) -> list[Happening]:
         """Waits as long as nothing happens: give it a deadline. Raises NotFound."""

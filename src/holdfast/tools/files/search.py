@@ -23,7 +23,7 @@ GLOB_PARTS_MAX = 32
 TEXT_CHARS_MAX = 2_000
 
 
-class Limits(Frozen):
+class SearchLimits(Frozen):
     time_s: float
     entries_listed: int = 1_000
     entries_scanned: int = SCANNED_MAX
@@ -34,7 +34,7 @@ class Limits(Frozen):
 
 
 class Finder:
-    def __init__(self, root: Root, hidden: bool, limits: Limits) -> None:
+    def __init__(self, root: Root, hidden: bool, limits: SearchLimits) -> None:
         self._root = root
         self._hidden = hidden
         self._limits = limits
@@ -147,7 +147,7 @@ def _fixed(text: str, ignore_case: bool, lines_max: int) -> Callable[[bytes], li
 class _Bounds:
     """How far a walk may go, and what it has to say in the end."""
 
-    def __init__(self, limits: Limits, context: ToolContext) -> None:
+    def __init__(self, limits: SearchLimits, context: ToolContext) -> None:
         self.until = time.monotonic() + limits.time_s
         self._limits = limits
         self._context = context

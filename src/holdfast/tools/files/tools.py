@@ -21,7 +21,7 @@ from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.nearest_text import nearest
 from holdfast.tools.files.root import Place, Root
-from holdfast.tools.files.search import Finder, Limits
+from holdfast.tools.files.search import Finder, SearchLimits
 
 READ_BYTES_MAX = 256 << 10
 WRITE_BYTES_MAX = 8 << 20
@@ -52,7 +52,7 @@ def file_tools(
         raise ConfigError("the limits of file tools are above 0")
     confined = Root(root)
     reader = _Reader(confined, read_bytes_max)
-    finder = Finder(confined, hidden, Limits(time_s=search_s))
+    finder = Finder(confined, hidden, SearchLimits(time_s=search_s))
     found = [
         tool(replay="pure", deadline_s=DEADLINE_S)(reader.read_file),
         tool(replay="pure", deadline_s=DEADLINE_S)(finder.list_files),

@@ -20,7 +20,7 @@ import pydantic_core
 
 from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.system import processes
-from holdfast.system.capture import Kept, Reader
+from holdfast.system.capture import Kept, PipeReader
 from holdfast.tools.context import ToolContext
 from holdfast.tools.isolation import program
 
@@ -70,7 +70,7 @@ class Isolated:
         finally:
             os.close(theirs)
             os.close(mouth)
-        readers = Reader(ours, None, answers.hear), Reader(ear, printed)
+        readers = PipeReader(ours, None, answers.hear), PipeReader(ear, printed)
         try:
             return await _answer(child, answers, readers[0], printed)
         finally:
@@ -97,7 +97,7 @@ class Isolated:
         return msgspec.json.encode(request)
 
 
-async def _answer(child: processes.Child, answers: "_Answers", reader: Reader, printed: Kept) -> str:
+async def _answer(child: processes.Child, answers: "_Answers", reader: PipeReader, printed: Kept) -> str:
     exit = asyncio.ensure_future(child.exited())
     try:
         await asyncio.wait((exit, answers.final), return_when=asyncio.FIRST_COMPLETED)

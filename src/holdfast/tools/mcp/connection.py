@@ -41,7 +41,16 @@ from holdfast.system.clock import dice
 from holdfast.system.processes import Children
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.mcp.tools import Answer, Listed, Lost, NotSent, Refused, Unreadable, replay_of, tools_of
+from holdfast.tools.mcp.tools import (
+    Listed,
+    Lost,
+    NotSent,
+    Refused,
+    ServerAnswer,
+    UnreadableAnswer,
+    replay_of,
+    tools_of,
+)
 
 if TYPE_CHECKING:
     from holdfast.tools.mcp.session import Wire
@@ -76,7 +85,7 @@ class Link:
         self._wire: Wire | None = None
         self._wires: Any = None  # the module, once loaded
         self._keeper: asyncio.Task[None] | None = None
-        self._requests: set[asyncio.Task[Answer]] = set()
+        self._requests: set[asyncio.Task[ServerAnswer]] = set()
         self._first = asyncio.Event()  # the first attempt to connect has ended, well or not
         self._decided = asyncio.Event()  # it is ready or away, not in between
         self._stir = asyncio.Event()
@@ -169,7 +178,9 @@ class Link:
 
     # --- a call -----------------------------------------------------------------------------------------
 
-    async def _try(self, listed: Listed, arguments: dict[str, Any], context: ToolContext, sent: "_Sent") -> Answer:
+    async def _try(
+        self, listed: Listed, arguments: dict[str, Any], context: ToolContext, sent: "_Sent"
+    ) -> ServerAnswer:
         """Once; and once more on a new connection if the server never had it, or if it may simply run again."""
         for last in (False, True):
             wire = await self._connected()
@@ -177,7 +188,7 @@ class Link:
                 with sent:
                     answer = await self._request(wire, listed, arguments, context)
             except Refused as error:
-                lost = isinstance(error, Unreadable) and self._is_unsafe(listed)
+                lost = isinstance(error, UnreadableAnswer) and self._is_unsafe(listed)
                 raise (McpOutcomeUnknown if lost else McpError)(
                     self.server.name, f"{listed.name}: {error}"
                 ) from error
@@ -211,7 +222,9 @@ class Link:
         if self._wire is not wire:
             await wire.closed.wait()
 
-    async def _request(self, wire: "Wire", listed: Listed, arguments: dict[str, Any], context: ToolContext) -> Answer:
+    async def _request(
+        self, wire: "Wire", listed: Listed, arguments: dict[str, Any], context: ToolContext
+    ) -> ServerAnswer:
         """In a task of its own: the SDK tells the server of a cancellation, and its caller need not wait for that."""
         work = asyncio.ensure_future(wire.call(listed.name, arguments, context.key, context.progress))
         self._requests.add(work)
@@ -229,7 +242,7 @@ class Link:
     def _is_unsafe(self, listed: Listed) -> bool:
         return replay_of(self.server, listed) is Replay.UNSAFE
 
-    def _forget(self, work: "asyncio.Task[Answer]") -> None:
+    def _forget(self, work: "asyncio.Task[ServerAnswer]") -> None:
         self._requests.discard(work)
         if not work.cancelled():
             work.exception()  # its waiter has seen it

@@ -36,9 +36,18 @@ from holdfast.core.codec import is_too_deep
 from holdfast.core.records import Frozen
 from holdfast.mcp_servers import McpServer
 from holdfast.system import processes
-from holdfast.system.capture import Kept, Reader
+from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.processes import Children
-from holdfast.tools.mcp.tools import TOOLS_MAX, Answer, Listed, Lost, NotSent, Refused, Unreadable, text_of
+from holdfast.tools.mcp.tools import (
+    TOOLS_MAX,
+    Listed,
+    Lost,
+    NotSent,
+    Refused,
+    ServerAnswer,
+    UnreadableAnswer,
+    text_of,
+)
 from holdfast.tools.schemas import ANY_OBJECT, object_schema
 
 # A server may say everything twice, as text and as structure. The SDK reads it on the event loop: 20 MB take it a
@@ -65,7 +74,7 @@ for _name in ("httpx2", "mcp.client.streamable_http"):
 _INFO = mcp_types.Implementation(name="holdfast", version=__version__)
 
 
-class Ended(Frozen):
+class SessionEnded(Frozen):
     """Why there will be no more messages."""
 
     reason: str
@@ -78,7 +87,7 @@ class Wire:
         self._server = server
         self._stirred = stirred
         self._session: ClientSession | None = None
-        self.ended: Ended | None = None
+        self.ended: SessionEnded | None = None
         self.closed = asyncio.Event()  # nothing of it is left
         self.stale = False  # its list of tools has changed
         self.garbage = 0  # lines on standard output that are no messages
@@ -88,7 +97,7 @@ class Wire:
 
     def end(self, reason: str) -> None:
         if self.ended is None:
-            self.ended = Ended(reason=reason)
+            self.ended = SessionEnded(reason=reason)
             self._stirred()
 
     def epitaph(self) -> str:
@@ -138,7 +147,7 @@ class Wire:
     async def ping(self) -> None:
         await self._ask(mcp_types.PingRequest(), mcp_types.EmptyResult)
 
-    async def call(self, name: str, arguments: dict[str, Any], key: str, say: Callable[[str], None]) -> Answer:
+    async def call(self, name: str, arguments: dict[str, Any], key: str, say: Callable[[str], None]) -> ServerAnswer:
         """Raises NotSent, Lost or Refused. Cancelled, it tells the server so."""
 
         async def progress(progress: float, total: float | None, message: str | None) -> None:
@@ -152,7 +161,7 @@ class Wire:
         result = await self._ask(mcp_types.CallToolRequest(params=params), mcp_types.CallToolResult, progress)
         blocks = [block.model_dump(by_alias=True, mode="json") for block in result.content]
         text = text_of(blocks, result.structured_content, self._server.output_bytes_max)
-        return Answer(text=text, error=bool(result.is_error))
+        return ServerAnswer(text=text, error=bool(result.is_error))
 
     async def _ask(self, request: Any, kind: Any, progress: Any = None) -> Any:
         assert self._session is not None
@@ -161,7 +170,7 @@ class Wire:
         except MCPError as error:
             raise _told(error) from error
         except ValidationError as error:
-            raise Unreadable(f"its answer does not fit the protocol: {error.error_count()} errors") from error
+            raise UnreadableAnswer(f"its answer does not fit the protocol: {error.error_count()} errors") from error
 
 
 def _told(error: MCPError) -> Exception:
@@ -223,7 +232,7 @@ async def _program(
         for fd in (their_in, their_out, their_err):
             os.close(fd)
     wire.pid = child.pid
-    errors = Reader(our_err, wire.stderr)
+    errors = PipeReader(our_err, wire.stderr)
     pipes = os.fdopen(our_out, "rb", buffering=0), os.fdopen(our_in, "wb", buffering=0)
     lines, mouth = _Lines(wire), _Mouth(wire)
     leader = asyncio.ensure_future(child.exited())
@@ -250,7 +259,7 @@ async def _program(
             and child.returncode is not None
             and (wire.ended is None or wire.ended.reason in (_ENDED, _CLOSED))
         ):
-            wire.ended = Ended(reason=_how(child.returncode))
+            wire.ended = SessionEnded(reason=_how(child.returncode))
 
 
 def _start(

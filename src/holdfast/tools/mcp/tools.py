@@ -43,7 +43,7 @@ class Listed(Frozen):
     idempotent: bool = False
 
 
-class Answer(Frozen):
+class ServerAnswer(Frozen):
     text: str
     error: bool = False
 
@@ -60,7 +60,7 @@ class Refused(Exception):
     """The server answered with an error."""
 
 
-class Unreadable(Refused):
+class UnreadableAnswer(Refused):
     """The server answered, and what it said cannot be read."""
 
 

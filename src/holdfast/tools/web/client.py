@@ -46,7 +46,7 @@ def lookup_threads() -> int:
     return _lookups.thread_count
 
 
-class Limits(Frozen):
+class FetchLimits(Frozen):
     bytes_max: int
     time_s: float
 
@@ -143,7 +143,7 @@ class Fetched(Frozen):
 
 class Web:
     def __init__(
-        self, policy: Policy, limits: Limits, *, resolve: Resolver | None, ssl_context: ssl.SSLContext | None
+        self, policy: Policy, limits: FetchLimits, *, resolve: Resolver | None, ssl_context: ssl.SSLContext | None
     ) -> None:
         if limits.bytes_max <= 0 or limits.time_s <= 0:
             raise ConfigError("the limits of fetch are above 0")

@@ -13,7 +13,7 @@ from holdfast.system.threads import Pool
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.figures import show
 from holdfast.tools.web.cache import installed_cache
-from holdfast.tools.web.client import LOOKUPS_MAX, Fetched, Limits, Policy, Resolver, Target, Web, lookup_threads
+from holdfast.tools.web.client import LOOKUPS_MAX, Fetched, FetchLimits, Policy, Resolver, Target, Web, lookup_threads
 from holdfast.tools.web.html_text import readable
 
 FETCH_BYTES_MAX = 2 << 20
@@ -73,7 +73,7 @@ def fetch_tool(
     if text_chars_max <= 0:
         raise ConfigError("text_chars_max is above 0")
     policy = Policy(allow_hosts=allow_hosts, allow_internal=allow_internal, ports=ports)
-    web = Web(policy, Limits(bytes_max=bytes_max, time_s=time_s), resolve=resolve, ssl_context=ssl_context)
+    web = Web(policy, FetchLimits(bytes_max=bytes_max, time_s=time_s), resolve=resolve, ssl_context=ssl_context)
     fetcher = _Fetcher(web, text_chars_max, cache)
     waves = -(-URLS_MAX // AT_ONCE_MAX)
     return tool(
