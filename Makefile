@@ -38,9 +38,11 @@ run: $(if $(wildcard $(VENV)/.locked),$(VENV)/.ready,$(VENV)/.runnable) ## Serve
 test: check browser ## Check, then run the tests (PYTEST_ARGS="-k name -x")
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
+# Four at once for two cores: these tests wait for more than half of their time. One seed of several, a quarter of the
+# random lives: the others are in `make test`.
 .PHONY: quick
 quick: setup ## Run what needs no server, no browser and no kill, in two minutes (PYTEST_ARGS as for test)
-	@$(BIN)/python -m pytest --quick -n 2 --dist worksteal $(PYTEST_ARGS)
+	@HOLDFAST_RANDOM_LIVES=$${HOLDFAST_RANDOM_LIVES:-15} $(BIN)/python -m pytest --quick -n 4 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: mutants
 mutants: setup ## Run the tests of the core against every mutant of it, show the survivors (MUTANT_ARGS="cells/turn.py")

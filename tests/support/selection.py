@@ -2,10 +2,11 @@
 
 `tests/long` is collected only if it is named. `pytest --quick` runs what needs no server, no browser and no kill, and
 no list says which tests these are. A test is left out if it asks for a fixture of PostgreSQL; if it, a fixture that
-it asks for or a function of `tests` that either calls uses what starts processes or ends them; or if it is one of
-those that `make test` begins with.
+it asks for or a function of `tests` that either calls uses what starts processes or ends them; if it is one of
+those that `make test` begins with; or if it repeats, with another seed, what ran with the first.
 """
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -20,6 +21,9 @@ LONGEST = (
     "tests/worker/test_long_chat", "tests/worker/test_random_",
 )  # fmt: skip
 
+# Files of which `--quick` imports nothing. The last draws its requests while it is collected, which takes seconds.
+NEVER_QUICK = (*LONGEST, "tests/server/test_described.py")
+
 # A module, or a class or function of it, that a test uses to have a process or to end one.
 PROCESSES = (
     "multiprocessing", "pexpect", "playwright", "psycopg", "signal", "subprocess", "uvicorn",
@@ -33,7 +37,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """What is long by nature runs when it is named: `make long`, or `pytest tests/long/…`."""
     folder = config.rootpath / "tests" / "long"
     named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    return (collection_path == folder and not any(path.is_relative_to(folder) for path in named)) or None
+    if collection_path == folder and not any(path.is_relative_to(folder) for path in named):
+        return True
+    if config.getoption("--quick") and collection_path.is_file():
+        return collection_path.relative_to(config.rootpath).as_posix().startswith(NEVER_QUICK) or None
+    return None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,13 +59,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in gone]
 
 
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives until the end: no need to look through it for garbage again and again."""
+    gc.freeze()
+
+
 def is_quick(item: pytest.Item, known: dict[Any, bool]) -> bool:
     """`known`: what was found out about functions and classes before; pass the same for all items."""
-    if not isinstance(item, pytest.Function) or item.nodeid.startswith(LONGEST):
+    if not isinstance(item, pytest.Function) or item.nodeid.startswith(NEVER_QUICK):
         return False
     if any("postgres" in name for name in item.fixturenames):
         return False
-    if hasattr(item, "callspec") and "postgres" in item.callspec.params.values():
+    if hasattr(item, "callspec") and (
+        "postgres" in item.callspec.params.values() or item.callspec.indices.get("seed")
+    ):
         return False
     definitions = item._fixtureinfo.name2fixturedefs
     fixtures = [definitions[name][-1].func for name in item.fixturenames if name in definitions]

@@ -1,6 +1,7 @@
 """`make quick`: which tests it leaves out, and why."""
 
 import asyncio
+import importlib.util
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.postgres import PostgresServer
-from tests.support.selection import is_quick, needs_process
+from tests.support.selection import NEVER_QUICK, PROCESSES, is_quick, needs_process
 from tests.support.story import Story
 
 
@@ -81,6 +82,18 @@ def test_who_does_not_is_let_through(function: Any) -> None:
 def test_a_test_of_both_stores_is_quick_on_sqlite_alone(store_url: str, request: pytest.FixtureRequest) -> None:
     """This one starts nothing of its own: only the store makes the difference."""
     assert is_quick(request.node, {}) == store_url.startswith("sqlite")
+
+
+@pytest.mark.parametrize("seed", [7, 8, 9])
+def test_of_several_seeds_the_first_is_quick(seed: int, request: pytest.FixtureRequest) -> None:
+    assert is_quick(request.node, {}) == (seed == 7)
+
+
+def test_every_module_and_file_that_is_named_is_there(request: pytest.FixtureRequest) -> None:
+    """A name that moved would let through whatever uses it."""
+    assert [name for name in PROCESSES if importlib.util.find_spec(name) is None] == []
+    tests = [path.relative_to(request.config.rootpath) for path in request.config.rootpath.glob("tests/*/test_*.py")]
+    assert [start for start in NEVER_QUICK if not any(path.as_posix().startswith(start) for path in tests)] == []
 
 
 def test_a_fixture_that_has_a_process_counts_for_all_who_ask_for_it(
