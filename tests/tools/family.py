@@ -16,7 +16,7 @@ from holdfast.store.records import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.tools.sub_agents import agent_tools
 from tests.promises.program import Log
-from tests.tools.test_agents import Boss
+from tests.tools.test_sub_agents import Boss
 
 
 def family_agents(log: Log, name: str, hold: Callable[[], object] = sys.stdin.readline) -> list[Agent]:
