@@ -41,6 +41,12 @@ def is_secret(name: str, value: str) -> bool:
     return bool(_NAMED.search(name)) or ("://" in value and "@" in value and bool(passwords_in(value)))
 
 
+def can_be_hidden(value: str) -> bool:
+    """Whether it can be taken out of a text without damage: it is neither short nor an ordinary word."""
+    ordinary = len(value) <= ORDINARY_CHARS_MAX and _ORDINARY.fullmatch(value)
+    return len(value) >= VALUE_CHARS_MIN and not ordinary
+
+
 class Secrets:
     """The secrets that a process knows, each under the name that stands in its place."""
 
@@ -60,9 +66,7 @@ class Secrets:
 
     def add(self, name: str, value: str | None) -> None:
         """As it is, and as JSON writes it: a key of several lines stands in one there."""
-        if value is None or len(value) < VALUE_CHARS_MIN:
-            return
-        if len(value) <= ORDINARY_CHARS_MAX and _ORDINARY.fullmatch(value):
+        if value is None or not can_be_hidden(value):
             return
         known = {**self._values, value: f"[{name}]", json.dumps(value)[1:-1]: f"[{name}]"}
         # The longest first: a value that is the beginning of another would leave the other's end standing.

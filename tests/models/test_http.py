@@ -518,6 +518,17 @@ async def test_a_key_in_what_the_model_says_does_not_reach_the_journal(serve: Se
     assert TextDelta(text="it is [key]") in await parts_of(model_on(server))
 
 
+@pytest.mark.parametrize("key", ["none", "EMPTY", "k", "delta", "ollama"])
+async def test_a_key_that_is_an_ordinary_word_changes_nothing_of_what_the_model_says(serve: Serve, key: str) -> None:
+    """Servers that need no key are given one all the same, because clients insist on it."""
+    server = await serve(saying(f"it is {key}"))
+    models = Models({"COMPATIBLE_API_KEY": key})
+    try:
+        assert TextDelta(text=f"it is {key}") in await parts_of(models.get(f"compatible:m@{server.url}"))
+    finally:
+        await models.aclose()
+
+
 # --- TLS, proxies, names
 
 

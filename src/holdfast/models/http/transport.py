@@ -22,6 +22,7 @@ from holdfast.errors import ConfigError, ConnectionFailed, LostResult
 from holdfast.models.deadline_watch import Watch
 from holdfast.models.http.network import Connection, Network
 from holdfast.models.http.sse import Event, EventReader
+from holdfast.redaction import can_be_hidden
 
 CONNECTIONS_MAX = 256
 IDLE_CONNECTIONS_MAX = 32
@@ -184,7 +185,7 @@ class Exchange:
         self._request = request
         self._endpoint = endpoint
         self._deadlines = deadlines
-        self._keys = tuple(key.encode() for key in keys if key)
+        self._keys = tuple(key.encode() for key in keys if can_be_hidden(key))
         self._loop = asyncio.get_running_loop()
         self._response: httpcore2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
