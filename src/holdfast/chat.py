@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
-from holdfast.core.codec import decode_entry, decode_message
-from holdfast.core.journal import MessageAdded
+from holdfast.core.codec import decode_entry
+from holdfast.core.journal import Event, MessageAdded
 from holdfast.core.records import ClientTool, Message, Role, SendMode, Snapshot, State, Text
+from holdfast.core.updates import Update
 from holdfast.errors import ConfigError, NotFound, TurnFailed
 from holdfast.ids import new_id
 from holdfast.store.notify.bell import rest_topic
 from holdfast.store.open_calls import OpenCall
 from holdfast.store.receipts import request_hash
-from holdfast.store.records import QUIET, Answer, HistoryRow, Item, Key
+from holdfast.store.records import QUIET, Answer, HistoryRow, Key
+from holdfast.store.update_reader import UpdateReader, event_cursor, event_of
 from holdfast.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -176,19 +178,41 @@ class Chat:
             for row in rows:
                 entry = decode_entry(row.body)
                 assert isinstance(entry, MessageAdded)
-                found.append(decode_message(entry.message))
+                found.append(entry.message)
             start = rows[-1].pos + 1
         return found
 
-    async def events(self, after: str | None = None) -> AsyncIterator[Item]:
-        """Everything that happens, from a cursor on, until the chat rests and all was told."""
-        page = await self._store.read_journal(self.id, after)  # where it rests already, nothing is waited for
+    async def events(self, after: str | None = None) -> AsyncIterator[Event]:
+        """Everything that happens, from a cursor on, until the chat rests and all was told: the journal's entries,
+        and the pieces of a response while it streams. `event.body` is a value to match on, `event.raw` its bytes.
+        """
+        page = await self._store.read_journal(self.id, event_cursor(after))  # at rest nothing is waited for
         while True:
             for item in page.items:
-                yield item
+                yield event_of(item)
             if page.at_rest:
                 return
             page = await self._store.wait_journal(self.id, page.cursor, deadline_s=60.0)
+
+    async def stream(
+        self, after: str | None = None, *, settled: bool = False, follow: bool = False
+    ) -> AsyncIterator[Update]:
+        """What there is to show, reconciled: text as it grows, calls, retries, the end of the turn. A program that
+        prints `TextAdded` and takes back what `Restarted` says shows the exact text at every moment. With `settled`,
+        text comes once it is committed and nothing is ever taken back.
+
+        Begins with the turn that goes on, or the last one; with the `cursor` of an update, behind that update, on any
+        process; with an empty one, at the beginning of the chat. Ends when the chat rests or waits for somebody who
+        is asked; with `follow` it goes on.
+        """
+        reader = UpdateReader(self._store, self.id, after, settled=settled)
+        told = await reader.next(0.0)
+        while True:
+            for update in told.found:
+                yield update
+            if told.quiet and not follow:
+                return
+            told = await reader.next(60.0)
 
     async def wait(self, deadline_s: float = 3600.0) -> State:
         """Until the chat rests or waits for somebody. Raises TimeoutError."""

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.core import history
-from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.codec import decode_entry
 from holdfast.core.journal import AnyEntry, MessageAdded, PreviewReset
 from holdfast.core.records import Message, Role, Snapshot, State, Synthetic, ToolResult, fence_of
 from holdfast.store.contract import Store
@@ -39,7 +39,7 @@ class Finding:
     def added(self) -> Iterable[tuple[MessageAdded, Message]]:
         for _, entry in self.entries:
             if isinstance(entry, MessageAdded):
-                yield entry, decode_message(entry.message)
+                yield entry, entry.message
 
     @property
     def results(self) -> list[ToolResult]:
@@ -58,7 +58,7 @@ async def _read(store: Store, chat_id: str) -> Finding:
         after = page.cursor
     entries = [(item.seq, decode_entry(item.body)) for item in items if item.seq is not None]
     rows = [decode_entry(row.body) for row in await store.read_history(chat_id)]
-    messages = [decode_message(row.message) for row in rows if isinstance(row, MessageAdded)]
+    messages = [row.message for row in rows if isinstance(row, MessageAdded)]
     return Finding(await store.read_chat(chat_id), messages, entries)
 
 

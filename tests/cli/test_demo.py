@@ -92,7 +92,7 @@ def good() -> Evidence:
         *(result_message(result, 0) for result in results),
         Message(id="m3", role=Role.ASSISTANT, parts=(Text(text="done"),)),
     ]
-    entries: list[Any] = [MessageAdded(message=Raw(encode(message))) for message in messages]
+    entries: list[Any] = [MessageAdded(raw=Raw(encode(message))) for message in messages]
     entries.append(TurnEnded(turn=1, state=State.IDLE))
     items = [Item(cursor=str(n), at=n * 1000, body=encode(entry), seq=n + 1) for n, entry in enumerate(entries)]
     ledger = [("begins", "find_customer", "k0", 1), ("done", "find_customer", "k0", 1)]

@@ -130,10 +130,10 @@ def test_what_is_given_raw_is_kept_byte_for_byte() -> None:
 
 def test_a_message_inside_a_journal_entry_is_kept_byte_for_byte() -> None:
     body = b'{"id":"m", "role":"user", "parts":[{"kind":"hologram"}], "new":true}'
-    entry = journal.MessageAdded(message=Raw(body))
+    entry = journal.MessageAdded(raw=Raw(body))
     back = codec.decode_entry(codec.encode(entry))
     assert isinstance(back, journal.MessageAdded)
-    assert bytes(back.message) == body
+    assert bytes(back.raw) == body
 
 
 def test_what_is_absent_is_not_written_and_comes_back_as_absent() -> None:

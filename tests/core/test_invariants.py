@@ -115,7 +115,7 @@ def test_history_may_shrink_with_a_new_epoch() -> None:
 
 
 def journal_of(*messages: Message) -> list[tuple[int, AnyEntry]]:
-    return [(n, MessageAdded(message=Raw(encode(message)))) for n, message in enumerate(messages, start=1)]
+    return [(n, MessageAdded(raw=Raw(encode(message)))) for n, message in enumerate(messages, start=1)]
 
 
 def said_of(snapshot: Snapshot, entries: list[tuple[int, AnyEntry]]) -> str:

@@ -299,7 +299,7 @@ def test_a_queued_message_is_kept_byte_for_byte_and_never_decoded_on_its_way() -
     assert isinstance(change, Change)
     entry = change.lines[-1].entry
     assert isinstance(entry, MessageAdded)
-    assert bytes(entry.message) == body
+    assert bytes(entry.raw) == body
 
 
 def test_the_journal_tells_of_a_queued_message_and_again_when_it_enters() -> None:

@@ -68,7 +68,7 @@ def test_a_batch_is_numbered_by_the_journal_entry_of_its_response() -> None:
     story = calls_planned()
     entry = story.journal[(story.chat.batch or 0) - 1]
     assert isinstance(entry, MessageAdded)
-    assert b"calls-a-b" in bytes(entry.message)
+    assert b"calls-a-b" in bytes(entry.raw)
 
 
 def test_bodies_that_nothing_can_come_before_start_with_the_response() -> None:

@@ -8,7 +8,6 @@ from contextlib import aclosing, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import msgspec
 import psutil  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
@@ -18,7 +17,7 @@ from holdfast.agent import Agent
 from holdfast.app import App, diagnostics
 from holdfast.chat import Chat
 from holdfast.config import load_config
-from holdfast.core.journal import AttemptFailed, Noted
+from holdfast.core.journal import AttemptFailed, Delta, Noted
 from holdfast.core.records import Cause, File, Message, Role, State, Text
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import LoadTimeout, ProviderError, TurnFailed
@@ -123,11 +122,9 @@ def cut_file(tmp_path: Path) -> Path:
 async def streaming(chat: Chat) -> str:
     """Waits for the first piece of the answer."""
     async with asyncio.timeout(BOUND_S):
-        async for item in chat.events():
-            if item.attempt is not None and item.seq is None:
-                text: str = msgspec.json.decode(item.body)["text"]
-                if text:
-                    return text
+        async for event in chat.events():
+            if isinstance(event.body, Delta) and event.body.text:
+                return event.body.text
     raise AssertionError("it answered without streaming")
 
 
@@ -136,8 +133,7 @@ async def streaming(chat: Chat) -> str:
 
 async def test_a_question_is_answered(app: App, wire: str) -> None:
     chat = await app.create(f"{wire}-brief", "Say hello.")
-    items = [item async for item in chat.events()]
-    pieces = [msgspec.json.decode(item.body)["text"] for item in items if item.seq is None]
+    pieces = [event.body.text async for event in chat.events() if isinstance(event.body, Delta)]
     assert await chat.text()
     assert (await chat.text()).startswith("".join(pieces)), "the rest of it came as the whole message"
     answer = (await chat.messages())[-1]
@@ -159,7 +155,7 @@ async def test_health_shows_the_server_and_nobody_its_key(app: App) -> None:
         Path(f"/proc/{pid}/environ").read_bytes(),
         str(diagnostics(detailed=True)).encode(),
         repr(server_of(app).start().result()).encode(),
-        *[item.body async for item in chat.events()],
+        *[event.raw async for event in chat.events()],
     ]
     assert all(key.encode() not in text for text in seen)
     assert psutil.Process(pid).nice() > psutil.Process().nice(), "the loop that serves the chats comes first"

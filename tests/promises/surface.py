@@ -32,7 +32,7 @@ async def journal(chat: Chat) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     async for item in chat.events():
         if item.seq is not None:
-            told.append(json.loads(item.body))
+            told.append(json.loads(item.raw))
         if item.seq == upto:
             break
     return told
@@ -41,7 +41,7 @@ async def journal(chat: Chat) -> list[dict[str, Any]]:
 async def told_of(chat: Chat, kind: str) -> dict[str, Any]:
     """The first entry of this kind, as soon as it is in the journal."""
     async for item in chat.events():
-        entry: dict[str, Any] = json.loads(item.body)
+        entry: dict[str, Any] = json.loads(item.raw)
         if item.seq is not None and entry["kind"] == kind:
             return entry
     raise AssertionError(f"the chat rests, and nobody was told of {kind}")
@@ -51,7 +51,7 @@ async def streamed(chat: Chat) -> str:
     """The first piece of a response that is durable, as soon as it is."""
     async for item in chat.events():
         if item.attempt is not None:
-            text: str = json.loads(item.body)["text"]
+            text: str = json.loads(item.raw)["text"]
             return text
     raise AssertionError("the chat rests, and nothing was streamed")
 

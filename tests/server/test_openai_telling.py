@@ -58,7 +58,7 @@ class Journal:
 
 
 def message(written: Message, attempt: int | None = None) -> MessageAdded:
-    return MessageAdded(message=Raw(encode(written)), attempt=attempt)
+    return MessageAdded(raw=Raw(encode(written)), attempt=attempt)
 
 
 def a_stormy_turn() -> Journal:

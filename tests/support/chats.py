@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from holdfast.core import commands as cmd
-from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.codec import decode_entry
 from holdfast.core.journal import AnyEntry, MessageAdded
 from holdfast.core.records import (
     External,
@@ -140,7 +140,7 @@ async def history(store: Store, chat_id: str) -> list[Message]:
     for row in await store.read_history(chat_id):
         entry = decode_entry(row.body)
         assert isinstance(entry, MessageAdded)
-        messages.append(decode_message(entry.message))
+        messages.append(entry.message)
     return messages
 
 

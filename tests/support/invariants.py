@@ -6,7 +6,6 @@ They know nothing of how a change came about, so they judge the core alone, the 
 from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.core import history, journal
-from holdfast.core.codec import decode_message
 from holdfast.core.records import FINAL, CallState, Chat, Message, Phase, Role, Snapshot, State, ToolCall, ToolResult
 
 RUNNABLE = frozenset({CallState.PLANNED, CallState.APPROVED, CallState.STARTED})
@@ -127,7 +126,7 @@ def journal_problems(snapshot: Snapshot, entries: Sequence[tuple[int, journal.An
     for number, entry in entries:
         if not isinstance(entry, journal.MessageAdded):
             continue
-        message = decode_message(bytes(entry.message))
+        message = entry.message
         unanswered = [call_id for call_id in asked if call_id not in answered]
         if message.role is not Role.TOOL and unanswered:
             found.append(f"entry {number}: a {message.role} message entered while {unanswered} were open")

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from holdfast.core.apply import create
 from holdfast.core.change import Change, Refused
-from holdfast.core.codec import decode_entry, decode_message, encode
+from holdfast.core.codec import decode_entry, encode
 from holdfast.core.commands import Command
 from holdfast.core.fork import fork
 from holdfast.core.journal import AnyEntry, DescendantAnswered, DescendantAsking, MessageAdded
@@ -186,4 +186,4 @@ def _asks(call: Call) -> bool:
 def _message_of(row: Row) -> Message:
     entry = decode_entry(row.body)
     assert isinstance(entry, MessageAdded)
-    return decode_message(bytes(entry.message))
+    return entry.message

@@ -11,7 +11,6 @@ from msgspec import Raw
 from holdfast.core import commands as cmd
 from holdfast.core.apply import row_of
 from holdfast.core.change import Change, Reason, Refused
-from holdfast.core.codec import decode_message
 from holdfast.core.journal import AnyEntry, Entry, MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
@@ -281,4 +280,4 @@ class Story:
 
 
 def journal_message(entry: MessageAdded) -> Message:
-    return decode_message(bytes(entry.message))
+    return entry.message

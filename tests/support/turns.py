@@ -9,7 +9,6 @@ from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.config import ModelFacts
-from holdfast.core.codec import decode_entry
 from holdfast.core.history import problems
 from holdfast.core.records import Message, State, ToolResult
 from holdfast.core.retry import RetryPolicy
@@ -67,7 +66,7 @@ def said(messages: list[Message]) -> list[tuple[str, str]]:
 
 
 async def entries(chat: Chat) -> list[Any]:
-    return [decode_entry(item.body) async for item in chat.events() if item.seq is not None]
+    return [event.body async for event in chat.events() if event.seq is not None]
 
 
 @tool(replay="pure")

@@ -17,6 +17,7 @@ from holdfast.app import App, diagnostics
 from holdfast.chat import Chat
 from holdfast.core.records import State
 from holdfast.errors import ConfigError
+from holdfast.events import CallProgress
 from holdfast.mcp_servers import McpServer
 from holdfast.models.scripted import Call, Hold, ScriptedModel
 from holdfast.tools.base import tool
@@ -289,8 +290,8 @@ async def test_progress_of_a_server_is_in_the_chats_journal(store_url: str) -> N
     model = ScriptedModel([Call(name="t_steps")], "Done.")
     async with running(store_url, Agent("a", model, tools=[program("stdio")])) as (app, _):
         chat = await app.create("a", "go")
-        heard = [item.body async for item in chat.events()]
-    assert any(b'"progress"' in body and b"step 3" in body for body in heard)
+        heard = [update.call.progress async for update in chat.stream() if isinstance(update, CallProgress)]
+    assert "step 3" in heard[-1]
 
 
 async def test_a_key_that_a_server_shows_is_not_in_the_chat(store_url: str) -> None:

@@ -18,6 +18,7 @@ import pytest
 from holdfast.agent import Agent
 from holdfast.core.records import Cause, State, ToolResult
 from holdfast.errors import ConfigError
+from holdfast.events import CallProgress
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.system import processes
 from holdfast.tools.base import Tool
@@ -229,8 +230,8 @@ async def test_a_stop_of_the_chat_ends_the_command_and_says_cancelled(store_url:
     model = ScriptedModel([Call(name="shell", arguments={"command": command})], "Done.")
     async with running(store_url, Agent("a", model, tools=[shell_tool(root=tmp_path, policy=None)])) as (app, _):
         chat = await app.create("a", "go")
-        async for item in chat.events():
-            if b'"progress"' in item.body and b"started" in item.body:
+        async for update in chat.stream():
+            if isinstance(update, CallProgress) and "started" in update.call.progress:
                 break
         with Mortal(int((tmp_path / "pid").read_text())) as sleeper:
             await chat.stop()

@@ -366,7 +366,7 @@ async def test_an_approval_of_a_child_shows_on_the_root_chat_and_is_answered_the
         chat = await app.create("parent", "go")
         seen: list[dict[str, Any]] = []
         async for item in chat.events():
-            entry = json.loads(item.body)
+            entry = json.loads(item.raw)
             if item.seq is not None and entry["kind"].startswith("descendant"):
                 seen.append(entry)
                 if entry["kind"] == "descendant.asking":

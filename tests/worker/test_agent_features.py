@@ -17,7 +17,6 @@ from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.config import ModelFacts, Price
-from holdfast.core.codec import decode_entry
 from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, MessageAdded, Noted, TurnEnded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
@@ -286,8 +285,8 @@ async def test_what_a_tool_says_of_its_progress_is_in_the_journal_before_its_res
     async with running(store_url, Agent("a", model, tools=[dig])) as (app, _):
         chat = await app.create("a", "go")
         notes: list[Noted] = []
-        async for item in chat.events():
-            entry = decode_entry(item.body) if item.seq is not None else None
+        async for event in chat.events():
+            entry = event.body
             if isinstance(entry, Noted):
                 notes.append(entry)
                 held.set()  # the first words were told while it ran
@@ -448,8 +447,7 @@ async def test_a_title_is_made_beside_the_turn_after_two_rate_limits(store_url: 
         chat = await app.create("a", "Weather in Bern?")
         assert await renamed(chat) == "Rain in Bern"
         assert await rested(chat) is State.IDLE
-        told = [entry async for entry in chat.events()]
-        assert any(b"chat.renamed" in item.body for item in told)
+        assert any([isinstance(event.body, ChatRenamed) async for event in chat.events()])
         await until(lambda: worker.titles.made == 1)  # counted once its commit was answered
     assert len(titler.requests) == 3
     assert "Weather in Bern?" in titler.requests[0].messages[-1].text

@@ -10,6 +10,7 @@ from holdfast import CompactionPolicy
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import Cause, State
+from holdfast.events import CallDone
 from holdfast.hooks import Hook
 from holdfast.models.scripted import Call, Hold, Say, Script, ScriptedModel, Stall
 from holdfast.store.contract import Store
@@ -152,8 +153,8 @@ async def test_results_that_come_out_of_order_are_known_without_reading(store_ur
     async with app, app.worker():
         counted.watch(app.store)
         chat = await app.create("a", "go")
-        async for item in chat.events():
-            if b'"call_state":"done"' in item.body and b'"fast"' in item.body:
+        async for update in chat.stream():
+            if isinstance(update, CallDone) and update.call.name == "fast":
                 first_may_end.set()
                 break
         await asyncio.wait_for(counted.reached.wait(), WAIT_S)

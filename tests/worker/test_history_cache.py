@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.core import commands as cmd
-from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.codec import decode_entry
 from holdfast.core.records import Message, Replay, Role, Snapshot, ToolResult
 from holdfast.store.contract import Store
 from holdfast.worker.history_cache import HistoryCache, HistoryRoom, Moved
@@ -192,7 +192,7 @@ async def test_what_a_runner_commits_first_does_not_vouch_for_what_another_chat_
     past = room.take(store, "talk", 2)
     await other.finish("k1", "found")
     result = (await store.read_history("talk"))[-1]
-    past.learn(other.held, {result.pos: decode_message(decode_entry(result.body).message)})  # type: ignore[union-attr]
+    past.learn(other.held, {result.pos: decode_entry(result.body).message})  # type: ignore[union-attr]
     said = texts(await past.messages(other.held))
     assert (said[0], "kept" in said) == ("not that one", False)
 

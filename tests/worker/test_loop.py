@@ -12,6 +12,7 @@ from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.journal import AttemptFailed, PreviewReset, TurnEnded
 from holdfast.core.records import CallState, Cause, Role, State, Synthetic, ToolCall, ToolResult
+from holdfast.events import CallDone
 from holdfast.hooks import Arguments, Ask, Hook, RunContext, Veto
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, ScriptedModel, Stall
 from holdfast.store.records import StoreOptions
@@ -46,8 +47,8 @@ async def test_parallel_calls_run_in_parallel_and_their_results_stand_in_call_or
         chat = await app.create("a", "go")
         await asyncio.gather(first.entered.wait(), second.entered.wait())
         second.opened.set()
-        async for item in chat.events():
-            if b'"call_state":"done"' in item.body:
+        async for update in chat.stream():
+            if isinstance(update, CallDone):
                 break  # the sibling's result is durable while the first still runs
         assert not first.opened.is_set()
         first.opened.set()

@@ -54,7 +54,7 @@ async def test_what_a_tool_says_reaches_neither_journal_nor_model_with_a_secret_
     async with app.worker():
         chat = await app.create("a", f"my own words: {KEY}")
         assert await chat.text() == "Done."
-        told = [item.body.decode() async for item in chat.events()]
+        told = [event.raw.decode() async for event in chat.events()]
     asked, *rest = [line for line in told if KEY in line]
     assert "my own words" in asked, "what a person says is theirs"
     assert rest == []
@@ -73,7 +73,7 @@ async def test_why_there_is_no_summary_is_told_without_a_secret_in_it(store_url:
             await chat.send(text)
         await chat.text()
         await chat.compact()
-        told = [item.body.decode() async for item in chat.events()]
+        told = [event.raw.decode() async for event in chat.events()]
     assert any("no account for [BANK_API_KEY]" in line for line in told)
     assert not any(KEY in line for line in told)
     assert "[BANK_API_KEY]" in (worker.compactions.last_error or "")
@@ -207,7 +207,7 @@ async def test_what_a_hook_puts_into_a_call_is_told_to_readers_without_a_secret_
     async with app.worker():
         chat = await app.create("a", "go")
         assert await chat.text() == "Done."
-        told = [item.body.decode() async for item in chat.events()]
+        told = [event.raw.decode() async for event in chat.events()]
     assert used == [KEY]
     assert not any(KEY in line for line in told)
     assert any("[BANK_API_KEY]" in line for line in told)
@@ -230,7 +230,7 @@ async def test_who_approves_a_call_is_shown_what_a_hook_made_of_it_without_a_sec
         (asked,) = await chat.open_calls()
         await chat.approve(asked.call_id)
         assert await chat.text() == "Done."
-        told = [item.body.decode() async for item in chat.events()]
+        told = [event.raw.decode() async for event in chat.events()]
     assert json.loads(asked.arguments) == {"amount": 7, "key": "[BANK_API_KEY]"}
     (asking,) = [json.loads(line) for line in told if '"asking"' in line]
     assert json.loads(asking["arguments"]) == {"amount": 7, "key": "[BANK_API_KEY]"}

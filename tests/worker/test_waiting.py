@@ -8,13 +8,13 @@ import pytest
 
 from holdfast import Agent, App, Chat
 from holdfast.errors import NotFound, OutputInvalid, StoreClosed, TurnFailed
-from holdfast.store.records import Item
+from holdfast.events import Event
 from holdfast.testing import Hold, ScriptedModel
 from tests.support.waiting import until
 
 
-async def _events(chat: Chat) -> list[Item]:
-    return [item async for item in chat.events()]
+async def _events(chat: Chat) -> list[Event]:
+    return [event async for event in chat.events()]
 
 
 WAITS: dict[str, Callable[[Chat], Awaitable[object]]] = {

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from holdfast.core import history
-from holdfast.core.codec import decode_delta, decode_entry, decode_message
+from holdfast.core.codec import decode_delta, decode_entry
 from holdfast.core.journal import (
     AnyEntry,
     Compacted,
@@ -98,7 +98,7 @@ class Replay:
             self._compacted.append(entry.upto)
         if not isinstance(entry, MessageAdded) or entry.off_history:
             return
-        message = decode_message(entry.message)
+        message = entry.message
         if message.role is Role.TOOL:
             for result in (part for part in message.parts if isinstance(part, ToolResult)):
                 if result.call_id in self._slots:
@@ -132,7 +132,7 @@ class Replay:
 def _added(entries: Numbered) -> Iterable[tuple[int, MessageAdded, Message]]:
     for number, entry in entries:
         if isinstance(entry, MessageAdded):
-            yield number, entry, decode_message(entry.message)
+            yield number, entry, entry.message
 
 
 def _number_of(message: Message) -> str | None:
@@ -147,7 +147,7 @@ def _steps(entries: Numbered, asked: dict[str, Line], followed: Followed) -> lis
     seen: Counter[str] = Counter()
     replay = Replay()
     for number, entry in entries:
-        if isinstance(entry, MessageAdded) and (message := decode_message(entry.message)).role is Role.ASSISTANT:
+        if isinstance(entry, MessageAdded) and (message := entry.message).role is Role.ASSISTANT:
             n = _number_of(message)
             # A fork's journal does not tell of the summaries that it was given; what it says itself must do.
             unknown = followed.is_fork and message.stopped is not None
@@ -236,7 +236,7 @@ def _stops(followed: Followed, entries: Numbered) -> list[str]:
                 found.append(f"entry {number}: a turn ended as if the user had stopped it")
             stopping = None
         elif isinstance(entry, MessageAdded) and not followed.is_fork:
-            message = decode_message(entry.message)
+            message = entry.message
             if message.role is Role.ASSISTANT and message.stopped is not stopping:
                 found.append(f"entry {number}: a response says {message.stopped}, the stop says {stopping}")
     if user_stops > followed.stops:
@@ -298,7 +298,7 @@ def _readings(items: Sequence[Item]) -> list[str]:
         next_seq = item.seq + 1
         entry = decode_entry(item.body)
         if isinstance(entry, MessageAdded) and entry.attempt is not None:
-            message = decode_message(entry.message)
+            message = entry.message
             if preview is not None:
                 found += (
                     _unlike(preview, message)

@@ -1,16 +1,15 @@
 """Records to JSON and back. Decoding is strict about what it knows and says clearly what it cannot read."""
 
 import re
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.decoding import MESSAGES, decode_with
 from holdfast.core.journal import AnyEntry, Delta
 from holdfast.core.records import ClientTool, Failure, Message
-from holdfast.errors import CorruptRecord, InvalidInput, UnknownRecord
-
-T = TypeVar("T")
+from holdfast.errors import InvalidInput
 
 # How deep JSON that others wrote may be nested. Each of its readers gives up somewhere, each elsewhere, and one that
 # does spoils more than the chat that holds it: SQLite's functions at 1,000 and PostgreSQL's where the stack ends,
@@ -20,7 +19,6 @@ JSON_DEPTH_MAX = 100
 NOT_UNICODE = "is not valid Unicode (a lone surrogate, or bytes that are not UTF-8)"
 
 _encode = msgspec.json.Encoder().encode
-_message = msgspec.json.Decoder(Message)
 _entry: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEntry)
 _delta = msgspec.json.Decoder(Delta)
 _failure = msgspec.json.Decoder(Failure)
@@ -78,45 +76,33 @@ def is_json_object(text: str) -> bool:
         return False
 
 
-def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes | str, what: str) -> T:
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError as error:
-        # "Invalid value 'x' - at `$.parts[0].kind`": a kind or enum member of newer code reads like this.
-        if "Invalid value" in str(error) or "Invalid enum value" in str(error):
-            raise UnknownRecord(f"a {what} was written by newer code: {error}") from error
-        raise CorruptRecord(f"stored bytes are not a {what}: {error}") from error
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise CorruptRecord(f"stored bytes are not a {what}: {error}") from error
-
-
 def decode_message(data: bytes | str) -> Message:
-    return _decode(_message, data, "message")
+    return decode_with(MESSAGES, data, "message")
 
 
 def decode_entry(data: bytes | str) -> AnyEntry:
-    entry: AnyEntry = _decode(_entry, data, "journal entry")
+    entry: AnyEntry = decode_with(_entry, data, "journal entry")
     return entry
 
 
 def decode_delta(data: bytes | str) -> Delta:
-    return _decode(_delta, data, "delta")
+    return decode_with(_delta, data, "delta")
 
 
 def decode_failure(data: bytes | str) -> Failure:
-    return _decode(_failure, data, "failure")
+    return decode_with(_failure, data, "failure")
 
 
 def decode_object(data: bytes | Raw, what: str) -> dict[str, Any]:
-    return _decode(_object, bytes(data), what)
+    return decode_with(_object, bytes(data), what)
 
 
 def decode_names(data: bytes | str) -> tuple[str, ...]:
-    return _decode(_names, data, "list of names")
+    return decode_with(_names, data, "list of names")
 
 
 def decode_client_tools(data: bytes | str) -> tuple[ClientTool, ...]:
-    return _decode(_client_tools, data, "list of client tools")
+    return decode_with(_client_tools, data, "list of client tools")
 
 
 def check_text(field: str, text: str, *, bytes_max: int) -> None:

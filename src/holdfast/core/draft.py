@@ -186,14 +186,14 @@ class Draft:
 
     def add_user_message(self, message_id: str, body: Raw) -> None:
         """It was checked when it was accepted, and is passed on unread: newer code may have queued it."""
-        self._append(journal.MessageAdded(message=body), Role.USER, message_id)
+        self._append(journal.MessageAdded(raw=body), Role.USER, message_id)
 
     def add_given(self, message: Message) -> None:
         """Said elsewhere, before there was a chat."""
-        self._append(journal.MessageAdded(message=Raw(encode(message))), message.role, message.id)
+        self._append(journal.MessageAdded(raw=Raw(encode(message))), message.role, message.id)
 
     def add_response(self, message: Message, *, attempt: int, started: tuple[str, ...] = ()) -> None:
-        entry = journal.MessageAdded(message=Raw(encode(message)), attempt=attempt, started=started)
+        entry = journal.MessageAdded(raw=Raw(encode(message)), attempt=attempt, started=started)
         self._append(entry, Role.ASSISTANT, message.id)
         self.effects["ended_attempt"] = attempt
 
@@ -234,7 +234,7 @@ class Draft:
             rank = self.queue[0].rank - 1 if first else self.queue[-1].rank + 1
         queued = Queued(id=event.message.id, rank=rank, mode=mode, body=body)
         self.queue = (queued, *self.queue) if first else (*self.queue, queued)
-        self.tell(journal.MessageQueued(message=body, mode=mode, first=first))
+        self.tell(journal.MessageQueued(raw=body, mode=mode, first=first))
 
     def to_front(self, message_id: str) -> None:
         queued = self.queued(message_id)
@@ -303,7 +303,7 @@ class Draft:
         """Write the call's one result, at the position kept for it; off history if that was cut away."""
         in_history = call.pos < self.chat.length
         message = result_message(result, self.now)
-        entry = journal.MessageAdded(message=Raw(encode(message)), call_state=call.state, off_history=not in_history)
+        entry = journal.MessageAdded(raw=Raw(encode(message)), call_state=call.state, off_history=not in_history)
         self.lines.append(Line(entry, call.pos if in_history else None, Role.TOOL, message.id))
 
     def answer_synthetically(

@@ -56,7 +56,7 @@ def fork(
             synthetic=Synthetic.NOT_CARRIED_OVER,
         )
         message = Message(id=f"{call.id}.result", role=Role.TOOL, parts=(result,), created_at=now)
-        entry = journal.MessageAdded(message=Raw(encode(message)), call_state=CallState.CANCELLED)
+        entry = journal.MessageAdded(raw=Raw(encode(message)), call_state=CallState.CANCELLED)
         lines.append(Line(entry, call.pos, Role.TOOL, message.id))
     filled = Snapshot(chat=replace(chat, seq=1 + copied + len(lines)))
     return created, Change(before=created.after, after=filled, lines=tuple(lines))

@@ -7,9 +7,21 @@ Entries are numbered per chat without gaps. Streamed text arrives as `Delta`s, w
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Raw
+from msgspec import Raw, field
 
-from holdfast.core.records import CallState, Cause, CompactionWhy, External, Failure, Record, SendMode, State
+from holdfast.core.decoding import MESSAGES, decode_with
+from holdfast.core.records import (
+    CallState,
+    Cause,
+    CompactionWhy,
+    External,
+    Failure,
+    Frozen,
+    Message,
+    Record,
+    SendMode,
+    State,
+)
 
 
 class Entry(Record, tag_field="kind"):
@@ -28,17 +40,27 @@ class MessageAdded(Entry, tag="message"):
     `off_history` marks a tool's outcome that came after its call had been cut away: recorded, not shown to a model.
     """
 
-    message: Raw
+    raw: Raw = field(name="message")  # as it was written
     attempt: int | None = None
     started: tuple[str, ...] = ()  # calls whose bodies begin with this commit
     call_state: CallState | None = None  # of a tool message: how the call ended
     off_history: bool = False
 
+    @property
+    def message(self) -> Message:
+        """Read anew each time. Raises RecordError for what this code cannot read."""
+        return decode_with(MESSAGES, self.raw, "message")
+
 
 class MessageQueued(Entry, tag="message.queued"):
-    message: Raw
+    raw: Raw = field(name="message")
     mode: SendMode
     first: bool = False
+
+    @property
+    def message(self) -> Message:
+        """As in `MessageAdded`."""
+        return decode_with(MESSAGES, self.raw, "message")
 
 
 class MessagePromoted(Entry, tag="message.promoted"):
@@ -231,3 +253,23 @@ class Delta(Record):
     text: str
     call_id: str | None = None
     name: str | None = None
+
+
+class UnknownEntry(Frozen):
+    """Newer code wrote it: `problem` says what this code could not read, the event's `raw` has it whole."""
+
+    problem: str
+
+
+class Event(Frozen):
+    """One thing that a reader of a chat sees: an entry of the journal (it has a `seq`), or a delta of the response
+    that is being streamed (it has `attempt` and `k`). `raw` is its JSON as it is stored.
+    """
+
+    cursor: str
+    at: int
+    body: AnyEntry | Delta | UnknownEntry
+    raw: bytes
+    seq: int | None = None
+    attempt: int | None = None
+    k: int | None = None

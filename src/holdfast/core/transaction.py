@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.core.apply import apply, create
 from holdfast.core.change import Change, Refused
-from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.codec import decode_entry
 from holdfast.core.commands import ChildEnded, Command, Descendant, Stop
 from holdfast.core.journal import MessageAdded
 from holdfast.core.limits import LIMITS, Limits
@@ -177,7 +177,7 @@ class _Unit:
         else:
             body = yield ReadEntry(chat_id, seq)
             entry = decode_entry(body) if body is not None else None
-        return decode_message(entry.message) if isinstance(entry, MessageAdded) else None
+        return entry.message if isinstance(entry, MessageAdded) else None
 
 
 _STOPPABLE = frozenset({State.RUNNING, State.STOPPING, State.WAITING})

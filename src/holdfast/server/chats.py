@@ -175,7 +175,7 @@ async def list_messages(
     for row in rows:
         entry = decode_entry(row.body)
         assert isinstance(entry, MessageAdded)
-        found.append({"pos": row.pos, **msgspec.json.decode(entry.message)})
+        found.append({"pos": row.pos, **msgspec.json.decode(entry.raw)})
     return as_json({"messages": found, "next": rows[-1].pos + 1 if len(rows) == limit else None})
 
 

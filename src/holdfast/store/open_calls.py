@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast.core.call_words import told_arguments
-from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Call, CallState, External, Frozen
 from holdfast.store.rows import call_of
@@ -52,7 +52,7 @@ class Given:
         self._response = (asked.chat_id, asked.call.batch) if asked is not None else None
         self.size = len(body or b"")
         entry = decode_entry(body) if body is not None else None
-        calls = decode_message(entry.message).calls if isinstance(entry, MessageAdded) else ()
+        calls = entry.message.calls if isinstance(entry, MessageAdded) else ()
         self._arguments = {part.call_id: part.arguments for part in calls}
 
     def lacks(self, asked: Asked) -> bool:

@@ -9,7 +9,7 @@ bounds a step costs the same in a long chat as in a short one: only what is new 
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.codec import decode_entry
 from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message, fitted, summary_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
@@ -387,4 +387,4 @@ def _bytes(count: int, tokens: int) -> int:
 def _message_of(row: HistoryRow) -> Message:
     entry = decode_entry(row.body)
     assert isinstance(entry, MessageAdded)
-    return decode_message(entry.message)
+    return entry.message

@@ -7,7 +7,6 @@ from holdfast.cli.commands.demo_worker import BATCH, FIRST
 from holdfast.cli.terminal.journal_reader import what_is
 from holdfast.cli.words import line
 from holdfast.core import journal as jn
-from holdfast.core.codec import decode_message
 from holdfast.core.history import problems
 from holdfast.core.records import Frozen, Message, Role, Snapshot, State, Synthetic, ToolResult
 from holdfast.store.records import Item
@@ -56,7 +55,7 @@ def timeline(evidence: Evidence) -> Iterator[Row]:
 def _told(entry: object, *, durable: bool) -> Iterator[tuple[str, str, str]]:
     kept = ("durable", "green") if durable else ("", "")
     if isinstance(entry, jn.MessageAdded):
-        message = decode_message(entry.message)
+        message = entry.message
         yield from _message(message, kept)
     elif isinstance(entry, jn.CallChanged) and entry.detail is not None:
         yield f"{entry.name}", entry.detail, "cyan"

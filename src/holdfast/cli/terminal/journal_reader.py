@@ -5,7 +5,7 @@ import msgspec
 from holdfast.cli.terminal.screen import Screen, ToolEnd
 from holdfast.cli.words import arguments_of, line, seconds
 from holdfast.core import journal as jn
-from holdfast.core.codec import decode_delta, decode_entry, decode_message
+from holdfast.core.codec import decode_delta, decode_entry
 from holdfast.core.records import CallState, Cause, Message, Role, ToolCall, ToolResult
 from holdfast.errors import RecordError
 from holdfast.safe_text import safe
@@ -50,7 +50,7 @@ class Reader:
     def _entry(self, entry: jn.AnyEntry, at: int) -> None:
         match entry:
             case jn.MessageAdded():
-                self._message(entry, decode_message(entry.message), at)
+                self._message(entry, entry.message, at)
             case jn.CallsStarted():
                 for call_id in entry.call_ids:
                     self._start(call_id, at, entry.arguments.get(call_id))
@@ -70,7 +70,7 @@ class Reader:
             case jn.StopRequested():
                 self._screen.status(STOPPING)
             case jn.MessageQueued():
-                message = decode_message(entry.message)
+                message = entry.message
                 if message.id not in self.own:
                     self._screen.note(f"queued: {line(message.text)}")
             case jn.MessagesDropped():

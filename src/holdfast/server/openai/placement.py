@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.app import App
 from holdfast.chat import Chat
-from holdfast.core.codec import decode_entry, decode_message
+from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded, TurnResumed
 from holdfast.core.records import CallState, External, Message, Role, Text, ToolResult
 from holdfast.errors import InvalidInput, NotFound, RefusedError
@@ -83,7 +83,7 @@ async def _recorded(app: App, chat_id: str, given: dict[str, str]) -> int | None
         except NotFound:
             return None
         rows = await app.chat(chat_id).history(spot.pos, 1)
-        found = decode_message(entry_of(rows[0]).message).parts if rows else ()
+        found = entry_of(rows[0]).message.parts if rows else ()
         if [part.content for part in found if isinstance(part, ToolResult)] != [content]:
             return None
         last = max(last, rows[0].seq)

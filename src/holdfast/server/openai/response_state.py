@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.codec import decode_delta, decode_entry, decode_json, decode_message
+from holdfast.core.codec import decode_delta, decode_entry, decode_json
 from holdfast.core.journal import (
     CallChanged,
     ChatFailed,
@@ -194,7 +194,7 @@ class Telling:
         return []
 
     def _take_message(self, seq: int, entry: MessageAdded) -> list[Happening]:
-        message = decode_message(entry.message)
+        message = entry.message
         self.last_message = message.id
         for part in message.parts:
             if isinstance(part, ToolResult):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from holdfast.app import App
-from holdfast.core.codec import decode_message, encode
+from holdfast.core.codec import encode
 from holdfast.core.records import Message, Role, State, ToolResult
 from holdfast.errors import InvalidInput, NotFound, RefusedError
 from holdfast.server.chats import AppOf, KeyOf, as_json, streams_of
@@ -249,6 +249,6 @@ async def _items_before(app: App, place: Place) -> list[dict[str, Any]]:
             entry = placement.entry_of(row)
             if row.seq > place.start and entry.attempt is not None:
                 return items
-            items += input_items(place, decode_message(entry.message))
+            items += input_items(place, entry.message)
         start = rows[-1].pos + 1
     return items
