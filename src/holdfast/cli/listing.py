@@ -16,11 +16,11 @@ from holdfast.cli.words import line
 from holdfast.core.records import Frozen
 
 GAP = 2  # between two columns, as the table is drawn
-LAST_MIN = 16  # of the last column, which wraps: narrower than that nobody reads it
-PLAIN_CHARS_MAX = 10_000  # of a cell in a pipe; no title is that long
+LAST_MIN = 16  # of the last column, which wraps: narrower than that it is not readable
+PLAIN_CHARS_MAX = 10_000  # of a field in a pipe; no title is that long
 
 
-class Cell(Frozen):
+class Field(Frozen):
     """`plain` is what a program gets, where that differs from what people read."""
 
     shown: str
@@ -28,14 +28,14 @@ class Cell(Frozen):
     style: str = ""
 
 
-Row = Sequence[Cell]
+Row = Sequence[Field]
 
 
 def print_listing(heads: Sequence[str], rows: Sequence[Row]) -> None:
-    """In a pipe: no heads, a tab between two cells, nothing cut."""
+    """In a pipe: no heads, a tab between two fields, nothing cut."""
     if not sys.stdout.isatty():
         for row in rows:
-            print("\t".join(_flat(cell.shown if cell.plain is None else cell.plain) for cell in row))
+            print("\t".join(_flat(field.shown if field.plain is None else field.plain) for field in row))
         return
     out = console()
     heads, rows = _without_empty_columns(heads, rows)
@@ -53,7 +53,7 @@ def console() -> Console:
 
 
 def _flat(text: str) -> str:
-    """Without what would end the cell, or the line."""
+    """Without what would end the field, or the line."""
     return line(text, PLAIN_CHARS_MAX)
 
 
@@ -73,14 +73,14 @@ def _table(heads: Sequence[str], rows: Sequence[Row]) -> Table:
         table.add_column(head, no_wrap=True)
     table.add_column(heads[-1], overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell.shown, style=cell.style) for cell in row))
+        table.add_row(*(Text(field.shown, style=field.style) for field in row))
     return table
 
 
 def _rest(heads: Sequence[str], row: Row) -> Text:
-    """What stands below the first cell: the others, each after its name."""
+    """What stands below the first field: the others, each after its name."""
     parts: list[tuple[str, str]] = []
-    for head, cell in zip(heads[1:], row[1:], strict=True):
-        if cell.shown:
-            parts += [(" · " if parts else "", "dim"), (f"{head} ", "dim"), (cell.shown, cell.style)]
+    for head, field in zip(heads[1:], row[1:], strict=True):
+        if field.shown:
+            parts += [(" · " if parts else "", "dim"), (f"{head} ", "dim"), (field.shown, field.style)]
     return Text.assemble(*parts)

@@ -8,7 +8,7 @@ The cut, in this order:
 2. The newest turns stay whole: up to `keep_turns` of them, as far as they take no more than `keep_share` of the room.
    A turn, for this, begins with a user's message.
 3. The current turn stays whole as long as it fits beside a summary.
-4. Else it is cut between its completed steps. A message that nobody answered yet is never covered.
+4. Else it is cut between its completed steps. A message that has no answer yet is never covered.
 5. Nor is a result that no model has seen, of whatever turn: no response follows it. For that it must fit, so the
    results of one response are shown with their middles left out where they take more than `keep_share` (`fitted`).
 
@@ -46,7 +46,7 @@ class CompactionRules(Frozen):
 
 
 def problem_of(policy: CompactionRules) -> str | None:
-    """What is wrong with it, for whoever wrote it."""
+    """What is wrong with it, for its author."""
     for name in ("share", "keep_share"):
         if not 0 < getattr(policy, name) <= 1:
             return f"{name} is a share, more than 0 and at most 1; it is {getattr(policy, name)}"
@@ -97,14 +97,14 @@ class Window(Frozen):
     turn_from: int | None = None  # history position where the open turn began
 
 
-class Count(Frozen):
+class TokenCount(Frozen):
     """`scale`: how many tokens the provider counts for one that we estimate; at least 1."""
 
     tokens: int
     scale: float = 1.0
 
 
-def counted(window: Window) -> Count:
+def counted(window: Window) -> TokenCount:
     """The request's tokens: the provider's last figure plus an estimate for what is new."""
     whole = sum(window.sizes) if window.size is None else window.size
     for at in range(len(window.messages) - 1, -1, -1):
@@ -114,8 +114,8 @@ def counted(window: Window) -> Count:
             before = window.fixed + window.summary + whole - new
             scale = min(SCALE_MAX, max(1.0, message.input_tokens / max(1, before)))
             new += _told_since(window, at)
-            return Count(tokens=message.input_tokens + round(scale * new), scale=scale)
-    return Count(tokens=window.fixed + window.summary + whole)
+            return TokenCount(tokens=message.input_tokens + round(scale * new), scale=scale)
+    return TokenCount(tokens=window.fixed + window.summary + whole)
 
 
 def _told_since(window: Window, at: int) -> int:

@@ -1,8 +1,8 @@
 """The life of a wake stream, as data: the stream through which a process learns that there is something to do.
 
 STARTS  what a state starts when it is entered. A state owns what it started: leaving it aborts all of that.
-WAKING  (state, event) -> Cell. A cell names the state that is entered and what else is to be done. A cell without a
-        state stays where it is, and aborts nothing; one that names its own state leaves and enters it anew.
+WAKING  (state, event) -> WakeCell. A cell names the state that is entered and what else is to be done. A cell without
+        a state stays where it is, and aborts nothing; one that names its own state leaves and enters it anew.
 
 `IGNORED` is a decision like any other: nothing changes, and a stream that came with the event is closed. Events of a
 state that was left meanwhile are ignored, whatever the table says of the state that rules by then.
@@ -27,7 +27,7 @@ class WakeState(StrEnum):
 class WakeEvent(StrEnum):
     START = "start"
     STOP = "stop"
-    RESET = "reset"  # what there is is not to be trusted: two pings did not come back, or somebody knows better
+    RESET = "reset"  # what there is is not to be trusted: two pings did not come back, or the owner knows better
     CONNECTED = "connected"
     CONNECT_FAILED = "connect_failed"  # or took too long
     WAKE = "wake"
@@ -44,28 +44,28 @@ class Effect(StrEnum):
     ARM_BACKOFF = "arm_backoff"
     DRAIN = "drain"  # wait, under a deadline, for everything that was aborted
     RING = "ring"  # for what the wake names
-    RING_ALL = "ring_all"  # what was said while nobody listened is not said again
-    FINISH = "finish"  # tell everybody who asked to stop
+    RING_ALL = "ring_all"  # what was said while the stream was down is not said again
+    FINISH = "finish"  # tell every caller that asked to stop
 
 
 STOPPED, CONNECTING, STREAMING, RECONNECTING, STOPPING = WakeState
 RUNNING = frozenset({CONNECTING, STREAMING, RECONNECTING})
 
 
-class Cell(Frozen):
+class WakeCell(Frozen):
     to: WakeState | None = None
     effects: tuple[Effect, ...] = ()
 
 
-IGNORED = Cell()
+IGNORED = WakeCell()
 
 
-def _to(state: WakeState, *effects: Effect) -> Cell:
-    return Cell(to=state, effects=effects)
+def _to(state: WakeState, *effects: Effect) -> WakeCell:
+    return WakeCell(to=state, effects=effects)
 
 
-def _stay(*effects: Effect) -> Cell:
-    return Cell(effects=effects)
+def _stay(*effects: Effect) -> WakeCell:
+    return WakeCell(effects=effects)
 
 
 STARTS: dict[WakeState, tuple[Effect, ...]] = {
@@ -76,7 +76,7 @@ STARTS: dict[WakeState, tuple[Effect, ...]] = {
     STOPPING: (Effect.DRAIN,),
 }
 
-WAKING: dict[WakeState, dict[WakeEvent, Cell]] = {
+WAKING: dict[WakeState, dict[WakeEvent, WakeCell]] = {
     STOPPED: {
         WakeEvent.START: _to(CONNECTING),
         WakeEvent.STOP: IGNORED,
@@ -126,8 +126,8 @@ WAKING: dict[WakeState, dict[WakeEvent, Cell]] = {
         WakeEvent.DRAINED: IGNORED,
     },
     STOPPING: {
-        WakeEvent.START: IGNORED,  # whoever starts waits for the stop first
-        WakeEvent.STOP: IGNORED,  # whoever stops shares the one under way
+        WakeEvent.START: IGNORED,  # the caller that starts waits for the stop first
+        WakeEvent.STOP: IGNORED,  # a second caller shares the stop under way
         WakeEvent.RESET: IGNORED,
         WakeEvent.CONNECTED: IGNORED,
         WakeEvent.CONNECT_FAILED: IGNORED,

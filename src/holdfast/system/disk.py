@@ -89,7 +89,7 @@ def create_path(path: Path, data: bytes, mode: int = 0o600) -> bool:
         os.close(folder)
 
 
-class Draft:
+class UnfinishedFile:
     """A file that other code fills, by its path. It has no name of its own until it is published."""
 
     def __init__(self, folder: int, place: Path, temporary: str, file: int) -> None:
@@ -118,12 +118,12 @@ class Draft:
 
 
 @contextlib.contextmanager
-def draft(path: Path, mode: int = 0o600) -> Iterator[Draft]:
+def unfinished_file(path: Path, mode: int = 0o600) -> Iterator[UnfinishedFile]:
     """For what is too large to be written at once, or is written by others: whole or not at all. Raises OSError."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         remove_litter(folder)
-        made = Draft(folder, path, *_new_file(folder, mode))
+        made = UnfinishedFile(folder, path, *_new_file(folder, mode))
         try:
             yield made
         finally:

@@ -15,7 +15,7 @@ from holdfast.app import App, have_home
 from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
 from holdfast.cli.commands.run import JsonLines, find_chat, read_question, write_line
-from holdfast.cli.listing import Cell, Row, print_listing
+from holdfast.cli.listing import Field, Row, print_listing
 from holdfast.cli.options import Where
 from holdfast.cli.terminal.approval import CallView, Document, as_lines, listed
 from holdfast.cli.terminal.journal_reader import Reader
@@ -82,12 +82,12 @@ async def list_chats(where: Where, wanted: Wanted, *, json: bool) -> None:
 
 def _row(found: ChatLine) -> Row:
     return (
-        Cell(shown=found.id),
-        Cell(shown=line(found.agent, 40), plain=found.agent),
-        Cell(shown=found.state, style=_COLOURS.get(found.state, "")),
-        Cell(shown=str(found.queued or ""), plain=str(found.queued)),
-        Cell(shown=ago(found.updated_at), plain=iso(found.updated_at)),
-        Cell(shown=line(found.called, 60), plain=found.called),
+        Field(shown=found.id),
+        Field(shown=line(found.agent, 40), plain=found.agent),
+        Field(shown=found.state, style=_COLOURS.get(found.state, "")),
+        Field(shown=str(found.queued or ""), plain=str(found.queued)),
+        Field(shown=ago(found.updated_at), plain=iso(found.updated_at)),
+        Field(shown=line(found.called, 60), plain=found.called),
     )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from holdfast.app import have_home
 from holdfast.cli.app_choice import app_of_data, look_at_app, opened
 from holdfast.cli.commands.run import write_line
-from holdfast.cli.listing import PLAIN_CHARS_MAX, Cell, Row, print_listing
+from holdfast.cli.listing import PLAIN_CHARS_MAX, Field, Row, print_listing
 from holdfast.cli.options import Where
 from holdfast.cli.trust import is_trusted
 from holdfast.cli.words import ago, line
@@ -57,13 +57,13 @@ def _row(lease: Lease) -> Row:
     held, held_max = info.get("chats", "?"), info.get("chats_max", "?")
     host, agents = str(info.get("hostname", "?")), ", ".join(info.get("agents", []))
     return (
-        Cell(shown=lease.worker),
-        Cell(shown=line(host, 30), plain=host),
-        Cell(shown=str(lease.pid)),
-        Cell(shown=ago(lease.started_at), plain=iso(lease.started_at)),
-        Cell(shown=ago(lease.renewed_at), plain=iso(lease.renewed_at)),
-        Cell(shown=f"{held} of {held_max}", plain=f"{held}/{held_max}"),
-        Cell(shown=line(agents, 200), plain=agents),
+        Field(shown=lease.worker),
+        Field(shown=line(host, 30), plain=host),
+        Field(shown=str(lease.pid)),
+        Field(shown=ago(lease.started_at), plain=iso(lease.started_at)),
+        Field(shown=ago(lease.renewed_at), plain=iso(lease.renewed_at)),
+        Field(shown=f"{held} of {held_max}", plain=f"{held}/{held_max}"),
+        Field(shown=line(agents, 200), plain=agents),
     )
 
 
@@ -85,7 +85,7 @@ def show_config(home: str | None, database: str | None, *, json: bool) -> None:
 def _setting(name: str, value: Any, source: str) -> Row:
     style = "dim" if source == "default" else ""
     shown = ", ".join(value) if isinstance(value, tuple) else str(value)
-    return tuple(Cell(shown=line(text, PLAIN_CHARS_MAX), style=style) for text in (name, shown, source))
+    return tuple(Field(shown=line(text, PLAIN_CHARS_MAX), style=style) for text in (name, shown, source))
 
 
 def _shown(name: str, value: Any) -> Any:

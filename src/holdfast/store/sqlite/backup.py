@@ -40,38 +40,40 @@ def back_up(
     """Returns how large it is. Raises ConfigError where there is such a file already, and what reading raises."""
     if not overwrite and target.exists():
         raise ConfigError(f"{target} is there already: name another file, or say --force to replace it")
-    with disk.draft(target) as draft:
+    with disk.unfinished_file(target) as copy:
         with closing(connect(path, read_only=True)) as source, translated(path):
-            _copy(source, draft.path, progress)
-        check_copy(draft.path)
+            _copy(source, copy.path, progress)
+        check_copy(copy.path)
         reach("backup.checked")
-        draft.publish(overwrite=overwrite)
+        copy.publish(overwrite=overwrite)
     return target.stat().st_size
 
 
 @contextmanager
-def copy_to_restore(backup: Path, path: str, progress: Progress = lambda _done, _all: None) -> Iterator[disk.Draft]:
+def copy_to_restore(
+    backup: Path, path: str, progress: Progress = lambda _done, _all: None
+) -> Iterator[disk.UnfinishedFile]:
     """A whole copy of a backup beside the database, to be prepared, and then put in its place by `replace`."""
     if not backup.is_file():
         raise ConfigError(f"there is no file {backup}")
-    with disk.draft(Path(path)) as draft:
+    with disk.unfinished_file(Path(path)) as copy:
         with translated(str(backup)), closing(_opened_to_read(backup)) as source:
             check_whose(source, str(backup))
             if source.pragma("application_id") == 0:
                 raise ConfigError(f"{backup} is empty: it is no backup of ours")
-            _copy(source, draft.path, progress)
-        check_copy(draft.path)
-        yield draft
+            _copy(source, copy.path, progress)
+        check_copy(copy.path)
+        yield copy
 
 
-def replace(draft: disk.Draft, path: str) -> int:
+def replace(copy: disk.UnfinishedFile, path: str) -> int:
     """Returns how large it is. Raises StoreBusy while anybody has the database open; then nothing was changed."""
     reach("restore.prepared")
     for suffix in SIDE_FILES:
         with suppress(FileNotFoundError):
-            os.unlink(f"{draft.path}{suffix}")
+            os.unlink(f"{copy.path}{suffix}")
     if not os.path.exists(path):
-        draft.publish(overwrite=False)
+        copy.publish(overwrite=False)
         return os.stat(path).st_size
     if _is_a_database(path):
         _empty_wal(path)
@@ -82,9 +84,9 @@ def replace(draft: disk.Draft, path: str) -> int:
             os.replace(f"{path}-wal", f"{kept}-wal")
         if not os.path.exists(kept):  # else by a restore that was killed
             os.link(path, kept)
-        os.chmod(draft.path, os.stat(path).st_mode & 0o777)
+        os.chmod(copy.path, os.stat(path).st_mode & 0o777)
         reach("restore.kept")
-        draft.publish(overwrite=True)
+        copy.publish(overwrite=True)
     return os.stat(path).st_size
 
 

@@ -63,13 +63,13 @@ def vacuum(path: str, progress: Progress = lambda _done, _all: None, gave_up: Ca
     with _alone(path) as connection, translated(path):
         page, pages, free = (connection.pragma(name) for name in ("page_size", "page_count", "freelist_count"))
         left = page * (pages - free)
-        with disk.draft(Path(path)) as draft:  # which removes what a killed one left
+        with disk.unfinished_file(Path(path)) as copy:  # which removes what a killed one left
             _check_room(path, left)
-            _build(connection, draft.path, left, progress, gave_up)
-            check_copy(draft.path)
-            _take_over(path, draft.path)
+            _build(connection, copy.path, left, progress, gave_up)
+            check_copy(copy.path)
+            _take_over(path, copy.path)
             reach("vacuum.rebuilt")
-            draft.publish(overwrite=True)
+            copy.publish(overwrite=True)
         return Vacuumed(page * pages, page * free, os.stat(path).st_size)
 
 

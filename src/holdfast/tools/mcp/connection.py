@@ -42,10 +42,10 @@ from holdfast.system.processes import Children
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp.tools import (
+    ErrorAnswer,
     Listed,
     Lost,
     NotSent,
-    Refused,
     ServerAnswer,
     UnreadableAnswer,
     replay_of,
@@ -187,7 +187,7 @@ class Link:
             try:
                 with sent:
                     answer = await self._request(wire, listed, arguments, context)
-            except Refused as error:
+            except ErrorAnswer as error:
                 lost = isinstance(error, UnreadableAnswer) and self._is_unsafe(listed)
                 raise (McpOutcomeUnknown if lost else McpError)(
                     self.server.name, f"{listed.name}: {error}"
@@ -356,7 +356,7 @@ class Link:
     async def _ping(self, wire: "Wire") -> None:
         try:
             async with asyncio.timeout(self.server.ping_s) as limit:
-                with suppress(Refused):  # an answer all the same
+                with suppress(ErrorAnswer):  # an answer all the same
                     await wire.ping()
         except TimeoutError:
             if not limit.expired():
@@ -379,7 +379,7 @@ class Link:
         """A list that does not come changes nothing: the last one stays, and the server is asked whether it lives."""
         try:
             await self._list(wire)
-        except (McpListTimeout, Refused) as error:
+        except (McpListTimeout, ErrorAnswer) as error:
             self.last_error = str(error)
             extra = {"action": "mcp_list_failed", "server": self.server.name, "error": str(error)}
             log.warning("list of tools", extra=extra)
@@ -442,7 +442,7 @@ def _words(error: BaseException) -> str:
     """Of a group of errors, the first: the SDK's task groups wrap what happened in them."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, HoldfastError | Lost | NotSent | Refused):
+    if isinstance(error, HoldfastError | Lost | NotSent | ErrorAnswer):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

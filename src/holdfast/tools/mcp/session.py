@@ -40,10 +40,10 @@ from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.processes import Children
 from holdfast.tools.mcp.tools import (
     TOOLS_MAX,
+    ErrorAnswer,
     Listed,
     Lost,
     NotSent,
-    Refused,
     ServerAnswer,
     UnreadableAnswer,
     text_of,
@@ -148,7 +148,7 @@ class Wire:
         await self._ask(mcp_types.PingRequest(), mcp_types.EmptyResult)
 
     async def call(self, name: str, arguments: dict[str, Any], key: str, say: Callable[[str], None]) -> ServerAnswer:
-        """Raises NotSent, Lost or Refused. Cancelled, it tells the server so."""
+        """Raises NotSent, Lost or ErrorAnswer. Cancelled, it tells the server so."""
 
         async def progress(progress: float, total: float | None, message: str | None) -> None:
             done = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
@@ -178,7 +178,7 @@ def _told(error: MCPError) -> Exception:
         return NotSent(error.message)
     if error.code in (LOST, mcp_types.PARSE_ERROR):  # of the second there was an answer, which nobody can read
         return Lost(error.message)
-    return Refused(f"{error.message} (code {error.code})")
+    return ErrorAnswer(f"{error.message} (code {error.code})")
 
 
 def _listed(tool: mcp_types.Tool) -> Listed:

@@ -56,11 +56,11 @@ class Lost(Exception):
     """The connection went while the request was under way: what became of it is not known."""
 
 
-class Refused(Exception):
+class ErrorAnswer(Exception):
     """The server answered with an error."""
 
 
-class UnreadableAnswer(Refused):
+class UnreadableAnswer(ErrorAnswer):
     """The server answered, and what it said cannot be read."""
 
 

@@ -15,7 +15,7 @@ import logging
 from holdfast.core import commands as cmd
 from holdfast.core.compaction import (
     BYTES_PER_TOKEN,
-    Count,
+    TokenCount,
     Window,
     budget,
     counted,
@@ -131,7 +131,7 @@ class Compactor:
         self,
         why: CompactionWhy,
         window: Window,
-        count: Count,
+        count: TokenCount,
         room: int | None,
         *,
         worth: int = 1,
