@@ -115,19 +115,19 @@ def test_a_second_answer_to_an_approval_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [cmd.Approve(call_id="a"), cmd.Deny(call_id="a"), cmd.Submit(call_id="a", content="x")]
+    "command", [cmd.Approve(call_id="a"), cmd.Deny(call_id="a"), cmd.Submit(call_id="a", content="x")]
 )
-def test_a_chat_that_rests_or_stops_takes_no_answers(event: cmd.Command) -> None:
+def test_a_chat_that_rests_or_stops_takes_no_answers(command: cmd.Command) -> None:
     for telling in (answered, failed, lambda: stopped(call_asking_beside_started)):
-        telling().refuses(event, reason="state")
+        telling().refuses(command, reason="state")
 
 
 @pytest.mark.parametrize(
-    "event", [cmd.Approve(call_id="x"), cmd.Deny(call_id="x"), cmd.Submit(call_id="x", content="x")]
+    "command", [cmd.Approve(call_id="x"), cmd.Deny(call_id="x"), cmd.Submit(call_id="x", content="x")]
 )
-def test_a_call_that_is_not_of_the_current_ones_takes_no_answers(event: cmd.Command) -> None:
-    waiting().refuses(event, reason="no_such_call")
-    model_next().refuses(event, reason="no_such_call")
+def test_a_call_that_is_not_of_the_current_ones_takes_no_answers(command: cmd.Command) -> None:
+    waiting().refuses(command, reason="no_such_call")
+    model_next().refuses(command, reason="no_such_call")
 
 
 def test_asking_again_with_changed_arguments_keeps_the_changed_ones() -> None:

@@ -1,4 +1,4 @@
-"""The call table: pinned, and walked with the events that cause each of its own."""
+"""The call table: pinned, and walked with the commands that cause each of its moves."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.change import Refused
 from holdfast.core.records import FINAL, CallState, External
-from holdfast.core.states import CALLS, OPEN, OUTSIDE, RUNNABLE, CallEvent
+from holdfast.core.states import CALLS, OPEN, OUTSIDE, RUNNABLE, CallMove
 from tests.support.story import Story
 
 MATRIX = """
-event     planned    asking     approved   started    external   done     denied   unknown  cancelled
+move      planned    asking     approved   started    external   done     denied   unknown  cancelled
 ask       asking     refused    refused    refused    refused    refused  refused  refused  refused
 approve   refused    approved   refused    refused    refused    refused  refused  refused  refused
 deny      denied     denied     refused    refused    refused    refused  refused  refused  refused
@@ -27,20 +27,20 @@ cancel    cancelled  cancelled  cancelled  cancelled  cancelled  refused  refuse
 
 HEADER, *LINES = [line.split() for line in MATRIX.strip().splitlines()]
 PINNED = {
-    (CallEvent(row), CallState(state)): None if target == "refused" else CallState(target)
+    (CallMove(row), CallState(state)): None if target == "refused" else CallState(target)
     for row, *targets in LINES
     for state, target in zip(HEADER[1:], targets, strict=True)
 }
 
 
-def test_every_call_state_and_every_call_event_has_been_decided_upon() -> None:
+def test_every_call_state_and_every_call_move_has_been_decided_upon() -> None:
     assert HEADER[1:] == [state.value for state in CallState]
-    assert [row for row, *_ in LINES] == [event.value for event in CallEvent]
+    assert [row for row, *_ in LINES] == [move.value for move in CallMove]
 
 
-@pytest.mark.parametrize(("event", "state"), list(PINNED))
-def test_the_table_says_what_is_pinned_here(event: CallEvent, state: CallState) -> None:
-    assert CALLS[event].get(state) == PINNED[event, state]
+@pytest.mark.parametrize(("move", "state"), list(PINNED))
+def test_the_table_says_what_is_pinned_here(move: CallMove, state: CallState) -> None:
+    assert CALLS[move].get(state) == PINNED[move, state]
 
 
 def test_every_call_state_is_runnable_or_outside_or_final() -> None:
@@ -112,9 +112,9 @@ def test_there_is_a_call_to_try_in_every_state(state: CallState) -> None:
     assert CHATS[state]().call("a").state is state
 
 
-def try_(story: Story, event: cmd.Command) -> None:
+def try_(story: Story, command: cmd.Command) -> None:
     """Refused or not; whatever else it does, a refusal must be about the call's state."""
-    outcome = story.store.apply(story.chat_id, event, now=story.now)
+    outcome = story.store.apply(story.chat_id, command, now=story.now)
     if isinstance(outcome, Refused):
         assert outcome.reason == "call_state"
         assert "'a'" in outcome.message
@@ -122,18 +122,18 @@ def try_(story: Story, event: cmd.Command) -> None:
 
 # What asks for one call to move is refused where the table refuses; what happens to a whole chat passes by the calls
 # that it does not concern.
-ASKED: dict[CallEvent, list[Callable[[Story], cmd.Command]]] = {
-    CallEvent.ASK: [lambda story: cmd.AskApproval(by=story.by, call_id="a", question="May I?")],
-    CallEvent.APPROVE: [lambda story: cmd.Approve(call_id="a")],
-    CallEvent.DENY: [lambda story: cmd.Refuse(by=story.by, call_id="a", content="no", denied=True)],
-    CallEvent.START: [lambda story: cmd.StartCalls(by=story.by, call_ids=("a",))],
-    CallEvent.DELEGATE: [lambda story: cmd.Delegate(by=story.by, call_id="a", external=External.CLIENT)],
-    CallEvent.FINISH: [
+ASKED: dict[CallMove, list[Callable[[Story], cmd.Command]]] = {
+    CallMove.ASK: [lambda story: cmd.AskApproval(by=story.by, call_id="a", question="May I?")],
+    CallMove.APPROVE: [lambda story: cmd.Approve(call_id="a")],
+    CallMove.DENY: [lambda story: cmd.Refuse(by=story.by, call_id="a", content="no", denied=True)],
+    CallMove.START: [lambda story: cmd.StartCalls(by=story.by, call_ids=("a",))],
+    CallMove.DELEGATE: [lambda story: cmd.Delegate(by=story.by, call_id="a", external=External.CLIENT)],
+    CallMove.FINISH: [
         lambda story: cmd.Outcome(by=story.by, call_id="a", content="ok"),
         lambda story: cmd.Submit(call_id="a", content="ok"),
     ],
-    CallEvent.REFUSE: [lambda story: cmd.Refuse(by=story.by, call_id="a", content="no")],
-    CallEvent.REVERT: [lambda story: cmd.Release(by=story.by, never_begun=("a",))],
+    CallMove.REFUSE: [lambda story: cmd.Refuse(by=story.by, call_id="a", content="no")],
+    CallMove.REVERT: [lambda story: cmd.Release(by=story.by, never_begun=("a",))],
 }
 
 
@@ -151,14 +151,14 @@ def stop(story: Story) -> None:
     story.finishes_stop()
 
 
-@pytest.mark.parametrize(("event", "state"), [pair for pair in PINNED if pair[0] in ASKED])
-def test_a_call_moves_when_asked_to_if_the_table_says_so(event: CallEvent, state: CallState) -> None:
+@pytest.mark.parametrize(("move", "state"), [pair for pair in PINNED if pair[0] in ASKED])
+def test_a_call_moves_when_asked_to_if_the_table_says_so(move: CallMove, state: CallState) -> None:
     story = CHATS[state]()
     before = story.snapshot
-    for asking in ASKED[event]:
+    for asking in ASKED[move]:
         try_(story, asking(story))
-    assert story.call("a").state is (PINNED[event, state] or state)
-    assert (story.snapshot == before) is (PINNED[event, state] is None)
+    assert story.call("a").state is (PINNED[move, state] or state)
+    assert (story.snapshot == before) is (PINNED[move, state] is None)
 
 
 @pytest.mark.parametrize("how", [lose, lose_here])
@@ -168,7 +168,7 @@ def test_a_call_whose_outcome_is_lost_is_unknown_if_it_had_started(
 ) -> None:
     story = CHATS[state]()
     how(story)
-    assert story.call("a").state is (PINNED[CallEvent.LOSE, state] or state)
+    assert story.call("a").state is (PINNED[CallMove.LOSE, state] or state)
 
 
 @pytest.mark.parametrize("how", [lose, lose_here])
@@ -178,16 +178,16 @@ def test_a_call_whose_outcome_is_lost_is_doubted_if_it_had_started_and_a_person_
 ) -> None:
     story = started(on_unknown="ask") if state is CallState.STARTED else CHATS[state]()
     how(story)
-    assert story.call("a").state is (PINNED[CallEvent.DOUBT, state] or state)
+    assert story.call("a").state is (PINNED[CallMove.DOUBT, state] or state)
 
 
 @pytest.mark.parametrize("state", list(CallState))
 def test_a_stop_cancels_a_call_that_is_open_and_leaves_one_that_is_over(state: CallState) -> None:
     story = CHATS[state]()
     stop(story)
-    assert story.call("a").state is (PINNED[CallEvent.CANCEL, state] or state)
+    assert story.call("a").state is (PINNED[CallMove.CANCEL, state] or state)
 
 
 def test_the_walk_covers_the_table() -> None:
-    assert set(ASKED) | {CallEvent.LOSE, CallEvent.DOUBT, CallEvent.CANCEL} == set(CallEvent)
+    assert set(ASKED) | {CallMove.LOSE, CallMove.DOUBT, CallMove.CANCEL} == set(CallMove)
     assert set(CHATS) == set(CallState)

@@ -156,9 +156,9 @@ def test_one_that_may_still_be_running_does_not_run_again_beside_itself() -> Non
 
 def test_an_outcome_that_is_lost_after_an_edit_goes_to_the_journal_alone() -> None:
     story = model_next().calls("a", start=True, on_unknown="ask")
-    event = lost_outcome(story)
+    command = lost_outcome(story)
     story.does(cmd.Edit(pos=0, role=Role.USER, epoch=story.chat.epoch, message=user("edited", "other")))
-    change = story.does(event)
+    change = story.does(command)
     assert [line.pos for line in change.lines] == [None]
     assert story.call("a").state == "unknown"
 

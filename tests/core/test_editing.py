@@ -132,8 +132,8 @@ def test_the_old_runner_cannot_write_into_the_history_that_was_cut() -> None:
 
 def test_only_user_messages_are_edited() -> None:
     story = answered()
-    event = cmd.Edit(pos=1, role=Role.ASSISTANT, epoch=0, message=user("m2"))
-    story.refuses(event, reason="not_a_user_message")
+    command = cmd.Edit(pos=1, role=Role.ASSISTANT, epoch=0, message=user("m2"))
+    story.refuses(command, reason="not_a_user_message")
 
 
 def test_a_message_is_edited_into_a_user_message_and_nothing_else() -> None:
@@ -142,8 +142,8 @@ def test_a_message_is_edited_into_a_user_message_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("pos", [-1, 2, 99])
 def test_a_position_that_does_not_exist_is_not_edited(pos: int) -> None:
-    event = cmd.Edit(pos=pos, role=Role.USER, epoch=0, message=user("m2"))
-    answered().refuses(event, reason="no_such_message")
+    command = cmd.Edit(pos=pos, role=Role.USER, epoch=0, message=user("m2"))
+    answered().refuses(command, reason="no_such_message")
 
 
 def test_a_position_looked_up_before_a_cut_is_not_edited() -> None:

@@ -1,6 +1,6 @@
-"""The execution table, cell by cell: pinned here as data, and walked with real events on real chats.
+"""The execution table, cell by cell: pinned here as data, and walked with real commands on real chats.
 
-A state, an event or a target that is added or taken away without a decision here makes this file fail.
+A state, a command or a target that is added or taken away without a decision here makes this file fail.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from tests.support.situations import HOUR_MS, SITUATIONS, broken
 from tests.support.story import BOOM, START, Story, asks_for, assistant, user
 
 MATRIX = """
-event              idle           running          stopping               waiting          failed
+command            idle           running          stopping               waiting          failed
 send.queue         running        running          stopping               waiting,running  running
 send.interrupt     running        stopping         stopping               running          running
 send.steer         running        running          stopping               waiting,running  running
@@ -74,14 +74,14 @@ REFUSED = [pair for pair, targets in PINNED.items() if targets is None]
 ACCEPTED = [pair for pair, targets in PINNED.items() if targets is not None]
 
 
-def test_every_state_and_every_event_has_been_decided_upon() -> None:
+def test_every_state_and_every_command_has_been_decided_upon() -> None:
     assert HEADER[1:] == [state.value for state in State]
     assert [row for row, *_ in LINES] == list(ROWS)
     assert {row.partition(".")[0] for row in ROWS} == set(cmd.COMMANDS)
     assert len(PAIRS) == len(ROWS) * len(State)
 
 
-def test_every_kind_of_event_is_listed_once() -> None:
+def test_every_kind_of_command_is_listed_once() -> None:
     defined = {
         kind
         for kind in vars(cmd).values()
@@ -119,7 +119,7 @@ def chats_in(state: State) -> dict[str, Story]:
     return {name: telling() for name, telling in SITUATIONS[state].items()}
 
 
-def events_for(row: str, snapshot: Snapshot, by: cmd.Writer) -> list[cmd.Command]:
+def commands_for(row: str, snapshot: Snapshot, by: cmd.Writer) -> list[cmd.Command]:
     """Everything of this row that could be tried on this chat, sensible or not, from its rightful holder."""
     name, _, mode = row.partition(".")
     calls = [call.id for call in snapshot.calls] or ["a"]
@@ -226,23 +226,23 @@ def tries(row: str, state: State) -> Iterator[tuple[str, Snapshot, cmd.Command, 
         for reason, snapshot in broken()[state].items():
             chats[f"broken: {reason}"] = (snapshot, cmd.Writer("w1", snapshot.chat.fence, snapshot.chat.epoch), START)
     for name, (snapshot, by, now) in chats.items():
-        for event in events_for(row, snapshot, by):
-            assert row_of(event) == row
-            yield name, snapshot, event, now
-            yield f"{name}, much later", snapshot, event, now + 2 * HOUR_MS
+        for command in commands_for(row, snapshot, by):
+            assert row_of(command) == row
+            yield name, snapshot, command, now
+            yield f"{name}, much later", snapshot, command, now + 2 * HOUR_MS
 
 
 @pytest.mark.parametrize(("row", "state"), REFUSED)
-def test_a_refused_pair_changes_nothing_and_names_state_and_event(row: str, state: State) -> None:
+def test_a_refused_pair_changes_nothing_and_names_state_and_command(row: str, state: State) -> None:
     tried = 0
-    for name, snapshot, event, now in tries(row, state):
+    for name, snapshot, command, now in tries(row, state):
         before = msgspec.json.encode(snapshot)
-        outcome = apply(snapshot, event, now)
+        outcome = apply(snapshot, command, now)
         assert isinstance(outcome, Refused), name
-        assert (outcome.state, outcome.event) == (state, row), name
+        assert (outcome.state, outcome.command) == (state, row), name
         # Nobody holds a chat that rests or waits, so there a runner is refused as a stranger.
         assert outcome.reason == (
-            "stale_writer" if isinstance(event, cmd.RunnerCommand) and snapshot.chat.worker is None else "state"
+            "stale_writer" if isinstance(command, cmd.RunnerCommand) and snapshot.chat.worker is None else "state"
         )
         assert outcome.message
         assert msgspec.json.encode(snapshot) == before, name
@@ -253,20 +253,20 @@ def test_a_refused_pair_changes_nothing_and_names_state_and_event(row: str, stat
 @pytest.mark.parametrize(("row", "state"), ACCEPTED)
 def test_an_accepted_pair_leads_to_every_state_of_its_cell_and_to_no_other(row: str, state: State) -> None:
     reached: dict[State, list[str]] = defaultdict(list)
-    for name, snapshot, event, now in tries(row, state):
-        outcome = apply(snapshot, event, now)
+    for name, snapshot, command, now in tries(row, state):
+        outcome = apply(snapshot, command, now)
         if isinstance(outcome, Refused):
             assert outcome.reason != "state", name
-            assert (outcome.state, outcome.event) == (state, row), name
+            assert (outcome.state, outcome.command) == (state, row), name
         else:
-            check(outcome, name, event)
+            check(outcome, name, command)
             reached[outcome.after.chat.state].append(name)
     assert set(reached) == PINNED[row, state], dict(reached)
 
 
-def check(change: Change, name: str, event: cmd.Command) -> None:
+def check(change: Change, name: str, command: cmd.Command) -> None:
     """Whatever was accepted, what is always true is true. A repair must lead there from a broken chat."""
-    live = {"w1", "w2"} if not isinstance(event, cmd.Repair) or event.lease_is_live else set[str]()
+    live = {"w1", "w2"} if not isinstance(command, cmd.Repair) or command.lease_is_live else set[str]()
     assert invariants.promise_7(change.after, live) == [], name
     assert invariants.consistency(change.after) == [], name
     if change.before is not None and not name.startswith("broken"):

@@ -423,8 +423,8 @@ def test_a_child_that_rests_is_not_touched_by_a_stop() -> None:
 # --- the transaction itself -------------------------------------------------------------------------
 
 
-def needs(snapshot: Snapshot, *events: cmd.Command, answers: dict[Need, object]) -> tuple[list[Need], object]:
-    steps = transact(snapshot, events, START)
+def needs(snapshot: Snapshot, *commands: cmd.Command, answers: dict[Need, object]) -> tuple[list[Need], object]:
+    steps = transact(snapshot, commands, START)
     asked: list[Need] = []
     try:
         need = next(steps)
@@ -435,7 +435,7 @@ def needs(snapshot: Snapshot, *events: cmd.Command, answers: dict[Need, object])
         return asked, done.value
 
 
-def test_an_event_that_reaches_nobody_else_reads_nothing() -> None:
+def test_a_command_that_reaches_no_other_chat_reads_nothing() -> None:
     story = model_next()
     asked, changes = needs(story.snapshot, cmd.Note(by=story.by, topic="x"), answers={})
     assert asked == []
@@ -462,7 +462,7 @@ def test_a_stop_asks_which_children_are_at_work() -> None:
     assert [change.after.chat.id for change in changes] == ["chat", "child"]
 
 
-def test_several_events_are_one_transaction_and_all_or_none() -> None:
+def test_several_commands_are_one_transaction_and_all_or_none() -> None:
     story = model_next()
     response = story.response(assistant("r"))
     story.refuses(response, response, reason="not_the_models_turn")
@@ -480,8 +480,8 @@ def test_a_parent_that_was_deleted_is_told_nothing() -> None:
     (change,) = done.value.value
     assert isinstance(change, Change)
     by = cmd.Writer("w2", 1, 0)
-    event = cmd.Fail(by=by, error=BOOM)
-    asked, changes = needs(change.after, event, answers={ReadChat("chat"): None})
+    command = cmd.Fail(by=by, error=BOOM)
+    asked, changes = needs(change.after, command, answers={ReadChat("chat"): None})
     assert asked == [ReadChat("chat")]
     assert isinstance(changes, tuple)
     assert len(changes) == 1

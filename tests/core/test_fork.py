@@ -77,7 +77,7 @@ def test_a_fork_ends_where_the_history_has_a_place(end: int) -> None:
     story = answered()
     refused = story.store.fork("chat", "copy", end, story.now)
     assert isinstance(refused, Refused)
-    assert (refused.reason, refused.event) == ("no_such_message", "fork")
+    assert (refused.reason, refused.command) == ("no_such_message", "fork")
     assert "copy" not in story.store.chats
 
 

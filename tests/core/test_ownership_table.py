@@ -1,4 +1,4 @@
-"""The ownership table: pinned, and walked with the events that cause each of its own."""
+"""The ownership table: pinned, and walked with the commands that cause each of its moves."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,12 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.apply import apply
 from holdfast.core.change import Refused
-from holdfast.core.states import OWNERSHIP, Owner, OwnerEvent
+from holdfast.core.states import OWNERSHIP, Owner, OwnerMove
 from tests.support.situations import HOUR_MS, answered, failed, model_next, said, unclaimed, waiting
 from tests.support.story import BOOM, START, Story
 
 MATRIX = """
-event    unowned  held
+move     unowned  held
 claim    held     refused
 write    refused  held
 rest     unowned  unowned
@@ -22,43 +22,43 @@ expire   refused  unowned
 
 HEADER, *LINES = [line.split() for line in MATRIX.strip().splitlines()]
 PINNED = {
-    (OwnerEvent(row), Owner(owner)): None if target == "refused" else Owner(target)
+    (OwnerMove(row), Owner(owner)): None if target == "refused" else Owner(target)
     for row, *targets in LINES
     for owner, target in zip(HEADER[1:], targets, strict=True)
 }
 
 
-def test_every_owner_and_every_event_has_been_decided_upon() -> None:
+def test_every_owner_and_every_move_has_been_decided_upon() -> None:
     assert HEADER[1:] == [owner.value for owner in Owner]
-    assert [row for row, *_ in LINES] == [event.value for event in OwnerEvent]
+    assert [row for row, *_ in LINES] == [move.value for move in OwnerMove]
 
 
-@pytest.mark.parametrize(("event", "owner"), list(PINNED))
-def test_the_table_says_what_is_pinned_here(event: OwnerEvent, owner: Owner) -> None:
-    assert OWNERSHIP[event].get(owner) == PINNED[event, owner]
+@pytest.mark.parametrize(("move", "owner"), list(PINNED))
+def test_the_table_says_what_is_pinned_here(move: OwnerMove, owner: Owner) -> None:
+    assert OWNERSHIP[move].get(owner) == PINNED[move, owner]
 
 
-# A chat that is unowned or held, and the event that makes the table's event happen to it.
+# A chat that is unowned or held, and the command that makes the table's move happen to it.
 Trial = tuple[Callable[[], Story], Callable[[Story], cmd.Command]]
 
-TRIALS: dict[tuple[OwnerEvent, Owner], list[Trial]] = {
-    (OwnerEvent.CLAIM, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Claim(worker="w1"))],
-    (OwnerEvent.CLAIM, Owner.HELD): [
+TRIALS: dict[tuple[OwnerMove, Owner], list[Trial]] = {
+    (OwnerMove.CLAIM, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Claim(worker="w1"))],
+    (OwnerMove.CLAIM, Owner.HELD): [
         (model_next, lambda story: cmd.Claim(worker="w2")),
         (model_next, lambda story: cmd.Claim(worker="w1")),
     ],
-    (OwnerEvent.WRITE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Note(by=story.by, topic="x"))],
-    (OwnerEvent.WRITE, Owner.HELD): [(model_next, lambda story: cmd.Note(by=story.by, topic="x"))],
-    (OwnerEvent.REST, Owner.UNOWNED): [(waiting, lambda story: cmd.Stop())],
-    (OwnerEvent.REST, Owner.HELD): [
+    (OwnerMove.WRITE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Note(by=story.by, topic="x"))],
+    (OwnerMove.WRITE, Owner.HELD): [(model_next, lambda story: cmd.Note(by=story.by, topic="x"))],
+    (OwnerMove.REST, Owner.UNOWNED): [(waiting, lambda story: cmd.Stop())],
+    (OwnerMove.REST, Owner.HELD): [
         (said, lambda story: cmd.FinishTurn(by=story.by)),
         (lambda: _outside(), lambda story: cmd.Park(by=story.by)),
         (model_next, lambda story: cmd.Fail(by=story.by, error=BOOM)),
     ],
-    (OwnerEvent.RELEASE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Release(by=story.by))],
-    (OwnerEvent.RELEASE, Owner.HELD): [(model_next, lambda story: cmd.Release(by=story.by))],
-    (OwnerEvent.EXPIRE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.LeaseExpired(worker="w1"))],
-    (OwnerEvent.EXPIRE, Owner.HELD): [(model_next, lambda story: cmd.LeaseExpired(worker="w1"))],
+    (OwnerMove.RELEASE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.Release(by=story.by))],
+    (OwnerMove.RELEASE, Owner.HELD): [(model_next, lambda story: cmd.Release(by=story.by))],
+    (OwnerMove.EXPIRE, Owner.UNOWNED): [(unclaimed, lambda story: cmd.LeaseExpired(worker="w1"))],
+    (OwnerMove.EXPIRE, Owner.HELD): [(model_next, lambda story: cmd.LeaseExpired(worker="w1"))],
 }
 
 
@@ -70,18 +70,18 @@ def owner_of(story: Story) -> Owner:
     return Owner.HELD if story.chat.worker else Owner.UNOWNED
 
 
-@pytest.mark.parametrize(("event", "owner"), list(PINNED))
-def test_what_happens_to_a_chats_owner_is_what_the_table_says(event: OwnerEvent, owner: Owner) -> None:
-    for telling, happening in TRIALS[event, owner]:
+@pytest.mark.parametrize(("move", "owner"), list(PINNED))
+def test_what_happens_to_a_chats_owner_is_what_the_table_says(move: OwnerMove, owner: Owner) -> None:
+    for telling, happening in TRIALS[move, owner]:
         story = telling()
         assert owner_of(story) is owner
         outcome = apply(story.snapshot, happening(story), story.now)
-        if PINNED[event, owner] is None:
+        if PINNED[move, owner] is None:
             assert isinstance(outcome, Refused)
-            assert outcome.reason == ("taken" if event is OwnerEvent.CLAIM else "stale_writer")
+            assert outcome.reason == ("taken" if move is OwnerMove.CLAIM else "stale_writer")
         else:
             assert not isinstance(outcome, Refused), outcome
-            assert (Owner.HELD if outcome.after.chat.worker else Owner.UNOWNED) is PINNED[event, owner]
+            assert (Owner.HELD if outcome.after.chat.worker else Owner.UNOWNED) is PINNED[move, owner]
 
 
 # --- claim ------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_a_write_made_for_an_older_epoch_is_refused() -> None:
 
 
 @pytest.mark.parametrize("row", sorted(cmd.COMMANDS))
-def test_every_event_of_a_runner_is_fenced(row: str) -> None:
+def test_every_command_of_a_runner_is_fenced(row: str) -> None:
     is_runners = issubclass(cmd.COMMANDS[row], cmd.RunnerCommand)
     assert is_runners == ("by" in cmd.COMMANDS[row].__struct_fields__ and row not in ("approve", "deny", "submit"))
 
@@ -175,13 +175,13 @@ def test_only_what_a_body_did_and_said_the_end_of_a_stop_and_a_handover_pass_an_
         before = story.by
         story.edits(0)
         assert story.chat.epoch == before.epoch + 1
-        event: dict[str, cmd.Command] = {
+        commands: dict[str, cmd.Command] = {
             "outcome": cmd.Outcome(by=before, call_id="a", content="ok"),
             "note": cmd.Note(by=before, topic="progress", call_id="a"),
             "finish_stop": cmd.FinishStop(by=before),
             "release": cmd.Release(by=before),
         }
-        story.does(event[kind])
+        story.does(commands[kind])
 
 
 def test_not_even_those_pass_an_older_fence() -> None:

@@ -1,6 +1,6 @@
 """Chats that live at random: whatever happens, in whatever order, what is always true stays true.
 
-Hypothesis sends likely, illegal and stale events to a family of chats, lets workers die and time pass. After every
+Hypothesis sends likely, illegal and stale commands to a family of chats, lets workers die and time pass. After every
 step the invariants are checked; at the end, a sensible worker brings every chat to rest.
 """
 
@@ -32,7 +32,7 @@ from holdfast.core.states import OPEN
 from tests.support import invariants
 from tests.support.model import ModelStore
 from tests.support.story import START, assistant, user
-from tests.support.strategies import World, events, next_attempt, user_messages
+from tests.support.strategies import World, commands, next_attempt, user_messages
 
 CHATS_MAX = 6
 LIMITS_FOR_RANDOM_LIVES = Limits(queue_messages_max=6, batch_calls_max=2, unclean_claims_max=3)
@@ -68,21 +68,21 @@ class RandomLives(RuleBasedStateMachine):
         for _ in range(steps):
             snapshot, world = self.store.get(chat_id), self._world(chat_id, sensible=True)
             self.now = max(self.now, snapshot.chat.wake_at or 0)
-            self._happens(chat_id, data.draw(events(snapshot, world)))
+            self._happens(chat_id, data.draw(commands(snapshot, world)))
             self.all_invariants_hold()
 
     @rule(data=st.data())
     @precondition(lambda self: self.store.chats)
     def anything_happens(self, data: st.DataObject) -> None:
         chat_id = data.draw(st.sampled_from(sorted(self.store.chats)))
-        self._happens(chat_id, data.draw(events(self.store.get(chat_id), self._world(chat_id))))
+        self._happens(chat_id, data.draw(commands(self.store.get(chat_id), self._world(chat_id))))
 
     @rule(data=st.data())
     @precondition(lambda self: self.store.chats)
     def two_things_happen_in_one_transaction(self, data: st.DataObject) -> None:
         chat_id = data.draw(st.sampled_from(sorted(self.store.chats)))
         snapshot, world = self.store.get(chat_id), self._world(chat_id)
-        self._happens(chat_id, *data.draw(st.lists(events(snapshot, world), min_size=2, max_size=2)))
+        self._happens(chat_id, *data.draw(st.lists(commands(snapshot, world), min_size=2, max_size=2)))
 
     @rule(ms=st.sampled_from((1, 10, 1_000, 60_000)))
     def time_passes(self, ms: int) -> None:
@@ -170,7 +170,7 @@ class RandomLives(RuleBasedStateMachine):
         rows = {other: len(self.store.rows[other]) for other in self.store.chats}
         outcome = self.store.apply(chat_id, *happened, now=self.now)
         if isinstance(outcome, Refused):
-            assert outcome.event in {row_of(event) for event in happened}
+            assert outcome.command in {row_of(command) for command in happened}
             assert {other: self.store.get(other) for other in self.store.chats} == before
             assert {other: len(self.store.rows[other]) for other in self.store.chats} == rows
             return
@@ -182,17 +182,17 @@ class RandomLives(RuleBasedStateMachine):
 
     def _account(self, chat_id: str, happened: tuple[cmd.Command, ...], changes: tuple[Change, ...]) -> None:
         """Where every message went that somebody was told had been taken, the loop's own among them."""
-        for event in happened:
-            if isinstance(event, cmd.Send | cmd.Edit | cmd.AskAgain):
-                self.accepted[chat_id].add(event.message.id)
+        for command in happened:
+            if isinstance(command, cmd.Send | cmd.Edit | cmd.AskAgain):
+                self.accepted[chat_id].add(command.message.id)
         for change in changes:
             self.settled |= {queued.id for queued in change.dropped}
             if change.spawned is not None:
                 message = change.spawned.message
                 self.accepted[change.spawned.id] = {message.id} if message is not None else set()
-        for event, change in zip(happened, changes, strict=False):
-            if isinstance(event, cmd.Send) and _took_as_answer(change, event.message.id):
-                self.settled.add(event.message.id)
+        for command, change in zip(happened, changes, strict=False):
+            if isinstance(command, cmd.Send) and _took_as_answer(change, command.message.id):
+                self.settled.add(command.message.id)
 
     # --- a sensible worker, and sensible people -----------------------------------------------------
 

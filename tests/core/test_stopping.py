@@ -265,8 +265,8 @@ def test_a_stop_before_the_crash_is_finished_by_the_successor_with_the_partial_t
 
 def test_a_partial_response_streamed_at_another_length_does_not_enter() -> None:
     story = stopped(model_next)
-    event = cmd.FinishStop(by=story.by, partial=assistant("half"), attempt=story.next_attempt(), length=0)
-    story.does(event)
+    command = cmd.FinishStop(by=story.by, partial=assistant("half"), attempt=story.next_attempt(), length=0)
+    story.does(command)
     assert story.ids == ["m1"]
 
 
@@ -287,8 +287,8 @@ def test_no_partial_response_enters_while_calls_are_what_is_next() -> None:
 )
 def test_a_partial_response_that_is_none_is_refused(partial: Message) -> None:
     story = stopped(model_next)
-    event = cmd.FinishStop(by=story.by, partial=partial, attempt=story.next_attempt(), length=1)
-    story.refuses(event, reason="wrong_message")
+    command = cmd.FinishStop(by=story.by, partial=partial, attempt=story.next_attempt(), length=1)
+    story.refuses(command, reason="wrong_message")
 
 
 def test_a_partial_response_names_its_attempt() -> None:

@@ -132,8 +132,8 @@ def test_every_call_of_a_response_has_exactly_one_plan() -> None:
     story = model_next()
     message, attempt = assistant("r", *asks_for("a", "b")), story.next_attempt()
     for plans in ((), (cmd.PlannedCall(id="a"),), tuple(cmd.PlannedCall(id=id) for id in "abc")):
-        event = cmd.Responded(by=story.by, message=message, attempt=attempt, plans=plans)
-        story.refuses(event, reason="wrong_message")
+        command = cmd.Responded(by=story.by, message=message, attempt=attempt, plans=plans)
+        story.refuses(command, reason="wrong_message")
 
 
 def test_a_response_with_too_many_calls_is_refused_and_the_limit_named() -> None:
@@ -204,8 +204,8 @@ def test_an_attempt_of_another_fence_neither_responds_nor_is_lost(fence: int) ->
 
 def test_an_error_that_comes_because_we_stopped_the_stream_is_no_failed_attempt() -> None:
     story = stopped(model_next)
-    event = cmd.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cancelled")
-    story.refuses(event, reason="state")
+    command = cmd.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cancelled")
+    story.refuses(command, reason="state")
 
 
 def test_when_a_chat_rests_all_its_attempts_are_over() -> None:
@@ -386,8 +386,8 @@ def test_a_users_stop_of_a_waiting_chat_forgets_the_compaction_that_was_noted() 
 def test_a_compaction_does_not_cover_calls_that_have_no_result() -> None:
     story = calls_planned()
     for upto in (2, 3, 4):
-        event = cmd.FinishCompaction(by=story.by, upto=upto, summary="short")
-        story.refuses(event, reason="open_calls")
+        command = cmd.FinishCompaction(by=story.by, upto=upto, summary="short")
+        story.refuses(command, reason="open_calls")
     story.does(cmd.FinishCompaction(by=story.by, upto=1, summary="short"))
 
 
@@ -553,10 +553,10 @@ def test_a_chat_at_rest_can_be_archived_and_taken_back(telling: type[Story]) -> 
     assert not story.chat.archived
 
 
-@pytest.mark.parametrize("event", [cmd.Archive(), cmd.Delete()])
-def test_a_chat_that_is_not_at_rest_is_neither_archived_nor_deleted(event: cmd.Command) -> None:
+@pytest.mark.parametrize("command", [cmd.Archive(), cmd.Delete()])
+def test_a_chat_that_is_not_at_rest_is_neither_archived_nor_deleted(command: cmd.Command) -> None:
     for telling in (model_next, waiting, lambda: stopped(model_next)):
-        telling().refuses(event, reason="state")
+        telling().refuses(command, reason="state")
 
 
 @pytest.mark.parametrize("telling", [answered, model_next, waiting, failed, lambda: stopped(model_next)])

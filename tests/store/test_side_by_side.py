@@ -35,13 +35,13 @@ from holdfast.system.clock import FakeClock
 from tests.support.model import ModelStore
 from tests.support.postgres import PostgresServer
 from tests.support.scratch import scratch_folder
-from tests.support.strategies import World, events, user_messages
+from tests.support.strategies import World, commands, user_messages
 
 T = TypeVar("T")
 START_MS = 1_700_000_000_000
 LIMITS = Limits(queue_messages_max=6, unclean_claims_max=3)
 CHATS_MAX = 5
-CLIENT_EVENTS = (
+CLIENT_COMMANDS = (
     *(cmd.Send, cmd.Edit, cmd.Stop, cmd.Promote, cmd.Withdraw, cmd.Approve, cmd.Deny, cmd.Submit),
     *(cmd.Compact, cmd.Retry, cmd.Archive, cmd.Rename),
 )
@@ -92,8 +92,8 @@ class SideBySide(RuleBasedStateMachine):
             snapshot = self.model.get(chat_id)
             if sensible:
                 self._advance(max(0, (snapshot.chat.wake_at or 0) - self.now))
-            event = data.draw(events(snapshot, self._world(chat_id, sensible=sensible)))
-            self._happens(chat_id, (event,), outdated=data.draw(st.booleans()))
+            command = data.draw(commands(snapshot, self._world(chat_id, sensible=sensible)))
+            self._happens(chat_id, (command,), outdated=data.draw(st.booleans()))
             self.all_stores_equal_the_model()
 
     @rule(data=st.data(), outdated=st.booleans())
@@ -101,8 +101,8 @@ class SideBySide(RuleBasedStateMachine):
     def a_runner_commits_two_things_at_once(self, data: st.DataObject, outdated: bool) -> None:
         chat_id = data.draw(st.sampled_from(sorted(self.model.chats)))
         world = self._world(chat_id, sensible=True)
-        drawn = data.draw(st.lists(events(self.model.get(chat_id), world), min_size=2, max_size=2))
-        if all(isinstance(event, cmd.RunnerCommand) for event in drawn):
+        drawn = data.draw(st.lists(commands(self.model.get(chat_id), world), min_size=2, max_size=2))
+        if all(isinstance(command, cmd.RunnerCommand) for command in drawn):
             self._happens(chat_id, tuple(drawn), outdated=outdated)
 
     @rule()
@@ -185,8 +185,8 @@ class SideBySide(RuleBasedStateMachine):
             self.run(store.create_chat(new))
 
     def _happens(self, chat_id: str, happened: tuple[cmd.Command, ...], *, outdated: bool) -> None:
-        event = happened[0]
-        if isinstance(event, cmd.Fork | cmd.Delete):
+        command = happened[0]
+        if isinstance(command, cmd.Fork | cmd.Delete):
             return  # verbs of their own in a store
         commit_id = self._fresh("commit")
         expected = self.model.apply(chat_id, *happened, now=self.now)
@@ -196,10 +196,10 @@ class SideBySide(RuleBasedStateMachine):
             same_claim = known.chat.claim_stamp == current.chat.claim_stamp
             held = known if outdated and same_claim else current
             refused = self.run(_send(store, chat_id, held, happened, commit_id))
-            assert refused == isinstance(expected, Refused), f"{name}: {event} {expected}"
+            assert refused == isinstance(expected, Refused), f"{name}: {command} {expected}"
             if not isinstance(expected, Refused):
                 self.before[name, chat_id] = current
-        if not isinstance(expected, Refused) and isinstance(event, cmd.RunnerCommand):
+        if not isinstance(expected, Refused) and isinstance(command, cmd.RunnerCommand):
             self.last_commit = (chat_id, happened, commit_id)
 
 
@@ -207,14 +207,14 @@ async def _send(
     store: Store, chat_id: str, held: Snapshot, happened: tuple[cmd.Command, ...], commit_id: str
 ) -> bool:
     """True if it was refused."""
-    event = happened[0]
+    command = happened[0]
     try:
-        if isinstance(event, cmd.RunnerCommand):
+        if isinstance(command, cmd.RunnerCommand):
             await store.commit(held, happened, commit_id)
-        elif isinstance(event, CLIENT_EVENTS):
-            await store.submit(chat_id, event)
+        elif isinstance(command, CLIENT_COMMANDS):
+            await store.submit(chat_id, command)
         else:
-            await store._apply_upkeep(chat_id, event)
+            await store._apply_upkeep(chat_id, command)
     except (CallerError, StaleWriter):
         return True
     return False

@@ -92,8 +92,8 @@ class Hand:
         chat = self.held.chat
         return cmd.Writer(self.name, chat.fence, chat.epoch)
 
-    async def commit(self, *events: cmd.Command, commit_id: str | None = None) -> Snapshot:
-        self.snapshot = await self.store.commit(self.held, events, commit_id or unique("commit"))
+    async def commit(self, *commands: cmd.Command, commit_id: str | None = None) -> Snapshot:
+        self.snapshot = await self.store.commit(self.held, commands, commit_id or unique("commit"))
         return self.snapshot
 
     def response(

@@ -105,9 +105,9 @@ class ModelStore:
         self.write([change])
         return change
 
-    def apply(self, chat_id: str, *events: Command, now: int) -> tuple[Change, ...] | Refused:
+    def apply(self, chat_id: str, *commands: Command, now: int) -> tuple[Change, ...] | Refused:
         """All of them in one transaction, with everything that follows from them in other chats."""
-        steps = transact(self.get(chat_id), events, now, self.limits)
+        steps = transact(self.get(chat_id), commands, now, self.limits)
         answer: Snapshot | tuple[str, ...] | bytes | int | None = None
         try:
             while True:

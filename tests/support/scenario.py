@@ -127,8 +127,8 @@ class Run:
     async def create(self, chat: str, text: str | None) -> Answer:
         return await self.store.create_chat(self.new_chat(chat, text), self.key)
 
-    async def submit(self, chat: str, event: cmd.Command) -> Answer:
-        return await self.store.submit(self.id(chat), event, self.key)
+    async def submit(self, chat: str, command: cmd.Command) -> Answer:
+        return await self.store.submit(self.id(chat), command, self.key)
 
     # --- a worker ---------------------------------------------------------------------------------------------
 
@@ -180,9 +180,9 @@ class Run:
         )
         return cmd.Responded(by=self.by(chat), message=message, attempt=self.attempt(chat), plans=plans)
 
-    async def commit(self, chat: str, *events: cmd.Command) -> Snapshot:
+    async def commit(self, chat: str, *commands: cmd.Command) -> Snapshot:
         id = self.id(chat)
-        self.held[id] = await self.store.commit(self.held[id], events, f"commit {self.id(self.step.name)}")
+        self.held[id] = await self.store.commit(self.held[id], commands, f"commit {self.id(self.step.name)}")
         return self.held[id]
 
 

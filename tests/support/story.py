@@ -1,7 +1,7 @@
-"""`Story`: a chat told event by event, for tests that read as the story of one chat.
+"""`Story`: a chat told command by command, for tests that read as the story of one chat.
 
-Every event goes through the same transaction as in production, into a `ModelStore`. `does` demands that an event is
-accepted, `refuses` that it is refused and changes nothing; both check what is always true.
+Every command goes through the same transaction as in production, into a `ModelStore`. `does` demands that a command
+is accepted, `refuses` that it is refused and changes nothing; both check what is always true.
 """
 
 from collections.abc import Sequence
@@ -149,25 +149,25 @@ class Story:
 
     # --- what happens -------------------------------------------------------------------------------
 
-    def does(self, *events: cmd.Command) -> Change:
+    def does(self, *commands: cmd.Command) -> Change:
         """The first change: this chat's."""
-        return self.all_of(*events)[0]
+        return self.all_of(*commands)[0]
 
-    def all_of(self, *events: cmd.Command) -> tuple[Change, ...]:
+    def all_of(self, *commands: cmd.Command) -> tuple[Change, ...]:
         before = {chat_id: self.store.get(chat_id) for chat_id in self.store.chats}
-        outcome = self.store.apply(self.chat_id, *events, now=self.now)
+        outcome = self.store.apply(self.chat_id, *commands, now=self.now)
         assert not isinstance(outcome, Refused), outcome.message
         for chat_id in self.store.chats:
             self._check(chat_id, before.get(chat_id))
         assert self.store.untold_questions() == []
         return outcome
 
-    def refuses(self, *events: cmd.Command, reason: Reason) -> Refused:
+    def refuses(self, *commands: cmd.Command, reason: Reason) -> Refused:
         before = self.snapshot, self.journal, self.history
-        outcome = self.store.apply(self.chat_id, *events, now=self.now)
+        outcome = self.store.apply(self.chat_id, *commands, now=self.now)
         assert isinstance(outcome, Refused), "accepted"
         assert (outcome.reason, outcome.state) == (reason, before[0].chat.state)
-        assert outcome.event in {*(row_of(event) for event in events), "spawn"}
+        assert outcome.command in {*(row_of(command) for command in commands), "spawn"}
         assert (self.snapshot, self.journal, self.history) == before, "a refusal changes nothing"
         return outcome
 

@@ -1,6 +1,6 @@
 """Events that could happen to a chat, drawn from its snapshot: likely ones mostly, illegal and stale ones too.
 
-`events(snapshot, world)` serves every test that lets chats live at random, on the core alone and on real stores.
+`commands(snapshot, world)` serves every test that lets chats live at random, on the core alone and on real stores.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ SHORT = st.sampled_from(("Hi.", "Grüezi", "🦑", "line\nbreak", 'a "quote"'))
 
 
 class World(Struct):
-    """What a snapshot does not know and an event needs."""
+    """What a snapshot does not know and a command needs."""
 
     now: int
     workers: tuple[str, ...]
@@ -57,7 +57,7 @@ class World(Struct):
 
 
 @st.composite
-def events(draw: st.DrawFn, snapshot: Snapshot, world: World) -> cmd.Command:
+def commands(draw: st.DrawFn, snapshot: Snapshot, world: World) -> cmd.Command:
     state = snapshot.chat.state
     taken = [row for row in ROWS if state in EXECUTION[row]]
     rows = likely(snapshot) if world.sensible else [*likely(snapshot) * 2, *taken * 2, *ROWS]
@@ -196,7 +196,7 @@ def attempts(snapshot: Snapshot, world: World) -> st.SearchStrategy[int]:
     return st.sampled_from([*[right] * 10, right + 3, max(right - 1, 1), right + (1 << 20)])
 
 
-# --- every kind of event ----------------------------------------------------------------------------
+# --- every kind of command --------------------------------------------------------------------------
 
 Maker = Callable[[Snapshot, World, str], st.SearchStrategy[cmd.Command]]
 

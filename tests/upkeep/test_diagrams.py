@@ -35,9 +35,9 @@ def test_a_block_that_nothing_draws_is_an_error() -> None:
         drawn("<!-- generated: dreams -->\n<!-- end -->\n")
 
 
-def test_the_table_has_a_line_for_every_event_and_a_column_for_every_state() -> None:
+def test_the_table_has_a_line_for_every_command_and_a_column_for_every_state() -> None:
     head, _, *lines = table().splitlines()
-    assert head == "| event | idle | running | stopping | waiting | failed |"
+    assert head == "| command | idle | running | stopping | waiting | failed |"
     assert [line.split("`")[1] for line in lines] == list(ROWS)
     assert {line.count("|") for line in lines} == {len(State) + 2}
     assert "| `retry` | – | – | – | – | retry → running |" in lines

@@ -1,7 +1,7 @@
-"""`apply(snapshot, event, now)`: one event, decided by the tables of `states.py`, carried out by a cell of `cells/`.
+"""`apply(snapshot, command, now)`: one command, decided by the tables of `states.py`, carried out by `cells/`.
 
 Returns a `Change` (the snapshot after, and the journal lines that tell of it) or a `Refused` that names state and
-event; a refusal changes nothing. Time comes in as `now`; ids come in with the events.
+command; a refusal changes nothing. Time comes in as `now`; ids come in with the commands.
 """
 
 from msgspec.structs import replace
@@ -19,29 +19,29 @@ from holdfast.core.states import AT_REST, EXECUTION
 from holdfast.errors import InvalidInput, LimitReached
 
 
-def row_of(event: cmd.Command) -> str:
-    return f"send.{event.mode}" if isinstance(event, cmd.Send) else event.name
+def row_of(command: cmd.Command) -> str:
+    return f"send.{command.mode}" if isinstance(command, cmd.Send) else command.name
 
 
-def apply(snapshot: Snapshot, event: cmd.Command, now: int, limits: Limits = LIMITS) -> Change | Refused:
-    row = row_of(event)
+def apply(snapshot: Snapshot, command: cmd.Command, now: int, limits: Limits = LIMITS) -> Change | Refused:
+    row = row_of(command)
     state = snapshot.chat.state
     cell = EXECUTION[row].get(state)
     draft = Draft(snapshot, now, limits)
     try:
-        if isinstance(event, cmd.RunnerCommand):
-            _check_writer(snapshot.chat, event)
+        if isinstance(command, cmd.RunnerCommand):
+            _check_writer(snapshot.chat, command)
             draft.effects["by_runner"] = True
-            draft.work(event.by.worked_ms)
-        if isinstance(event, cmd.Send):
-            _check_unmoved(snapshot.chat, event.length)
-        if isinstance(event, cmd.Stop) and event.turn not in (None, snapshot.chat.turn):
-            raise Refusal("moved_on", f"the chat is in turn {snapshot.chat.turn}, not in turn {event.turn}")
+            draft.work(command.by.worked_ms)
+        if isinstance(command, cmd.Send):
+            _check_unmoved(snapshot.chat, command.length)
+        if isinstance(command, cmd.Stop) and command.turn not in (None, snapshot.chat.turn):
+            raise Refusal("moved_on", f"the chat is in turn {snapshot.chat.turn}, not in turn {command.turn}")
         if cell is None:
             raise Refusal("state", f"a chat that is {state} does not take {row}")
-        CELLS[cell.do](draft, event)
+        CELLS[cell.do](draft, command)
     except Refusal as refusal:
-        return Refused(reason=refusal.reason, state=state, event=row, message=str(refusal))
+        return Refused(reason=refusal.reason, state=state, command=row, message=str(refusal))
     change = draft.finish()
     assert change.after.chat.state in cell.to, f"{row} in {state}: {change.after.chat.state} is not in the table"
     return change
@@ -101,13 +101,13 @@ def _check_unmoved(chat: Chat, length: int | None) -> None:
         raise Refusal("moved_on", f"the chat is {chat.state} with {chat.length} positions, not at rest with {length}")
 
 
-def _check_writer(chat: Chat, event: cmd.RunnerCommand) -> None:
-    by = event.by
+def _check_writer(chat: Chat, command: cmd.RunnerCommand) -> None:
+    by = command.by
     if chat.worker != by.worker or chat.fence != by.fence:
         raise Refusal(
             "stale_writer",
             f"the chat is held by {chat.worker or 'nobody'} under fence {chat.fence}, "
             f"not by {by.worker} under fence {by.fence}",
         )
-    if event.name not in cmd.EPOCH_FREE and chat.epoch != by.epoch:
+    if command.name not in cmd.EPOCH_FREE and chat.epoch != by.epoch:
         raise Refusal("stale_epoch", f"the chat's epoch is {chat.epoch}, the write was made for {by.epoch}")

@@ -1,4 +1,4 @@
-"""What comes out of the core: a `Change`, or a `Refused` that names state and event and changes nothing.
+"""What comes out of the core: a `Change`, or a `Refused` that names state and command and changes nothing.
 
 What a store has to write is the difference between `before` and `after`, so a snapshot and its rows cannot disagree.
 """
@@ -11,8 +11,8 @@ from holdfast.core import journal
 from holdfast.core.records import Call, Compaction, Frozen, NewChat, Queued, Role, Snapshot, State
 
 Reason = Literal[
-    "state",  # this state does not take this event
-    "stale_writer",  # another (worker, fence) holds the chat, or nobody does
+    "state",  # this state does not take this command
+    "stale_writer",  # another (worker, fence) holds the chat, or none does
     "stale_epoch",  # history was cut or work superseded since
     "taken",  # the chat is held by a worker
     "not_due",  # its wake_at is still ahead
@@ -27,11 +27,11 @@ Reason = Literal[
     "open_calls",  # calls without a result
     "model_is_next",  # the model still owes a response
     "compaction_is_next",  # a compaction was asked for and is still owed
-    "not_the_models_turn",  # a response nobody asked for
+    "not_the_models_turn",  # a response that was not asked for
     "runnable",  # there is something to run here
-    "nothing_outside",  # nobody outside could wake the chat
-    "wrong_message",  # roles, parts or ids that do not fit the event
-    "wrong_cause",  # a cause that this event cannot have
+    "nothing_outside",  # no person, client, child or clock could wake the chat
+    "wrong_message",  # roles, parts or ids that do not fit the command
+    "wrong_cause",  # a cause that this command cannot have
     "wrong_title",
     "moved_on",  # the chat is not as its sender has read it
     "titled",  # a title is not replaced by one that only fills a gap
@@ -66,7 +66,7 @@ class Change(Frozen):
     asking: tuple[Call, ...] = ()  # calls of a chat below another that people or clients have to answer from now on
     answered: tuple[Call, ...] = ()  # and those that they need not answer any more
     gone: bool = False  # deleted: no later turn will end
-    by_runner: bool = False  # made by whoever holds the chat, who need not be told of it
+    by_runner: bool = False  # made by the runner that holds the chat, which need not be told of it
 
     @property
     def reaches_others(self) -> bool:
@@ -84,7 +84,7 @@ class Change(Frozen):
 class Refused(Frozen):
     reason: Reason
     state: State
-    event: str
+    command: str
     message: str
 
 

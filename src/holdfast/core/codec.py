@@ -120,5 +120,5 @@ def check_text(field: str, text: str, *, bytes_max: int) -> None:
 
 
 def storable(text: str) -> str:
-    """The nearest text that every store takes, for words that nobody can be asked to mend: an error's, say."""
+    """The nearest text that every store takes, for words that no caller can be asked to mend: an error's, say."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")

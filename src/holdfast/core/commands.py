@@ -26,7 +26,7 @@ from holdfast.core.records import (
 
 
 class Command(Frozen):
-    """Base of all events. `name` is the row of the execution table that decides it."""
+    """Base of all commands. `name` is the row of the execution table that decides it."""
 
     name: ClassVar[str]
 
@@ -97,7 +97,7 @@ class Deny(Command):
 
 
 class Submit(Command):
-    """The result of a call that somebody outside ran, or the answer to a question."""
+    """The result of a call that a client ran, or the answer to a question."""
 
     call_id: str
     content: str
@@ -177,8 +177,8 @@ class Descendant(Command):
 
 
 class Writer(Struct, frozen=True, gc=False):
-    """Who writes. `worked_ms`: how long it has worked on the chat since its last commit; the first event of a commit
-    tells it.
+    """Who writes. `worked_ms`: how long it has worked on the chat since its last commit, told by the first command
+    of a commit.
     """
 
     worker: str
@@ -266,7 +266,7 @@ class AskApproval(RunnerCommand):
 
 
 class Delegate(RunnerCommand):
-    """Hand a call to somebody outside; it is answered by Submit, ChildEnded or Due.
+    """Hand a call to a person, a client, a child or the clock; it is answered by Submit, ChildEnded or Due.
 
     To a child: one that exists (`child_id`), or one that is created in the same transaction (`spawn`).
     """
@@ -297,8 +297,8 @@ class Refuse(RunnerCommand):
 class Outcome(RunnerCommand):
     """What a body returned. Real, so it is never replaced by "cancelled".
 
-    `unknown`: it began, and nobody knows what came of it; `content` says why. With `again` nothing of it runs any
-    more, so that one that may run again can.
+    `unknown`: it began, and the worker does not know what came of it; `content` says why. With `again`
+    nothing of it runs any more, so that one that may run again can.
     """
 
     call_id: str
@@ -306,7 +306,7 @@ class Outcome(RunnerCommand):
     error: bool = False
     unknown: bool = False
     again: bool = False
-    spawn: NewChat | None = None  # a child chat that nobody waits for, created in the same transaction
+    spawn: NewChat | None = None  # a child chat that the call does not wait for, created in the same transaction
 
     name = "outcome"
 
@@ -337,7 +337,7 @@ class FinishCompaction(RunnerCommand):
 
 
 class Park(RunnerCommand):
-    """Nothing here is runnable; somebody outside must answer."""
+    """Nothing here is runnable; a person, a client, a child or the clock must answer."""
 
     name = "park"
 
@@ -384,7 +384,7 @@ class Claim(Command):
 class Release(RunnerCommand):
     """A clean handover. Calls in `never_begun` had their intent written but not their body entered.
 
-    `delay_ms`: nobody need try before; this worker could not read the chat, and one that can may be about to start.
+    `delay_ms`: no worker need try before; this one could not read the chat, and one that can may be about to start.
     """
 
     never_begun: tuple[str, ...] = ()
@@ -421,8 +421,8 @@ class Repair(Command):
 
 
 COMMANDS: dict[str, type[Command]] = {
-    event.name: event
-    for event in (
+    command.name: command
+    for command in (
         *(Send, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork),
         *(Archive, Rename, Delete),
         *(ChildEnded, Due, Descendant),

@@ -32,7 +32,7 @@ class AwaitBodies(Frozen):
 
 
 class ParkChat(Frozen):
-    """Only somebody outside can go on."""
+    """Only a person, a client, a child or the clock can go on."""
 
 
 class EndTurn(Frozen):

@@ -19,17 +19,17 @@ def execution() -> str:
 
 def ownership() -> str:
     edges: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for event, row in OWNERSHIP.items():
+    for move, row in OWNERSHIP.items():
         for owner, target in row.items():
-            edges[owner, target].append(event)
+            edges[owner, target].append(move)
     return _draw("[*] --> unowned", edges)
 
 
 def calls() -> str:
     edges: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for event, row in CALLS.items():
+    for move, row in CALLS.items():
         for state, target in row.items():
-            edges[state, target].append(event)
+            edges[state, target].append(move)
     ends = "\n".join(f"    {state} --> [*]" for state in sorted(FINAL))
     return _draw("[*] --> planned", edges) + "\n" + ends
 
@@ -63,9 +63,9 @@ def waking_table() -> str:
 
 
 def table() -> str:
-    """The execution table as Markdown: a row per event, a column per state, – for refused."""
+    """The execution table as Markdown: a row per command, a column per state, – for refused."""
     states = list(State)
-    lines = ["| event | " + " | ".join(states) + " |", "|---|" + "---|" * len(states)]
+    lines = ["| command | " + " | ".join(states) + " |", "|---|" + "---|" * len(states)]
     for row, cells in EXECUTION.items():
         texts = []
         for state in states:

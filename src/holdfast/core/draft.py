@@ -40,10 +40,10 @@ from holdfast.core.states import (
     OUTSIDE,
     OWNERSHIP,
     RUNNABLE,
-    CallEvent,
+    CallMove,
     Owner,
-    OwnerEvent,
-    asks_somebody,
+    OwnerMove,
+    awaits_reply,
 )
 
 
@@ -78,8 +78,8 @@ class Draft:
 
     def _note_questions(self) -> None:
         """Whatever opened or closed them: what people below a root are asked is told there, always."""
-        had = {(call.id, call.state): call for call in self.before.calls if asks_somebody(call)}
-        has = {(call.id, call.state): call for call in self.calls if asks_somebody(call)}
+        had = {(call.id, call.state): call for call in self.before.calls if awaits_reply(call)}
+        has = {(call.id, call.state): call for call in self.calls if awaits_reply(call)}
         now = {call.id: call for call in self.calls}
         self.effects["asking"] = tuple(call for key, call in has.items() if key not in had)
         self.effects["answered"] = tuple(now.get(call.id, call) for key, call in had.items() if key not in has)
@@ -100,18 +100,18 @@ class Draft:
 
     # -- ownership
 
-    def own(self, event: OwnerEvent, worker: str | None = None) -> None:
+    def own(self, move: OwnerMove, worker: str | None = None) -> None:
         owner = Owner.HELD if self.chat.worker else Owner.UNOWNED
-        target = OWNERSHIP[event].get(owner)
+        target = OWNERSHIP[move].get(owner)
         if target is None:
-            raise Refusal("taken" if event is OwnerEvent.CLAIM else "stale_writer", f"{event}: the chat is {owner}")
+            raise Refusal("taken" if move is OwnerMove.CLAIM else "stale_writer", f"{move}: the chat is {owner}")
         self.set(worker=(worker or self.chat.worker) if target is Owner.HELD else None)
 
     # -- execution
 
     def rest(self, state: State) -> None:
-        self.own(OwnerEvent.REST)
-        # Nobody streams into a chat at rest, and the next holder numbers its attempts higher.
+        self.own(OwnerMove.REST)
+        # No runner streams into a chat at rest, and the next holder numbers its attempts higher.
         ended = max(self.chat.attempt_ended, last_attempt_of(self.chat.fence))
         self.set(state=state, wake_at=None, backoff_ms=0, turn_started_at=None, attempt_ended=ended)
 
@@ -214,16 +214,16 @@ class Draft:
 
     # -- the queue
 
-    def enqueue(self, event: cmd.Send | cmd.Edit, mode: SendMode, *, first: bool = False) -> None:
+    def enqueue(self, command: cmd.Send | cmd.Edit, mode: SendMode, *, first: bool = False) -> None:
         if len(self.queue) >= self.limits.queue_messages_max:
             raise Refusal(
                 "limit",
                 f"the chat has {len(self.queue):,} queued messages, which is the limit: "
                 "wait for them to be handled, or stop with clear_queue",
             )
-        if any(queued.id == event.message.id for queued in self.queue):
-            raise Refusal("wrong_message", f"message {event.message.id!r} is queued already")
-        body = Raw(encode(event.message))
+        if any(queued.id == command.message.id for queued in self.queue):
+            raise Refusal("wrong_message", f"message {command.message.id!r} is queued already")
+        body = Raw(encode(command.message))
         size = len(body) + sum(len(queued.body) for queued in self.queue)
         if size > self.limits.queue_bytes_max:
             raise Refusal(
@@ -232,7 +232,7 @@ class Draft:
         rank = 0
         if self.queue:
             rank = self.queue[0].rank - 1 if first else self.queue[-1].rank + 1
-        queued = Queued(id=event.message.id, rank=rank, mode=mode, body=body)
+        queued = Queued(id=command.message.id, rank=rank, mode=mode, body=body)
         self.queue = (queued, *self.queue) if first else (*self.queue, queued)
         self.tell(journal.MessageQueued(raw=body, mode=mode, first=first))
 
@@ -291,10 +291,10 @@ class Draft:
                 return call
         raise Refusal("no_such_call", f"call {call_id!r} is not one of the chat's current calls")
 
-    def move(self, call: Call, event: CallEvent, **fields: Any) -> Call:
-        target = CALLS[event].get(call.state)
+    def move(self, call: Call, move: CallMove, **fields: Any) -> Call:
+        target = CALLS[move].get(call.state)
         if target is None:
-            raise Refusal("call_state", f"call {call.id!r} is {call.state} and does not take {event}")
+            raise Refusal("call_state", f"call {call.id!r} is {call.state} and does not take {move}")
         moved = replace(call, state=target, **fields)
         self.calls = tuple([moved if other is call else other for other in self.calls])
         return moved
@@ -306,25 +306,23 @@ class Draft:
         entry = journal.MessageAdded(raw=Raw(encode(message)), call_state=call.state, off_history=not in_history)
         self.lines.append(Line(entry, call.pos if in_history else None, Role.TOOL, message.id))
 
-    def answer_synthetically(
-        self, call: Call, event: CallEvent, kind: Synthetic, content: str, **fields: Any
-    ) -> None:
-        moved = self.move(call, event, **fields)
+    def answer_synthetically(self, call: Call, move: CallMove, kind: Synthetic, content: str, **fields: Any) -> None:
+        moved = self.move(call, move, **fields)
         self.answer(moved, ToolResult(call_id=call.id, name=call.name, content=content, error=True, synthetic=kind))
         if moved.external is External.CHILD and moved.child_id and moved.state is CallState.CANCELLED:
             self.effects["stop_children"] = (*self.effects.get("stop_children", ()), moved.child_id)
 
     def answer_all(self, why: str, *, lost: bool = False) -> None:
-        """Every open call gets its result now. `lost`: nobody saw the started ones end."""
+        """Every open call gets its result now. `lost`: no worker saw the started ones end."""
         for call in self.calls:
             if call.state not in OPEN:
                 continue
             if call.state is CallState.STARTED and lost and call.replay is Replay.UNSAFE:
                 text = unknown_text(call)
-                self.answer_synthetically(call, CallEvent.LOSE, Synthetic.UNKNOWN, text)
+                self.answer_synthetically(call, CallMove.LOSE, Synthetic.UNKNOWN, text)
             else:
                 kind, content = cancelled_result(call, why)
-                self.answer_synthetically(call, CallEvent.CANCEL, kind, content)
+                self.answer_synthetically(call, CallMove.CANCEL, kind, content)
 
     def settle(self) -> None:
         """After a call moved: a waiting chat runs again as soon as something is runnable, else it waits for the next

@@ -19,7 +19,7 @@ def fork(
     """
     if not 0 <= end <= source.chat.length:
         why = f"there is no position {end} in a history of {source.chat.length}"
-        return Refused(reason="no_such_message", state=source.chat.state, event="fork", message=why)
+        return Refused(reason="no_such_message", state=source.chat.state, command="fork", message=why)
     open_calls = [call for call in source.open_calls if call.pos < end]
     copied = end - len(open_calls)
     chat = Chat(

@@ -24,8 +24,8 @@ MARGIN_SHARE_MAX = 0.25
 
 
 def margin_ms(ttl_ms: int) -> int:
-    """How much earlier a worker stops trusting its lease than anybody may end it: a tenth and at least 2 s, but never
-    more than a quarter, so that a very short lease leaves time to act."""
+    """How much earlier a worker stops trusting its lease than an observer may end it: a tenth and at least 2 s, but
+    never more than a quarter, so that a very short lease leaves time to act."""
     return int(min(max(ttl_ms * MARGIN_SHARE, MARGIN_MS_MIN), ttl_ms * MARGIN_SHARE_MAX))
 
 

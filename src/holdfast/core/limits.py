@@ -8,7 +8,7 @@ class Limits(Frozen):
     queue_messages_max: int = 1_000
     queue_bytes_max: int = 32 << 20
     batch_calls_max: int = 128
-    call_starts_max: int = 3  # of an idempotent call that ends with nobody knowing what came of it
+    call_starts_max: int = 3  # of an idempotent call whose outcome the worker does not know each time
     unclean_claims_max: int = 5
     # From so many on a chat is a suspect, and no worker takes two suspects at the same time: a worker that dies with
     # one has no second to blame, so a chat that kills its workers does not take its neighbours with it.

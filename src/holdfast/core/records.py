@@ -66,7 +66,7 @@ class Synthetic(StrEnum):
     CANCELLED = "cancelled"  # stopped, superseded or failed before an outcome was known
     UNKNOWN = "unknown"  # started, then its worker died: it may or may not have happened
     DENIED = "denied"  # a person or a guard said no
-    EXPIRED = "expired"  # nobody answered in time
+    EXPIRED = "expired"  # no answer came in time
     REFUSED = "refused"  # never run: no such tool, not active, arguments cut off, …
     NOT_CARRIED_OVER = "not_carried_over"  # still open where the chat was forked
     REPAIRED = "repaired"  # missing from a history that had to be made valid
@@ -345,9 +345,8 @@ class Call(Frozen):
     on_unknown: OnUnknown = "tell_model"
     arguments: str | None = None  # only where a hook changed them
     excerpt: str = ""  # of the arguments that the model gave, for people: bounded
-    told: str | None = (
-        None  # those that a hook made of them, without secrets: whole while somebody is asked, else bounded
-    )
+    # Those that a hook made of them, without secrets: whole while a person or a client is asked, else bounded.
+    told: str | None = None
     external: External | None = None
     child_id: str | None = None
     child_turn: int | None = None
@@ -419,7 +418,7 @@ class Snapshot(Frozen):
 FINAL = frozenset({CallState.DONE, CallState.DENIED, CallState.UNKNOWN, CallState.CANCELLED})
 
 
-# Somebody asked for it, the limit was near, or the provider refused a request as too long.
+# A client asked for it, the limit was near, or the provider refused a request as too long.
 CompactionWhy = Literal["asked", "near_limit", "too_long"]
 
 
@@ -434,7 +433,7 @@ class Compaction(Record):
 class LeaseEnd(StrEnum):
     RETIRED = "retired"  # by its worker, which lives
     DIED = "died"  # its lock was free
-    SILENT = "silent"  # nobody heard of it for its TTL: it may live
+    SILENT = "silent"  # no observer heard of it for its TTL: it may live
 
 
 class Lease(Frozen):
@@ -443,7 +442,7 @@ class Lease(Frozen):
     worker: str
     host: str  # boot id: which boot of which machine
     pid: int
-    lock_path: str | None  # a free flock here means that the worker is dead; None: nobody here can tell
+    lock_path: str | None  # a free flock here means that the worker is dead; None: an observer here cannot tell
     started_at: int
     renewed_at: int  # by a wall clock, for people
     ttl_ms: int  # a renewal number that stands so long before an observer's eyes may be ended

@@ -23,7 +23,7 @@ class Kind(StrEnum):
     PAYMENT = "payment"
     AUTHENTICATION = "authentication"
     NOT_FOUND = "not_found"
-    MODEL_BROKE = "model_broke"  # a model of somebody else raised what no model may
+    MODEL_BROKE = "model_broke"  # a model that a user brought raised what no model may
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
     CONTEXT_TOO_LONG = "context_too_long"
     REFUSED = "refused"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 class Treatment(Frozen):
     retried: bool  # the same model again, after a wait
     fallback: bool  # then, or at once, the next model
-    cools: bool = False  # everybody who asks this model waits
+    cools: bool = False  # every call of this model waits
     amended: bool = False  # once more without delay, the parameter in its accepted form
 
 

@@ -1,12 +1,12 @@
 """The three machines of a chat, as data. This file is the design; nothing about states is decided elsewhere.
 
-EXECUTION  what should happen: (event, state) -> Cell. The cell names the function of `cells/` that carries it
+EXECUTION  what should happen: (command, state) -> Cell. The cell names the function of `cells/` that carries it
            out and every state it may lead to. A missing pair is a refusal; `apply` checks the target.
-OWNERSHIP  who does it: (event, unowned | held) -> what becomes of ownership.
-CALLS      one tool call: (event, call state) -> call state.
+OWNERSHIP  who does it: (move, unowned | held) -> what becomes of ownership.
+CALLS      one tool call: (move, call state) -> call state.
 
 The diagrams in ARCHITECTURE.md are drawn from these tables. A test walks every pair of all three and fails when a
-state or an event is added without a decision.
+state, a command or a move is added without a decision.
 """
 
 from enum import StrEnum
@@ -172,33 +172,33 @@ class Owner(StrEnum):
 UNOWNED, HELD = Owner
 
 
-class OwnerEvent(StrEnum):
+class OwnerMove(StrEnum):
     CLAIM = "claim"  # a worker takes the chat: the fence grows
     WRITE = "write"  # a runner's commit: its (worker, fence) must be the holder's
-    REST = "rest"  # the chat came to rest or waits: nobody needs to hold it
+    REST = "rest"  # the chat came to rest or waits: no worker needs to hold it
     RELEASE = "release"  # handed over cleanly
     EXPIRE = "expire"  # the holder's lease ended
 
 
 # A missing pair is a refusal: the writer is stale, or the chat is taken.
-OWNERSHIP: dict[OwnerEvent, dict[Owner, Owner]] = {
-    OwnerEvent.CLAIM: {UNOWNED: HELD},
-    OwnerEvent.WRITE: {HELD: HELD},
-    OwnerEvent.REST: {UNOWNED: UNOWNED, HELD: UNOWNED},
-    OwnerEvent.RELEASE: {HELD: UNOWNED},
-    OwnerEvent.EXPIRE: {HELD: UNOWNED},
+OWNERSHIP: dict[OwnerMove, dict[Owner, Owner]] = {
+    OwnerMove.CLAIM: {UNOWNED: HELD},
+    OwnerMove.WRITE: {HELD: HELD},
+    OwnerMove.REST: {UNOWNED: UNOWNED, HELD: UNOWNED},
+    OwnerMove.RELEASE: {HELD: UNOWNED},
+    OwnerMove.EXPIRE: {HELD: UNOWNED},
 }
 
 
 # --- one tool call ---------------------------------------------------------------------------------
 
 
-class CallEvent(StrEnum):
+class CallMove(StrEnum):
     ASK = "ask"  # a person must approve it
     APPROVE = "approve"
     DENY = "deny"  # by a person, a guard, or silence until the approval's expiry
     START = "start"  # the intent is durable, the body begins
-    DELEGATE = "delegate"  # somebody outside must answer
+    DELEGATE = "delegate"  # a person, a client, a child or the clock must answer
     FINISH = "finish"  # an outcome is known
     REFUSE = "refuse"  # answered without running
     REVERT = "revert"  # began nothing, or may simply run again
@@ -209,18 +209,18 @@ class CallEvent(StrEnum):
 
 PLANNED, ASKING, APPROVED, STARTED, EXTERNAL, DONE, DENIED, UNKNOWN, CANCELLED = CallState
 
-CALLS: dict[CallEvent, dict[CallState, CallState]] = {
-    CallEvent.ASK: {PLANNED: ASKING},
-    CallEvent.APPROVE: {ASKING: APPROVED},
-    CallEvent.DENY: {PLANNED: DENIED, ASKING: DENIED},
-    CallEvent.START: {PLANNED: STARTED, APPROVED: STARTED},
-    CallEvent.DELEGATE: {PLANNED: EXTERNAL, APPROVED: EXTERNAL},
-    CallEvent.FINISH: {STARTED: DONE, EXTERNAL: DONE},
-    CallEvent.REFUSE: {PLANNED: DONE, APPROVED: DONE},
-    CallEvent.REVERT: {STARTED: PLANNED},
-    CallEvent.LOSE: {STARTED: UNKNOWN},
-    CallEvent.DOUBT: {STARTED: EXTERNAL},
-    CallEvent.CANCEL: {
+CALLS: dict[CallMove, dict[CallState, CallState]] = {
+    CallMove.ASK: {PLANNED: ASKING},
+    CallMove.APPROVE: {ASKING: APPROVED},
+    CallMove.DENY: {PLANNED: DENIED, ASKING: DENIED},
+    CallMove.START: {PLANNED: STARTED, APPROVED: STARTED},
+    CallMove.DELEGATE: {PLANNED: EXTERNAL, APPROVED: EXTERNAL},
+    CallMove.FINISH: {STARTED: DONE, EXTERNAL: DONE},
+    CallMove.REFUSE: {PLANNED: DONE, APPROVED: DONE},
+    CallMove.REVERT: {STARTED: PLANNED},
+    CallMove.LOSE: {STARTED: UNKNOWN},
+    CallMove.DOUBT: {STARTED: EXTERNAL},
+    CallMove.CANCEL: {
         PLANNED: CANCELLED,
         ASKING: CANCELLED,
         APPROVED: CANCELLED,
@@ -229,13 +229,13 @@ CALLS: dict[CallEvent, dict[CallState, CallState]] = {
     },
 }
 
-# What a runner could do something about, and what only somebody outside can.
+# What a runner could do something about, and what only a person, a client, a child or the clock can.
 RUNNABLE = frozenset({PLANNED, APPROVED, STARTED})
 OUTSIDE = frozenset({ASKING, EXTERNAL})
 OPEN = RUNNABLE | OUTSIDE
 
 
-def asks_somebody(call: Call) -> bool:
+def awaits_reply(call: Call) -> bool:
     """A person or a client has to answer it; not a child, not the clock."""
     return call.state is CallState.ASKING or (
         call.state is CallState.EXTERNAL and call.external in (External.CLIENT, External.QUESTION)

@@ -44,7 +44,7 @@ class ReadEntry(Struct, frozen=True):
 class CountFamily(Struct, frozen=True):
     """Answer: how many chats below this one, at any depth, are running, stopping or waiting.
 
-    Whoever makes one more has the chat at the top locked, so that nobody else does so meanwhile.
+    The transaction that makes one more has the chat at the top locked, so that no other does so meanwhile.
     """
 
     root_id: str
@@ -54,15 +54,15 @@ Need = ReadChat | ReadChildren | ReadEntry | CountFamily
 Steps = Generator[Need, Any, "tuple[Change, ...] | Refused"]
 
 
-def transact(snapshot: Snapshot, events: Iterable[Command], now: int, limits: Limits = LIMITS) -> Steps:
-    """Apply events to one chat in order, all or none, and everything that follows from them elsewhere.
+def transact(snapshot: Snapshot, commands: Iterable[Command], now: int, limits: Limits = LIMITS) -> Steps:
+    """Apply commands to one chat in order, all or none, and everything that follows from them elsewhere.
 
     The first change is the asked-for one; changes of one chat come in order.
     """
     unit = _Unit(now, limits)
     unit.chats[snapshot.chat.id] = snapshot
-    for event in events:
-        refused = unit.apply(snapshot.chat.id, event)
+    for command in commands:
+        refused = unit.apply(snapshot.chat.id, command)
         if refused is not None:
             return refused
     refused = yield from unit.follow_up()
@@ -77,8 +77,8 @@ class _Unit:
         self.changes: list[Change] = []
         self.done = 0  # changes already followed up
 
-    def apply(self, chat_id: str, event: Command) -> Refused | None:
-        outcome = apply(self.chats[chat_id], event, self.now, self.limits)
+    def apply(self, chat_id: str, command: Command) -> Refused | None:
+        outcome = apply(self.chats[chat_id], command, self.now, self.limits)
         if isinstance(outcome, Refused):
             return outcome
         self.record(outcome)
@@ -121,8 +121,10 @@ class _Unit:
                 and (change.asking or change.answered)
                 and (yield from self.read(chat.root_id))
             ):
-                event = Descendant(chat_id=chat.id, agent=chat.agent, asking=change.asking, answered=change.answered)
-                self.apply(chat.root_id, event)
+                command = Descendant(
+                    chat_id=chat.id, agent=chat.agent, asking=change.asking, answered=change.answered
+                )
+                self.apply(chat.root_id, command)
             if chat.parent_id and _is_over(change) and (yield from self.read(chat.parent_id)):
                 self.apply(chat.parent_id, (yield from self.report(change)))
         return None
@@ -135,7 +137,7 @@ class _Unit:
         if new.message is None or open_ones < self.limits.family_open_max:
             return None
         text = f"{open_ones} chats are open in this family, which is the limit"
-        return Refused(reason="family_full", state=change.after.chat.state, event="spawn", message=text)
+        return Refused(reason="family_full", state=change.after.chat.state, command="spawn", message=text)
 
     def look_at_child(self, parent_id: str, call: Call) -> Generator[Need, Any, None]:
         """The child may have ended before its parent began to wait. One that cannot report is reported lost."""

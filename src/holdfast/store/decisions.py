@@ -51,7 +51,7 @@ def decide_ahead(
 
 
 def raise_refused(refused: Refused) -> NoReturn:
-    message = f"{refused.event} refused while the chat is {refused.state}: {refused.message}"
+    message = f"{refused.command} refused while the chat is {refused.state}: {refused.message}"
     if refused.reason in ("stale_writer", "stale_epoch"):
         raise StaleWriter(message)
-    raise RefusedError(message, reason=refused.reason, state=refused.state, event=refused.event)
+    raise RefusedError(message, reason=refused.reason, state=refused.state, event=refused.command)

@@ -9,7 +9,7 @@ from prompt_toolkit import PromptSession
 
 from holdfast.app import App
 from holdfast.cli.terminal.approval import CallView
-from holdfast.core.states import asks_somebody
+from holdfast.core.states import awaits_reply
 from holdfast.errors import NotFound
 from holdfast.safe_text import safe
 from holdfast.store.open_calls import OpenCall
@@ -107,7 +107,7 @@ class Person:
         reading = asyncio.ensure_future(self._read(prompt_of(view)))
         try:
             while not (await asyncio.wait((reading,), timeout=LOOK_S))[0]:
-                if not any(call.id == call_id and asks_somebody(call) for call in (await chat.snapshot()).calls):
+                if not any(call.id == call_id and awaits_reply(call) for call in (await chat.snapshot()).calls):
                     return None
             return reading.result()
         finally:

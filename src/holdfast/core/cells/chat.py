@@ -6,34 +6,34 @@ from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 
 
-def archive(draft: Draft, event: cmd.Archive) -> None:
-    if draft.chat.archived != event.archived:
-        draft.set(archived=event.archived)
-        draft.tell(journal.ChatArchived(archived=event.archived))
+def archive(draft: Draft, command: cmd.Archive) -> None:
+    if draft.chat.archived != command.archived:
+        draft.set(archived=command.archived)
+        draft.tell(journal.ChatArchived(archived=command.archived))
 
 
-def rename(draft: Draft, event: cmd.Rename) -> None:
-    if event.unless_titled and draft.chat.title is not None:
+def rename(draft: Draft, command: cmd.Rename) -> None:
+    if command.unless_titled and draft.chat.title is not None:
         raise Refusal("titled", "the chat has a title")
-    title = " ".join(event.title.split())
+    title = " ".join(command.title.split())
     if not 0 < len(title) <= draft.limits.title_chars_max:
         raise Refusal(
             "wrong_title", f"a title has 1 to {draft.limits.title_chars_max} characters, this one {len(title):,}"
         )
     if title != draft.chat.title:
         chat = draft.chat
-        draft.set(title=title, turn_tokens=chat.turn_tokens + event.tokens, turn_cost=chat.turn_cost + event.cost)
-        draft.tell(journal.ChatRenamed(title=title, tokens=event.tokens, cost=event.cost))
+        draft.set(title=title, turn_tokens=chat.turn_tokens + command.tokens, turn_cost=chat.turn_cost + command.cost)
+        draft.tell(journal.ChatRenamed(title=title, tokens=command.tokens, cost=command.cost))
 
 
-def delete(draft: Draft, event: cmd.Delete) -> None:
-    """Allowed. Whoever waits for a later turn of this chat is told that none will come."""
+def delete(draft: Draft, command: cmd.Delete) -> None:
+    """Allowed. A parent that waits for a later turn of this chat is told that none will come."""
     draft.effects["gone"] = True
 
 
-def leave(draft: Draft, event: cmd.Command) -> None:
+def leave(draft: Draft, command: cmd.Command) -> None:
     """Allowed, and nothing in this chat changes by it."""
 
 
-def ignore(draft: Draft, event: cmd.Command) -> None:
+def ignore(draft: Draft, command: cmd.Command) -> None:
     """Too late to matter."""

@@ -13,28 +13,28 @@ from holdfast.core.draft import Draft
 from holdfast.core.records import Call, CallState, Cause, NewChat, State
 
 
-def child_ended(draft: Draft, event: cmd.ChildEnded) -> None:
-    content = event.text if event.text is not None else "The sub-agent ended without a recorded answer."
-    error = event.error or event.text is None
+def child_ended(draft: Draft, command: cmd.ChildEnded) -> None:
+    content = command.text if command.text is not None else "The sub-agent ended without a recorded answer."
+    error = command.error or command.text is None
     for call in draft.calls:
-        waits = call.state is CallState.EXTERNAL and call.child_id == event.child_id
-        if waits and (call.child_turn or 0) <= event.turn:
-            finish_external(draft, call, content, error=error, by=event.child_id)
+        waits = call.state is CallState.EXTERNAL and call.child_id == command.child_id
+        if waits and (call.child_turn or 0) <= command.turn:
+            finish_external(draft, call, content, error=error, by=command.child_id)
     draft.settle()
 
 
-def tell_of_descendant(draft: Draft, event: cmd.Descendant) -> None:
-    for call in event.answered:
+def tell_of_descendant(draft: Draft, command: cmd.Descendant) -> None:
+    for call in command.answered:
         draft.tell(
             journal.DescendantAnswered(
-                chat_id=event.chat_id, call_id=call.id, name=call.name, state=call.state, by=call.answered_by
+                chat_id=command.chat_id, call_id=call.id, name=call.name, state=call.state, by=call.answered_by
             )
         )
-    for call in event.asking:
+    for call in command.asking:
         draft.tell(
             journal.DescendantAsking(
-                chat_id=event.chat_id,
-                agent=event.agent,
+                chat_id=command.chat_id,
+                agent=command.agent,
                 call_id=call.id,
                 name=call.name,
                 state=call.state,
@@ -65,7 +65,7 @@ def spawn_child(draft: Draft, call: Call, new: NewChat) -> None:
 
 
 def _inherited(parents: Raw, own: Raw) -> Raw:
-    """A child's metadata: what holds of its parent, such as that nobody is there to answer, holds of it."""
+    """A child's metadata: what holds of its parent, such as that no person is there to answer, holds of it."""
     if own in (parents, _NO_METADATA):
         return parents
     return Raw(encode({**decode_object(parents, "chat's metadata"), **decode_object(own, "chat's metadata")}))

@@ -10,52 +10,52 @@ from holdfast.core.draft import Draft
 from holdfast.core.records import CallState, Cause, External, File, Message, Phase, Role, State, Text
 
 
-def begin(draft: Draft, event: cmd.Send) -> None:
-    check_user(event.message)
-    draft.start_turn(event.message.id, Raw(encode(event.message)))
+def begin(draft: Draft, command: cmd.Send) -> None:
+    check_user(command.message)
+    draft.start_turn(command.message.id, Raw(encode(command.message)))
 
 
-def enqueue(draft: Draft, event: cmd.Send) -> None:
-    check_user(event.message)
-    draft.enqueue(event, event.mode)
+def enqueue(draft: Draft, command: cmd.Send) -> None:
+    check_user(command.message)
+    draft.enqueue(command, command.mode)
 
 
-def enqueue_first(draft: Draft, event: cmd.Send) -> None:
-    check_user(event.message)
-    draft.enqueue(event, event.mode, first=True)
+def enqueue_first(draft: Draft, command: cmd.Send) -> None:
+    check_user(command.message)
+    draft.enqueue(command, command.mode, first=True)
 
 
-def enqueue_and_promote(draft: Draft, event: cmd.Send) -> None:
-    check_user(event.message)
+def enqueue_and_promote(draft: Draft, command: cmd.Send) -> None:
+    check_user(command.message)
     if draft.queue:
-        draft.enqueue(event, event.mode)
+        draft.enqueue(command, command.mode)
         draft.start_next_turn()
     else:
-        begin(draft, event)
+        begin(draft, command)
 
 
-def answer_or_enqueue(draft: Draft, event: cmd.Send) -> None:
+def answer_or_enqueue(draft: Draft, command: cmd.Send) -> None:
     """An open question takes the message as its answer, unless its time is over."""
-    check_user(event.message)
+    check_user(command.message)
     for call in draft.calls:
         open_question = call.state is CallState.EXTERNAL and call.external is External.QUESTION
         if open_question and time_over_at(draft, call) is None:
-            finish_external(draft, call, _as_answer(event.message), error=False, by="")
+            finish_external(draft, call, _as_answer(command.message), error=False, by="")
             draft.settle()
             return
-    draft.enqueue(event, event.mode)
+    draft.enqueue(command, command.mode)
 
 
-def answer_all_and_begin(draft: Draft, event: cmd.Send) -> None:
-    check_user(event.message)
+def answer_all_and_begin(draft: Draft, command: cmd.Send) -> None:
+    check_user(command.message)
     draft.answer_all("the user sent a new message")
     draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
-    draft.start_turn(event.message.id, Raw(encode(event.message)))
+    draft.start_turn(command.message.id, Raw(encode(command.message)))
 
 
-def interrupt(draft: Draft, event: cmd.Send) -> None:
-    check_user(event.message)
-    draft.enqueue(event, event.mode, first=True)
+def interrupt(draft: Draft, command: cmd.Send) -> None:
+    check_user(command.message)
+    draft.enqueue(command, command.mode, first=True)
     draft.set(epoch=draft.chat.epoch + 1)
     draft.stopping(Cause.SUPERSEDED)
 
@@ -66,67 +66,67 @@ def _as_answer(message: Message) -> str:
     return "\n".join([message.text, *files] if message.text else files)
 
 
-def edit_at_rest(draft: Draft, event: cmd.Edit) -> None:
-    _check_edit(draft, event)
+def edit_at_rest(draft: Draft, command: cmd.Edit) -> None:
+    _check_edit(draft, command)
     draft.drop(draft.queue, "edited")
-    draft.cut(event.pos)
+    draft.cut(command.pos)
     draft.set(batch=None)
     draft.calls = ()
-    draft.start_turn(event.message.id, Raw(encode(event.message)))
+    draft.start_turn(command.message.id, Raw(encode(command.message)))
 
 
-def edit_waiting(draft: Draft, event: cmd.Edit) -> None:
-    _check_edit(draft, event)
+def edit_waiting(draft: Draft, command: cmd.Edit) -> None:
+    _check_edit(draft, command)
     draft.drop(draft.queue, "edited")
-    draft.cut(event.pos)
+    draft.cut(command.pos)
     draft.answer_all("the conversation was edited")
     draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
-    draft.start_turn(event.message.id, Raw(encode(event.message)))
+    draft.start_turn(command.message.id, Raw(encode(command.message)))
 
 
-def edit_at_work(draft: Draft, event: cmd.Edit) -> None:
+def edit_at_work(draft: Draft, command: cmd.Edit) -> None:
     """History is cut now; the edited message waits, first and alone, until the old work is dead."""
-    _check_edit(draft, event)
+    _check_edit(draft, command)
     draft.drop(draft.queue, "edited")
-    draft.cut(event.pos)
+    draft.cut(command.pos)
     draft.set(phase=Phase.REST)  # whatever was streamed answers messages that are gone
-    draft.enqueue(event, "interrupt", first=True)
+    draft.enqueue(command, "interrupt", first=True)
     if draft.chat.state is State.RUNNING:
         draft.stopping(Cause.SUPERSEDED)
 
 
-def _check_edit(draft: Draft, event: cmd.Edit) -> None:
-    check_user(event.message)
-    if event.epoch != draft.chat.epoch:
+def _check_edit(draft: Draft, command: cmd.Edit) -> None:
+    check_user(command.message)
+    if command.epoch != draft.chat.epoch:
         raise Refusal("stale_position", "history was cut since the message was looked up; look again")
-    if event.role is not Role.USER:
-        raise Refusal("not_a_user_message", f"only user messages can be edited, this one is of role {event.role}")
+    if command.role is not Role.USER:
+        raise Refusal("not_a_user_message", f"only user messages can be edited, this one is of role {command.role}")
 
 
-def promote(draft: Draft, event: cmd.Promote) -> None:
-    draft.to_front(event.message_id)
+def promote(draft: Draft, command: cmd.Promote) -> None:
+    draft.to_front(command.message_id)
 
 
-def promote_and_supersede(draft: Draft, event: cmd.Promote) -> None:
-    draft.to_front(event.message_id)
+def promote_and_supersede(draft: Draft, command: cmd.Promote) -> None:
+    draft.to_front(command.message_id)
     draft.set(epoch=draft.chat.epoch + 1)
     draft.stopping(Cause.SUPERSEDED)
 
 
-def promote_waiting(draft: Draft, event: cmd.Promote) -> None:
-    draft.to_front(event.message_id)
+def promote_waiting(draft: Draft, command: cmd.Promote) -> None:
+    draft.to_front(command.message_id)
     draft.answer_all("the user moved on to another message")
     draft.end_turn(State.RUNNING, Cause.SUPERSEDED)
     draft.start_next_turn()
 
 
-def promote_failed(draft: Draft, event: cmd.Promote) -> None:
-    draft.to_front(event.message_id)
+def promote_failed(draft: Draft, command: cmd.Promote) -> None:
+    draft.to_front(command.message_id)
     draft.start_next_turn()
 
 
-def withdraw(draft: Draft, event: cmd.Withdraw) -> None:
-    draft.drop((draft.queued(event.message_id),), "withdrawn")
+def withdraw(draft: Draft, command: cmd.Withdraw) -> None:
+    draft.drop((draft.queued(command.message_id),), "withdrawn")
 
 
 def check_user(message: Message) -> None:

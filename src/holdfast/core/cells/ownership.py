@@ -13,87 +13,87 @@ from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.limits import unclean_backoff_ms
 from holdfast.core.records import CallState, Cause, Chat, Failure, LeaseEnd, Phase, Replay, State, last_attempt_of
-from holdfast.core.states import CallEvent, OwnerEvent
+from holdfast.core.states import CallMove, OwnerMove
 
 
-def claim(draft: Draft, event: cmd.Claim) -> None:
+def claim(draft: Draft, command: cmd.Claim) -> None:
     if backs_off(draft.chat, draft.now):
         raise Refusal("not_due", f"the chat wakes at {draft.chat.wake_at}, it is {draft.now}")
-    draft.own(OwnerEvent.CLAIM, event.worker)
+    draft.own(OwnerMove.CLAIM, command.worker)
     draft.set(fence=draft.chat.fence + 1, wake_at=None, backoff_ms=0)
     _settle_lost_calls(draft)
 
 
 def backs_off(chat: Chat, now: int) -> bool:
-    """Of a chat that runs. One that lies further ahead than it is long is over: somebody set the clock back."""
+    """Of a chat that runs. One that lies further ahead than it is long is over: the clock was set back."""
     return chat.wake_at is not None and 0 < chat.wake_at - now <= chat.backoff_ms
 
 
-def claim_waiting(draft: Draft, event: cmd.Claim) -> None:
+def claim_waiting(draft: Draft, command: cmd.Claim) -> None:
     """Only the clock leads here. If what was due makes nothing runnable, the chat goes on waiting, unowned."""
     if draft.chat.wake_at is None or draft.chat.wake_at > draft.now:
         raise Refusal("not_due", "the chat waits for somebody outside")
-    due(draft, event)  # sets the next wake_at if nothing came of it
+    due(draft, command)  # sets the next wake_at if nothing came of it
     if draft.chat.state is State.RUNNING:
-        claim(draft, event)
+        claim(draft, command)
 
 
 def _settle_lost_calls(draft: Draft) -> None:
-    """Whoever started these calls is gone: a new holder never inherits a running body."""
+    """The worker that started these calls is gone: a new holder never inherits a running body."""
     for call in draft.calls:
         if call.state is CallState.STARTED:
             lose(draft, call, rerun=call.replay is not Replay.UNSAFE)
     draft.settle()
 
 
-def release(draft: Draft, event: cmd.Release) -> None:
-    for call_id in event.never_begun:
+def release(draft: Draft, command: cmd.Release) -> None:
+    for call_id in command.never_begun:
         call = draft.call(call_id)
-        draft.move(call, CallEvent.REVERT, started_at=None, starts=call.starts - 1)
-    draft.own(OwnerEvent.RELEASE)
-    _hand_over(draft, Cause.SHUTDOWN, backoff_ms=event.delay_ms)
+        draft.move(call, CallMove.REVERT, started_at=None, starts=call.starts - 1)
+    draft.own(OwnerMove.RELEASE)
+    _hand_over(draft, Cause.SHUTDOWN, backoff_ms=command.delay_ms)
 
 
-def expire_lease(draft: Draft, event: cmd.LeaseExpired) -> None:
-    if draft.chat.worker != event.worker:
-        raise Refusal("stale_writer", f"the chat is held by {draft.chat.worker or 'nobody'}, not by {event.worker}")
-    draft.own(OwnerEvent.EXPIRE)
-    if event.how is LeaseEnd.RETIRED:
+def expire_lease(draft: Draft, command: cmd.LeaseExpired) -> None:
+    if draft.chat.worker != command.worker:
+        raise Refusal("stale_writer", f"the chat is held by {draft.chat.worker or 'nobody'}, not by {command.worker}")
+    draft.own(OwnerMove.EXPIRE)
+    if command.how is LeaseEnd.RETIRED:
         _hand_over(draft, Cause.LEASE_LOST)  # by a worker that lives: there is nothing to count
     else:
-        _count_death(draft, event)
+        _count_death(draft, command)
 
 
-def _count_death(draft: Draft, event: cmd.LeaseExpired) -> None:
+def _count_death(draft: Draft, command: cmd.LeaseExpired) -> None:
     unclean = draft.chat.unclean + 1
     draft.set(unclean=unclean)
-    if event.how is LeaseEnd.SILENT:
-        draft.set(silent=f"{draft.chat.silent} {event.worker}".lstrip())
+    if command.how is LeaseEnd.SILENT:
+        draft.set(silent=f"{draft.chat.silent} {command.worker}".lstrip())
     if unclean >= draft.limits.unclean_claims_max:
         error = Failure(
             code="crash",
             message=f"{unclean} workers in a row were lost while they held this chat and made no progress; "
             "look at their logs, then retry",
             cause=Cause.CRASH,
-            chain=(event.why,) if event.why else (),
+            chain=(command.why,) if command.why else (),
         )
         if draft.chat.state is State.STOPPING:
             stop_with_error(draft, error)
         else:
             fail_with(draft, error)
     else:
-        cause = Cause.LEASE_LOST if event.how is LeaseEnd.SILENT else Cause.CRASH
+        cause = Cause.LEASE_LOST if command.how is LeaseEnd.SILENT else Cause.CRASH
         _hand_over(draft, cause, backoff_ms=unclean_backoff_ms(unclean))
 
 
-def outlive_lease(draft: Draft, event: cmd.LeaseOutlived) -> None:
-    """A worker that lives was no death: the chat is handed over if nobody took it back yet, else not counted."""
+def outlive_lease(draft: Draft, command: cmd.LeaseOutlived) -> None:
+    """A worker that lives was no death: the chat is handed over if no sweep took it back yet, else not counted."""
     chat = draft.chat
-    if chat.worker == event.worker:
-        draft.own(OwnerEvent.EXPIRE)
+    if chat.worker == command.worker:
+        draft.own(OwnerMove.EXPIRE)
         _hand_over(draft, Cause.LEASE_LOST)
         return
-    _uncount(draft, event.worker)
+    _uncount(draft, command.worker)
     if chat.wake_at is not None:
         earned_ms = min(chat.backoff_ms, unclean_backoff_ms(draft.chat.unclean))
         draft.set(wake_at=chat.wake_at - chat.backoff_ms + earned_ms, backoff_ms=earned_ms)
@@ -108,17 +108,17 @@ def _uncount(draft: Draft, worker: str) -> None:
     draft.set(unclean=chat.unclean - 1, silent=" ".join(silent))
 
 
-def revive(draft: Draft, event: cmd.LeaseOutlived) -> None:
+def revive(draft: Draft, command: cmd.LeaseOutlived) -> None:
     """It was given up for one loss too many, and that was none: it goes on, as by a retry, after what is left of its
     backoff. Not where others have gone on without it: a person who put it away, a parent that was told of its end.
     """
     chat = draft.chat
-    _uncount(draft, event.worker)
+    _uncount(draft, command.worker)
     given_up = chat.error is not None and chat.error.cause is Cause.CRASH
     if not given_up or chat.archived or chat.parent_id is not None:
         return
     draft.set(error=None, cause=None, turn_started_at=draft.now)
-    draft.tell(journal.Noted(topic="lease", text=f"Worker {event.worker}, which was taken for lost, lives."))
+    draft.tell(journal.Noted(topic="lease", text=f"Worker {command.worker}, which was taken for lost, lives."))
     draft.tell(journal.ChatRetried())
     draft.run()
     backoff_ms = unclean_backoff_ms(draft.chat.unclean)
@@ -134,24 +134,24 @@ def _hand_over(draft: Draft, cause: Cause, *, backoff_ms: int = 0) -> None:
         draft.tell(journal.PreviewReset(attempt=ended, cause=cause))
 
 
-def repair(draft: Draft, event: cmd.Repair) -> None:
+def repair(draft: Draft, command: cmd.Repair) -> None:
     """Bring ownership, wake_at and calls back into line with the state."""
     chat = draft.chat
     if chat.state in (State.RUNNING, State.STOPPING):
         if chat.worker is None:
             draft.set(wake_at=chat.wake_at if chat.wake_at is not None else draft.now)
-        elif event.lease_is_live:
+        elif command.lease_is_live:
             draft.set(wake_at=None, backoff_ms=0)
         else:
-            draft.own(OwnerEvent.EXPIRE)
+            draft.own(OwnerMove.EXPIRE)
             _hand_over(draft, Cause.LEASE_LOST)
     elif chat.state is State.WAITING:
-        draft.own(OwnerEvent.REST)
+        draft.own(OwnerMove.REST)
         draft.settle()
     else:
-        draft.own(OwnerEvent.REST)
+        draft.own(OwnerMove.REST)
         draft.set(wake_at=None, backoff_ms=0)
         draft.answer_all("the chat was at rest", lost=True)
         if chat.state is State.IDLE and draft.queue:
             draft.start_next_turn()
-    draft.tell(journal.ChatRepaired(reason=event.reason))
+    draft.tell(journal.ChatRepaired(reason=command.reason))

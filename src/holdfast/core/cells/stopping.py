@@ -12,30 +12,30 @@ from holdfast.core.draft import Draft
 from holdfast.core.records import Cause, Failure, Message, Phase, fence_of, last_attempt_of
 
 
-def nothing_to_stop(draft: Draft, event: cmd.Stop) -> None:
+def nothing_to_stop(draft: Draft, command: cmd.Stop) -> None:
     """But for its children: it may have left some of them at work."""
-    if event.clear_queue:
+    if command.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
 
 
-def stop(draft: Draft, event: cmd.Stop) -> None:
-    if event.clear_queue:
+def stop(draft: Draft, command: cmd.Stop) -> None:
+    if command.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
     draft.stopping(Cause.USER)
 
 
-def stop_again(draft: Draft, event: cmd.Stop) -> None:
-    if event.clear_queue:
+def stop_again(draft: Draft, command: cmd.Stop) -> None:
+    if command.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
     if draft.chat.cause is not Cause.USER:
         draft.stopping(Cause.USER)
 
 
-def stop_waiting(draft: Draft, event: cmd.Stop) -> None:
-    if event.clear_queue:
+def stop_waiting(draft: Draft, command: cmd.Stop) -> None:
+    if command.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
     draft.tell(journal.StopRequested(cause=Cause.USER))
@@ -43,29 +43,29 @@ def stop_waiting(draft: Draft, event: cmd.Stop) -> None:
     draft.end_turn_and_go_on(Cause.USER, compact=False)
 
 
-def finish_stop(draft: Draft, event: cmd.FinishStop) -> None:
+def finish_stop(draft: Draft, command: cmd.FinishStop) -> None:
     cause = draft.chat.cause or Cause.USER
     draft.answer_all(_why(cause))
-    if event.partial is not None:
-        _add_partial(draft, event, event.partial, cause)
-    _end_stopped_attempts(draft, event.attempt)
-    _finish_stopping(draft, cause, event.detail, unclean=0, silent="")
+    if command.partial is not None:
+        _add_partial(draft, command, command.partial, cause)
+    _end_stopped_attempts(draft, command.attempt)
+    _finish_stopping(draft, cause, command.detail, unclean=0, silent="")
 
 
-def _add_partial(draft: Draft, event: cmd.FinishStop, partial: Message, cause: Cause) -> None:
+def _add_partial(draft: Draft, command: cmd.FinishStop, partial: Message, cause: Cause) -> None:
     """The partial response enters history if the model still owed it there; else it stays in the deltas.
 
     It does not if history was cut meanwhile, nor if clients were told to forget it because its worker was lost before
     the stop.
     """
     check_response(partial)
-    if event.attempt is None or not partial.parts:
+    if command.attempt is None or not partial.parts:
         raise Refusal("wrong_message", "a partial response has at least one part and names its attempt")
     chat = draft.chat
-    if chat.phase is Phase.MODEL and event.length == chat.length and event.attempt > chat.attempt_ended:
+    if chat.phase is Phase.MODEL and command.length == chat.length and command.attempt > chat.attempt_ended:
         # Only now is the cause certain: a user's stop may have come after the message that superseded this.
         partial = replace(partial, stopped=cause)
-        draft.add_response(partial, attempt=event.attempt)
+        draft.add_response(partial, attempt=command.attempt)
         draft.open_batch(partial, {part.call_id: cmd.PlannedCall(id=part.call_id) for part in partial.calls})
         draft.answer_all(_why(cause))
 
@@ -78,10 +78,10 @@ def _end_stopped_attempts(draft: Draft, attempt: int | None) -> None:
     draft.end_attempts(max(attempt or 0, last_attempt_of(fence - 1)))
 
 
-def fail_stopping(draft: Draft, event: cmd.Fail) -> None:
+def fail_stopping(draft: Draft, command: cmd.Fail) -> None:
     """It was to end anyway: the stop is done, the error is noted."""
-    _end_stopped_attempts(draft, event.attempt)
-    stop_with_error(draft, event.error)
+    _end_stopped_attempts(draft, command.attempt)
+    stop_with_error(draft, command.error)
 
 
 def stop_with_error(draft: Draft, error: Failure) -> None:

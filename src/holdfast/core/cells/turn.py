@@ -9,38 +9,38 @@ from holdfast.core.change import Refusal
 from holdfast.core.codec import encode
 from holdfast.core.draft import Draft, next_expiry
 from holdfast.core.records import Cause, Chat, Failure, Message, Phase, Role, State, ToolCall, ToolResult, fence_of
-from holdfast.core.states import OPEN, OUTSIDE, RUNNABLE, CallEvent, OwnerEvent
+from holdfast.core.states import OPEN, OUTSIDE, RUNNABLE, CallMove, OwnerMove
 
 
-def respond(draft: Draft, event: cmd.Responded) -> None:
-    message, chat = event.message, draft.chat
+def respond(draft: Draft, command: cmd.Responded) -> None:
+    message, chat = command.message, draft.chat
     if chat.phase is not Phase.MODEL:
         raise Refusal("not_the_models_turn", f"what is next is {chat.phase}, not a model response")
     calls = check_response(message)
     if len(calls) > draft.limits.batch_calls_max:
         raise Refusal("limit", f"{len(calls)} calls in one response; the limit is {draft.limits.batch_calls_max}")
-    plans = {plan.id: plan for plan in event.plans}
+    plans = {plan.id: plan for plan in command.plans}
     if plans.keys() != calls:
         raise Refusal("wrong_message", "every call of a response needs one plan")
-    _check_attempt(chat, event.attempt)
-    started = tuple([plan.id for plan in event.plans if plan.start])
-    draft.add_response(message, attempt=event.attempt, started=started)
+    _check_attempt(chat, command.attempt)
+    started = tuple([plan.id for plan in command.plans if plan.start])
+    draft.add_response(message, attempt=command.attempt, started=started)
     draft.open_batch(message, plans)
     draft.set(
         step=chat.step + 1,
-        turn_tokens=chat.turn_tokens + event.tokens,
-        turn_cost=chat.turn_cost + event.cost,
-        attempt_ended=event.attempt,
+        turn_tokens=chat.turn_tokens + command.tokens,
+        turn_cost=chat.turn_cost + command.cost,
+        attempt_ended=command.attempt,
         phase=Phase.CALLS if draft.calls else Phase.REST,
     )
     for call_id in started:
-        draft.move(draft.call(call_id), CallEvent.START, started_at=draft.now, starts=1)
+        draft.move(draft.call(call_id), CallMove.START, started_at=draft.now, starts=1)
     if not draft.calls:
         draft.step_boundary()
 
 
-def ask_again(draft: Draft, event: cmd.AskAgain) -> None:
-    message = event.message
+def ask_again(draft: Draft, command: cmd.AskAgain) -> None:
+    message = command.message
     check_spoken(message)
     if message.synthetic is None:
         raise Refusal("wrong_message", "the model is asked again by a synthetic user message")
@@ -51,35 +51,35 @@ def ask_again(draft: Draft, event: cmd.AskAgain) -> None:
     draft.set(phase=Phase.MODEL)
 
 
-def record_lost_attempt(draft: Draft, event: cmd.AttemptLost) -> None:
-    _check_attempt(draft.chat, event.attempt)
-    draft.end_attempts(event.attempt)
-    if event.tokens:
+def record_lost_attempt(draft: Draft, command: cmd.AttemptLost) -> None:
+    _check_attempt(draft.chat, command.attempt)
+    draft.end_attempts(command.attempt)
+    if command.tokens:
         chat = draft.chat
-        draft.set(turn_tokens=chat.turn_tokens + event.tokens, turn_cost=chat.turn_cost + event.cost)
+        draft.set(turn_tokens=chat.turn_tokens + command.tokens, turn_cost=chat.turn_cost + command.cost)
     draft.tell(
         journal.AttemptFailed(
-            attempt=event.attempt,
-            model=event.model,
-            error=event.error,
-            code=event.code,
-            provider=event.provider,
-            status=event.status,
-            request_id=event.request_id,
-            retry_in_ms=event.retry_in_ms,
-            next_model=event.next_model,
-            duration_ms=event.duration_ms,
-            tokens=event.tokens,
+            attempt=command.attempt,
+            model=command.model,
+            error=command.error,
+            code=command.code,
+            provider=command.provider,
+            status=command.status,
+            request_id=command.request_id,
+            retry_in_ms=command.retry_in_ms,
+            next_model=command.next_model,
+            duration_ms=command.duration_ms,
+            tokens=command.tokens,
         )
     )
-    draft.tell(journal.PreviewReset(attempt=event.attempt))
+    draft.tell(journal.PreviewReset(attempt=command.attempt))
 
 
-def note(draft: Draft, event: cmd.Note) -> None:
-    draft.tell(journal.Noted(topic=event.topic, text=event.text, call_id=event.call_id))
+def note(draft: Draft, command: cmd.Note) -> None:
+    draft.tell(journal.Noted(topic=command.topic, text=command.text, call_id=command.call_id))
 
 
-def park(draft: Draft, event: cmd.Park) -> None:
+def park(draft: Draft, command: cmd.Park) -> None:
     runnable = [call.id for call in draft.calls if call.state in RUNNABLE]
     outside = tuple(call.id for call in draft.calls if call.state in OUTSIDE)
     if runnable:
@@ -87,30 +87,30 @@ def park(draft: Draft, event: cmd.Park) -> None:
     if not outside:
         raise Refusal("nothing_outside", "no call waits for anybody outside")
     wake_at = next_expiry(draft.calls)
-    draft.own(OwnerEvent.REST)
+    draft.own(OwnerMove.REST)
     draft.set(state=State.WAITING, wake_at=wake_at, unclean=0, silent="")
     draft.tell(journal.TurnWaiting(call_ids=outside, wake_at=wake_at))
 
 
-def finish_turn(draft: Draft, event: cmd.FinishTurn) -> None:
+def finish_turn(draft: Draft, command: cmd.FinishTurn) -> None:
     chat = draft.chat
     _check_nothing_open(draft)
-    if event.cause not in _CAUSES_OF_A_RUNNER:
-        raise Refusal("wrong_cause", f"a runner does not end a turn because of {event.cause}")
-    if chat.phase is not Phase.REST and event.cause is None:
+    if command.cause not in _CAUSES_OF_A_RUNNER:
+        raise Refusal("wrong_cause", f"a runner does not end a turn because of {command.cause}")
+    if chat.phase is not Phase.REST and command.cause is None:
         raise Refusal("model_is_next", "the model still owes a response to the last message")
     if chat.compact and chat.turn_started_at is None:
         raise Refusal("compaction_is_next", "the compaction that this chat was woken for is still owed")
-    answer_seq = chat.batch if event.cause is None else None  # the last response was all it had to say
-    draft.end_turn_and_go_on(event.cause, event.detail, answer_seq, unclean=0, silent="")
+    answer_seq = chat.batch if command.cause is None else None  # the last response was all it had to say
+    draft.end_turn_and_go_on(command.cause, command.detail, answer_seq, unclean=0, silent="")
 
 
 # A stop comes from a user, a handover from a release or a lost lease; none of them is a turn's own end.
 _CAUSES_OF_A_RUNNER = (None, Cause.BUDGET, Cause.DEADLINE)
 
 
-def fail(draft: Draft, event: cmd.Fail) -> None:
-    fail_with(draft, event.error)
+def fail(draft: Draft, command: cmd.Fail) -> None:
+    fail_with(draft, command.error)
 
 
 def fail_with(draft: Draft, error: Failure) -> None:
@@ -122,7 +122,7 @@ def fail_with(draft: Draft, error: Failure) -> None:
     draft.tell(journal.ChatFailed(error=error))
 
 
-def retry(draft: Draft, event: cmd.Retry | cmd.Compact) -> None:
+def retry(draft: Draft, command: cmd.Retry | cmd.Compact) -> None:
     """The turn goes on where it failed: what was committed is not asked for again."""
     draft.unarchive()
     draft.set(error=None, cause=None, unclean=0, silent="", turn_started_at=draft.now, turn_ms=0)
