@@ -13,7 +13,7 @@ from msgspec import Raw
 from holdfast import __version__
 from holdfast.agent import Agent
 from holdfast.chat import Chat, as_message, with_digest
-from holdfast.config import Config, ConfigSettings, changed, load_config
+from holdfast.config import FILE, Config, ConfigSettings, changed, load_config
 from holdfast.core.codec import encode
 from holdfast.core.records import ClientTool, Message, NewChat
 from holdfast.core.retry import RETRY, RetryPolicy
@@ -28,6 +28,7 @@ from holdfast.redaction import Secrets
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.records import ChatFilter, ChatLine, Key, StoreOptions
+from holdfast.system.cover import Own
 from holdfast.system.disk import make_home
 from holdfast.tools import floor
 from holdfast.tools.base import Tool
@@ -137,13 +138,18 @@ class App:
                     if self._named_no_database and not self.config.database:
                         have_home(self.config)
                     await self.store.open(wait_s)
-                    self._own = floor.own(self.config.home, self.store.lock_folder, self.store.file)
+                    self._own = self._own_files()
                     floor.protect(self._own)
                     self.loop = asyncio.get_running_loop()
                     _open.add(self)
         except BaseException:
             self._users -= 1
             raise
+
+    def _own_files(self) -> Own:
+        """What no tool may touch, and no process of a tool is to see."""
+        own = floor.own(self.config.home, self.store.lock_folder, self.store.file)
+        return own._replace(keyed_settings=_holds_keys(FILE, self.secrets), wish=self.config.cover_tools)
 
     async def _close(self) -> None:
         self._users -= 1
@@ -299,6 +305,14 @@ class _RunningWorker(AbstractAsyncContextManager[Worker]):
         finally:
             self._app.workers.remove(self._worker)
             await self._app.__aexit__()
+
+
+def _holds_keys(file: str, secrets: Secrets) -> bool:
+    try:
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return secrets.taken_out(text) != text
 
 
 def have_home(config: Config) -> None:

@@ -114,6 +114,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stall_limit_s: A[Seconds, Meta(description="event loop lag at which the process dumps its stacks and exits")] = (
         60.0
     )
+    cover_tools: A[
+        Literal["auto", "always", "never"],
+        Meta(
+            description="whether holdfast's own files are out of sight of the processes that tools start: `auto` "
+            "where the system can, `always` (where it cannot, none is started), `never`"
+        ),
+    ] = "auto"
     local_context: A[Count, Meta(description="tokens of request and response that a local model has per slot")] = 4096
     local_slots: A[Count, Meta(description="chats that a local model answers at once; others wait for a slot")] = 4
     local_threads: A[
@@ -172,6 +179,7 @@ class ConfigSettings(TypedDict, total=False):
     store_wait_s: float | None
     stall_report_s: float | None
     stall_limit_s: float | None
+    cover_tools: Literal["auto", "always", "never"] | None
     local_context: int | None
     local_slots: int | None
     local_threads: int | None

@@ -23,6 +23,8 @@ from holdfast.models.resolve import Models
 from holdfast.store.contract import Store
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
 from holdfast.store.write_probe import PROOF_S
+from holdfast.system import cover
+from holdfast.system.keys import is_sealed
 from holdfast.tools.figures import figures as tool_figures
 from holdfast.worker.held_chat import MISSES_MAX
 from holdfast.worker.worker import Worker
@@ -130,6 +132,7 @@ DEGRADED: Mapping[str, Callable[[Worker], bool]] = {
     "store_failing": lambda worker: worker.running and 0 < worker.store_failing_s < STORE_FAILING_S,
     "mcp_server_away": lambda worker: any(link.away for link in worker.tool_servers.links),
     "steps_missed": lambda worker: any(missed >= MISSES_TOLD for missed in worker.missed_in_a_row),
+    "tools_uncovered": lambda worker: worker.config.cover_tools == "always" and bool(cover.figures()["problem"]),
     "chats_unreadable": lambda worker: worker.store.unreadable > 0,
 }
 STORE_UNHEALTHY: Mapping[str, Callable[[Store], bool]] = {
@@ -191,6 +194,7 @@ def _process(version: str) -> Figures:
     figures.add("descriptors", lambda: len(list(Path("/dev/fd").iterdir())))
     figures.add("descriptors_max", lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     figures.add("tools", tool_figures)
+    figures.add("environment_open_to_tools", lambda: not is_sealed() and not cover.is_able())
     figures.add("threads", lambda: sorted(thread.name for thread in threading.enumerate()))
     figures.add(
         "versions",

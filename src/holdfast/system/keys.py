@@ -38,6 +38,7 @@ class Exposure(NamedTuple):
 
 
 _found: list[Exposure] = []
+_sealed = False
 
 
 def seal(arguments: Sequence[str]) -> None:
@@ -47,7 +48,14 @@ def seal(arguments: Sequence[str]) -> None:
         return
     if not taken:
         _start_anew()
+    global _sealed
+    _sealed = True
     _found[:] = [*_shown_by_environment(), *_shown_by_ancestors(), *_close_memory()]
+
+
+def is_sealed() -> bool:
+    """Whether this is one of our commands; what surrounds it may show its keys all the same: see `exposures`."""
+    return _sealed
 
 
 def exposures() -> list[Exposure]:

@@ -10,8 +10,9 @@ environment. What it cannot find is what the guard cannot find either (`guard_pr
 cleared its environment. On macOS the leader is reaped before its group is looked for, and the system hides the
 environment of its own programs.
 
-A child gets a minimal environment, so that no secret of the worker's is in it, and no terminal. There is no thread:
-the loop watches the child's pidfd, or looks every few milliseconds where there are none.
+A child gets a minimal environment, so that no secret of the worker's is in it, and no terminal; holdfast's own files
+are out of its sight (`cover.py`). There is no thread for a child: the loop watches its pidfd, or looks every few
+milliseconds where there are none.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import os
 import signal
 import subprocess
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,8 +32,10 @@ from msgspec import Struct
 from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.ids import new_id
 from holdfast.stops import ended_within
+from holdfast.system import cover, threads
 from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
+from holdfast.system.starter import Process
 
 CHILDREN_MAX = 256  # of this process, at the same time
 CHILD_VARIABLE = "HOLDFAST_CHILD"
@@ -113,7 +117,7 @@ class Guards:
 class Child:
     """A child that was started, with everything it starts. Belongs to the event loop that started it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", mark: str, children: Children | None) -> None:
+    def __init__(self, process: Process, mark: str, children: Children | None) -> None:
         self._process = process
         self.pid = process.pid
         self._start = start_of(self.pid)
@@ -222,6 +226,29 @@ class Child:
                 os.killpg(self.pid, signum)
 
 
+_preparing: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[None]]" = weakref.WeakKeyDictionary()
+
+
+async def prepare() -> None:
+    """Before `start`: what it needs and takes time to be there is got off the event loop."""
+    if not cover.is_pending():
+        return
+    loop = asyncio.get_running_loop()
+    if loop not in _preparing:
+        job = threads.Job(cover.prepare, loop)
+        _preparing[loop] = job.future
+        job.future.add_done_callback(lambda _: _preparing.pop(loop, None))
+        threads.start("starter", lambda: _prepare(job))
+    await asyncio.shield(_preparing[loop])
+
+
+def _prepare(job: "threads.Job[None]") -> None:
+    try:
+        job.work()
+    finally:
+        threads.deliver([(job, None, None)])
+
+
 def start(
     argv: Sequence[str],
     *,
@@ -232,24 +259,29 @@ def start(
     stdout: int = subprocess.DEVNULL,
     stderr: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
+    covered: bool = True,
 ) -> Child:
-    """`env` is all of its environment but the marks; by default the minimal one. Raises OSError if it cannot be,
-    ToolFailed if there are too many already, and OutcomeUnknown if it was started and nobody would guard it.
+    """`env` is all of its environment but the marks; by default the minimal one. `covered`: holdfast's own files are
+    out of its sight (`cover.py`). Raises OSError if it cannot be, ToolFailed if there are too many already or it
+    cannot be covered and has to be, and OutcomeUnknown if it was started and nobody would guard it.
     """
     if (running := running_children()) >= CHILDREN_MAX:
         raise ToolFailed(f"{running} processes of tools are running, which is the limit: try again later.")
     mark = new_id("child")
     marks = {CHILD_VARIABLE: mark, **(children.environment if children is not None else {})}
-    process = subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env={**(environment() if env is None else env), **marks},
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=pass_fds,
-        start_new_session=True,
-    )
+    try:
+        process = (cover.spawn if covered else cover.spawn_uncovered)(
+            argv,
+            cwd=cwd,
+            env={**(environment() if env is None else env), **marks},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+        )
+    except OutcomeUnknown:
+        _end_marked(f"{CHILD_VARIABLE}={mark}".encode())
+        raise
     try:
         if children is not None:
             children.add(process.pid)
@@ -263,6 +295,13 @@ def start(
         if isinstance(error, Exception):  # it ran for a moment, and nobody saw what it did
             raise OutcomeUnknown(f"The process was ended as soon as it was started: {error}.") from error
         raise
+
+
+def _end_marked(mark: bytes) -> None:
+    """Whoever carries this mark, at once: one that was started, and of which nobody was told."""
+    for seen in glance():
+        if not seen.dead and seen.carries(mark):
+            send(seen.pid, signal.SIGKILL, mark)
 
 
 def running_children() -> int:
@@ -300,6 +339,7 @@ async def run(
     these two.
     """
     kept = Kept(bytes_max)
+    await prepare()
     ours, theirs = os.pipe()
     try:
         child = start(argv, children=children, cwd=cwd, env=env, stdout=theirs, stderr=theirs)

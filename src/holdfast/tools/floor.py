@@ -11,7 +11,8 @@ known by its inode as well, so that no hard link, bind mount, other spelling or 
 is missing for a moment is remembered by the inode that it had.
 
 One home of the rule: `tools/files/root.py` asks it for every folder and file on the way, `tools/shell/policy.py` and
-`tools/shell/tool.py` for the acts of a line. A program that is started with somebody's consent is beyond it.
+`tools/shell/tool.py` for the acts of a line. What a program does
+that is started with somebody's consent is not judged here: these files are out of its sight (`system/cover.py`).
 """
 
 import os
@@ -21,7 +22,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
-from typing import NamedTuple
+
+from holdfast.system import cover
+from holdfast.system.cover import Own
 
 ENTRIES_MAX = 10_000  # of a folder that a database lies in
 
@@ -35,13 +38,6 @@ _KINDS = {
 }
 
 Identity = tuple[int, int]  # of a file or folder: device and inode
-
-
-class Own(NamedTuple):
-    """What belongs to one app."""
-
-    folders: tuple[str, ...]  # its home, and where its workers keep their locks
-    database: str | None  # a file of SQLite's
 
 
 def own(home: str, lock_folder: str, database: str | None) -> Own:
@@ -145,6 +141,7 @@ def protect(own: Own) -> None:
         _owned[own] += 1
         for path in _roots(own):
             _identity(path)
+    cover.protect(own)
 
 
 def release(own: Own) -> None:
@@ -154,6 +151,7 @@ def release(own: Own) -> None:
             del _owned[own]
             for path in _roots(own):
                 _last_seen.pop(path, None)
+    cover.release(own)
 
 
 def floor() -> Floor:

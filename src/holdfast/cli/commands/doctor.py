@@ -40,9 +40,11 @@ from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
 from holdfast.store.records import ChatFilter, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.undriven_chats import find_undriven
+from holdfast.system import cover
 from holdfast.system.clock import SystemClock
 from holdfast.system.disk import make_home
 from holdfast.system.keys import exposures
+from holdfast.tools import floor
 
 PYTHON_MIN = (3, 11)
 SQLITE_MIN = (3, 51, 3)
@@ -65,6 +67,7 @@ ADVICE = {
     "store_auth": "they come from --database, HOLDFAST_DATABASE or holdfast.toml: `holdfast config show` says which",
     "database_went_back": "what a backup or a standby had not got is lost: docs/guarantees.md says what follows",
     "keys_exposed": "tools could read them: run workers as a user of their own, and give keys to nothing above them",
+    "tools_uncovered": "let users make user namespaces (docs/operating.md), or give programs of tools a container",
     "store_read_only": "until then chats can be looked at, and nothing else",
 }
 
@@ -110,11 +113,13 @@ async def examine(where: Where) -> list[Finding]:
         config = app.config if app is not None else config
     except HoldfastError as error:
         findings.append(_wrong("app", error))
-    findings += [_home(config.home), _token(config.home), *_models(app, os.environ), *_keys()]
+    findings += [_home(config.home), _token(config.home), *_models(app, os.environ)]
     try:
         store = app.store if app is not None else open_store(config.database_url, _options(config))
+        findings += _tools(config, store)
         return findings + await _store(store)
     except HoldfastError as error:
+        findings += [] if any(finding.what == "tools" for finding in findings) else _keys(covered=False)
         told = any(finding.detail == str(error) for finding in findings)  # as what keeps the app from being made
         return findings if told else [*findings, _wrong("store", error)]
 
@@ -217,13 +222,32 @@ def _token(home: str) -> Finding:
     return Finding(what="token", code="ok", detail=f"{path}, for you alone")
 
 
-def _keys() -> list[Finding]:
-    """As they are in this process: a worker that is started the same way fares the same."""
+def _keys(*, covered: bool) -> list[Finding]:
+    """As they are in this process: a worker that is started the same way fares the same. What is covered does not
+    see the processes above us.
+    """
     advice = ADVICE["keys_exposed"]
     return [
         Finding(what="keys", code="keys_exposed", detail=found.words, advice=advice, wrong=found.ours)
         for found in exposures()
+        if found.ours or not covered
     ]
+
+
+def _tools(config: Config, store: Store) -> list[Finding]:
+    found = _cover(config, store)
+    return [*_keys(covered=found.code == "ok"), found]
+
+
+def _cover(config: Config, store: Store) -> Finding:
+    """Tried here: a worker that is started the same way fares the same."""
+    own = floor.own(config.home, store.lock_folder, store.file)
+    problems = ["cover_tools = never"] if config.cover_tools == "never" else cover.examine(own)
+    if not problems:
+        return Finding(what="tools", code="ok", detail="what they start does not see holdfast's own files")
+    code, wrong = "tools_uncovered", config.cover_tools == "always"
+    detail = f"what tools start can reach holdfast's own files, like any process of this user: {'; '.join(problems)}"
+    return Finding(what="tools", code=code, detail=detail, advice=ADVICE[code], wrong=wrong)
 
 
 def _models(app: App | None, environ: Mapping[str, str]) -> Iterator[Finding]:

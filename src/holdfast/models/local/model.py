@@ -148,6 +148,7 @@ class ServerProcess:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
+                covered=False,
             )
             ours.pop_all()
         self._readers = PipeReader(answer, None, self._hear), PipeReader(said, self._said)

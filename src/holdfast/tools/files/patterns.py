@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from holdfast.errors import ToolFailed
+from holdfast.system import cover
 from holdfast.tools.context import ToolContext
 
 T = TypeVar("T")
@@ -73,22 +74,27 @@ class Matcher:
     def __enter__(self) -> Self:
         children = self._context.children
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**environment, **(children.environment if children is not None else {})},
-            cwd="/",
-            start_new_session=True,
-            bufsize=0,
-        )
+        their_in, self._in = os.pipe()
+        self._out, their_out = os.pipe()
+        try:
+            self._process = cover.spawn(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM],
+                stdin=their_in,
+                stdout=their_out,
+                stderr=subprocess.DEVNULL,
+                env={**environment, **(children.environment if children is not None else {})},
+                cwd="/",
+            )
+        except BaseException:
+            os.close(self._in)
+            os.close(self._out)
+            raise
+        finally:
+            os.close(their_in)
+            os.close(their_out)
         try:
             if children is not None:
                 children.add(self._process.pid)
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
             os.set_blocking(self._in, False)
             os.set_blocking(self._out, False)
             problem = self._ask(self._order)
@@ -100,12 +106,10 @@ class Matcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        os.close(self._in)
+        os.close(self._out)
         self._process.wait()
         if self._context.children is not None:
             self._context.children.remove(self._process.pid)

@@ -48,6 +48,7 @@ class Isolated:
         answers = _Answers(context, 8 * self._bytes_max + 65_536)  # JSON may need six bytes for one
         printed = Kept(PRINTED_BYTES_MAX)
         extra = {name: os.environ[name] for name in self._environment if name in os.environ}
+        await processes.prepare()
         ours, theirs = os.pipe()
         ear, mouth = os.pipe()
         try:

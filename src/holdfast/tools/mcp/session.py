@@ -220,6 +220,7 @@ async def _program(
     wire: Wire, server: McpServer, children: Children | None
 ) -> AsyncGenerator[tuple["_Lines", "_Mouth"], None]:
     env = processes.environment(server.variables())
+    await processes.prepare()
     fds = [*os.pipe(), *os.pipe(), *os.pipe()]
     their_in, our_in, our_out, their_out, our_err, their_err = fds
     try:

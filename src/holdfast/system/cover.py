@@ -1,0 +1,389 @@
+"""Keeps holdfast's own files out of sight of the processes that tools start.
+
+What a shell command, a tool server or an isolated body does with a path is beyond `tools/floor.py`: such a process
+runs as the same user and opens what it likes. So it is started in a view of the file system in which
+
+    home, database and what lies beside it        are not there
+    holdfast.toml, the list of trusted folders    can be read, not written; a holdfast.toml with keys is not there
+    .git/config and .git/hooks of its repository  can be read, not written
+
+and from which neither the worker's memory and environment nor those of the user's other processes are open.
+`starter_process.py` makes that view, with system calls of Linux, and says what it holds against. There is one such
+starter per process, as long as an app is open; a process that it starts is a child of this one like any other.
+
+Where the system does not let us (macOS, a container without the right to, a kernel that keeps user namespaces from
+users), a process is started uncovered, and `problem` says why; or it is not started, if the settings demand that.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from holdfast.errors import OutcomeUnknown, ToolFailed
+from holdfast.system.starter import CannotCover, Cover, Order, Process, StartedProcess, Starter, StartResult
+from holdfast.system.starter_process import HIDE, KEEP, PIN
+
+ENTRIES_MAX = 10_000  # of a folder that a database lies in
+TRIES_MAX = 2  # to ask a starter, which anybody of our user can kill
+ROOTS_MAX = 64  # folders that processes were started in
+SETTINGS = "holdfast.toml"
+_OURS = ("token", "address", "history")  # in a home that holds the user's work as well
+_STREAMS = 3
+
+Wish = Literal["auto", "always", "never"]
+
+
+class Own(NamedTuple):
+    """What belongs to one app."""
+
+    folders: tuple[str, ...]  # its home, and where its workers keep their locks
+    database: str | None  # a file of SQLite's
+    keyed_settings: bool = False  # its holdfast.toml holds keys
+    wish: Wish = "auto"
+
+
+# --- what is covered -------------------------------------------------------------------------------------
+
+
+class _Wanted:
+    """What is to be covered for the apps that are open, and the folders that processes were started in."""
+
+    def __init__(self, owned: Sequence[Own], roots: Sequence[str]) -> None:
+        self._owned = owned
+        self._roots = roots
+        needed = [*roots, sys.prefix, sys.base_prefix, tempfile.gettempdir(), os.path.expanduser("~")]
+        self._needed = [os.path.realpath(path) for path in needed]
+
+    def covers(self) -> list[Cover]:
+        found = [*self._hidden(), *self._kept()]
+        return list(dict.fromkeys((kind, os.fsencode(path)) for kind, path in found))
+
+    def linked(self) -> Iterator[str]:
+        """Files that have a second name somewhere, which is not covered."""
+        for one in self._owned:
+            for path in (*(os.path.join(folder, "token") for folder in one.folders), one.database):
+                if path is not None and (found := _stat(path)) is not None and found.st_nlink > 1:
+                    yield path
+
+    @property
+    def folders(self) -> set[str]:
+        """Those that are hidden as a whole: nothing that a process needs is in them."""
+        found = {os.path.realpath(folder) for one in self._owned for folder in one.folders}
+        return {folder for folder in found if not any(_below(path, folder) for path in self._needed)}
+
+    def _hidden(self) -> Iterator[tuple[str, str]]:
+        whole = self.folders
+        yield from ((HIDE, folder) for folder in sorted(whole))
+        for one in self._owned:
+            for folder in {os.path.realpath(folder) for folder in one.folders} - whole:
+                yield from ((HIDE, os.path.join(folder, name)) for name in _OURS)
+            if one.database is not None:
+                folder, name = os.path.split(os.path.realpath(one.database))
+                if not any(_below(folder, hidden) for hidden in whole):
+                    yield from ((HIDE, path) for path in _siblings(folder, name))
+
+    def _kept(self) -> Iterator[tuple[str, str]]:
+        keyed = any(one.keyed_settings for one in self._owned)
+        for root in self._roots:
+            settings = os.path.join(root, SETTINGS)
+            if os.path.lexists(settings):
+                yield HIDE if keyed else KEEP, os.path.realpath(settings)
+            yield from _repository(root)
+        yield KEEP, os.path.realpath(_trusted())
+        for path in ("~/.gitconfig", "~/.config/git"):
+            yield KEEP, os.path.realpath(os.path.expanduser(path))
+
+
+def _repository(root: str) -> Iterator[tuple[str, str]]:
+    """The settings and hooks of the repository that a folder is in."""
+    folder = os.path.realpath(root)
+    while not os.path.lexists(found := os.path.join(folder, ".git")):
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return
+    try:
+        own = _named_by(found) if os.path.isfile(found) else found
+        shared = os.path.join(own, "commondir")
+        common = os.path.join(own, Path(shared).read_text().strip()) if os.path.lexists(shared) else own
+    except (OSError, ValueError):
+        return
+    for path in dict.fromkeys((found, own, common)):
+        yield PIN, os.path.realpath(path)
+    for path in (os.path.join(common, "config"), os.path.join(common, "hooks"), os.path.join(own, "config.worktree")):
+        yield KEEP, os.path.realpath(path)
+
+
+def _named_by(file: str) -> str:
+    return os.path.join(os.path.dirname(file), Path(file).read_text().strip().removeprefix("gitdir:").strip())
+
+
+def _siblings(folder: str, name: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(entries):
+                if entry.name.startswith(name):
+                    yield entry.path
+                if count == ENTRIES_MAX:
+                    return
+    except OSError:
+        return
+
+
+def _trusted() -> str:
+    """Where it is noted which folders a person trusts: see `cli/trust.py`."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.join(home, "holdfast", "trusted")
+
+
+def _have_trusted() -> None:
+    """What is not there cannot be covered, and a process could make it."""
+    with suppress(OSError):
+        if os.path.isdir(os.path.expanduser("~")):
+            Path(_trusted()).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _below(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(folder.rstrip("/") + "/")
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+# --- what others use -------------------------------------------------------------------------------------
+
+
+class _State:
+    """Of this process, under its lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.owned: list[Own] = []
+        self.roots: dict[str, None] = {}  # where processes were started, the newest last
+        self.starter: Starter | None = None
+        self.folders: set[str] = set()  # that it hides as a whole
+        self.is_able = False  # there was a starter: from then on nothing is started without
+        self.problem: str | None = None
+        self.covered = 0
+        self.uncovered = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        return any(one.wish != "never" for one in self.owned)
+
+    @property
+    def is_demanded(self) -> bool:
+        return any(one.wish == "always" for one in self.owned)
+
+    def end_starter(self) -> None:
+        if self.starter is not None:
+            self.starter.end()
+            self.starter = None
+            self.folders = set()
+
+    def remember(self, root: str) -> None:
+        self.roots.pop(root, None)
+        self.roots[root] = None
+        if len(self.roots) > ROOTS_MAX:
+            del self.roots[next(iter(self.roots))]
+
+    def ready(self, wanted: _Wanted) -> Starter | None:
+        """A starter that hides nothing which is to be seen; None where there can be none. Raises ToolFailed."""
+        if not self.folders <= wanted.folders:
+            self.end_starter()
+        if self.starter is None and (self.is_able or self.problem is None):
+            try:
+                _have_trusted()
+                self.starter = Starter()
+                self.is_able, self.problem = True, None
+            except (CannotCover, OSError) as error:
+                self.problem = str(error)
+        if self.starter is None and (self.is_able or self.is_demanded):
+            raise _not_covered(self.problem)
+        return self.starter
+
+    def start(self, wanted: _Wanted, order: Order, fds: Sequence[int]) -> StartResult:
+        """Raises ToolFailed, OutcomeUnknown."""
+        starter = self._asked(wanted, order, fds)
+        try:
+            problems, started = starter.answer()
+        except (OSError, CannotCover) as error:
+            self.end_starter()
+            raise OutcomeUnknown(f"Whether the process was started is not known: {error}.") from error
+        self.folders |= wanted.folders
+        self.problem = problems[0] if problems else None
+        self.covered += 1
+        return started
+
+    def _asked(self, wanted: _Wanted, order: Order, fds: Sequence[int]) -> Starter:
+        """A starter that has been asked for it. One that was killed meanwhile is replaced."""
+        covers = wanted.covers()
+        for _ in range(TRIES_MAX):
+            starter = self.ready(wanted)
+            assert starter is not None
+            try:
+                if self.is_demanded and (problems := starter.cover(covers)):
+                    raise _not_covered(problems[0])
+                starter.ask(covers, order, fds)
+                return starter
+            except (OSError, CannotCover) as error:
+                self.end_starter()
+                self.problem = str(error)
+        raise _not_covered(self.problem)
+
+
+def _not_covered(problem: str | None) -> ToolFailed:
+    return ToolFailed(f"Nothing was started: holdfast's own files cannot be kept from it ({problem}).")
+
+
+_state = _State()
+
+
+def protect(own: Own) -> None:
+    """From now on. An app calls it when it is opened, and `release` when it is closed."""
+    with _state.lock:
+        _state.owned.append(own)
+        _state.problem = None
+
+
+def release(own: Own) -> None:
+    with _state.lock:
+        _state.owned.remove(own)
+        if not _state.owned:
+            _state.end_starter()
+            _state.roots.clear()
+
+
+def is_pending() -> bool:
+    """Whether the next process waits for its starter, which takes a moment (20 ms of CPU time and more)."""
+    return _state.is_wanted and _state.starter is None and (_state.is_able or _state.problem is None)
+
+
+def prepare() -> None:
+    """For who must not wait when a process is started: blocks, within bounds, until there is a starter."""
+    with _state.lock, suppress(ToolFailed):  # who starts a process is told
+        if is_pending():
+            _state.ready(_Wanted(_state.owned, tuple(_state.roots)))
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    cwd: str | Path | None,
+    env: Mapping[str, str],
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    pass_fds: Sequence[int] = (),
+) -> Process:
+    """A process in a session of its own, covered where that can be. From any thread. Raises as Popen does; and
+    ToolFailed if it cannot be covered and has to be, OutcomeUnknown if nobody knows whether it was started.
+    """
+    with _state.lock:
+        if _state.is_wanted:
+            _state.remember(root := _absolute(cwd))
+            wanted = _Wanted(_state.owned, tuple(_state.roots))
+            if _state.ready(wanted) is not None:
+                order = _order(argv, root, env, (*range(_STREAMS), *pass_fds))
+                with _opened((stdin, stdout, stderr)) as streams:
+                    started = _state.start(wanted, order, (*streams, *pass_fds))
+                return _child(started, str(cwd), argv[0])
+            _state.uncovered += 1
+    return spawn_uncovered(argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds)
+
+
+def spawn_uncovered(
+    argv: Sequence[str],
+    *,
+    cwd: str | Path | None,
+    env: Mapping[str, str],
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    pass_fds: Sequence[int] = (),
+) -> Process:
+    """For what is our own program."""
+    return subprocess.Popen(
+        argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds, start_new_session=True
+    )
+
+
+def examine(own: Own) -> list[str]:
+    """What would keep the files of this app from being covered, or makes it vain. Takes a moment."""
+    wanted = _Wanted([own], [_absolute(None)])
+    try:
+        starter = Starter()
+    except (CannotCover, OSError) as error:
+        return [str(error)]
+    try:
+        problems = starter.cover(wanted.covers())
+    except (CannotCover, OSError) as error:
+        problems = [str(error)]
+    finally:
+        starter.end()
+    return [*problems, *(f"{path} has a second name (a hard link), which is not covered" for path in wanted.linked())]
+
+
+def is_able() -> bool:
+    """What tools start here is covered, as far as it was tried."""
+    return _state.is_able
+
+
+def figures() -> dict[str, int | str | None]:
+    """For /health, from any thread."""
+    return {"covered": _state.covered, "uncovered": _state.uncovered, "problem": _state.problem}
+
+
+def _child(started: StartResult, folder: str, program: str) -> StartedProcess:
+    """Raises OSError, as Popen does."""
+    if started.errno == 0:
+        return StartedProcess(started.pid)
+    if started.pid:
+        StartedProcess(started.pid).wait()
+    raise OSError(started.errno, os.strerror(started.errno), folder if started.at_folder else program)
+
+
+def _order(argv: Sequence[str], root: str, env: Mapping[str, str], targets: Sequence[int]) -> Order:
+    words = [os.fsencode(word) for word in argv]
+    entries = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    if any(b"\0" in text for text in (*words, *entries, *entries.values())):
+        raise ValueError("embedded null byte")
+    if any(b"=" in name for name in entries):
+        raise ValueError("illegal environment variable name")
+    folders = [b""] if b"/" in words[0] else [os.fsencode(folder) for folder in os.get_exec_path(env)]
+    return [os.path.join(folder, words[0]) for folder in folders], words, entries, os.fsencode(root), list(targets)
+
+
+@contextmanager
+def _opened(streams: Sequence[int]) -> Iterator[list[int]]:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield [null if stream == subprocess.DEVNULL else stream for stream in streams]
+    finally:
+        os.close(null)
+
+
+def _absolute(cwd: str | Path | None) -> str:
+    try:
+        return os.path.abspath(cwd or ".")
+    except FileNotFoundError:  # ours was removed
+        return "/"
+
+
+def _let_go_in_a_fork() -> None:
+    global _state  # its lock may be held by a thread that is not here
+    if _state.starter is not None:
+        _state.starter.let_go()
+    _state = _State()
+
+
+os.register_at_fork(after_in_child=_let_go_in_a_fork)
