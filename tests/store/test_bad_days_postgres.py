@@ -421,17 +421,17 @@ async def _run(runner: Runner, stop: asyncio.Event) -> int:
     return steps
 
 
-async def _commit(runner: Runner, event: cmd.Command) -> None:
+async def _commit(runner: Runner, command: cmd.Command) -> None:
     commit_id, before = unique("commit"), runner.held
-    runner.snapshot = await answered(lambda: runner.store.commit(before, [event], commit_id))
+    runner.snapshot = await answered(lambda: runner.store.commit(before, [command], commit_id))
 
 
 async def _send(store: Store, chat_id: str, stop: asyncio.Event) -> int:
     """Messages, each with a key, asked for until it is answered. Returns how many were."""
     sent = 0
     while not stop.is_set() and sent < 900:
-        event, key = cmd.Send(message=user("hi", id=f"{chat_id}-m{sent}")), Key(principal=chat_id, key=str(sent))
-        await answered(lambda event=event, key=key: store.submit(chat_id, event, key))  # type: ignore[misc]
+        command, key = cmd.Send(message=user("hi", id=f"{chat_id}-m{sent}")), Key(principal=chat_id, key=str(sent))
+        await answered(lambda command=command, key=key: store.submit(chat_id, command, key))  # type: ignore[misc]
         sent += 1
     return sent
 
@@ -542,16 +542,16 @@ async def test_a_write_that_arrives_after_its_writer_gave_up_happens_once(
         await store.create_chat(new_chat(id="c1"))
         hand = Hand(store)
         await hand.take("c1")
-        before, event = hand.held, hand.response("once", call("k1"))
+        before, command = hand.held, hand.response("once", call("k1"))
         send, key = cmd.Send(message=user("once", id="m1")), Key(principal="", key="k1")
         postgres_proxy.hold()
         with hurried(store, DEADLINE_S):
             asked = await asyncio.gather(
-                store.commit(before, [event], "x1"), store.submit("c1", send, key), return_exceptions=True
+                store.commit(before, [command], "x1"), store.submit("c1", send, key), return_exceptions=True
             )
         assert all(isinstance(outcome, StoreUnavailable) for outcome in asked)
         postgres_proxy.forward()
-        hand.snapshot = await answered(lambda: store.commit(before, [event], "x1"))
+        hand.snapshot = await answered(lambda: store.commit(before, [command], "x1"))
         await answered(lambda: store.submit("c1", send, key))
         hand.snapshot = await store.read_chat("c1")
         await hand.finish("k1", "result")

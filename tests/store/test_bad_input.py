@@ -65,7 +65,7 @@ async def test_an_id_that_does_not_exist_is_named_and_nothing_changes(store: Sto
 
 
 @pytest.mark.parametrize(
-    ("field", "event"),
+    ("field", "command"),
     [
         ("content", cmd.Submit(call_id="k1", content="a\x00b")),
         ("content", cmd.Submit(call_id="k1", content="a\ud800b")),
@@ -81,7 +81,7 @@ async def test_an_id_that_does_not_exist_is_named_and_nothing_changes(store: Sto
     ],
 )
 async def test_a_clients_event_with_text_no_store_takes_is_refused_by_field(
-    store: Store, field: str, event: cmd.Command
+    store: Store, field: str, command: cmd.Command
 ) -> None:
     await store.create_chat(new_chat("hello", id="c1"))
     hand = Hand(store)
@@ -89,7 +89,7 @@ async def test_a_clients_event_with_text_no_store_takes_is_refused_by_field(
     await hand.park_for_client("k1")
     before = await store.read_chat("c1")
     with pytest.raises(InvalidInput) as caught:
-        await store.submit("c1", event)
+        await store.submit("c1", command)
     assert caught.value.field == field
     assert await store.read_chat("c1") == before
     await store.submit("c1", cmd.Submit(call_id="k1", content="fine"))

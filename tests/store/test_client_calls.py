@@ -1,4 +1,4 @@
-"""Creating chats and sending events as a client: what is acknowledged, what is refused, what a key protects."""
+"""Creating chats and sending commands as a client: what is acknowledged, what is refused, what a key protects."""
 
 import asyncio
 
@@ -119,8 +119,8 @@ async def test_a_refused_call_leaves_its_key_unused(store: Store) -> None:
 
 async def test_a_thousand_concurrent_repeats_of_one_key_happen_once(store: Store) -> None:
     await store.create_chat(new_chat("hello", id="c1"))
-    event, key = cmd.Send(message=user("once", id="m1")), Key(principal="", key="same")
-    answers = await asyncio.gather(*(store.submit("c1", event, key) for _ in range(100)))
+    command, key = cmd.Send(message=user("once", id="m1")), Key(principal="", key="same")
+    answers = await asyncio.gather(*(store.submit("c1", command, key) for _ in range(100)))
     assert len({answer.seq for answer in answers}) == 1
     assert [queued.id for queued in (await store.read_chat("c1")).queue] == ["m1"]
 

@@ -44,9 +44,9 @@ async def test_the_returned_snapshot_is_what_the_store_holds(store: Store, hand:
 
 async def test_the_same_commit_again_is_answered_as_done(store: Store, hand: Hand) -> None:
     before = hand.held
-    event = hand.response("let me see", call("k1"))
-    first = await store.commit(before, [event], "x1")
-    assert await store.commit(before, [event], "x1") == first
+    command = hand.response("let me see", call("k1"))
+    first = await store.commit(before, [command], "x1")
+    assert await store.commit(before, [command], "x1") == first
     assert texts(await history(store, "c1")) == ["hello", "let me see"]
 
 
@@ -173,14 +173,14 @@ async def test_concurrent_client_calls_and_commits_are_all_kept(store: Store, ha
 async def test_cancelling_the_waiter_never_cancels_a_change_already_taken(store: Store, hand: Hand) -> None:
     """Whatever instant the waiter is cancelled at, the commit is either wholly there or can still be made."""
     for n in range(30):
-        event = hand.response(f"step {n}", call(f"k{n}"))
+        command = hand.response(f"step {n}", call(f"k{n}"))
         commit_id = unique("commit")
-        task = asyncio.ensure_future(store.commit(hand.held, [event], commit_id))
+        task = asyncio.ensure_future(store.commit(hand.held, [command], commit_id))
         for _ in range(n % 6):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait((task,))
-        hand.snapshot = await store.commit(hand.held, [event], commit_id)
+        hand.snapshot = await store.commit(hand.held, [command], commit_id)
         await hand.finish(f"k{n}")
     assert len(await history(store, "c1")) == 61
 

@@ -128,11 +128,11 @@ async def test_a_commit_that_was_undone_is_made_once_when_it_is_asked_for_again(
 ) -> None:
     await hand.take("c1")
     backup = Backup(store_url)
-    before, event = hand.held, hand.response("let me see", call("k1"))
-    await store.commit(before, [event], "x1")
+    before, command = hand.held, hand.response("let me see", call("k1"))
+    await store.commit(before, [command], "x1")
     backup.put_back()
-    again = await store.commit(before, [event], "x1")
-    assert await store.commit(before, [event], "x1") == again
+    again = await store.commit(before, [command], "x1")
+    assert await store.commit(before, [command], "x1") == again
     assert texts(await history(store, "c1")) == ["hello", "let me see"]
 
 
@@ -141,13 +141,13 @@ async def test_a_commit_that_was_undone_is_not_answered_as_done_under_another_cl
 ) -> None:
     backup = Backup(store_url)
     await hand.take("c1")
-    before, event = hand.held, hand.response("let me see", call("k1"))
-    await store.commit(before, [event], "x1")
+    before, command = hand.held, hand.response("let me see", call("k1"))
+    await store.commit(before, [command], "x1")
     backup.put_back()
     second = Hand(store)
     await second.take("c1")
     with pytest.raises(OwnershipLost):
-        await store.commit(before, [event], "x1")
+        await store.commit(before, [command], "x1")
     second.close()
 
 

@@ -34,8 +34,8 @@ async def test_an_update_by_somebody_else_in_the_middle_of_a_statement_leaves_no
             tasks = []
             for name in ("first", "second"):
                 hand.snapshot = held[name]
-                events = (hand.response("done"), cmd.FinishTurn(by=hand.by))
-                tasks.append(asyncio.ensure_future(store.commit(held[name], events, f"commit {name}")))
+                commands = (hand.response("done"), cmd.FinishTurn(by=hand.by))
+                tasks.append(asyncio.ensure_future(store.commit(held[name], commands, f"commit {name}")))
 
             async def has_begun() -> bool:
                 return bool(sql(postgres_url, WAITING)[0][0])

@@ -59,13 +59,13 @@ async def test_chats_of_an_older_schema_that_wait_are_answered_and_go_on(store_u
     old_databases.load(schema, store_url)
     async with open_store(store_url, a_day_later()) as store:
         hand = Hand(store)
-        for chat_id, event in (
+        for chat_id, command in (
             ("asking", cmd.Approve(call_id="pay", by="ann")),
             ("client", cmd.Submit(call_id="there", content="from there")),
             ("question", cmd.Submit(call_id="ask", content="the second one")),
         ):
             assert (await store.read_chat(chat_id)).chat.state is State.WAITING
-            await store.submit(chat_id, event)
+            await store.submit(chat_id, command)
             await take(hand, chat_id)
             if chat_id == "asking":
                 await hand.commit(cmd.StartCalls(by=hand.by, call_ids=("pay",)))

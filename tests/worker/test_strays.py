@@ -139,10 +139,10 @@ async def test_strays_that_no_store_takes_back_keep_their_worker_from_no_claim(
     async with app, app.worker(poll_s=0.05) as worker:
         real = app.store.commit
 
-        async def commit(snapshot: Any, events: Any, commit_id: str) -> Any:
-            if isinstance(events[0], cmd.Release):
+        async def commit(snapshot: Any, commands: Any, commit_id: str) -> Any:
+            if isinstance(commands[0], cmd.Release):
                 raise RuntimeError("nobody foresaw this")
-            return await real(snapshot, events, commit_id)
+            return await real(snapshot, commands, commit_id)
 
         await app.store.create_chat(new_chat("hello", id="c1", agent="elsewhere"))
         await app.store.claim_chats(worker.name, {"elsewhere": 1}, 1)

@@ -111,10 +111,10 @@ async def test_a_chat_whose_steps_come_to_nothing_is_left_after_a_few(
     async with running(store_url, Agent("a", model)) as (app, worker):
         commit = app.store.commit
 
-        async def refuse(snapshot: Snapshot, events: Sequence[cmd.Command], commit_id: str) -> Snapshot:
-            if any(isinstance(event, cmd.Responded) for event in events):
+        async def refuse(snapshot: Snapshot, commands: Sequence[cmd.Command], commit_id: str) -> Snapshot:
+            if any(isinstance(command, cmd.Responded) for command in commands):
                 raise StaleWriter("nobody foresaw this")
-            return await commit(snapshot, events, commit_id)
+            return await commit(snapshot, commands, commit_id)
 
         with monkeypatch.context() as broken:
             broken.setattr(app.store, "commit", refuse)

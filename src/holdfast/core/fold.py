@@ -7,7 +7,7 @@ once it is committed, and nothing is ever taken back.
 
 A reader can leave after any update and come back with its cursor, to any process. The cursor says which line of the
 journal was told last (the store's part of it), where the turn began, and what was shown of the response that was not
-committed then: how many characters, and a digest of them (`Mark`). Whoever goes on reads the turn's entries from its
+committed then: how many characters, and a digest of them (`Mark`). It goes on by reading the turn's entries from its
 start again, which gives the turn so far exactly; deltas of an attempt that is over are gone by then, which is why the
 cursor carries what they cannot tell any more. If what follows begins with the characters that were shown, it is told
 from there; if not, all of them are taken back.
@@ -80,7 +80,7 @@ class Fold:
 
     @property
     def paused(self) -> bool:
-        """Somebody has to act before anything happens."""
+        """A person or a client has to act before anything happens."""
         return self.turn.state == "waiting" and bool(self.turn.open)
 
     def take(self, event: jn.Event) -> list[Update]:

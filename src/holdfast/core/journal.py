@@ -70,7 +70,7 @@ class MessagePromoted(Entry, tag="message.promoted"):
 
 
 class MessagesDropped(Entry, tag="message.dropped"):
-    """Queued messages that will not be delivered; they were returned to whoever caused it."""
+    """Queued messages that will not be delivered; they were returned to the caller that dropped them."""
 
     message_ids: tuple[str, ...]
     why: Literal["withdrawn", "cleared", "edited"]
@@ -128,7 +128,7 @@ class DescendantAsking(Entry, tag="descendant.asking"):
 
 
 class DescendantAnswered(Entry, tag="descendant.answered"):
-    """Nobody need answer it any more, and this is what became of the call."""
+    """It needs no answer any more, and this is what became of the call."""
 
     chat_id: str
     call_id: str

@@ -20,7 +20,7 @@ AskedKind = Literal["approval", "question", "client"]
 class Prose:
     """Text that grows by pieces, as a value: adding to it makes another one, in constant time.
 
-    The versions share one list, of which each sees a beginning. Joined only when somebody asks for the text.
+    The versions share one list, of which each sees a beginning. Joined only when a reader asks for the text.
     """
 
     __slots__ = ("_count", "_pieces", "chars")
@@ -88,7 +88,7 @@ class CallView(Frozen):
 
     @property
     def kind(self) -> AskedKind | None:
-        """What a person or a client is asked for; None: nobody is asked."""
+        """What a person or a client is asked for; None: neither is asked."""
         if self.state is CallState.ASKING:
             return "approval"
         if self.state is CallState.EXTERNAL and self.external is External.QUESTION:
@@ -245,7 +245,7 @@ class CallAsked(_Update):
 
 
 class CallAnswered(_Update):
-    """Nobody need answer this call any more."""
+    """This call needs no answer any more."""
 
     call: CallView
 
@@ -266,7 +266,7 @@ class Retrying(_Update):
 
 
 class Paused(_Update):
-    """Nothing goes on until somebody answers one of these."""
+    """Nothing goes on until a person or a client answers one of these."""
 
     open: tuple[CallView, ...]
 

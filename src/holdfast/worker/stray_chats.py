@@ -145,12 +145,12 @@ class Strays:
         if not held or chat.state not in (State.RUNNING, State.STOPPING):
             return
         by = Writer(name, chat.fence, chat.epoch)
-        event: Command = Release(by=by)
+        command: Command = Release(by=by)
         if isinstance(error, UnknownRecord):
-            event = Release(by=by, delay_ms=UNREADABLE_MS)
+            command = Release(by=by, delay_ms=UNREADABLE_MS)
         elif error is not None and not isinstance(error, StoreError):
-            event = LeaseExpired(worker=name, why=self._secrets.taken_out(described(error)))
-        await self._store.commit(snapshot, (event,), new_id("commit"))
+            command = LeaseExpired(worker=name, why=self._secrets.taken_out(described(error)))
+        await self._store.commit(snapshot, (command,), new_id("commit"))
 
     def _tell(self, action: str, error: Exception, **about: str) -> None:
         known = isinstance(error, StoreError)

@@ -60,7 +60,7 @@ def due(draft: Draft, command: cmd.Command) -> None:
 
 def finish_external(draft: Draft, call: Call, content: str, *, error: bool, by: str) -> None:
     if call.state is not CallState.EXTERNAL:
-        raise Refusal("call_state", f"call {call.id!r} is {call.state} and waits for nobody outside")
+        raise Refusal("call_state", f"call {call.id!r} is {call.state} and waits for no answer from outside")
     moved = draft.move(call, CallMove.FINISH, answered_by=by)
     draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=content, error=error))
 

@@ -32,7 +32,7 @@ def backs_off(chat: Chat, now: int) -> bool:
 def claim_waiting(draft: Draft, command: cmd.Claim) -> None:
     """Only the clock leads here. If what was due makes nothing runnable, the chat goes on waiting, unowned."""
     if draft.chat.wake_at is None or draft.chat.wake_at > draft.now:
-        raise Refusal("not_due", "the chat waits for somebody outside")
+        raise Refusal("not_due", "the chat waits for a person, a client or a child")
     due(draft, command)  # sets the next wake_at if nothing came of it
     if draft.chat.state is State.RUNNING:
         claim(draft, command)

@@ -85,7 +85,7 @@ def park(draft: Draft, command: cmd.Park) -> None:
     if runnable:
         raise Refusal("runnable", f"calls {', '.join(runnable)} are runnable")
     if not outside:
-        raise Refusal("nothing_outside", "no call waits for anybody outside")
+        raise Refusal("nothing_outside", "no call waits for a person, a client, a child or the clock")
     wake_at = next_expiry(draft.calls)
     draft.own(OwnerMove.REST)
     draft.set(state=State.WAITING, wake_at=wake_at, unclean=0, silent="")

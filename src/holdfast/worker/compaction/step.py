@@ -177,8 +177,8 @@ class Compactor:
         """Empty when it is committed; else why it cannot be."""
         held = self._held
         try:
-            event = _finish(held, plan, summary, upto=plan.upto, text=text, error=error)
-            await self._commit(event, patience_s=COMMIT_PATIENCE_S)
+            command = _finish(held, plan, summary, upto=plan.upto, text=text, error=error)
+            await self._commit(command, patience_s=COMMIT_PATIENCE_S)
         except (StoreError, InvalidInput, TurnCannotGoOn) as problem:
             if isinstance(problem, StoreError) and not held.shared.trusted():
                 raise
@@ -187,12 +187,12 @@ class Compactor:
         held.history.begin_at(plan.upto, text)
         return ""
 
-    async def _commit(self, event: cmd.FinishCompaction, patience_s: float | None = None) -> None:
+    async def _commit(self, command: cmd.FinishCompaction, patience_s: float | None = None) -> None:
         """A chat that was woken for this rests with the same commit: a reader hears no more after it."""
         held = self._held
         in_turn = held.snapshot.chat.turn_started_at is not None
         rest = () if in_turn else (cmd.FinishTurn(by=held.by),)
-        await held.commit(event, *rest, patience_s=patience_s)
+        await held.commit(command, *rest, patience_s=patience_s)
 
     async def _working_on(self, upto: int) -> str | None:
         """The message that began the current turn, where the cut goes through that turn."""
