@@ -252,8 +252,8 @@ async def test_a_store_that_stops_answering_costs_a_client_its_deadline_and_a_tu
     model = ScriptedModel([Call(name="gate")], "Done.")
     agent = Agent("a", model, tools=[gate.tool()])
     app = app_of(failing_store.url, agent, deadline_s=1.0, lease_ttl_ms=60_000)  # which outlives any outage
-    async with app_of(failing_store.steady_url) as steady, app, app.worker(poll_s=0.1) as worker:
-        chat = steady.chat((await app.create("a", "go")).id)
+    async with app_of(failing_store.steady_url, agent) as steady, app, app.worker(poll_s=0.1) as worker:
+        chat = await steady.create("a", "go")  # which has the usual time
         await gate.entered.wait()
         with failing_store.outage():
             gate.opened.set()
@@ -268,13 +268,12 @@ async def test_a_store_that_stops_answering_costs_a_client_its_deadline_and_a_tu
 
 async def test_a_worker_stops_although_its_store_does_not_answer(failing_store: FailingStore) -> None:
     gate = Gate()
-    app = app_of(
-        failing_store.url, Agent("a", ScriptedModel([Call(name="gate")]), tools=[gate.tool()]), deadline_s=1.0
-    )
-    async with app:
-        worker = app.new_worker(grace_s=0.0)
+    agent = Agent("a", ScriptedModel([Call(name="gate")]), tools=[gate.tool()])
+    app = app_of(failing_store.url, agent, deadline_s=1.0)
+    async with app_of(failing_store.steady_url, agent) as steady, app:
+        worker = app.new_worker(grace_s=0.0, poll_s=0.1)
         await worker.start()
-        await app.create("a", "go")
+        await steady.create("a", "go")  # which has the usual time
         await gate.entered.wait()
         with failing_store.outage():
             await asyncio.wait_for(worker.stop(), WAIT_S)

@@ -253,8 +253,8 @@ async def test_a_stores_error_stays_itself_and_is_no_stop(failing_store: Failing
     model = ScriptedModel([Call(name="gate")], "Done.")
     agent = Agent("a", model, tools=[gate.tool()])
     app = app_of(failing_store.url, agent, deadline_s=1.0, lease_ttl_ms=4_000)
-    async with app_of(failing_store.steady_url) as steady, app, app.worker(poll_s=0.1) as worker:
-        chat = steady.chat((await app.create("a", "go")).id)
+    async with app_of(failing_store.steady_url, agent) as steady, app, app.worker(poll_s=0.1) as worker:
+        chat = await steady.create("a", "go")  # which has the usual time
         await gate.entered.wait()
         with failing_store.outage():
             gate.opened.set()
