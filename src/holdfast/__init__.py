@@ -42,6 +42,7 @@ __all__ = [
     "ChatRenamed",
     "ChatRepaired",
     "ChatRetried",
+    "ChatSettings",
     "ClientTool",
     "Clock",
     "Compacted",
@@ -90,6 +91,7 @@ __all__ = [
     "McpUnavailable",
     "Message",
     "MessageAdded",
+    "MessageDropped",
     "MessagePromoted",
     "MessageQueued",
     "MessagesDropped",
@@ -99,10 +101,13 @@ __all__ = [
     "ModelError",
     "ModelFacts",
     "NewChat",
+    "NoTurn",
+    "NoWorker",
     "NotFound",
     "Noted",
     "OnUnknown",
     "OpenCall",
+    "OpenCallRecord",
     "OutcomeUnknown",
     "OutputFormat",
     "OutputInvalid",
@@ -133,6 +138,7 @@ __all__ = [
     "Sampling",
     "SchemaError",
     "SendMode",
+    "Sent",
     "Settings",
     "ShellPolicy",
     "SilenceTimeout",
@@ -162,12 +168,19 @@ __all__ = [
     "ToolFailed",
     "ToolResult",
     "ToolSpec",
+    "Turn",
     "TurnEnded",
+    "TurnError",
     "TurnFailed",
     "TurnResumed",
+    "TurnRunning",
     "TurnStarted",
+    "TurnStopped",
+    "TurnTimeout",
+    "TurnUsage",
     "TurnView",
     "TurnWaiting",
+    "TurnWaits",
     "UnknownAgent",
     "UnknownEntry",
     "UnknownRecord",
@@ -207,7 +220,7 @@ if _sys.platform not in ("linux", "darwin"):
 # into __all__ too, and as a real import under `if TYPE_CHECKING`, where type checkers look; a test compares them.
 _NAMES: dict[str, str] = {
     "holdfast.agent": "Agent, AgentLimits, CompactionPolicy",
-    "holdfast.app": "App, diagnostics",
+    "holdfast.app": "App, ChatSettings, diagnostics",
     "holdfast.chat": "Chat",
     "holdfast.config": "Config, ConfigSettings, ModelFacts, Price, Retention, load_config",
     "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
@@ -217,16 +230,18 @@ _NAMES: dict[str, str] = {
         "NewChat, OnUnknown, OutputFormat, Part, Phase, Queued, Reasoning, Replay, Role, Sampling, SendMode, "
         "Snapshot, State, Synthetic, Text, ToolCall, ToolResult"
     ),
+    "holdfast.core.turns": "TurnUsage",
     "holdfast.core.retry": "RetryPolicy",
     "holdfast.errors": (
-        "AdmissionTimeout, CallTimeout, CallerError, ConfigError, ConnectTimeout, ConnectionFailed, CorruptRecord, "
-        "DrainFailed, FirstByteTimeout, HoldfastError, InvalidInput, KeyReused, LeaseLost, LimitReached, "
-        "LoadTimeout, LostResult, McpCallTimeout, McpConnectTimeout, McpError, McpListTimeout, McpOutcomeUnknown, "
-        "McpPingTimeout, McpTimeout, McpUnavailable, ModelCallFailed, ModelError, NotFound, OutcomeUnknown, "
-        "OutputInvalid, OwnershipLost, ProviderError, ProviderTimeout, RecordError, RefusedError, SchemaError, "
-        "SilenceTimeout, StaleWriter, StoreAuth, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, "
-        "StoreGone, StoreReadOnly, StoreTimeout, StoreUnavailable, TooManyStreams, ToolFailed, TurnFailed, "
-        "UnknownAgent, UnknownRecord, WentBack, WrongCursor"
+        "AdmissionTimeout, CallTimeout, CallerError, ConfigError, ConnectTimeout, ConnectionFailed, "
+        "CorruptRecord, DrainFailed, FirstByteTimeout, HoldfastError, InvalidInput, KeyReused, LeaseLost, "
+        "LimitReached, LoadTimeout, LostResult, McpCallTimeout, McpConnectTimeout, McpError, McpListTimeout, "
+        "McpOutcomeUnknown, McpPingTimeout, McpTimeout, McpUnavailable, MessageDropped, ModelCallFailed, "
+        "ModelError, NoTurn, NoWorker, NotFound, OutcomeUnknown, OutputInvalid, OwnershipLost, "
+        "ProviderError, ProviderTimeout, RecordError, RefusedError, SchemaError, SilenceTimeout, "
+        "StaleWriter, StoreAuth, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreGone, "
+        "StoreReadOnly, StoreTimeout, StoreUnavailable, TooManyStreams, ToolFailed, TurnError, TurnFailed, "
+        "TurnRunning, TurnStopped, TurnTimeout, TurnWaits, UnknownAgent, UnknownRecord, WentBack, WrongCursor"
     ),
     "holdfast.events": (
         "AnyEntry, AttemptFailed, CallAnswered, CallAsked, CallBegan, CallChanged, CallDone, CallDrafted, "
@@ -244,7 +259,7 @@ _NAMES: dict[str, str] = {
     "holdfast.models.resolve": "default_model",
     "holdfast.server.http": "http_app",
     "holdfast.store.records": "Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions",
-    "holdfast.store.open_calls": "OpenCall",
+    "holdfast.store.open_calls": "OpenCallRecord",
     "holdfast.system.clock": "Clock",
     "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, tool",
     "holdfast.tools.context": "ToolContext",
@@ -257,6 +272,7 @@ _NAMES: dict[str, str] = {
     "holdfast.tools.web.fetch": "fetch_tool",
     "holdfast.worker.tool_calls": "RunningTool",
     "holdfast.worker.worker": "Worker",
+    "holdfast.turn": "OpenCall, Sent, Turn",
 }
 
 
@@ -275,7 +291,7 @@ _HOMES = _homes()
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
     from holdfast.agent import Agent, AgentLimits, CompactionPolicy
-    from holdfast.app import App, diagnostics
+    from holdfast.app import App, ChatSettings, diagnostics
     from holdfast.chat import Chat
     from holdfast.config import Config, ConfigSettings, ModelFacts, Price, Retention, load_config
     from holdfast.core.deadlines import ModelDeadlines, WakeDeadlines
@@ -313,6 +329,7 @@ if TYPE_CHECKING:
         Chat as ChatRecord,
     )
     from holdfast.core.retry import RetryPolicy
+    from holdfast.core.turns import TurnUsage
     from holdfast.errors import (
         AdmissionTimeout,
         CallerError,
@@ -338,9 +355,12 @@ if TYPE_CHECKING:
         McpPingTimeout,
         McpTimeout,
         McpUnavailable,
+        MessageDropped,
         ModelCallFailed,
         ModelError,
         NotFound,
+        NoTurn,
+        NoWorker,
         OutcomeUnknown,
         OutputInvalid,
         OwnershipLost,
@@ -363,7 +383,12 @@ if TYPE_CHECKING:
         StoreUnavailable,
         ToolFailed,
         TooManyStreams,
+        TurnError,
         TurnFailed,
+        TurnRunning,
+        TurnStopped,
+        TurnTimeout,
+        TurnWaits,
         UnknownAgent,
         UnknownRecord,
         WentBack,
@@ -423,7 +448,7 @@ if TYPE_CHECKING:
     from holdfast.models.calls import Completed, FailedAttempt
     from holdfast.models.resolve import default_model
     from holdfast.server.http import http_app
-    from holdfast.store.open_calls import OpenCall
+    from holdfast.store.open_calls import OpenCallRecord
     from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions
     from holdfast.system.clock import Clock
     from holdfast.tools.base import Approval, Delegation, Spawned, Tool, tool
@@ -435,6 +460,7 @@ if TYPE_CHECKING:
     from holdfast.tools.sub_agents import agent_tools
     from holdfast.tools.web.cache import WebCache, install_cache
     from holdfast.tools.web.fetch import fetch_tool
+    from holdfast.turn import OpenCall, Sent, Turn
     from holdfast.worker.tool_calls import RunningTool
     from holdfast.worker.worker import Worker
 else:  # a type checker would take every misspelt name for a real one

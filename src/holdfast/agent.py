@@ -6,8 +6,8 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Never
+from types import MappingProxyType, UnionType
+from typing import Any, Generic, Never
 
 from msgspec import Raw
 
@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.hooks import Hook, RunContext
 from holdfast.mcp_servers import McpServer
 from holdfast.models.base import Model, Settings, ToolSpec, Usage
-from holdfast.output import Output
+from holdfast.output import Output, OutputT_co
 from holdfast.tools.base import Tool, tools_by_name
 
 
@@ -43,7 +43,7 @@ class CompactionPolicy(CompactionRules):
     context_limit: int | None = None  # tokens that the agent's model can hold, where the model does not say
 
 
-class Agent:
+class Agent(Generic[OutputT_co]):
     """What runs a chat: a model, and what it is told and given.
 
     >>> support = Agent("support", model="openai:gpt-5", fallbacks=["anthropic:claude-sonnet-4-5"],
@@ -51,8 +51,9 @@ class Agent:
     >>> support.name
     'support'
 
-    `output` is the type of its answers (`chat.output()` returns one). `settings` go with each model call, `deadlines`
-    bound each attempt at one, `retry` says how often and how patiently it is repeated (None: as the app does).
+    `output` is the type of its answers: `Agent(…, output=Reply)` is an `Agent[Reply]`, and gives a `Turn[Reply]`.
+    `settings` go with each model call, `deadlines` bound each attempt at one, `retry` says how often and how
+    patiently it is repeated (None: as the app does).
     `limits` bound its turns, `compaction` keeps its chats within what its model can hold, `title_model` names them.
     `active_tools` narrows its tools, those of tool servers too. `deps(context)`, async or not, makes what the tools
     and hooks of one chat share: a database handle, the user's account; it runs again when another worker takes over.
@@ -65,7 +66,7 @@ class Agent:
         *,
         instructions: str = "",
         tools: Sequence[Tool | McpServer | Callable[..., Any]] = (),
-        output: Any = None,
+        output: type[OutputT_co] | UnionType | None = None,
         fallbacks: Sequence[str | Model] = (),
         settings: Settings | None = None,
         deadlines: ModelDeadlines = MODEL_DEADLINES,
@@ -128,7 +129,7 @@ class Agent:
                     "give one of them another name"
                 )
 
-    def with_servers(self, servers: Sequence[McpServer]) -> "Agent":
+    def with_servers(self, servers: Sequence[McpServer]) -> "Agent[OutputT_co]":
         """The same agent with more tool servers. Raises ConfigError."""
         if not servers:
             return self

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack, overload
 
 from msgspec import Raw
 
@@ -24,17 +24,34 @@ from holdfast.mcp_servers import McpServer
 from holdfast.models.calls import Caller
 from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
+from holdfast.output import OutputT
 from holdfast.redaction import Secrets
 from holdfast.store import open_store
 from holdfast.store.contract import Store
+from holdfast.store.driver_watch import DriverWatch
 from holdfast.store.records import ChatFilter, ChatLine, Key, StoreOptions
 from holdfast.system.cover import Own
 from holdfast.system.disk import make_home
 from holdfast.tools import floor
 from holdfast.tools.base import Tool
+from holdfast.turn import TURN_TIMEOUT_S, Turn
 from holdfast.worker.plugins import load_plugins
 from holdfast.worker.process import run_until_told
 from holdfast.worker.worker import Worker
+
+
+class ChatSettings(TypedDict, total=False):
+    """What `create` and `run` can be told of a new chat, beside its agent and its first message."""
+
+    owner: str
+    metadata: dict[str, Any] | None
+    active_tools: Sequence[str] | None
+    client_tools: Sequence[Tool | ClientTool]
+    title: str | None
+    past: Sequence[Message]
+    since: Sequence[Message]
+    chat_id: str | None
+    key: Key | str | None
 
 
 class App:
@@ -57,7 +74,7 @@ class App:
     def __init__(
         self,
         url: str | None = None,
-        agents: Sequence[Agent] = (),
+        agents: Sequence[Agent[Any]] = (),
         *,
         config: Config | None = None,
         options: StoreOptions | None = None,
@@ -69,12 +86,13 @@ class App:
         elif settings:
             raise ConfigError(f"give either config, or {', '.join(settings)}")
         self.config = config
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, Agent[Any]] = {}
         for agent in agents:
             if agent.name in self.agents:
                 raise ConfigError(f"two agents are named {agent.name!r}: give one of them another name")
             agent.check_prices(config.models)
             self.agents[agent.name] = agent
+        self._given = dict(self.agents)  # before the settings gave them tool servers
         self._serve(config.mcp)
         self._named_no_database = not url
         url = url or config.database_url
@@ -82,6 +100,7 @@ class App:
         self.secrets.add_url("database password", url)
         self._hide_keys_of_servers()
         self.store: Store = open_store(url, options or _store_options(config))
+        self.drivers = DriverWatch(self.store)
         # Whoever finds no slot of a local model waits here, where no deadline of an answer runs yet.
         self.caller = Caller(Providers(limits={"local": config.local_slots}), policy=retry)
         self.models = Models(facts=config.models, config=config)
@@ -187,9 +206,17 @@ class App:
 
     # --- chats ----------------------------------------------------------------------------------------
 
+    @overload
+    async def create(
+        self, agent: Agent[OutputT], text: str | Message | None = None, **chat: Unpack[ChatSettings]
+    ) -> Chat[OutputT]: ...
+    @overload
+    async def create(
+        self, agent: str, text: str | Message | None = None, **chat: Unpack[ChatSettings]
+    ) -> Chat[Any]: ...
     async def create(
         self,
-        agent: str,
+        agent: Agent[Any] | str,
         text: str | Message | None = None,
         *,
         owner: str = "",
@@ -201,20 +228,21 @@ class App:
         since: Sequence[Message] = (),
         chat_id: str | None = None,
         key: Key | str | None = None,
-    ) -> Chat:
+    ) -> Chat[Any]:
         """A new chat; with a text it starts to run. `active_tools` limits its tools for good: None is all of the
         agent's, an empty list is none. `client_tools` are tools that the client runs, beside the agent's.
 
         `past` is a conversation that was held elsewhere before this text, `since` what the model and its tools had
         already said to the text: it goes on from there.
         """
-        self.agent(agent).check_tools(active_tools)
+        known = self.agent(agent)
+        known.check_tools(active_tools)
         message = as_message(text) if text is not None else None
-        self.agent(agent).check_client_tools(message.client_tools if message is not None else ())
-        declared = self.agent(agent).check_client_tools(client_tools)
+        known.check_client_tools(message.client_tools if message is not None else ())
+        declared = known.check_client_tools(client_tools)
         new = NewChat(
             id=chat_id or new_id("chat"),
-            agent=agent,
+            agent=known.name,
             owner=owner,
             metadata=Raw(encode(metadata or {})),
             active_tools=tuple(active_tools) if active_tools is not None else None,
@@ -224,7 +252,7 @@ class App:
             message=message,
             since=tuple(since),
         )
-        asked = (agent, text, owner, metadata, active_tools, declared, title, past, since, chat_id)
+        asked = (known.name, text, owner, metadata, active_tools, declared, title, past, since, chat_id)
         answer = await self.store.create_chat(new, with_digest(key, "create", *asked))
         return Chat(self, answer.chat_id)
 
@@ -234,21 +262,69 @@ class App:
         """Newest first, in pages: `before` is the id of the last chat of the page before."""
         return await self.store.list_chats(filter, before=before, limit=limit)
 
-    async def run(self, agent: str, text: str | Message, **chat: Any) -> str:
-        """One turn of a new chat, from question to answer; some worker must run. The rest is as in `create`."""
-        return await (await self.create(agent, text, **chat)).text()
+    @overload
+    async def run(
+        self,
+        agent: Agent[OutputT],
+        text: str | Message,
+        *,
+        timeout_s: float = TURN_TIMEOUT_S,
+        **chat: Unpack[ChatSettings],
+    ) -> Turn[OutputT]: ...
+    @overload
+    async def run(
+        self, agent: str, text: str | Message, *, timeout_s: float = TURN_TIMEOUT_S, **chat: Unpack[ChatSettings]
+    ) -> Turn[Any]: ...
+    async def run(
+        self,
+        agent: Agent[Any] | str,
+        text: str | Message,
+        *,
+        timeout_s: float = TURN_TIMEOUT_S,
+        **chat: Unpack[ChatSettings],
+    ) -> Turn[Any]:
+        """One turn of a new chat, from question to answer; some worker must run. The rest is as in `create`: with a
+        `key` the same question is asked once, and whoever asks again gets its answer.
 
-    def run_sync(self, agent: str, text: str | Message, **chat: Any) -> str:
+        Raises TurnWaits, TurnStopped, TurnFailed or TurnTimeout, each with its `turn`, where there is no answer; and
+        NoWorker once no worker that lives could drive the chat for `worker_wait_s`.
+        """
+        found = await self.create(agent, text, **chat)
+        turn = await found.turn(1, timeout_s=timeout_s)
+        turn.check()
+        return turn
+
+    @overload
+    def run_sync(
+        self,
+        agent: Agent[OutputT],
+        text: str | Message,
+        *,
+        timeout_s: float = TURN_TIMEOUT_S,
+        **chat: Unpack[ChatSettings],
+    ) -> Turn[OutputT]: ...
+    @overload
+    def run_sync(
+        self, agent: str, text: str | Message, *, timeout_s: float = TURN_TIMEOUT_S, **chat: Unpack[ChatSettings]
+    ) -> Turn[Any]: ...
+    def run_sync(
+        self,
+        agent: Agent[Any] | str,
+        text: str | Message,
+        *,
+        timeout_s: float = TURN_TIMEOUT_S,
+        **chat: Unpack[ChatSettings],
+    ) -> Turn[Any]:
         """`run` for programs that are not async, with a worker of its own for as long as it takes.
 
         >>> app = App("sqlite:///example.db", agents=[Agent("echo", "scripted")])
-        >>> app.run_sync("echo", "hello")
+        >>> app.run_sync("echo", "hello").text
         'You said: hello'
         """
 
-        async def turn() -> str:
+        async def turn() -> Turn[Any]:
             async with self.worker():
-                return await self.run(agent, text, **chat)
+                return await self.run(agent, text, timeout_s=timeout_s, **chat)
 
         try:
             asyncio.get_running_loop()
@@ -258,13 +334,20 @@ class App:
             "run_sync() is for programs without an event loop; here: `await app.run(…)` beside a worker"
         )
 
-    def chat(self, chat_id: str) -> Chat:
+    def chat(self, chat_id: str) -> Chat[Any]:
         return Chat(self, chat_id)
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, agent: Agent[Any] | str) -> Agent[Any]:
+        """The agent as it runs here, by its name or itself. Raises UnknownAgent, and ConfigError for one that only
+        has the name of an agent of this app.
+        """
+        name = agent if isinstance(agent, str) else agent.name
         if name not in self.agents:
             raise UnknownAgent(self._no_agent(name))
-        return self.agents[name]
+        known = self.agents[name]
+        if not isinstance(agent, str) and agent is not known and agent is not self._given.get(name):
+            raise ConfigError(f"this app has another agent that is named {name!r}: give that one, or its name")
+        return known
 
     def _no_agent(self, name: str) -> str:
         return f"there is no agent {name!r}; this app has: {', '.join(sorted(self.agents)) or 'none'}"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic
 
 from msgspec.structs import replace
 
@@ -11,20 +11,23 @@ from holdfast.core.codec import decode_entry
 from holdfast.core.journal import Event, MessageAdded
 from holdfast.core.records import ClientTool, Message, Role, SendMode, Snapshot, State, Text
 from holdfast.core.updates import Update
-from holdfast.errors import ConfigError, NotFound, TurnFailed
+from holdfast.errors import NotFound, TurnTimeout
 from holdfast.ids import new_id
-from holdfast.store.notify.bell import rest_topic
-from holdfast.store.open_calls import OpenCall
+from holdfast.output import OutputT_co
+from holdfast.store.driver_watch import Patience
+from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.receipts import request_hash
 from holdfast.store.records import QUIET, Answer, HistoryRow, Key
+from holdfast.store.turn_reader import TurnRead, TurnReader
 from holdfast.store.update_reader import UpdateReader, event_cursor, event_of
 from holdfast.tools.base import Tool
+from holdfast.turn import TURN_TIMEOUT_S, OpenCall, Sent, Turn
 
 if TYPE_CHECKING:
     from holdfast.app import App
 
 
-class Chat:
+class Chat(Generic[OutputT_co]):
     """A handle: it holds nothing but the id, so it is as good as any other handle on the same chat.
 
     >>> async def main() -> None:
@@ -51,6 +54,9 @@ class Chat:
         self._store = app.store
         self.id = chat_id
 
+    def __repr__(self) -> str:
+        return f"<Chat {self.id}>"
+
     async def snapshot(self) -> Snapshot:
         return await self._store.read_chat(self.id)
 
@@ -66,8 +72,10 @@ class Chat:
         client_tools: Sequence[Tool | ClientTool] = (),
         length: int | None = None,
         key: Key | str | None = None,
-    ) -> Answer:
-        """`active_tools` limits the tools of the turn that this message begins, and `client_tools` adds some that the
+    ) -> Sent[OutputT_co]:
+        """Once this returns, the message is durable; its `turn()` is what comes of it.
+
+        `active_tools` limits the tools of the turn that this message begins, and `client_tools` adds some that the
         client runs; a message that steers begins none. With a `length` it is refused unless the chat rests and its
         history has so many positions: nobody has said anything since the sender read it.
         """
@@ -84,19 +92,23 @@ class Chat:
             )
         event = cmd.Send(message=message, mode=mode, length=length)
         asked = (text, mode, active_tools, declared, length)
-        return await self._submit(event, with_digest(key, "send", self.id, *asked))
+        return self._sent(await self._submit(event, with_digest(key, "send", self.id, *asked)))
 
-    async def edit(self, message_id: str, text: str | Message, *, key: Key | str | None = None) -> Answer:
-        """Replace a user message and everything after it. The answer holds the queued messages this dropped."""
+    async def edit(self, message_id: str, text: str | Message, *, key: Key | str | None = None) -> Sent[OutputT_co]:
+        """Replace a user message and everything after it. `dropped` holds the queued messages that this removed."""
         keyed = with_digest(key, "edit", self.id, message_id, text)
         try:
             spot = await self._store.locate_message(self.id, message_id)
         except NotFound:
             if keyed is not None and (answer := await self._store.recall(keyed)) is not None:
-                return answer  # asked again, or twice at once: what was edited is no longer there
+                return self._sent(answer)  # asked again, or twice at once: what was edited is no longer there
             raise
         event = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=as_message(text))
-        return await self._submit(event, keyed)
+        return self._sent(await self._submit(event, keyed))
+
+    def _sent(self, answer: Answer) -> Sent[OutputT_co]:
+        """By its key, a request that was made before may have gone to another chat: a fork of this one."""
+        return Sent(self if answer.chat_id == self.id else Chat(self._app, answer.chat_id), answer)
 
     async def promote(self, message_id: str, *, key: Key | str | None = None) -> Answer:
         """Take a queued message next: what is running now is superseded."""
@@ -140,21 +152,23 @@ class Chat:
 
     async def open_calls(self) -> list[OpenCall]:
         """What people and clients have to answer, in this chat and in those of its sub-agents: approvals, questions,
-        calls of client tools. Each is answered in its own chat: `app.chat(call.chat_id).approve(call.call_id,
-        digest=call.digest)`. One whose arguments are not `whole` is read whole by `open_call` of its chat.
+        calls of client tools. Each is a handle that answers it in its own chat: `await call.approve(by="ann")`.
         """
-        return await self._store.open_calls(self.id)
+        return [self._handle(record) for record in await self._store.open_calls(self.id)]
 
     async def open_call(self, call_id: str) -> OpenCall:
         """One that somebody has to answer in this very chat, with the whole of its arguments. Raises NotFound."""
-        return await self._store.read_open_call(self.id, call_id)
+        return self._handle(await self._store.read_open_call(self.id, call_id))
+
+    def _handle(self, record: OpenCallRecord) -> OpenCall:
+        return OpenCall(self if record.chat_id == self.id else Chat(self._app, record.chat_id), record)
 
     async def archive(self, archived: bool = True) -> Answer:
         return await self._submit(cmd.Archive(archived=archived))
 
     async def fork(
         self, *, upto: int | None = None, owner: str | None = None, key: Key | str | None = None
-    ) -> "Chat":
+    ) -> "Chat[OutputT_co]":
         keyed = with_digest(key, "fork", self.id, upto, owner)
         answer = await self._store.fork_chat(self.id, new_id("chat"), upto=upto, owner=owner, key=keyed)
         return Chat(self._app, answer.chat_id)
@@ -214,38 +228,76 @@ class Chat:
                 return
             told = await reader.next(60.0)
 
-    async def wait(self, deadline_s: float = 3600.0) -> State:
-        """Until the chat rests or waits for somebody. Raises TimeoutError."""
-        async with asyncio.timeout(deadline_s):
-            with self._store.bell.listen(rest_topic(self.id)) as listener:
-                while (state := await self.state()) not in QUIET:
-                    await listener.wait(self._store.options.poll_interval_s)
-                return state
+    # --- turns --------------------------------------------------------------------------------------------------
 
-    async def text(self) -> str:
-        """The last answer: waits until the chat rests, then returns what the model said last. Raises TurnFailed."""
-        said = await self._last_response()
-        return said.text if said is not None else ""
+    async def turn(self, number: int | None = None, *, timeout_s: float = TURN_TIMEOUT_S) -> Turn[OutputT_co]:
+        """The turn that the chat is in, or was in last: waits until the chat rests, or waits for people or clients. A
+        sub-agent and the clock are waited for. With a `number`: that turn, once it is over or waits. Never raises for
+        how the turn ended: `turn.state` says it.
 
-    async def _last_response(self) -> Message | None:
-        await self.wait()
-        chat = (await self.snapshot()).chat
-        if chat.state is State.FAILED and chat.error is not None:
-            raise TurnFailed(chat.error.code, chat.error.message, chat.error.chain)
-        for message in reversed(await self.messages()):
-            if message.role is Role.ASSISTANT:
-                return message
-        return None
-
-    async def output(self) -> Any:
-        """The last answer as a value of the agent's output type. Raises TurnFailed, and OutputInvalid where a turn
-        ended before there was a whole answer.
+        Raises NoTurn where there is none yet, TurnTimeout, and NoWorker once no worker that lives could drive the
+        chat for `worker_wait_s`. With a timeout of 0 it only looks.
         """
-        agent = self._app.agent((await self.snapshot()).chat.agent)
-        if agent.output is None:
-            raise ConfigError(f"agent {agent.name!r} declares no output type; give it output=…, or ask for text()")
-        said = await self._last_response()
-        return agent.output.read(said.answer if said is not None else "")
+        return await self._await(TurnReader(self._store, self.id, self._patience(), number=number), timeout_s)
+
+    async def text(self, *, timeout_s: float = TURN_TIMEOUT_S) -> str:
+        """The answer of that turn. Raises as `turn`, and TurnWaits, TurnStopped or TurnFailed where there is none."""
+        return (await self.turn(timeout_s=timeout_s)).text
+
+    async def output(self, *, timeout_s: float = TURN_TIMEOUT_S) -> OutputT_co:
+        """The answer of that turn as a value of the agent's output type. Raises as `text`, and OutputInvalid."""
+        return (await self.turn(timeout_s=timeout_s)).output
+
+    async def wait(self, deadline_s: float = TURN_TIMEOUT_S) -> State:
+        """Until the chat rests or waits, be it for people, for a sub-agent or for the clock. Raises TimeoutError,
+        and NoWorker as `turn` does.
+        """
+
+        async def quiet(snapshot: Snapshot) -> State | None:
+            return snapshot.chat.state if snapshot.chat.state in QUIET else None
+
+        async with asyncio.timeout(deadline_s):
+            return await TurnReader(self._store, self.id, self._patience()).until(quiet)
+
+    async def _turn_of(self, answer: Answer, timeout_s: float) -> Turn[OutputT_co]:
+        return await self._await(TurnReader(self._store, self.id, self._patience(), answer), timeout_s)
+
+    def _patience(self) -> Patience:
+        return Patience(self._app.drivers, self._app.config.worker_wait_s)
+
+    async def _await(self, reader: TurnReader, timeout_s: float) -> Turn[OutputT_co]:
+        if timeout_s > 0:
+            try:
+                async with asyncio.timeout(timeout_s) as deadline:
+                    return self._turn(await reader.wait())
+            except TimeoutError:
+                if not deadline.expired():
+                    raise
+        turn = self._turn(await reader.now())
+        if turn.state not in ("running", "queued"):
+            return turn
+        words = f"chat {self.id!r} is {turn.state} after {timeout_s:g} s (timeout_s); it goes on, ask for it again"
+        raise TurnTimeout(words, turn, timeout_s)
+
+    def _turn(self, read: TurnRead) -> Turn[OutputT_co]:
+        response, agent = read.response, self._app.agents.get(read.agent)
+        output = agent.output if agent is not None else None
+        said = response.text if response is not None else ""
+        answer = response.answer if response is not None else ""
+        return Turn(
+            chat=self,
+            number=read.number,
+            state=read.state,
+            cause=read.cause,
+            detail=read.detail,
+            error=read.error,
+            finish=response.finish if response is not None else None,
+            open=tuple(self._handle(record) for record in read.open),
+            usage=read.usage,
+            cost=read.cost,
+            partial_text=read.streamed or said,
+            _read_output=(lambda: output.read(answer)) if output is not None else None,
+        )
 
 
 def _key(key: Key | str | None) -> Key | None:

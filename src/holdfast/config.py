@@ -110,6 +110,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         NotNegative,
         Meta(description="how long a server or worker that starts waits for a database that is away, or locked"),
     ] = 60.0
+    worker_wait_s: A[
+        NotNegative,
+        Meta(
+            description="how long a program waits for a chat that no living worker could drive; let it be longer "
+            "than a deploy needs to replace the last one"
+        ),
+    ] = 60.0
     stall_report_s: A[Seconds, Meta(description="event loop lag that is reported, with the stack behind it")] = 1.0
     stall_limit_s: A[Seconds, Meta(description="event loop lag at which the process dumps its stacks and exits")] = (
         60.0
@@ -177,6 +184,7 @@ class ConfigSettings(TypedDict, total=False):
     lease_ttl_s: float | None
     store_deadline_s: float | None
     store_wait_s: float | None
+    worker_wait_s: float | None
     stall_report_s: float | None
     stall_limit_s: float | None
     cover_tools: Literal["auto", "always", "never"] | None

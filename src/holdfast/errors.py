@@ -7,6 +7,8 @@
     │   ├── NotFound             no such chat, message, call or worker
     │   ├── RefusedError         the chat's state does not allow this now (`refusal` says state and event)
     │   ├── KeyReused            an idempotency key came back with another body
+    │   ├── NoTurn               the chat has not begun that turn, or any; send it a message
+    │   ├── MessageDropped       a queued message that no turn will take; `why` says who dropped it
     │   ├── LimitReached         a documented limit; `limit` and `value` say which and how far
     │   │   └── TooManyStreams   readers that are connected at the same time; leave some, or come back later
     │   └── ConfigError          a setting or URL is wrong
@@ -41,7 +43,13 @@
     │           ├── McpListTimeout     no list of its tools in time
     │           ├── McpCallTimeout     no answer to a call in time
     │           └── McpPingTimeout     no sign of life after a call went unanswered
-    ├── TurnFailed               a turn ended in a failure; `code` and `chain` tell the whole story
+    ├── TurnError                a turn that has no answer to give; `turn` is what there is of it
+    │   ├── TurnWaits            people or clients have to act first; the message names the calls of `turn.open`
+    │   ├── TurnStopped          it was cut short; `cause` says by what
+    │   ├── TurnFailed           it ended in a failure; `code` and `chain` tell the whole story
+    │   └── TurnRunning          it is not over; ask again later
+    │       └── TurnTimeout      it was not over within `timeout_s`, and goes on; a TimeoutError, too
+    ├── NoWorker                 the operator: no living worker could drive the chat; start one that has its `agent`
     └── StoreError               the store
         ├── StoreUnavailable     cannot be reached now; `outcome` says whether the write may have happened
         ├── StoreTimeout         no answer within its deadline; same `outcome`
@@ -59,9 +67,13 @@ Messages say what was wrong and what to do next; fields carry the same facts for
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from holdfast.turn import Turn
 
 Outcome = Literal["not_written", "unknown"]
+DropCause = Literal["withdrawn", "cleared", "edited"]
 
 
 class HoldfastError(Exception):
@@ -117,6 +129,32 @@ class KeyReused(CallerError):
             f"idempotency key {key!r} was used before with another body: use a new key for a new request"
         )
         self.key = key
+
+
+class NoTurn(CallerError):
+    code = "no_turn"
+
+    def __init__(self, chat_id: str, number: int | None = None) -> None:
+        which = "any turn" if number is None else f"turn {number}"
+        super().__init__(f"chat {chat_id!r} has not begun {which}: send it a message first")
+        self.chat_id = chat_id
+        self.number = number
+
+
+class MessageDropped(CallerError):
+    code = "message_dropped"
+
+    def __init__(self, message_id: str, why: DropCause) -> None:
+        super().__init__(f"no turn takes message {message_id!r}: {_DROPPED[why]}. Send it again if it still counts")
+        self.message_id = message_id
+        self.why = why
+
+
+_DROPPED: dict[DropCause, str] = {
+    "withdrawn": "it was withdrawn while it was queued",
+    "cleared": "a stop cleared the queue that it was in",
+    "edited": "an edit of an earlier message dropped the queue that it was in",
+}
 
 
 class LimitReached(CallerError):
@@ -317,11 +355,63 @@ class McpPingTimeout(McpTimeout):
     deadline = "ping_s"
 
 
-class TurnFailed(HoldfastError):
-    def __init__(self, code: str, message: str, chain: tuple[str, ...] = ()) -> None:
-        super().__init__("\n  ".join((f"{code}: {message}", *chain)))
-        self.code = code
-        self.chain = chain
+class TurnError(HoldfastError):
+    """`turn` is the turn as far as it went: `partial_text`, the calls that are open, its usage."""
+
+    code = "turn"
+
+    def __init__(self, message: str, turn: "Turn[Any]") -> None:
+        super().__init__(message)
+        self.turn = turn
+
+
+class TurnWaits(TurnError):
+    code = "turn_waits"
+
+
+class TurnStopped(TurnError):
+    code = "turn_stopped"
+
+    def __init__(self, message: str, turn: "Turn[Any]") -> None:
+        super().__init__(message, turn)
+        self.cause = turn.cause
+
+
+class TurnFailed(TurnError):
+    """`code` is that of the failure."""
+
+    def __init__(self, turn: "Turn[Any]") -> None:
+        error = turn.error
+        self.code = "failed" if error is None else error.code
+        self.chain: tuple[str, ...] = () if error is None else error.chain
+        words = "the turn failed" if error is None else error.message
+        super().__init__("\n  ".join((f"{self.code}: {words}", *self.chain)), turn)
+
+
+class TurnRunning(TurnError):
+    code = "turn_running"
+
+
+class TurnTimeout(TurnRunning, TimeoutError):
+    code = "turn_timeout"
+
+    def __init__(self, message: str, turn: "Turn[Any]", timeout_s: float) -> None:
+        super().__init__(message, turn)
+        self.timeout_s = timeout_s
+
+
+class NoWorker(HoldfastError):
+    code = "no_worker"
+
+    def __init__(self, chat_id: str, agent: str, waited_s: float) -> None:
+        super().__init__(
+            f"there has been no worker for {waited_s:g} s (worker_wait_s) that could drive chat {chat_id!r}: none "
+            f"that lives has the agent {agent!r}. Start one: `async with app.worker():`, `holdfast serve` or "
+            "`holdfast worker`. Nothing is lost: the chat goes on when one comes"
+        )
+        self.chat_id = chat_id
+        self.agent = agent
+        self.waited_s = waited_s
 
 
 class StoreError(HoldfastError):

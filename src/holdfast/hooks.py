@@ -44,7 +44,7 @@ class Hook(Struct, frozen=True):
     >>> def check(call, context):
     ...     return Veto("not on Sundays") if call.name == "transfer" else None
     >>> app = App("sqlite:///example.db", agents=[Agent("echo", "scripted", hooks=[Hook("before_tool", check)])])
-    >>> app.run_sync("echo", "hello")
+    >>> app.run_sync("echo", "hello").text
     'You said: hello'
 
     What it is given, and what it may return:

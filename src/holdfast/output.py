@@ -3,7 +3,7 @@ checked, and a program gets a value of that type. An answer that does not fit st
 says why, and the model is asked once more.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -11,6 +11,18 @@ from msgspec import Raw
 from holdfast.core.records import Message, Role, Synthetic, Text
 from holdfast.errors import OutputInvalid
 from holdfast.models.base import OutputSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # The type of an agent's answers. Who writes `Agent` or `Chat` alone means one of any type.
+    OutputT = TypeVar("OutputT", default=Any)
+    OutputT_co = TypeVar("OutputT_co", default=Any, covariant=True)
+else:  # a default is known to Python 3.13 and to type checkers, and does nothing when the program runs
+    from typing import TypeVar
+
+    OutputT = TypeVar("OutputT")
+    OutputT_co = TypeVar("OutputT_co", covariant=True)
 
 REPAIRS_MAX: Final = 1
 _PROBLEMS_MAX = 10

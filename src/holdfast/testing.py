@@ -6,7 +6,7 @@
 ...     return f"rain in {city}"
 >>> model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "Take an umbrella.")
 >>> app = App("sqlite:///example.db", agents=[Agent("support", model, tools=[weather])])
->>> app.run_sync("support", "Weather in Bern?")
+>>> app.run_sync("support", "Weather in Bern?").text
 'Take an umbrella.'
 >>> model.requests[-1].messages[-1].parts[0].content
 'rain in Bern'

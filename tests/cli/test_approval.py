@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from holdfast.cli.terminal.approval import CallView, Document
 from holdfast.safe_text import revealed
-from holdfast.store.open_calls import OpenCall
+from holdfast.store.open_calls import OpenCallRecord
 from tests.cli.conftest import APP, CTRL_D, Desk, Terminal
 from tests.cli.desk import SCRIPT
 
 Opened = Callable[..., Terminal]
 
 
-def asked(arguments: object, *, whole: bool = True) -> OpenCall:
+def asked(arguments: object, *, whole: bool = True) -> OpenCallRecord:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return OpenCall(
+    return OpenCallRecord(
         chat_id="chat_1", agent="a", call_id="call_1", name="shell", kind="approval", question="Run it?",
         arguments=text, whole=whole, digest="d", expires_at=None,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from holdfast import App
-from holdfast.cli.commands.inspection import is_live
+from holdfast.store.driver_watch import is_live
 from tests.cli.conftest import APP, Desk
 from tests.cli.desk import AGENTS
 from tests.support.waiting import eventually
@@ -37,7 +37,7 @@ def test_for_programs_every_line_is_json_and_the_last_one_the_result(desk: Desk)
     assert len({event["id"] for event in events}) == len(events)
     assert result["kind"] == "result"
     assert result["text"].startswith("# The sum")
-    assert (result["exit"], result["state"]) == (0, "idle")
+    assert (result["exit"], result["state"]) == (0, "done")
 
 
 def test_a_turn_that_fails_exits_with_1_and_its_story_but_no_traceback(desk: Desk) -> None:
@@ -119,7 +119,8 @@ def test_an_interrupt_stops_the_turn_of_a_pipe_too(desk: Desk) -> None:
     assert process.returncode == 3
     result = json.loads(out.splitlines()[-1])
     assert (result["exit"], result["cause"]) == (3, "user")
-    assert result["text"].startswith("and on ")
+    assert (result["text"], result["state"]) == (None, "stopped")
+    assert result["partial_text"].startswith("and on ")
 
 
 async def nobody_works(desk: Desk) -> None:

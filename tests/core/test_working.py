@@ -306,7 +306,7 @@ def test_a_turn_at_its_budget_or_deadline_ends_though_the_model_would_go_on(caus
     story = model_next().calls("a", start=True).returns("a")
     story.does(cmd.FinishTurn(by=story.by, cause=cause, detail="200 steps"))
     assert (story.state, story.chat.cause) == ("idle", cause)
-    assert TurnEnded(turn=1, state=story.state, cause=cause, detail="200 steps") in story.journal
+    assert TurnEnded(turn=1, state=story.state, cause=cause, detail="200 steps", tokens=0, cost=0.0) in story.journal
     assert history.problems(story.history) == []
 
 

@@ -70,8 +70,8 @@ async def person_answers(chat: Chat) -> list[str]:
     while await chat.wait(WAIT_S) == "waiting":
         for call in await chat.open_calls():
             assert call.kind == "question"
-            asked.append(call.question or "")
-            await chat.submit(call.call_id, "a person looked")
+            asked.append(call.why or "")
+            await call.answer("a person looked")
     return asked
 
 
@@ -199,7 +199,7 @@ async def test_an_outcome_that_a_living_worker_does_not_know_is_told_or_asked_li
                 ("asked", "external"),
             ]
             (asked,) = await chat.open_calls()
-            await chat.submit(asked.call_id, "a person looked")
+            await asked.answer("a person looked")
             assert await chat.wait(WAIT_S) == "idle"
             text, answer = tool_texts(await chat.messages())
     finally:
@@ -212,7 +212,7 @@ async def test_an_outcome_that_a_living_worker_does_not_know_is_told_or_asked_li
     assert WAYS[way][2] in text
     assert text.endswith("It may or may not have taken effect. Verify before you try again.")
     assert asked.kind == "question"
-    assert _without(asked.question, "asked") == _without(text, "told"), "a person sees what the model is told"
+    assert _without(asked.why, "asked") == _without(text, "told"), "a person sees what the model is told"
     judge(model)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, App, tool
+from holdfast import Agent, App, Sent, tool
 from holdfast.chat import Chat
 from holdfast.core.records import Message, Role, Text
 from holdfast.errors import KeyReused
-from holdfast.store.records import Key
+from holdfast.store.records import Answer, Key
 from holdfast.testing import Call, ScriptedModel
 from tests.promises.program import Log, booking_agent
 from tests.promises.surface import WAIT_S, app_of, journal, tool_texts
@@ -94,8 +94,8 @@ async def test_a_repeated_create_fork_or_edit_makes_no_second_chat_and_cuts_noth
 ASKED: dict[str, Callable[[App, Chat, str, str], Awaitable[object]]] = {
     "create": lambda app, _, __, key: _id_of(app.create("a", "hello", key=key)),
     "fork": lambda _, chat, __, key: _id_of(chat.fork(key=key)),
-    "send": lambda _, chat, __, key: chat.send("more", key=key),
-    "edit": lambda _, chat, __, key: chat.edit("first", "other", key=key),
+    "send": lambda _, chat, __, key: _answer_to(chat.send("more", key=key)),
+    "edit": lambda _, chat, __, key: _answer_to(chat.edit("first", "other", key=key)),
     "approve": lambda _, chat, call_id, key: chat.approve(call_id, key=key),
     "deny": lambda _, chat, call_id, key: chat.deny(call_id, "no", key=key),
     "stop": lambda _, chat, __, key: chat.stop(key=key),
@@ -104,6 +104,10 @@ ASKED: dict[str, Callable[[App, Chat, str, str], Awaitable[object]]] = {
 
 async def _id_of(made: Awaitable[Chat]) -> str:
     return (await made).id
+
+
+async def _answer_to(sent: Awaitable[Sent]) -> Answer:
+    return (await sent).answer
 
 
 async def _after(pause_s: float, made: Awaitable[object]) -> object:
@@ -133,7 +137,7 @@ async def test_a_call_that_is_made_many_times_at_once_through_two_apps_happens_o
             async with one.worker(poll_s=0.1):
                 chat = await one.create("a", opener)
                 assert await chat.wait(WAIT_S) == "waiting"
-            (call_id,) = [call.call_id for call in await chat.open_calls()]
+            (call_id,) = [call.id for call in await chat.open_calls()]
             before = len(await one.chats(limit=500))
             handles = [(one, one.chat(chat.id)), (two, two.chat(chat.id))] * 6
             tries = [ASKED[asked](*handle, call_id, f"key {n}") for handle in handles]

@@ -111,9 +111,9 @@ async def asked_and_killed(app: App, url: str, log: Path, how: str, state: State
         program.process.kill()
         assert program.process.wait(WAIT_S) == -signal.SIGKILL
     (call,) = await chat.open_calls()
-    assert (call.kind, call.name, call.arguments) == ("approval", "pay", '{"amount":5}')
-    assert call.question == ("Really pay?" if how == "hook" else "Run pay?")
-    return chat, call.call_id
+    assert (call.kind, call.tool, call.arguments) == ("approval", "pay", '{"amount":5}')
+    assert call.why == ("Really pay?" if how == "hook" else "Run pay?")
+    return chat, call.id
 
 
 def counted(log: Path) -> tuple[int, int]:
@@ -159,7 +159,7 @@ async def test_an_edit_ends_the_approval_and_the_new_turn_asks_anew(store_url: s
                 await chat.approve(old)
             (new,) = await chat.open_calls()
             assert counted(log)[0] == 0
-            await chat.approve(new.call_id)
+            await new.approve()
             while await chat.state() is not State.IDLE:
                 await rested(chat)
         assert said(await chat.messages())[2:] == [("tool", PAID), ("assistant", "Done.")]

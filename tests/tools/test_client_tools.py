@@ -48,15 +48,15 @@ async def test_a_tool_declared_for_a_chat_is_shown_in_every_turn_and_its_client_
     async with running(store_url, Agent("a", model, tools=[weather])) as (app, _):
         chat = await app.create("a", "go", client_tools=[OPEN_TAB])
         call = await waiting_call(chat)
-        assert (call.name, call.kind, call.arguments) == ("open_tab", "client", '{"path":"a"}')
+        assert (call.tool, call.kind, call.arguments) == ("open_tab", "client", '{"path":"a"}')
         stored = (await chat.snapshot()).calls[0]
         assert stored.external is External.CLIENT
         assert call.expires_at == stored.expires_at is not None
         with pytest.raises(RefusedError, match="not one of the chat's current calls"):
             await chat.submit("call_unknown", "text")
-        await chat.submit(call.call_id, "opened")
+        await chat.submit(call.id, "opened")
         with pytest.raises(RefusedError):
-            await chat.submit(call.call_id, "opened again")
+            await chat.submit(call.id, "opened again")
         await idle(chat)
         await chat.send("and now?")
         await idle(chat)
@@ -77,10 +77,10 @@ async def test_a_client_is_told_to_run_what_a_hook_made_of_its_call(store_url: s
         if asks:
             approval = await waiting_call(chat)
             assert (approval.kind, approval.arguments) == ("approval", '{"path":"b"}')
-            await chat.approve(approval.call_id)
+            await chat.approve(approval.id)
         call = await waiting_call(chat)
         assert (call.kind, call.arguments) == ("client", '{"path":"b"}')
-        await chat.submit(call.call_id, "opened")
+        await chat.submit(call.id, "opened")
         await idle(chat)
         told = [entry for entry in await entries(chat) if isinstance(entry, CallChanged)]
     acts = [(entry.state.value, entry.arguments) for entry in told if entry.arguments is not None]
@@ -93,7 +93,7 @@ async def test_a_tool_declared_for_a_turn_is_gone_with_it_and_stands_beside_thos
         chat = await app.create("a", "one", client_tools=[READ])
         await idle(chat)
         await chat.send("two", client_tools=[OPEN_TAB], active_tools=[])
-        await chat.submit((await waiting_call(chat)).call_id, "opened")
+        await chat.submit((await waiting_call(chat)).id, "opened")
         await idle(chat)
         await chat.send("three")
         await idle(chat)
@@ -112,7 +112,7 @@ async def test_a_call_of_it_survives_every_process_and_goes_on_in_one_that_never
     stranger = App(store_url, agents=[Agent("a", ScriptedModel(USES, "Done."))])
     async with stranger:
         chat = stranger.chat(chat.id)
-        await chat.submit(call.call_id, "opened")
+        await chat.submit(call.id, "opened")
         async with stranger.worker():
             await idle(chat)
         assert said(await chat.messages())[2:] == [("tool", "opened"), ("assistant", "Done.")]
@@ -129,7 +129,7 @@ async def test_a_worker_killed_before_it_acted_on_the_call_leaves_it_to_one_that
             assert program.process.wait(WAIT_S) == -signal.SIGKILL
         assert [call.state for call in (await chat.snapshot()).calls] == [CallState.PLANNED]
         async with app.worker(poll_s=0.1):
-            await chat.submit((await waiting_call(chat)).call_id, "opened")
+            await chat.submit((await waiting_call(chat)).id, "opened")
             await idle(chat)
         assert said(await chat.messages())[2:] == [("tool", "opened"), ("assistant", "Done.")]
 
@@ -146,7 +146,7 @@ async def test_a_client_that_is_late_is_told_so_and_so_is_the_model(store_url: s
         assert isinstance(result, ToolResult)
         assert (result.synthetic, result.content) == (Synthetic.EXPIRED, "Expired: nobody answered in time.")
         with pytest.raises(RefusedError, match="a chat that is idle does not take submit"):
-            await chat.submit(call.call_id, "opened")
+            await chat.submit(call.id, "opened")
 
 
 async def test_one_that_the_agent_brings_by_a_deploy_wins_over_the_clients(store_url: str) -> None:

@@ -182,13 +182,13 @@ async def test_a_person_is_asked_about_an_unsafe_call_that_a_server_took_with_it
             expire(LONG_S)
         assert await rested(chat) is State.WAITING
         (asked,) = await chat.open_calls()
-        await chat.submit(asked.call_id, "It did not happen.")
+        await asked.answer("It did not happen.")
         assert await rested(chat) is State.IDLE
         assert await results(chat) == ["It did not happen."]
     assert asked.kind == "question"
-    assert (asked.question or "").startswith(f"Outcome unknown: {call.name} was started at ")
+    assert (asked.why or "").startswith(f"Outcome unknown: {call.name} was started at ")
     lost = "the connection was lost while dies ran: the program ended with exit code 3"
-    assert (lost if way == "dies" else "hang gave no answer within 999 s (call_s)") in (asked.question or "")
+    assert (lost if way == "dies" else "hang gave no answer within 999 s (call_s)") in (asked.why or "")
     assert sum(line in ("dies", "hang one") for line in log.read_text().splitlines()) == 1
 
 
@@ -390,7 +390,7 @@ async def test_a_worker_told_to_go_while_its_server_is_not_up_yet_leaves_the_app
     agent = Agent("a", ScriptedModel("unused"), tools=[mute(needs_approval=True, connect_s=60.0)])
     async with running(store_url, agent, grace_s=0.0) as (app, worker):
         chat = app.chat(chat_id)
-        await chat.approve(asked.call_id)
+        await chat.approve(asked.id)
         await until(lambda: any(link.state == "connecting" for link in worker.tool_servers.links), BOUND_S)
         if cause == "user":
             await chat.stop()

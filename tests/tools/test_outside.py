@@ -172,6 +172,6 @@ async def test_a_question_that_no_store_can_hold_is_asked_all_the_same(store_url
         chat = await app.create("a", "go")
         assert await chat.wait(30.0) is State.WAITING
         (asked,) = await chat.open_calls()
-        assert asked.question == "Where\N{REPLACEMENT CHARACTER}?"
+        assert asked.why == "Where\N{REPLACEMENT CHARACTER}?"
         await chat.send("In Bern.")
         assert await chat.text() == "Thanks."

@@ -372,8 +372,8 @@ async def test_an_approval_of_a_child_shows_on_the_root_chat_and_is_answered_the
                 if entry["kind"] == "descendant.asking":
                     assert (entry["name"], entry["question"]) == ("pay", "Run pay?")
                     (call,) = await chat.open_calls()
-                    assert (call.chat_id, call.call_id) == (entry["chat_id"], entry["call_id"])
-                    await app.chat(call.chat_id).approve(call.call_id, by="ada")
+                    assert (call.chat.id, call.id) == (entry["chat_id"], entry["call_id"])
+                    await call.approve(by="ada")
         assert [entry["kind"] for entry in seen] == ["descendant.asking", "descendant.answered"]
         assert (seen[1]["state"], seen[1]["by"]) == ("approved", "ada")
         assert said(await chat.messages())[-1] == ("assistant", "Paid.")

@@ -7,7 +7,7 @@ import pytest
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.records import State
-from holdfast.errors import RefusedError
+from holdfast.errors import InvalidInput, RefusedError
 from holdfast.hooks import Arguments, Hook
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.base import Tool, tool
@@ -38,11 +38,11 @@ async def test_an_open_call_has_all_of_its_arguments_and_is_approved_by_its_dige
         assert json.loads(long.arguments) == {"command": LONG}
         assert json.loads(short.arguments) == {"command": "ls"}
         assert (long.whole, short.whole) == (True, True)
-        assert long == await chat.open_call(long.call_id)
+        assert long == await chat.open_call(long.id)
         with pytest.raises(RefusedError, match="other arguments than those that were shown"):
-            await chat.approve(long.call_id, digest=short.digest)
+            await chat.approve(long.id, digest=short.digest)
         for call in (long, short):
-            await chat.approve(call.call_id, digest=call.digest)
+            await call.approve()
         while await chat.state() is not State.IDLE:
             await rested(chat)
         assert ("tool", f"ran {len(LONG)}") in said(await chat.messages())
@@ -56,7 +56,7 @@ async def test_the_arguments_of_a_hook_are_told_whole_too(store_url: str) -> Non
         assert await rested(chat) is State.WAITING
         (call,) = await chat.open_calls()
         assert (json.loads(call.arguments), call.whole) == ({"command": LONG}, True)
-        await chat.approve(call.call_id, digest=call.digest)
+        await call.approve()
         while await chat.state() is not State.IDLE:
             await rested(chat)
         assert ("tool", f"ran {len(LONG)}") in said(await chat.messages())
@@ -73,5 +73,7 @@ async def test_more_than_one_answer_holds_is_told_by_excerpts_that_say_so(
         long, short = await chat.open_calls()
         assert (long.whole, short.whole) == (False, True)
         assert "PAYLOAD" not in long.arguments
-        whole = await chat.open_call(long.call_id)
+        with pytest.raises(InvalidInput, match="shown in part only"):
+            await long.approve()
+        whole = await long.read()
         assert (json.loads(whole.arguments), whole.whole) == ({"command": LONG}, True)

@@ -8,6 +8,7 @@ import ast
 import builtins
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
@@ -17,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 # Beside the package itself: the kit for tests, what the author of a model needs, the bridge that needs an extra.
 SUBMODULES = ("holdfast.testing", "holdfast.models", "holdfast.models.pydantic_ai_bridge")
 # holdfast makes these; a user only holds them. What their constructors take is no user's business.
-ONLY_HELD = frozenset({"Chat", "ToolContext", "Worker"})
+ONLY_HELD = frozenset({"Chat", "OpenCall", "Sent", "ToolContext", "Turn", "Worker"})
 _CALLED_FOR_US = frozenset({"__aenter__", "__aiter__", "__anext__", "__await__", "__call__", "__enter__", "__iter__"})
 
 
@@ -47,14 +48,21 @@ def types_in(hint: Any) -> Iterator[type]:
 def hints_of(thing: Any) -> Iterator[tuple[str, Any]]:
     """The annotations of a function; of a class those of its public members. Each with the place where it stands."""
     if inspect.isfunction(thing):
-        for name, hint in get_type_hints(thing, include_extras=True).items():
+        for name, hint in _hints(thing).items():
             yield f"({name})", hint
     elif isinstance(thing, type):
         for owner in filter(is_ours, thing.__mro__):
-            for name, hint in get_type_hints(owner, include_extras=True).items():
+            for name, hint in _hints(owner).items():
                 if not name.startswith("_"):
                     yield f".{name}", hint
             yield from _hints_of_methods(owner)
+
+
+def _hints(thing: Any) -> dict[str, Any]:
+    """A module that names another for type checkers only means the public thing of that name."""
+    known = vars(sys.modules[thing.__module__]) if thing.__module__ in sys.modules else {}
+    others = {name: value for name, value in exported("holdfast").items() if name not in known}
+    return get_type_hints(thing, localns=others, include_extras=True)
 
 
 def _hints_of_methods(owner: type) -> Iterator[tuple[str, Any]]:
@@ -63,7 +71,7 @@ def _hints_of_methods(owner: type) -> Iterator[tuple[str, Any]]:
         if wanted or (name == "__init__" and owner.__name__ not in ONLY_HELD):
             function = _function_of(member)
             if function is not None:
-                for parameter, hint in get_type_hints(function, include_extras=True).items():
+                for parameter, hint in _hints(function).items():
                     yield f".{name}({parameter})", hint
 
 

@@ -44,4 +44,4 @@ async def test_a_program_with_an_event_loop_is_told_what_to_do_instead_of_run_sy
     with pytest.raises(ConfigError, match=r"await app\.run"):
         app.run_sync("echo", "hello")
     async with app.worker():
-        assert await app.run("echo", "hello") == "You said: hello"
+        assert (await app.run("echo", "hello")).text == "You said: hello"

@@ -121,7 +121,7 @@ class Clients:
         message = self._message()
         sent = Sent(followed.chat.id, message.id, message.text, refused=True)
         self.sent.append(sent)
-        answer = await followed.chat.send(message, mode)
+        answer = (await followed.chat.send(message, mode)).answer
         sent.refused = False
         return answer
 
@@ -141,7 +141,7 @@ class Clients:
         message = self._message()
         sent = Sent(followed.chat.id, message.id, message.text, refused=True)
         self.sent.append(sent)
-        answer = await followed.chat.edit(users[-1 - pick % len(users)].id, message)
+        answer = (await followed.chat.edit(users[-1 - pick % len(users)].id, message)).answer
         sent.refused = False
         followed.edits += 1
         return answer

@@ -20,7 +20,7 @@ from holdfast.config import ModelFacts, Price
 from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, MessageAdded, Noted, TurnEnded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
-from holdfast.errors import ConfigError, OutputInvalid, RefusedError, TurnFailed
+from holdfast.errors import ConfigError, RefusedError, TurnFailed, TurnStopped
 from holdfast.hooks import Arguments, Hook, RunContext
 from holdfast.models.base import Request, Settings, StreamPart, Usage
 from holdfast.models.scripted import Call, Count, Cut, Fail, Finish, Hold, Say, ScriptedModel
@@ -239,7 +239,7 @@ async def test_a_stopped_turn_has_no_output(store_url: str) -> None:
         chat = await app.create("a", "the invoice")
         await model.reached("here")
         await chat.stop()
-        with pytest.raises(OutputInvalid):
+        with pytest.raises(TurnStopped):
             await chat.output()
 
 

@@ -320,6 +320,6 @@ async def test_an_approval_is_heeded_while_a_sibling_talks(store_url: str) -> No
         await chatty.entered.wait()
         await eventually(chat.open_calls)
         (asked,) = await chat.open_calls()
-        await elsewhere.chat(chat.id).approve(asked.call_id)
+        await elsewhere.chat(chat.id).approve(asked.id)
         chatty.speak.set()
         await until(gate.entered.is_set)

@@ -228,7 +228,7 @@ async def test_who_approves_a_call_is_shown_what_a_hook_made_of_it_without_a_sec
         chat = await app.create("a", "go")
         assert await chat.wait(30.0) == "waiting"
         (asked,) = await chat.open_calls()
-        await chat.approve(asked.call_id)
+        await asked.approve()
         assert await chat.text() == "Done."
         told = [event.raw.decode() async for event in chat.events()]
     assert json.loads(asked.arguments) == {"amount": 7, "key": "[BANK_API_KEY]"}

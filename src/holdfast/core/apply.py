@@ -40,6 +40,8 @@ def apply(snapshot: Snapshot, command: cmd.Command, now: int, limits: Limits = L
         if cell is None:
             raise Refusal("state", f"a chat that is {state} does not take {row}")
         CELLS[cell.do](draft, command)
+        if isinstance(command, cmd.Send | cmd.Edit):
+            draft.effects["sent"] = command.message.id
     except Refusal as refusal:
         return Refused(reason=refusal.reason, state=state, command=row, message=str(refusal))
     change = draft.finish()
@@ -75,6 +77,7 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS, *, parent_turn: int 
             begin(draft, cmd.Send(message=new.message))
         except Refusal as refusal:
             raise InvalidInput("message", str(refusal)) from refusal
+        draft.effects["sent"] = new.message.id
     for message in new.since:
         draft.add_given(message)
     return replace(draft.finish(), before=None)

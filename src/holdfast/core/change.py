@@ -54,6 +54,7 @@ class Change(Frozen):
     after: Snapshot
     lines: tuple[Line, ...] = ()
     cut_from: int | None = None  # history positions from here on left history before `lines` entered it
+    sent: str | None = None  # id of the message that a client brought, which is queued now or was taken
     dropped: tuple[Queued, ...] = ()  # queued messages the caller gets back
     compaction: Compaction | None = None
     ended_attempt: int | None = None  # its deltas are replaced by its message

@@ -4,7 +4,7 @@ An edit keeps what belongs together together: a message and its position, a call
 what starts next. Which edits a command makes is decided by the tables and written down in `cells/`.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -45,6 +45,7 @@ from holdfast.core.states import (
     OwnerMove,
     awaits_reply,
 )
+from holdfast.errors import DropCause
 
 
 class Draft:
@@ -128,7 +129,11 @@ class Draft:
     ) -> None:
         """Does nothing if no turn is open: a compaction at rest leaves the last turn's cause and answer alone."""
         if self.chat.turn_started_at is not None:
-            self.tell(journal.TurnEnded(turn=self.chat.turn, state=state, cause=cause, detail=detail))
+            chat = self.chat
+            tokens, cost = chat.turn_tokens, chat.turn_cost
+            self.tell(
+                journal.TurnEnded(turn=chat.turn, state=state, cause=cause, detail=detail, tokens=tokens, cost=cost)
+            )
             self.effects["turn_over"] = self.chat.turn
             self.set(cause=cause, answer_seq=answer_seq, turn_started_at=None)
 
@@ -249,7 +254,7 @@ class Draft:
                 return queued
         raise Refusal("no_such_message", f"message {message_id!r} is not in the queue")
 
-    def drop(self, gone: tuple[Queued, ...], why: Literal["withdrawn", "cleared", "edited"]) -> None:
+    def drop(self, gone: tuple[Queued, ...], why: DropCause) -> None:
         """Nothing acknowledged vanishes silently: the caller gets the messages, the journal their names."""
         if gone:
             self.queue = tuple(queued for queued in self.queue if queued not in gone)

@@ -22,6 +22,7 @@ from holdfast.core.records import (
     SendMode,
     State,
 )
+from holdfast.errors import DropCause
 
 
 class Entry(Record, tag_field="kind"):
@@ -73,7 +74,7 @@ class MessagesDropped(Entry, tag="message.dropped"):
     """Queued messages that will not be delivered; they were returned to the caller that dropped them."""
 
     message_ids: tuple[str, ...]
-    why: Literal["withdrawn", "cleared", "edited"]
+    why: DropCause
 
 
 class HistoryCut(Entry, tag="history.cut"):
@@ -86,10 +87,14 @@ class TurnStarted(Entry, tag="turn.started"):
 
 
 class TurnEnded(Entry, tag="turn.ended"):
+    """`tokens` and `cost` are what it took, lost attempts and summaries included; None: older code did not say."""
+
     turn: int
     state: State
     cause: Cause | None = None
     detail: str | None = None
+    tokens: int | None = None
+    cost: float | None = None
 
 
 class StopRequested(Entry, tag="stop.requested"):

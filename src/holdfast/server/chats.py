@@ -12,7 +12,7 @@ from holdfast.chat import Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import State
-from holdfast.errors import InvalidInput, NotFound
+from holdfast.errors import InvalidInput, NotFound, TurnTimeout
 from holdfast.server import problems, views
 from holdfast.server.streams import EventStream, Streams
 from holdfast.store.records import Answer, ChatFilter, Key
@@ -25,6 +25,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"}
 }
+
+TURN_WAIT_S_MAX = 60.0  # proxies give up on a silent request soon after
 
 router = APIRouter(prefix="/api", tags=["chats"], responses=PROBLEMS)
 
@@ -184,14 +186,15 @@ async def send_message(chat: ChatOf, given: views.MessageGiven, key: KeyOf) -> R
     """`queue`: after what is going on. `steer`: into the running turn. `interrupt`: now."""
     content = views.message_of(given.message)
     client_tools = views.client_tools_of(given.client_tools)
-    answer = await chat.send(content, given.mode, active_tools=given.active_tools, client_tools=client_tools, key=key)
-    return _answered(answer)
+    sent = await chat.send(content, given.mode, active_tools=given.active_tools, client_tools=client_tools, key=key)
+    return _answered(sent.answer)
 
 
 @router.post("/chats/{chat_id}/messages/{message_id}/edit", response_model=views.AnswerShown)
 async def edit_message(chat: ChatOf, message_id: MessageId, given: views.EditGiven, key: KeyOf) -> Response:
     """Replace a user message and everything after it. `dropped` holds the queued messages that this removed."""
-    return _answered(await chat.edit(message_id, views.message_of(given.message), key=key))
+    sent = await chat.edit(message_id, views.message_of(given.message), key=key)
+    return _answered(sent.answer)
 
 
 @router.get("/chats/{chat_id}/queue", response_model=views.QueuePage)
@@ -212,6 +215,25 @@ async def withdraw_message(chat: ChatOf, message_id: MessageId, key: KeyOf) -> R
 
 
 # --- the turn -----------------------------------------------------------------------------------------
+
+
+@router.get("/chats/{chat_id}/turn", response_model=views.TurnShown)
+async def read_turn(
+    chat: ChatOf,
+    number: Annotated[
+        int | None,
+        Query(ge=1, lt=1 << 53, description="which one; without it the one that the chat is in, or was"),
+    ] = None,
+    wait_s: Annotated[
+        float, Query(ge=0, le=TURN_WAIT_S_MAX, description="how long to wait until it is over, or waits for people")
+    ] = 0.0,
+) -> Response:
+    """How a turn stands, over or not: `state` says which. `text` is the answer, and null unless the turn is done."""
+    try:
+        turn = await chat.turn(number, timeout_s=wait_s)
+    except TurnTimeout as error:
+        turn = error.turn
+    return as_json(views.turn_of(turn))
 
 
 @router.post("/chats/{chat_id}/stop", response_model=views.AnswerShown)
@@ -236,13 +258,13 @@ async def compact_chat(chat: ChatOf, key: KeyOf) -> Response:
 async def list_open_calls(chat: ChatOf) -> Response:
     """What people and clients have to answer, in this chat and in those of its sub-agents."""
     await chat.snapshot()  # raises NotFound
-    return as_json({"calls": [views.open_call_of(call) for call in await chat.open_calls()]})
+    return as_json({"calls": [views.open_call_of(call.record) for call in await chat.open_calls()]})
 
 
 @router.get("/chats/{chat_id}/calls/{call_id}", response_model=views.OpenCallShown)
 async def read_open_call(chat: ChatOf, call_id: CallId) -> Response:
     """One that somebody has to answer in this chat, whole however large it is."""
-    return as_json(views.open_call_of(await chat.open_call(call_id)))
+    return as_json(views.open_call_of((await chat.open_call(call_id)).record))
 
 
 @router.post("/chats/{chat_id}/calls/{call_id}/approve", response_model=views.AnswerShown)

@@ -20,6 +20,7 @@ MEDIA_TYPE = "application/problem+json"
 # By class, nearest first. What is not here is our own fault: 500.
 STATUS: Mapping[type[errors.HoldfastError], int] = {
     errors.NotFound: 404,
+    errors.NoTurn: 404,
     errors.RefusedError: 409,
     errors.KeyReused: 422,
     errors.TooManyStreams: 429,
@@ -29,10 +30,13 @@ STATUS: Mapping[type[errors.HoldfastError], int] = {
     errors.CallerError: 400,
     errors.StoreFull: 507,
     errors.StoreError: 503,
+    errors.NoWorker: 503,
     errors.RecordError: 500,
 }
 TITLES: Mapping[str, str] = {
     "not_found": "Not found",
+    "no_turn": "No such turn yet",
+    "no_worker": "No worker drives the chat",
     "refused": "Refused in this state",
     "key_reused": "Idempotency key used for another request",
     "limit_reached": "Over a limit",

@@ -10,9 +10,9 @@ from holdfast.core.records import (
     Call,
     CallState,
     Cause,
-    Chat,
     ClientTool,
     External,
+    Failure,
     File,
     Message,
     Replay,
@@ -22,9 +22,11 @@ from holdfast.core.records import (
     State,
     Text,
 )
+from holdfast.core.turns import TurnState
 from holdfast.ids import new_id
-from holdfast.store.open_calls import OpenCall
-from holdfast.store.records import Answer, ChatLine
+from holdfast.store.open_calls import OpenCallRecord
+from holdfast.store.records import Answer, ChatLine, Placement
+from holdfast.turn import Turn
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 Ms = Annotated[int, Field(description="milliseconds since 1970")]
@@ -169,17 +171,41 @@ class OpenCallList(Shown):
     calls: list[OpenCallShown]
 
 
-class QueuedShown(Shown):
-    id: str
-    mode: SendMode
-    message: dict[str, Any]
-
-
 class FailureShown(Shown):
     code: str
     message: str
     cause: Cause | None
     chain: list[str]
+
+
+class TurnUsageShown(Shown):
+    responses: int
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int = Field(description="what counts against its budget: lost attempts, summaries, the title too")
+
+
+class TurnShown(Shown):
+    """How a turn stands."""
+
+    chat_id: str
+    number: int | None
+    state: TurnState
+    cause: Cause | None = Field(description="why it was cut short")
+    detail: str | None
+    error: FailureShown | None
+    finish: str | None = Field(description="why the model broke its last response off: length, refused, other")
+    text: str | None = Field(description="the answer; null unless the turn is done")
+    partial_text: str = Field(description="what was said last, however the turn stands")
+    open: list[OpenCallShown] = Field(description="what people and clients have to answer first")
+    usage: TurnUsageShown
+    cost: float | None
+
+
+class QueuedShown(Shown):
+    id: str
+    mode: SendMode
+    message: dict[str, Any]
 
 
 class ChatSummary(Shown):
@@ -239,6 +265,11 @@ class AnswerShown(Shown):
     seq: int = Field(description="the last journal entry when it was done")
     state: State
     dropped: list[dict[str, Any]] = Field(description="queued messages that will not be delivered")
+    turn: int = Field(description="that the chat is in, or was in last")
+    message_id: str | None = Field(description="of the message that came with the request")
+    placed: Placement | None = Field(
+        description="what became of that message: it is queued, it began the turn, or joined the one that was open"
+    )
 
 
 class Deleted(Shown):
@@ -294,7 +325,7 @@ def chat_of(snapshot: Snapshot) -> dict[str, Any]:
         **{name: getattr(chat, name) for name in _SAME},
         "queued": len(snapshot.queue),
         "messages": chat.length,
-        "error": _failure_of(chat),
+        "error": _failure_of(chat.error),
         "calls": [call_of(call) for call in snapshot.open_calls],
         "queue": queue_of(snapshot),
     }
@@ -306,10 +337,24 @@ _SAME = (
 )
 
 
-def _failure_of(chat: Chat) -> dict[str, Any] | None:
-    if chat.error is None:
+def _failure_of(error: Failure | None) -> dict[str, Any] | None:
+    if error is None:
         return None
-    return {name: getattr(chat.error, name) for name in ("code", "message", "cause", "chain")}
+    return {name: getattr(error, name) for name in FailureShown.model_fields}
+
+
+_TURN_SAME = ("number", "state", "cause", "detail", "finish", "partial_text", "cost")
+
+
+def turn_of(turn: Turn[Any]) -> dict[str, Any]:
+    return {
+        **{name: getattr(turn, name) for name in _TURN_SAME},
+        "chat_id": turn.chat.id,
+        "text": turn.text if turn.state == "done" else None,
+        "error": _failure_of(turn.error),
+        "open": [open_call_of(call.record) for call in turn.open],
+        "usage": {name: getattr(turn.usage, name) for name in TurnUsageShown.model_fields},
+    }
 
 
 def call_of(call: Call) -> dict[str, Any]:
@@ -321,7 +366,7 @@ def queue_of(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def answer_of(answer: Answer) -> dict[str, Any]:
-    return {"chat_id": answer.chat_id, "seq": answer.seq, "state": answer.state, "dropped": answer.dropped}
+    return {name: getattr(answer, name) for name in AnswerShown.model_fields}
 
 
 def agent_of(agent: Agent) -> dict[str, Any]:
@@ -339,7 +384,7 @@ def _name_of(model: Any) -> str:
     return model if isinstance(model, str) else model.name
 
 
-def open_call_of(call: OpenCall) -> dict[str, Any]:
+def open_call_of(call: OpenCallRecord) -> dict[str, Any]:
     return {name: getattr(call, name) for name in OpenCallShown.model_fields}
 
 

@@ -38,7 +38,7 @@ from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.notify.bell import Bell, topics_of
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
-from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, Asked, Given, OpenCall, open_call
+from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, Asked, Given, OpenCallRecord, open_call
 from holdfast.store.receipts import RECEIPT_DAYS, RECEIPTS_STEP_MS_MAX, own_key, request_of
 from holdfast.store.records import (
     PAGE_ROWS,
@@ -219,12 +219,12 @@ class Store(ABC):
     ) -> list[ChatLine]:
         """Newest first; `before` is the id of the last one of the page before. Raises InvalidInput."""
 
-    async def open_calls(self, chat_id: str) -> list[OpenCall]:
+    async def open_calls(self, chat_id: str) -> list[OpenCallRecord]:
         """What people and clients have to answer in this chat and in all chats below it, one moment of it: the
         uppermost chat first, at most OPEN_CALLS_MAX. Empty where there is no such chat. Arguments are whole as long
         as the responses that hold them come to no more than ARGUMENTS_BYTES_MAX.
         """
-        found: list[OpenCall] = []
+        found: list[OpenCallRecord] = []
         left, given = ARGUMENTS_BYTES_MAX, Given()
         for asked in await self._asked(chat_id):
             if left > 0 and given.lacks(asked):
@@ -233,7 +233,7 @@ class Store(ABC):
             found.append(open_call(asked, given.of(asked)))
         return found
 
-    async def read_open_call(self, chat_id: str, call_id: str) -> OpenCall:
+    async def read_open_call(self, chat_id: str, call_id: str) -> OpenCallRecord:
         """One of this chat's own, whole however large it is. Raises NotFound."""
         for asked in await self._asked(chat_id):
             if (asked.chat_id, asked.call.id) == (chat_id, call_id):

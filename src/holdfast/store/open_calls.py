@@ -11,7 +11,7 @@ from holdfast.core.records import Call, CallState, External, Frozen
 from holdfast.store.rows import call_of
 
 
-class OpenCall(Frozen):
+class OpenCallRecord(Frozen):
     """A call that a person or a client has to answer: in chat `chat_id`, by `approve`, `deny` or `submit`."""
 
     chat_id: str
@@ -63,7 +63,7 @@ class Given:
         return self._arguments.get(asked.call.id) if known else None
 
 
-def open_call(asked: Asked, given: str | None) -> OpenCall:
+def open_call(asked: Asked, given: str | None) -> OpenCallRecord:
     """`given` are the arguments in the response, where these are the ones that count. None: they were not read."""
     call = asked.call
     told = told_arguments(call)
@@ -72,7 +72,7 @@ def open_call(asked: Asked, given: str | None) -> OpenCall:
         External.QUESTION: "question",
         External.CLIENT: "client",
     }
-    return OpenCall(
+    return OpenCallRecord(
         chat_id=asked.chat_id,
         agent=asked.agent,
         call_id=call.id,

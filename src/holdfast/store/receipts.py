@@ -9,7 +9,7 @@ from holdfast.core.change import Change
 from holdfast.core.codec import encode
 from holdfast.errors import KeyReused
 from holdfast.ids import new_id
-from holdfast.store.records import Answer, Key
+from holdfast.store.records import Answer, Key, Placement
 
 RECEIPT_DAYS = 7
 RECEIPTS_STEP_MS_MAX = 3_600_000
@@ -25,7 +25,19 @@ def answer_of(changes: Sequence[Change]) -> Answer:
         seq=first.after.chat.seq,
         state=first.after.chat.state,
         dropped=tuple(queued.body for queued in first.dropped),
+        turn=first.after.chat.turn,
+        message_id=first.sent,
+        placed=_placement(first),
     )
+
+
+def _placement(change: Change) -> Placement | None:
+    if change.sent is None:
+        return None
+    if any(queued.id == change.sent for queued in change.after.queue):
+        return "queued"
+    before = 0 if change.before is None else change.before.chat.turn
+    return "began" if change.after.chat.turn > before else "joined"
 
 
 def decode_answer(text: str) -> Answer:

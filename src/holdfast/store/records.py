@@ -47,6 +47,10 @@ class Key(Frozen):
     request: str | None = None
 
 
+# A message waits in the queue, it began the turn, or the turn that was open has taken it.
+Placement = Literal["queued", "began", "joined"]
+
+
 class Answer(Record):
     """What a client call did. The same call with the same key gets the same answer."""
 
@@ -54,6 +58,9 @@ class Answer(Record):
     seq: int
     state: State
     dropped: tuple[Raw, ...] = ()  # queued messages that will not be delivered
+    turn: int = 0  # that the chat is in, or was in last
+    message_id: str | None = None  # of the message that came with the call
+    placed: Placement | None = None  # what became of that message
 
 
 class Item(Frozen):

@@ -309,7 +309,7 @@ class Talk:
     async def _look_for_questions(self, chat: Chat) -> None:
         known = {view.asked.digest: view for view in self._asked}
         views: list[CallView] = []
-        for asked in await chat.open_calls():
+        for asked in [call.record for call in await chat.open_calls()]:
             if asked.kind == "client":
                 continue
             view = known.get(asked.digest)

@@ -20,15 +20,16 @@ from holdfast.cli.options import Where
 from holdfast.cli.terminal.approval import CallView, Document, as_lines, listed
 from holdfast.cli.terminal.journal_reader import Reader
 from holdfast.cli.terminal.screen import PlainScreen
-from holdfast.cli.terminal.turn_follower import Exit, Turn
+from holdfast.cli.terminal.turn_follower import Exit, TurnFollower
 from holdfast.cli.words import ago, arguments_of, line
 from holdfast.core.codec import decode_message
 from holdfast.core.instants import iso
 from holdfast.core.records import Chat as ChatRecord
 from holdfast.core.records import Message, Role, SendMode, State, ToolCall, ToolResult
 from holdfast.safe_text import revealed, safe
-from holdfast.store.open_calls import OpenCall
+from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import Answer, ChatFilter, ChatLine
+from holdfast.turn import OpenCall
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -101,7 +102,7 @@ async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: 
     async with _look(where, chat_id) as (_, chat):
         snapshot = await chat.snapshot()
         messages = await chat.messages()
-        asked = await chat.open_calls()
+        asked = [call.record for call in await chat.open_calls()]
     found = snapshot.chat
     if json:
         head = {
@@ -140,20 +141,19 @@ def _print_message(message: Message) -> None:
             print(f"  = {line(part.name)}{word}: {line(part.content, 200)}")
 
 
-def describe_asked(asked: OpenCall) -> str:
+def describe_asked(asked: OpenCallRecord) -> str:
     return f"{asked.kind} of {listed(asked)}\n  {asked.call_id}"
 
 
-def _where_whole(asked: OpenCall) -> str:
+def _where_whole(asked: OpenCallRecord) -> str:
     return f"holdfast chats show {asked.chat_id} --call {asked.call_id}"
 
 
 async def _show_call(where: Where, chat_id: str, call_id: str, *, json: bool) -> None:
     """The whole of one call, an open one or any in the history, and of its result."""
-    async with _look(where, chat_id) as (app, chat):
-        asked = next((found for found in await chat.open_calls() if found.call_id == call_id), None)
-        if asked is not None:
-            asked = await app.chat(asked.chat_id).open_call(call_id)
+    async with _look(where, chat_id) as (_, chat):
+        call = next((found for found in await chat.open_calls() if found.id == call_id), None)
+        asked = (await call.read()).record if call is not None else None
         calls, results = _found_in(await chat.messages(), call_id)
     if asked is None and not calls:
         raise UsageError(f"{chat.id} has no call {line(call_id)}")
@@ -173,7 +173,7 @@ def _found_in(messages: list[Message], call_id: str) -> tuple[list[ToolCall], li
     return calls, [part for part in parts if part.call_id == call_id]
 
 
-def _how_to_answer(asked: OpenCall) -> list[str]:
+def _how_to_answer(asked: OpenCallRecord) -> list[str]:
     if asked.kind != "approval":
         return [f"holdfast chats answer {asked.chat_id} --call {asked.call_id} …"]
     place = f"{asked.chat_id} --call {asked.call_id}"
@@ -193,10 +193,10 @@ def _print_whole(lines: list[str]) -> None:
 async def tail(where: Where, chat_id: str, *, json: bool) -> Exit:
     async with _look(where, chat_id) as (app, chat):
         viewer = JsonLines(chat.id) if json else Reader(PlainScreen(err=sys.stdout))
-        return await Turn(app, chat, viewer, _leave_it).follow()
+        return await TurnFollower(app, chat, viewer, _leave_it).follow()
 
 
-async def _leave_it(_: OpenCall) -> bool:
+async def _leave_it(_: OpenCallRecord) -> bool:
     return True  # somebody else answers; we only look
 
 
@@ -209,7 +209,7 @@ async def send(where: Where, chat_id: str, text: str, mode: str) -> None:
     if found is None:
         raise UsageError(f"--mode is {mode!r}; it can be {', '.join(modes)}")
     async with _open(where, chat_id) as (_, chat):
-        _say(await chat.send(read_question(text), found))
+        _say((await chat.send(read_question(text), found)).answer)
 
 
 async def stop(where: Where, chat_id: str, *, clear_queue: bool) -> None:
@@ -218,45 +218,47 @@ async def stop(where: Where, chat_id: str, *, clear_queue: bool) -> None:
 
 
 async def approve(where: Where, chat_id: str, call_id: str | None, digest: str | None) -> None:
-    async with _open(where, chat_id) as (app, chat):
-        asked = await _one(chat, call_id, "approval")
-        view = CallView(asked)
+    async with _open(where, chat_id) as (_, chat):
+        call = await _one(chat, call_id, "approval")
+        view = CallView(call.record)
         if digest is None and view.hides:
             raise UsageError(
                 f"not allowed: of this call {view.hidden} are shown nowhere unasked. Look at all of it first: "
-                f"`{_where_whole(asked)}`, which also says how to allow what you have seen"
+                f"`{_where_whole(call.record)}`, which also says how to allow what you have seen"
             )
-        _say(await app.chat(asked.chat_id).approve(asked.call_id, by="terminal", digest=digest or asked.digest))
+        if digest is None:
+            _say(await call.approve(by="terminal"))
+        else:
+            _say(await call.chat.approve(call.id, by="terminal", digest=digest))
 
 
 async def deny(where: Where, chat_id: str, call_id: str | None, words: str) -> None:
-    async with _open(where, chat_id) as (app, chat):
-        asked = await _one(chat, call_id, "approval")
-        _say(await app.chat(asked.chat_id).deny(asked.call_id, words, by="terminal"))
+    async with _open(where, chat_id) as (_, chat):
+        _say(await (await _one(chat, call_id, "approval")).deny(words, by="terminal"))
 
 
 async def answer(where: Where, chat_id: str, call_id: str | None, text: str, *, error: bool) -> None:
-    async with _open(where, chat_id) as (app, chat):
-        asked = await _one(chat, call_id, "question", "client")
-        _say(await app.chat(asked.chat_id).submit(asked.call_id, read_question(text), error=error))
+    async with _open(where, chat_id) as (_, chat):
+        call = await _one(chat, call_id, "question", "client")
+        _say(await call.submit(read_question(text), error=error))
 
 
 async def _one(chat: Chat, call_id: str | None, *kinds: str) -> OpenCall:
     """The call that is meant. Raises UsageError."""
     asked = [found for found in await chat.open_calls() if found.kind in kinds]
     if call_id is not None:
-        asked = [found for found in asked if found.call_id == call_id]
+        asked = [found for found in asked if found.id == call_id]
     if len(asked) == 1:
         return asked[0]
     if not asked:
         raise UsageError(f"{chat.id} asks for no such thing now; `holdfast chats show {chat.id}` shows what is open")
-    listed = "\n".join(f"  {describe_asked(found)}" for found in asked)
+    listed = "\n".join(f"  {describe_asked(found.record)}" for found in asked)
     raise UsageError(f"{chat.id} asks for several: name one with --call\n{listed}")
 
 
 async def edit(where: Where, chat_id: str, message_id: str | None, text: str) -> None:
     async with _open(where, chat_id) as (_, chat):
-        _say(await chat.edit(message_id or await last_user_message(chat), text))
+        _say((await chat.edit(message_id or await last_user_message(chat), text)).answer)
 
 
 async def last_user_message(chat: Chat) -> str:

@@ -25,7 +25,7 @@ from holdfast.cli.commands.demo_worker import AGENT, BATCH, Ledger, agent
 from holdfast.cli.terminal.journal_reader import Reader
 from holdfast.cli.terminal.live_screen import REDRAW_S, LiveTerminal
 from holdfast.cli.terminal.screen import PlainScreen
-from holdfast.cli.terminal.turn_follower import Exit, Turn, ticking
+from holdfast.cli.terminal.turn_follower import Exit, TurnFollower, ticking
 from holdfast.errors import HoldfastError
 from holdfast.store.records import Item
 
@@ -129,9 +129,9 @@ def _following(app: App, chat: Chat, console: Console, after: str | None = None)
             live.screen.busy = True
             drawing = asyncio.ensure_future(ticking(live.redraw, REDRAW_S))
             leaving.callback(drawing.cancel)
-            turn = Turn(app, chat, Reader(live.screen))
+            turn = TurnFollower(app, chat, Reader(live.screen))
         else:
-            turn = Turn(app, chat, Reader(PlainScreen(err=sys.stdout)))
+            turn = TurnFollower(app, chat, Reader(PlainScreen(err=sys.stdout)))
         following = asyncio.ensure_future(turn.follow())
         leaving.callback(following.cancel)
         yield following

@@ -20,7 +20,6 @@ from rich.text import Text
 
 from holdfast.app import App
 from holdfast.cli.app_choice import make_app
-from holdfast.cli.commands.inspection import is_live
 from holdfast.cli.commands.run import write_line
 from holdfast.cli.default_agents import agents
 from holdfast.cli.listing import console
@@ -36,6 +35,7 @@ from holdfast.safe_text import safe
 from holdfast.server.access import TOKEN_CHARS_MIN
 from holdfast.store import open_store
 from holdfast.store.contract import Store
+from holdfast.store.driver_watch import is_live
 from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
 from holdfast.store.records import ChatFilter, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore

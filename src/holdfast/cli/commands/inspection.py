@@ -25,16 +25,11 @@ from holdfast.core.records import Lease
 from holdfast.server.access import load_token
 from holdfast.server.http import http_app
 from holdfast.server.serve import ADDRESS
-from holdfast.store import host_lock
+from holdfast.store.driver_watch import is_live
 from holdfast.urls import shown_url
 
 CONNECT_S = 1.0
 LEASE_FIELDS = ("worker", "pid", "started_at", "renewed_at", "ttl_ms", "ended", "info")
-
-
-def is_live(lease: Lease) -> bool:
-    """Its worker may act: the lease lasts, and on this host its process lives."""
-    return lease.ended is None and not (lease.lock_path is not None and host_lock.is_dead(lease.lock_path))
 
 
 async def list_workers(where: Where, *, json: bool) -> None:

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from typing import Any
 
 import msgspec
 
@@ -15,14 +16,15 @@ from holdfast.cli.interrupts import interrupts, leave_now
 from holdfast.cli.terminal.approval import CallView, listed
 from holdfast.cli.terminal.journal_reader import Reader, as_json, what_is
 from holdfast.cli.terminal.screen import PlainScreen
-from holdfast.cli.terminal.turn_follower import Ask, Exit, Turn, Viewer, cursor_now, ticking
+from holdfast.cli.terminal.turn_follower import Ask, Exit, TurnFollower, Viewer, cursor_now, exit_of, ticking
 from holdfast.core.codec import check_text
 from holdfast.core.records import Message, Role, Text
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, TurnTimeout
 from holdfast.ids import new_id
 from holdfast.safe_text import safe, safe_json
 from holdfast.store.cursor import Cursor
 from holdfast.store.records import Item
+from holdfast.turn import Sent, Turn
 
 SAY_S = 5.0
 STDIN_CHARS_MAX = 64 << 20  # more than any message may have: an endless pipe must not fill the memory
@@ -70,8 +72,8 @@ async def run(app_name: str | None, home: str | None, database: str | None, ques
         with interrupts(stopper.stop):
             after = cursor_now(await chat.snapshot())  # before our worker goes on with it, which is to be seen
             async with working(app):
-                await chat.send(message)
-                return await _show(app, chat, message, after, question, stopper)
+                sent = await chat.send(message)
+                return await _show(app, sent, after, question, stopper)
 
 
 def _options(app_name: str | None, home: str | None, database: str | None) -> str:
@@ -141,16 +143,26 @@ async def find_chat(app: App, chat_id: str) -> Chat:
     return chat
 
 
-async def _show(app: App, chat: Chat, message: Message, after: Cursor, question: Question, stopper: Stopper) -> Exit:
+async def _show(app: App, sent: Sent[Any], after: Cursor, question: Question, stopper: Stopper) -> Exit:
     with ExitStack() as leaving:
-        viewer, ask = _viewer(app, message, question, stopper, leaving)
-        turn = Turn(app, chat, viewer, ask)
-        turn.cursor = after
+        viewer, ask = _viewer(app, str(sent.message_id), question, stopper, leaving)
+        follower = TurnFollower(app, sent.chat, viewer, ask)
+        follower.cursor = after
         stopper.viewer = viewer
-        end = await turn.follow()
+        turn = await _followed(follower, sent)
         stopper.viewer = None
-    await _say_how_it_ended(chat, end, question)
-    return end
+    _say_how_it_ended(turn, question)
+    return exit_of(turn)
+
+
+async def _followed(follower: TurnFollower, sent: Sent[Any]) -> Turn[Any]:
+    """The turn that took the message, whatever else the chat went through."""
+    while True:
+        await follower.follow()
+        try:
+            return await sent.turn(timeout_s=0)
+        except TurnTimeout:
+            continue  # somebody elsewhere has answered meanwhile, and it goes on
 
 
 async def stop_turn(chat: Chat) -> None:
@@ -161,24 +173,24 @@ async def stop_turn(chat: Chat) -> None:
 
 
 def _viewer(
-    app: App, message: Message, question: Question, stopper: Stopper, leaving: ExitStack
+    app: App, message_id: str, question: Question, stopper: Stopper, leaving: ExitStack
 ) -> tuple[Viewer, Ask | None]:
     if question.json:
         return JsonLines(stopper.chat_id), None
     if not sys.stdout.isatty():
         reader = Reader(PlainScreen())
-        reader.own.add(message.id)
+        reader.own.add(message_id)
         return reader, None
-    return _terminal(app, message, stopper, leaving)
+    return _terminal(app, message_id, stopper, leaving)
 
 
-def _terminal(app: App, message: Message, stopper: Stopper, leaving: ExitStack) -> tuple[Viewer, Ask | None]:
+def _terminal(app: App, message_id: str, stopper: Stopper, leaving: ExitStack) -> tuple[Viewer, Ask | None]:
     from holdfast.cli.terminal.live_screen import REDRAW_S, LiveTerminal  # noqa: PLC0415  a pipe needs no drawing
 
     live = leaving.enter_context(LiveTerminal())
     live.screen.busy = True
     reader = Reader(live.screen)
-    reader.own.add(message.id)
+    reader.own.add(message_id)
     drawing = asyncio.create_task(ticking(live.redraw, REDRAW_S))
     leaving.callback(drawing.cancel)
     if not sys.stdin.isatty():
@@ -210,19 +222,23 @@ def write_line(line: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _say_how_it_ended(chat: Chat, end: Exit, question: Question) -> None:
-    snapshot = await chat.snapshot()
-    asked = await chat.open_calls() if end is Exit.WAITING else []
+def _say_how_it_ended(turn: Turn[Any], question: Question) -> None:
+    asked = [call.record for call in turn.open]
     if question.json:
-        error = snapshot.chat.error
+        error = turn.error
         result = {
-            "chat": chat.id,
+            "chat": turn.chat.id,
             "kind": "result",
-            "exit": int(end),
-            "state": snapshot.chat.state,
-            "cause": snapshot.chat.cause,
+            "exit": int(exit_of(turn)),
+            "turn": turn.number,
+            "state": turn.state,
+            "cause": turn.cause,
             "error": None if error is None else {"code": error.code, "message": error.message},
-            "text": await last_text(chat),
+            "text": turn.text if turn.state == "done" else None,
+            "partial_text": turn.partial_text,
+            "finish": turn.finish,
+            "usage": turn.usage,
+            "cost": turn.cost,
             "asked": asked,
         }
         write_line(msgspec.json.encode(result))
@@ -233,10 +249,5 @@ async def _say_how_it_ended(chat: Chat, end: Exit, question: Question) -> None:
         if open_call.kind == "approval" and CallView(open_call).hides:
             what, place = "show", f"{place} --call {open_call.call_id}"
         print(f"holdfast: {listed(open_call)}\nholdfast: holdfast chats {what} {place}", file=sys.stderr)
-    if end is not Exit.DONE:
-        print(f'holdfast: to go on: holdfast run{question.where} --chat {chat.id} "…"', file=sys.stderr)
-
-
-async def last_text(chat: Chat) -> str:
-    messages = await chat.messages()
-    return next((message.text for message in reversed(messages) if message.role is Role.ASSISTANT), "")
+    if turn.state != "done":
+        print(f'holdfast: to go on: holdfast run{question.where} --chat {turn.chat.id} "…"', file=sys.stderr)

@@ -13,7 +13,7 @@ from rich.cells import chop_cells
 from holdfast.cli.words import line
 from holdfast.core.codec import is_too_deep
 from holdfast.safe_text import revealed
-from holdfast.store.open_calls import OpenCall
+from holdfast.store.open_calls import OpenCallRecord
 
 ONE_LINE_CHARS = 160  # of a call that is told in one line
 COLUMNS, ROWS = 100, 40  # where nobody knows the window: in a listing, and for who approves by a command
@@ -42,7 +42,7 @@ def as_lines(name: str, arguments: str) -> list[str]:
 class Document:
     """A call as lines; `notes` tell what is odd about it."""
 
-    def __init__(self, asked: OpenCall) -> None:
+    def __init__(self, asked: OpenCallRecord) -> None:
         self.asked = asked
         self.lines = as_lines(asked.name, asked.arguments)
         self.notes = self._notes()
@@ -86,7 +86,7 @@ def _below(lines: Sequence[str]) -> list[str]:
     return [f"  | {text}" for text in lines]
 
 
-def _escapes_of(asked: OpenCall) -> int:
+def _escapes_of(asked: OpenCallRecord) -> int:
     """In the name, the question and the arguments as they are meant: JSON may have escaped them already."""
     found = _arguments(asked.arguments)
     given = [asked.arguments] if found is None else _texts_in(found)
@@ -107,7 +107,7 @@ def _texts_in(value: Any) -> list[str]:
 class CallView:
     """What one person has been shown of a call so far."""
 
-    def __init__(self, asked: OpenCall, columns: int = COLUMNS, rows: int = ROWS + ROWS_KEPT) -> None:
+    def __init__(self, asked: OpenCallRecord, columns: int = COLUMNS, rows: int = ROWS + ROWS_KEPT) -> None:
         self.document = Document(asked)
         self._rows_max = max(rows - ROWS_KEPT, ROWS_MIN)
         lines = self.document.all_lines
@@ -122,7 +122,7 @@ class CallView:
             self._head, self._hidden, self._tail = rows_of[:head], rows_of[head:-tail], rows_of[-tail:]
 
     @property
-    def asked(self) -> OpenCall:
+    def asked(self) -> OpenCallRecord:
         return self.document.asked
 
     @property
@@ -156,11 +156,11 @@ class CallView:
         return f"not allowed yet: {self.hidden} are hidden; v shows them, and so does `{where}`"
 
 
-def listed(asked: OpenCall) -> str:
+def listed(asked: OpenCallRecord) -> str:
     """For a listing: in one line where that is all, else lines."""
     return CallView(asked).opening()
 
 
-def summary(asked: OpenCall) -> str:
+def summary(asked: OpenCallRecord) -> str:
     """One line, which may leave things out."""
     return line(" ".join(Document(asked).lines), ONE_LINE_CHARS)

@@ -12,7 +12,7 @@ from holdfast.cli.terminal.approval import CallView
 from holdfast.core.states import awaits_reply
 from holdfast.errors import NotFound
 from holdfast.safe_text import safe
-from holdfast.store.open_calls import OpenCall
+from holdfast.store.open_calls import OpenCallRecord
 
 LOOK_S = 0.5  # how often it is looked whether somebody else has answered
 YES = frozenset({"y", "yes", "ok", "allow"})
@@ -20,11 +20,11 @@ NO = frozenset({"n", "no", "deny"})
 MORE = frozenset({"v", "view", "more"})
 
 
-async def view_of(app: App, asked: OpenCall) -> CallView:
+async def view_of(app: App, asked: OpenCallRecord) -> CallView:
     """For this window, with the whole of the arguments."""
     if not asked.whole:
         with suppress(NotFound):  # it was answered meanwhile
-            asked = await app.chat(asked.chat_id).open_call(asked.call_id)
+            asked = (await app.chat(asked.chat_id).open_call(asked.call_id)).record
     columns, rows = shutil.get_terminal_size()
     return CallView(asked, columns, rows)
 
@@ -80,7 +80,7 @@ class Person:
         self._stop = stop
         self._session: PromptSession[str] | None = None
 
-    async def ask(self, asked: OpenCall) -> bool:
+    async def ask(self, asked: OpenCallRecord) -> bool:
         """False: the person leaves it open (Ctrl-D), or it is for a client."""
         if asked.kind == "client":
             return False

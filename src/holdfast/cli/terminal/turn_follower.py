@@ -7,17 +7,19 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, TurnResumed, TurnWaiting
 from holdfast.core.records import Snapshot, State
-from holdfast.errors import RefusedError, StoreUnavailable
+from holdfast.core.turns import TurnState
+from holdfast.errors import NoTurn, RefusedError, StoreUnavailable, TurnTimeout
 from holdfast.health.checks import judge
 from holdfast.store.cursor import After, Cursor
-from holdfast.store.open_calls import OpenCall
+from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import Item, Page
+from holdfast.turn import Turn
 
 LOOK_S = 5.0
 AWAY_S = 300.0  # a store that stays away longer is not waited for
@@ -43,7 +45,7 @@ class Viewer(Protocol):
         """Something holds it up; nothing is lost."""
 
 
-Ask = Callable[[OpenCall], Awaitable[bool]]  # True: it was answered; False: nobody will
+Ask = Callable[[OpenCallRecord], Awaitable[bool]]  # True: it was answered; False: nobody will
 
 
 def cursor_now(snapshot: Snapshot) -> Cursor:
@@ -51,7 +53,7 @@ def cursor_now(snapshot: Snapshot) -> Cursor:
     return Cursor(seq=snapshot.chat.seq)
 
 
-class Turn:
+class TurnFollower:
     """One look at a chat, from a cursor on."""
 
     def __init__(self, app: App, chat: Chat, viewer: Viewer, ask: Ask | None = None) -> None:
@@ -86,7 +88,9 @@ class Turn:
             self.cursor = page.cursor
             self._away_since = None
             if page.at_rest:
-                return outcome(await self.chat.snapshot())
+                if (end := await self._end()) is not None:
+                    return end
+                continue
             idle = not page.items
             if idle and not look:
                 check_somebody_reads()
@@ -95,6 +99,15 @@ class Turn:
                 look = False
                 if await self._people() and await self._nobody_answers():
                     return Exit.WAITING
+
+    async def _end(self) -> Exit | None:
+        """None: somebody goes on with it."""
+        try:
+            return exit_of(await self.chat.turn(timeout_s=0))
+        except NoTurn:
+            return Exit.DONE  # nobody has said anything in it
+        except TurnTimeout:
+            return None
 
     async def _say_why_it_stands_still(self) -> None:
         """Once for each reason."""
@@ -121,7 +134,7 @@ class Turn:
     async def _people(self) -> bool:
         """Asks whoever is here. True: something is left that nobody here answers."""
         left = False
-        for asked in await self.chat.open_calls():
+        for asked in [call.record for call in await self.chat.open_calls()]:
             if asked.call_id in self._declined:
                 left = True
             elif self._ask is None or not await self._answered(asked):
@@ -129,7 +142,7 @@ class Turn:
                 left = True
         return left
 
-    async def _answered(self, asked: OpenCall) -> bool:
+    async def _answered(self, asked: OpenCallRecord) -> bool:
         assert self._ask is not None
         try:
             return await self._ask(asked)
@@ -157,13 +170,17 @@ def concerns_people(entry: object) -> bool:
     return isinstance(entry, TurnWaiting | TurnResumed | CallChanged | DescendantAsking | DescendantAnswered)
 
 
-def outcome(snapshot: Snapshot) -> Exit:
-    chat = snapshot.chat
-    if chat.state is State.FAILED:
-        return Exit.FAILED
-    if chat.state is State.WAITING:
-        return Exit.WAITING
-    return Exit.STOPPED if chat.cause is not None else Exit.DONE
+EXITS: dict[TurnState, Exit] = {
+    "done": Exit.DONE,
+    "failed": Exit.FAILED,
+    "stopped": Exit.STOPPED,
+    "waiting": Exit.WAITING,
+}
+
+
+def exit_of(turn: Turn[Any]) -> Exit:
+    """Of a turn that is over, or waits for people."""
+    return EXITS[turn.state]
 
 
 async def ticking(draw: Callable[[], None], every_s: float) -> None:

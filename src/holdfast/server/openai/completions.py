@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.records import Cause
-from holdfast.server.openai.errors import error_body
+from holdfast.server.openai.errors import STOPPED, error_body
 from holdfast.server.openai.ids import Place, outer_call_id
 from holdfast.server.openai.response_follower import sse
 from holdfast.server.openai.response_state import Called, Ended, Happening, Said, Spoke, Spoken, Telling, Withdrawn
@@ -124,6 +124,9 @@ class Chunks:
         if telling.status == "failed" and telling.error is not None:
             self.broken = True
             return [sse(error_body(telling.error.message, "server_error", telling.error.code))]
+        if telling.status == "cancelled":
+            self.broken = True
+            return [sse(error_body(STOPPED, "server_error", "turn_stopped"))]
         out = [self._chunk(telling, {}, finish_reason(telling))]
         if self._include_usage:
             out.append(

@@ -19,6 +19,9 @@ PREFIX = "/v1/"
 # A turn that failed has been tried again as often as made sense; asking again would begin another chat.
 DONT_RETRY = {"x-should-retry": "false"}
 
+# What was said until then is no answer, and these clients have no word for it.
+STOPPED = "the turn was stopped before there was an answer; what was said until then is in its chat"
+
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES = {"unauthorized": "invalid_api_key"}
 _FAILED: Mapping[str, tuple[int, str]] = {

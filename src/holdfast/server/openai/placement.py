@@ -139,13 +139,13 @@ async def _check_unedited(app: App, before: Telling) -> None:
 async def _say(chat: Chat, before: Telling, opener: Message, key: Key | None) -> Place:
     last = await _last_position(chat, before.end)
     try:
-        answer = await chat.send(opener, length=last + 1, key=key)
+        sent = await chat.send(opener, length=last + 1, key=key)
     except RefusedError as refusal:
         if refusal.reason != "moved_on":
             raise
         forked = await chat.fork(upto=last, key=_part_of(key, "fork"))
-        answer = await forked.send(opener, key=key)
-    return Place(chat_id=answer.chat_id, start=answer.seq)  # of the fork, if this very request made one before
+        sent = await forked.send(opener, key=key)
+    return Place(chat_id=sent.chat.id, start=sent.answer.seq)  # of the fork, if this very request made one before
 
 
 async def _last_position(chat: Chat, seq: int) -> int:

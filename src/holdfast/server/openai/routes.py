@@ -16,7 +16,7 @@ from holdfast.server.chats import AppOf, KeyOf, as_json, streams_of
 from holdfast.server.openai import placement, response_follower
 from holdfast.server.openai.completions import Chunks, completion_of
 from holdfast.server.openai.conversations import conversation, of_items, of_messages
-from holdfast.server.openai.errors import DONT_RETRY, error_response, failed_turn
+from holdfast.server.openai.errors import DONT_RETRY, STOPPED, error_response, failed_turn
 from holdfast.server.openai.ids import Place, parse_response_id
 from holdfast.server.openai.requests import CompletionAsked, ResponseAsked, read
 from holdfast.server.openai.response_state import Telling
@@ -85,16 +85,22 @@ async def create_completion(app: AppOf, streams: StreamsOf, key: KeyOf, request:
     telling = await response_follower.until_over(request, streams, place)
     headers = {"X-Holdfast-Chat": place.chat_id}
     if not telling.over:
-        return _not_yet(place, headers, keyed=key is not None)
+        return await _not_yet(app, place, headers, keyed=key is not None)
     if telling.status == "failed":
         return failed_turn(telling.error, headers)
+    if telling.status == "cancelled":
+        return error_response(409, STOPPED, "turn_stopped", {**headers, **DONT_RETRY})
     return as_json(completion_of(telling, agent), headers=headers)
 
 
-def _not_yet(place: Place, headers: dict[str, str], *, keyed: bool) -> Response:
+async def _not_yet(app: App, place: Place, headers: dict[str, str], *, keyed: bool) -> Response:
     """A client that asks again with its key gets this chat's answer; one without would begin another chat."""
+    headers = headers if keyed else {**headers, **DONT_RETRY}
+    if asked := await app.chat(place.chat_id).open_calls():
+        words = f"the turn in chat {place.chat_id} waits: " + "; ".join(call.describe() for call in asked)
+        return error_response(503, words, "turn_waits", headers)
     words = f"the answer takes longer than this server waits; the turn goes on in chat {place.chat_id}"
-    return error_response(503, words, "not_yet", headers if keyed else {**headers, **DONT_RETRY})
+    return error_response(503, words, "not_yet", headers)
 
 
 # --- responses ----------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ def control_topic(chat_id: str) -> str:
 
 
 def rest_topic(chat_id: str) -> str:
-    """Rings when nothing more happens in a chat until somebody does something: it rests, or waits for an answer."""
+    """Rings when a turn of the chat is over, and when nothing more happens in it until somebody does something: it
+    rests, or waits for an answer.
+    """
     return f"rest:{chat_id}"
 
 
@@ -86,13 +88,13 @@ class Listener:
 
 def topics_of(changes: Sequence[Change]) -> set[str]:
     """Who may want to know: readers of the chats, workers if there is something to claim, a chat's runner, and who
-    waits until it rests."""
+    waits until it rests or a turn of it is over."""
     topics = {change.after.chat.id for change in changes}
     for change in changes:
         if change.after.chat.wake_at is not None:
             topics.add(WORK)
         if change.after.chat.worker is not None and not change.by_runner:
             topics.add(control_topic(change.after.chat.id))
-        if change.after.chat.state in QUIET:
+        if change.after.chat.state in QUIET or change.turn_over is not None:
             topics.add(rest_topic(change.after.chat.id))
     return topics

@@ -1,0 +1,248 @@
+"""Waits for turns of a chat, and reads them back from its journal: which turn took a message, how it stands."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.codec import decode_delta, decode_entry
+from holdfast.core.journal import AnyEntry, MessageAdded, MessagesDropped, TurnStarted
+from holdfast.core.records import Cause, Failure, Frozen, Message, Role, Snapshot, State
+from holdfast.core.turns import NO_USAGE, TurnFold, TurnState, TurnUsage
+from holdfast.errors import MessageDropped, NotFound, NoTurn, UnknownRecord
+from holdfast.store.contract import Store
+from holdfast.store.cursor import Cursor
+from holdfast.store.driver_watch import Patience
+from holdfast.store.notify.bell import rest_topic
+from holdfast.store.open_calls import OpenCallRecord
+from holdfast.store.records import Answer, Item
+
+Found = TypeVar("Found")
+AT_REST = (State.IDLE, State.FAILED)
+
+
+class TurnRead(Frozen):
+    """A turn as it stands. `number` None: the message that will begin it is still queued."""
+
+    agent: str
+    number: int | None = None
+    state: TurnState
+    cause: Cause | None = None
+    detail: str | None = None
+    error: Failure | None = None
+    response: Message | None = None  # the last one that was committed
+    streamed: str = ""  # of the one that is under way
+    open: tuple[OpenCallRecord, ...] = ()
+    usage: TurnUsage = NO_USAGE
+    cost: float | None = None
+
+
+class _Spot(Frozen):
+    """Which turn it is, and a journal number before its start; None: it is not known."""
+
+    number: int
+    start: int | None = None
+
+
+class TurnReader:
+    """For one wait: it remembers what it found out on the way."""
+
+    def __init__(
+        self,
+        store: Store,
+        chat_id: str,
+        patience: Patience,
+        answer: Answer | None = None,
+        *,
+        number: int | None = None,
+    ) -> None:
+        """What is looked for: the turn with this number; the one that takes the message which got this `answer` when
+        it was sent; without either, the last one of the chat.
+        """
+        self._store = store
+        self._chat_id = chat_id
+        self._patience = patience
+        self._answer = answer
+        self._spot = _Spot(number=number) if number is not None else _spot_of(answer)
+
+    async def wait(self) -> TurnRead:
+        """Until the turn is over or waits for people; of a chat: until the chat rests, or waits for people.
+
+        Raises NoTurn, MessageDropped, NotFound, NoWorker. It has no deadline: give it one.
+        """
+        last = self._answer is None and self._spot is None
+        return await self.until(self._last if last else self._taken)
+
+    async def until(self, found: Callable[[Snapshot], Awaitable[Found | None]]) -> Found:
+        options = self._store.options
+        with self._store.bell.listen(rest_topic(self._chat_id)) as listener:
+            while True:
+                snapshot = await self._store.read_chat(self._chat_id)
+                if (value := await found(snapshot)) is not None:
+                    return value
+                await self._patience.check(snapshot, options.clock.boot_ms())
+                await listener.wait(options.poll_interval_s)
+
+    async def now(self) -> TurnRead:
+        """As it stands, over or not."""
+        snapshot = await self._store.read_chat(self._chat_id)
+        spot = await self._find(snapshot)
+        if spot is None:
+            return await self._behind(snapshot) or TurnRead(agent=snapshot.chat.agent, state="queued")
+        read = await self._read(spot, snapshot)
+        if read.state != "waiting":
+            return read
+        asked = await self._store.open_calls(self._chat_id)
+        return replace(read, open=tuple(asked)) if asked else replace(read, state="running")
+
+    # --- what is looked for ---------------------------------------------------------------------------------
+
+    async def _last(self, snapshot: Snapshot) -> TurnRead | None:
+        """The turn that a chat which rests, or waits for people, is in or was in last."""
+        chat = snapshot.chat
+        if chat.state in AT_REST:
+            if chat.turn == 0:
+                raise NoTurn(chat.id)
+            read = await self._read(_Spot(number=chat.turn), snapshot)
+            return read if read.state not in ("running", "waiting") else None  # else it has moved on meanwhile
+        return await self._waiting(_Spot(number=chat.turn), snapshot) if chat.state is State.WAITING else None
+
+    async def _taken(self, snapshot: Snapshot) -> TurnRead | None:
+        """The turn that is meant, or that took the message that is meant."""
+        spot, chat = await self._find(snapshot), snapshot.chat
+        if spot is None:
+            return await self._behind(snapshot)
+        if chat.turn > spot.number or chat.turn_started_at is None:
+            return await self._read(spot, snapshot)
+        return await self._waiting(spot, snapshot) if chat.state is State.WAITING else None
+
+    async def _behind(self, snapshot: Snapshot) -> TurnRead | None:
+        """It is still queued. Nothing takes it while the turn before it waits for people, or has failed."""
+        chat = snapshot.chat
+        if chat.state is State.FAILED:
+            return TurnRead(agent=chat.agent, state="failed", cause=chat.cause, error=chat.error)
+        if chat.state is State.WAITING and (asked := await self._store.open_calls(chat.id)):
+            return TurnRead(agent=chat.agent, state="waiting", open=tuple(asked))
+        return None
+
+    async def _waiting(self, spot: _Spot, snapshot: Snapshot) -> TurnRead | None:
+        """Only people and clients make a turn wait: a sub-agent and the clock come by themselves."""
+        asked = await self._store.open_calls(snapshot.chat.id)
+        read = await self._read(spot, snapshot) if asked else None
+        return replace(read, open=tuple(asked)) if read is not None and read.state == "waiting" else None
+
+    # --- finding and reading it -----------------------------------------------------------------------------
+
+    async def _find(self, snapshot: Snapshot) -> _Spot | None:
+        """None: the message is still queued. Raises MessageDropped, NoTurn."""
+        answer, chat = self._answer, snapshot.chat
+        if answer is None:
+            spot = self._spot or _Spot(number=chat.turn)
+            if not 0 < spot.number <= chat.turn:
+                raise NoTurn(chat.id, spot.number or None)
+            return spot
+        if self._spot is None and not any(queued.id == answer.message_id for queued in snapshot.queue):
+            self._spot = await self._look_for(answer)
+        return self._spot
+
+    async def _look_for(self, answer: Answer) -> _Spot:
+        """From where the message was queued on, to what became of it."""
+        spot = _Spot(number=answer.turn)  # one that steers joins the turn that was open
+        cursor: Cursor | str = Cursor(seq=answer.seq)
+        while True:
+            page = await self._store.read_journal(self._chat_id, cursor)
+            for item in page.items:
+                match _entry(item):
+                    case TurnStarted(turn=turn):
+                        spot = _Spot(number=turn, start=(item.seq or 1) - 1)
+                    case MessageAdded(attempt=None, off_history=False) as added:
+                        if _is(added, answer.message_id):
+                            return spot
+                    case MessagesDropped(message_ids=ids, why=why) if answer.message_id in ids:
+                        raise MessageDropped(str(answer.message_id), why)
+            if not page.more:
+                raise NotFound("message", str(answer.message_id))
+            cursor = page.cursor
+
+    async def _read(self, spot: _Spot, snapshot: Snapshot) -> TurnRead:
+        start = spot.start
+        if start is None:
+            start = await self._start_of(spot.number, snapshot)
+        fold, streamed = await self._fold(spot.number, start)
+        if not fold.begun and start:
+            fold, streamed = await self._fold(spot.number, 0)
+        chat, usage, cost = snapshot.chat, fold.usage, fold.cost
+        if fold.state in ("running", "waiting") and chat.turn == spot.number:
+            usage, cost = replace(usage, total_tokens=chat.turn_tokens), chat.turn_cost
+        return TurnRead(
+            agent=chat.agent,
+            number=spot.number,
+            state=fold.state,
+            cause=fold.cause,
+            detail=fold.detail,
+            error=fold.error,
+            response=fold.response,
+            streamed=streamed,
+            usage=usage,
+            cost=cost,
+        )
+
+    async def _start_of(self, number: int, snapshot: Snapshot) -> int:
+        """A journal number before the turn's start. The journal's own where history does not tell: an edit has cut
+        away the message that began the turn, or the turn took a message that steered and is long over.
+        """
+        chat = snapshot.chat
+        if chat.turn == number:
+            rows = await self._store.read_history(chat.id, start=chat.turn_from, limit=1)
+            if rows and rows[0].pos == chat.turn_from:
+                return max(0, rows[0].seq - 2)  # its start is told just before the message that began it
+        return 0
+
+    async def _fold(self, number: int, start: int) -> tuple[TurnFold, str]:
+        """And what is streamed of a response that is under way."""
+        fold, streamed = TurnFold(number), ""
+        cursor: Cursor | str = Cursor(seq=start)
+        while True:
+            page = await self._store.read_journal(self._chat_id, cursor)
+            for item in page.items:
+                if (entry := _entry(item)) is not None:
+                    fold.take(entry)
+                elif item.seq is None:
+                    delta = decode_delta(item.body)
+                    streamed += delta.text if delta.part == "text" else ""
+            if fold.closed or not page.more:
+                return fold, "" if fold.closed else streamed
+            cursor = page.cursor
+
+
+def _spot_of(answer: Answer | None) -> _Spot | None:
+    if answer is None or answer.placed == "queued":
+        return None
+    # The message is the last thing that such a call tells, and the start of its turn comes just before it.
+    return _Spot(number=answer.turn, start=max(0, answer.seq - 2) if answer.placed == "began" else None)
+
+
+def _entry(item: Item) -> AnyEntry | None:
+    """None: a piece of a stream, or something that newer code wrote and that is not of this turn's making."""
+    if item.seq is None:
+        return None
+    try:
+        return decode_entry(item.body)
+    except UnknownRecord:
+        return None
+
+
+class _Head(msgspec.Struct):
+    """Of a message, as much as every code knows."""
+
+    id: str
+    role: str
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+def _is(added: MessageAdded, message_id: str | None) -> bool:
+    head = _head.decode(added.raw)
+    return (head.role, head.id) == (Role.USER, message_id)
