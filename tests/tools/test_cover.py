@@ -18,16 +18,12 @@ from holdfast.system.starter import Process
 from holdfast.tools import floor
 from tests.support.waiting import until
 
-EMPTY = Own((), None)
 
-
-def can_cover() -> bool:
-    return not cover.examine(EMPTY)
-
-
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not can_cover(), reason="this system gives processes no view of their own of the files"
-)
+@pytest.fixture(scope="module", autouse=True)
+def covering() -> None:
+    """Where the system does not let us, `tests/cli/test_cover.py` looks at what doctor says."""
+    if problems := cover.examine(Own((), None)):
+        pytest.skip(problems[0])
 
 
 @pytest.fixture
@@ -242,6 +238,18 @@ def look_in_both() -> str | None:
         return "it is not mounted twice"
     floor.protect(own)
     return "seen" if reads("home/token") or reads("elsewhere/home/token") else None
+
+
+def test_the_environment_and_memory_of_a_program_with_an_app_inside_are_closed(
+    project: Path, protect: Callable[..., Own]
+) -> None:
+    """Such a program is not started anew without its keys, as our commands are."""
+    looks = [f"cat /proc/{os.getpid()}/{name}" for name in ("environ", "maps", "fd/1")]
+    looks += [f"ls /proc/{os.getpid()}/{name}" for name in ("root/", "cwd/", "map_files/")]
+    assert "PATH=" in run(looks[0]), "as long as nothing is covered"
+    protect(project / ".holdfast")
+    for look in looks:
+        assert run(look).endswith("Permission denied\n"), look
 
 
 # --- a child like any other -------------------------------------------------------------------------------

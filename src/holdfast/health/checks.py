@@ -194,13 +194,18 @@ def _process(version: str) -> Figures:
     figures.add("descriptors", lambda: len(list(Path("/dev/fd").iterdir())))
     figures.add("descriptors_max", lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     figures.add("tools", tool_figures)
-    figures.add("environment_open_to_tools", lambda: not is_sealed() and not cover.is_able())
+    figures.add("environment_open_to_tools", _environment_is_open, "no process was started for a tool yet")
     figures.add("threads", lambda: sorted(thread.name for thread in threading.enumerate()))
     figures.add(
         "versions",
         lambda: {"holdfast": version, "python": platform.python_version(), "platform": platform.platform()},
     )
     return figures
+
+
+def _environment_is_open() -> bool | None:
+    """To what tools start: of one of our commands it is not."""
+    return False if is_sealed() else cover.is_open()
 
 
 def _rss_bytes() -> int:

@@ -297,6 +297,7 @@ def spawn(
                 with _opened((stdin, stdout, stderr)) as streams:
                     started = _state.start(wanted, order, (*streams, *pass_fds))
                 return _child(started, str(cwd), argv[0])
+        if _state.owned:
             _state.uncovered += 1
     return spawn_uncovered(argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds)
 
@@ -333,9 +334,9 @@ def examine(own: Own) -> list[str]:
     return [*problems, *(f"{path} has a second name (a hard link), which is not covered" for path in wanted.linked())]
 
 
-def is_able() -> bool:
-    """What tools start here is covered, as far as it was tried."""
-    return _state.is_able
+def is_open() -> bool | None:
+    """Whether what tools start here was uncovered; None as long as nothing was started."""
+    return None if not (_state.covered or _state.uncovered) else _state.uncovered > 0
 
 
 def figures() -> dict[str, int | str | None]:
