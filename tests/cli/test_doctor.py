@@ -16,7 +16,7 @@ from holdfast.cli.commands.doctor import _chats
 from holdfast.core.records import Lease
 from holdfast.store import open_store
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK, Incident
-from holdfast.store.records import StoreOptions
+from holdfast.store.records import Held, StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.cli.conftest import Desk, Done
 from tests.support.chats import Hand, new_chat
@@ -168,14 +168,24 @@ async def test_a_worker_that_holds_chats_and_is_silent_is_told_and_one_that_rene
             await store.create_chat(new_chat(id=f"held-by-{hand.name}"))
             await hand.claim()
         looks: list[int] = []
-        look = store.list_workers
+        under_way: list[str] = []
+        look, look_closer = store.list_workers, store.held_chats
 
         async def look_and_note() -> list[Lease]:
+            under_way.append("leases")
             leases = await look()
+            under_way.remove("leases")
             looks.extend(lease.renewal for lease in leases if lease.worker == living.name)
             return leases
 
+        async def look_closer_and_note(worker: str) -> set[Held]:
+            under_way.append(worker)
+            held = await look_closer(worker)
+            under_way.remove(worker)
+            return held
+
         monkeypatch.setattr(store, "list_workers", look_and_note)
+        monkeypatch.setattr(store, "held_chats", look_closer_and_note)
         over = threading.Event()
         renewing = asyncio.ensure_future(asyncio.to_thread(_renew_until, over, living))
         loop_time = LoopTime()
@@ -183,6 +193,7 @@ async def test_a_worker_that_holds_chats_and_is_silent_is_told_and_one_that_rene
         await until(lambda: len(set(looks)) > 1)  # the doctor saw that it lives
         over.set()
         await renewing
+        await until(lambda: not under_way)  # a look that is under way has a deadline, which would pass with the time
         loop_time.advance(600.0)
         findings = await looking
     assert [finding.detail.split()[0] for finding in findings if finding.code == "lease_silent"] == [silent.name]

@@ -20,7 +20,7 @@ from tests.long.__main__ import ROOT, Outcome, table
 
 TEST_TIMEOUT_S = 600
 ALL_S = 4 * 3600.0  # a run without an audience ends, whatever happens
-WHICH_TIME = r"(-|\[)time \d+\]$"
+WHICH_TIME = r"(?<=\[)time \d+-|-time \d+(?=[-\]])|\[time \d+\]$"
 # It ends with who started it, also if that one is killed.
 BUSY = "import os\nwhile os.getppid() == {parent}:\n    for _ in range(1_000_000):\n        pass"
 
@@ -48,7 +48,7 @@ def read_outcomes(junit: Path) -> list[Outcome]:
 def name_of(case: ElementTree.Element) -> str:
     """`worker.test_lease test_it[sqlite]`, of which time it ever is."""
     home, name = case.get("classname", "").removeprefix("tests."), case.get("name", "")
-    return f"{home} {re.sub(WHICH_TIME, lambda end: ']' if end[1] == '-' else '', name)}"
+    return f"{home} {re.sub(WHICH_TIME, '', name)}"
 
 
 def _outcome(name: str, times: Sequence[ElementTree.Element]) -> Outcome:

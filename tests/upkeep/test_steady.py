@@ -87,4 +87,5 @@ def test_a_test_that_failed_once_is_bad_and_named(tmp_path: Path) -> None:
     )
     assert bad.shown == ["test_a[sqlite-time 2]"]
     assert (good.name, good.summary, good.passed) == ("worker.test_it test_b", "2 passed; slowest 1.5 s", True)
-    assert name_of(ElementTree.fromstring(case.format("test_c[a-b]", ""))) == "worker.test_it test_c[a-b]"
+    for name in ("test_c[a-b]", "test_c[time 3-a-b]", "test_c[a-time 3-b]", "test_c[a-b-time 12]"):
+        assert name_of(ElementTree.fromstring(case.format(name, ""))) == "worker.test_it test_c[a-b]"
