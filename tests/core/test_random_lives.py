@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from holdfast.core import commands as cmd
 from holdfast.core.apply import row_of
 from holdfast.core.change import Change, Refused
+from holdfast.core.codec import decode_entry
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     Call,
@@ -33,6 +34,7 @@ from tests.support import invariants
 from tests.support.model import ModelStore
 from tests.support.story import START, assistant, user
 from tests.support.strategies import World, commands, next_attempt, user_messages
+from tests.support.turn_lives import problems_of_turns
 
 CHATS_MAX = 6
 LIMITS_FOR_RANDOM_LIVES = Limits(queue_messages_max=6, batch_calls_max=2, unclean_claims_max=3)
@@ -127,6 +129,11 @@ class RandomLives(RuleBasedStateMachine):
         for chat in self.store.chats.values():
             assert chat.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST)
 
+    @rule()
+    def the_journal_tells_each_turn_as_it_stands(self) -> None:
+        for chat_id, chat in self.store.chats.items():
+            assert problems_of_turns(chat, [decode_entry(row.body) for row in self.store.rows[chat_id]]) == []
+
     def teardown(self) -> None:
         """Nobody is stranded: whatever became of them, a sensible worker brings all chats to rest."""
         for _ in range(40):
@@ -137,6 +144,7 @@ class RandomLives(RuleBasedStateMachine):
         assert stranded == []
         self.all_invariants_hold()
         self.no_message_that_was_taken_is_lost()
+        self.the_journal_tells_each_turn_as_it_stands()
 
     # --- how ----------------------------------------------------------------------------------------
 
