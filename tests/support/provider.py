@@ -6,7 +6,7 @@ asks twice, gets the answer that fits. A thread serves it, on loopback; what it 
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,12 +22,19 @@ class Answer(Struct, frozen=True):
     calls: tuple[Call, ...] = ()
 
 
-class Provider:
-    """`answers[n]` is given to a request with n tool results, the last one to those with more."""
+# What is answered to a request with these tool results.
+Choice = Callable[[Sequence[str]], Answer]
 
-    def __init__(self, speaker: Speaker, answers: Sequence[Answer]) -> None:
+
+def in_order(*answers: Answer) -> Choice:
+    """The first one to a request without tool results, the next to one with one, the last to those with more."""
+    return lambda results: answers[min(len(results), len(answers) - 1)]
+
+
+class Provider:
+    def __init__(self, speaker: Speaker, choose: Choice) -> None:
         self._speaker = speaker
-        self._answers = answers
+        self._choose = choose
         self._speaking = threading.Lock()
         self.url = ""
         self.asked: list[Any] = []
@@ -35,7 +42,7 @@ class Provider:
     def respond(self, body: Any) -> bytes:
         with self._speaking:  # a speaker keeps what it has said so far
             self.asked.append(body)
-            answer = self._answers[min(len(results_in(body)), len(self._answers) - 1)]
+            answer = self._choose(results_in(body))
             steps: list[Step] = [*self._speaker.begin()]
             if answer.text:
                 steps += self._speaker.text(*answer.text)
@@ -54,8 +61,8 @@ def results_in(body: Any) -> list[str]:
 
 
 @contextmanager
-def providing(speaker: Speaker, *answers: Answer) -> Iterator[Provider]:
-    provider = Provider(speaker, answers)
+def providing(speaker: Speaker, choose: Choice) -> Iterator[Provider]:
+    provider = Provider(speaker, choose)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

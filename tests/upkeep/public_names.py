@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -22,6 +22,7 @@ ONLY_HELD = frozenset({"Chat", "OpenCall", "Sent", "ToolContext", "Turn", "Worke
 _CALLED_FOR_US = frozenset({"__aenter__", "__aiter__", "__anext__", "__await__", "__call__", "__enter__", "__iter__"})
 
 
+@cache
 def exported(module_name: str) -> dict[str, Any]:
     module = import_module(module_name)
     return {name: getattr(module, name) for name in module.__all__}

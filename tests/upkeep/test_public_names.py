@@ -19,7 +19,7 @@ GIVEN = frozenset({"app", "chat"})
 
 
 def public() -> dict[str, Any]:
-    found = names.exported("holdfast")
+    found = dict(names.exported("holdfast"))
     for module in names.SUBMODULES:
         found |= {f"{module}:{name}": thing for name, thing in names.exported(module).items()}
     return found

@@ -15,7 +15,7 @@ import pytest
 from holdfast.models.known import known_of
 from tests.cli.conftest import CTRL_D, WAIT_S, Desk
 from tests.cli.test_serving import fetch, server
-from tests.support.provider import Answer, providing
+from tests.support.provider import Answer, in_order, providing
 from tests.support.speakers import Anthropic, Call
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     """With the README's own files, and its model's provider at the wire."""
     (tmp_path / "support.py").write_text(program("support = Agent("), encoding="utf-8")
     (tmp_path / "rehearsal.py").write_text(program("model = ScriptedModel("), encoding="utf-8")
-    with providing(Anthropic(), CALLS, Answer(text=("Take an ", "umbrella."))) as provider:
+    with providing(Anthropic(), in_order(CALLS, Answer(text=("Take an ", "umbrella.")))) as provider:
         found = Desk(tmp_path)
         found.environ["ANTHROPIC_BASE_URL"] = provider.url
         yield found

@@ -1,5 +1,6 @@
 """Every setting is documented, with its default and its meaning, and nothing else is."""
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
 
-from holdfast import App
+from holdfast import App, ChatSettings
 from holdfast.config import Config, ConfigSettings, Retention, load_config
 from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
@@ -90,3 +91,13 @@ def test_a_setting_that_is_none_counts_as_not_given_wherever_it_is_given() -> No
     assert load_config(environ={"HOLDFAST_GRACE_S": "3"}, grace_s=None).grace_s == 3
     app = App(agents=[], grace_s=3)
     assert app.new_worker(grace_s=None, poll_s=1).config.grace_s == 3
+
+
+def test_what_a_new_chat_can_be_told_is_what_create_takes() -> None:
+    taken = {
+        name: hint
+        for name, hint in get_type_hints(App.create).items()
+        if name != "return" and inspect.signature(App.create).parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    assert get_type_hints(ChatSettings) == taken
+    assert ChatSettings.__total__ is False
