@@ -53,15 +53,17 @@ class UpdateReader:
         self._fold = Fold(settled=settled)
         self._cursor: After = None
         self._begun = False
+        self._more = False  # the last page was full
 
     async def next(self, deadline_s: float) -> Updates:
         """Waits so long, if there is nothing. Raises NotFound, WrongCursor, StoreError."""
         if not self._begun:
             await self._begin()
             self._begun = True
-        page = await self._store.wait_journal(self._chat_id, self._cursor, deadline_s)
+        # Behind a full page there may be nothing: one looks, and does not wait for it.
+        page = await self._store.wait_journal(self._chat_id, self._cursor, 0.0 if self._more else deadline_s)
         found = [update for item in page.items for update in self._fold.take(event_of(item))]
-        self._cursor = page.cursor
+        self._cursor, self._more = page.cursor, page.more
         quiet = not page.more and (page.at_rest or self._fold.paused)
         return Updates(found=tuple(found), quiet=quiet)
 
