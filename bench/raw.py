@@ -19,7 +19,7 @@ from holdfast.store.postgres.connection import Connection
 from holdfast.store.postgres.swaps import swap as postgres_swap
 from holdfast.store.rows import ChatWrite
 from holdfast.store.sqlite.connection import connect
-from holdfast.store.sqlite.transactions import swap
+from holdfast.store.sqlite.swaps import swap
 
 
 def prepared(lanes: Sequence[Lane], steps: int) -> list[list[ChatWrite]]:

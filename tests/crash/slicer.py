@@ -34,7 +34,7 @@ async def fork_and_delete(store: Store) -> None:
 
 async def main(url: str) -> None:
     async with open_store(url, StoreOptions()) as store:
-        store.slice = SLICE
+        store.large_chats.slice = SLICE
         await fork_and_delete(store)
 
 

@@ -60,7 +60,7 @@ async def make(url: str) -> None:
 async def judge(url: str, answered: list[str]) -> None:
     clock = FakeClock()
     async with open_store(url, StoreOptions(clock=clock)) as store:
-        store.slice = SLICE
+        store.large_chats.slice = SLICE
         copy, large = await texts_of(store, "copy"), await texts_of(store, "large")
         whole = [f"message {n}" for n in range(MESSAGES)]
         assert copy in ([], whole)

@@ -60,7 +60,7 @@ async def main(url: str, count: int) -> Report:
         line.register(WorkerInfo(worker=NAME, host="", pid=os.getpid()))
         snapshots = await store.claim_chats(NAME, {"agent": count}, count)
         assert len(snapshots) == count
-        await store._end_lease(NAME, LeaseEnd.SILENT)
+        await store.recovery.end_lease(NAME, LeaseEnd.SILENT)
         line.close()
         say("claimed")
         await loop.run_in_executor(None, sys.stdin.readline)

@@ -19,6 +19,7 @@ from holdfast.store import open_store
 from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite import leases, writer
 from holdfast.store.sqlite.store import SqliteStore
+from holdfast.store.sqlite.transactions import Transaction
 from holdfast.system import threads
 from tests.fleet.claimer import Runner
 from tests.support.chats import Hand, new_chat
@@ -92,14 +93,14 @@ async def follow(store: SqliteStore, chat_ids: list[str], stop: asyncio.Event) -
 async def read_slowly(store: SqliteStore, stop: asyncio.Event) -> int:
     """A reader that keeps its transaction open for a while, again and again: a big page, a slow machine."""
 
-    def slow(connection: apsw.Connection) -> int:
-        counted = connection.execute("SELECT count(*) FROM chats").fetchall()
+    def slow(transaction: Transaction) -> int:
+        counted = transaction.rows("SELECT count(*) FROM chats")
         time.sleep(SLOW_READ_S)
         return len(counted)
 
     reads = 0
     while not stop.is_set():
-        await store._read(slow)
+        await store._transactor.read(slow)
         reads += 1
     return reads
 

@@ -152,7 +152,7 @@ async def test_on_a_full_disk_every_waiter_is_told_nothing_is_half_written_and_r
 async def test_a_disk_that_is_full_in_the_middle_of_a_large_fork_or_deletion_leaves_no_half_chat(
     disk: PowerCutVFS, store: SqliteStore, clock: FakeClock
 ) -> None:
-    store.slice = Slice(rows=4, bytes=1 << 20)
+    store.large_chats.slice = Slice(rows=4, bytes=1 << 20)
     past = tuple(user(f"{n} " + "x" * 6_000) for n in range(30))
     await store.create_chat(NewChat(id="large", agent="agent", past=past))
     before = await store.read_history("large")
@@ -161,7 +161,7 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_large_fork_or_deletion_lea
         await store.fork_chat("large", "copy")
     assert disk.faults.tripped
     # Whether its rows are still a fork's or already on their way out: the store gives it up beside us.
-    assert [left.chat_id for left in await store._read_remnants()] == ["copy"], "it was in the middle"
+    assert [left.chat_id for left in await store.large_chats.read_remnants()] == ["copy"], "it was in the middle"
     with pytest.raises(NotFound):
         await store.read_chat("copy")
     disk.faults.clear()
@@ -171,12 +171,12 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_large_fork_or_deletion_lea
     disk.faults.disk_full_after(120_000)
     assert await store.delete_chat("large") == ("large",), "it is deleted, though not all of its rows are removed"
     assert disk.faults.tripped
-    assert [left.source_id for left in await store._read_remnants()] == [None]
+    assert [left.source_id for left in await store.large_chats.read_remnants()] == [None]
     with pytest.raises(NotFound):
         await store.read_chat("large")
     disk.faults.clear()
     await store.sweep()
-    assert await store._read_remnants() == []
+    assert await store.large_chats.read_remnants() == []
     await work_goes_on(store, clock)
 
 
@@ -247,8 +247,8 @@ async def test_a_rollback_that_fails_is_made_up_for_and_the_writer_lives(
     def break_down() -> None:
         raise ZeroDivisionError("a mistake")
 
-    assert store._writer is not None
-    before, connection = read_rows(url), store._writer._connection
+    assert store._transactor.writer is not None
+    before, connection = read_rows(url), store._transactor.writer._connection
     connection.authorizer = no_rollback
     faults.arm("commit.before", break_down)
     with pytest.raises(ZeroDivisionError):
@@ -477,8 +477,8 @@ async def test_nothing_is_lost_behind_a_failed_sync_after_a_checkpoint_that_a_re
         reader = apsw.Connection(f"{tmp_path}/holdfast.db", vfs=disk.name)
         reader.execute("BEGIN; SELECT * FROM chats").fetchall()
         monkeypatch.setattr(sqlite_writer, "CHECKPOINT_PAGES", 1)
-        assert store._writer is not None
-        store._writer._next_checkpoint = 1
+        assert store._transactor.writer is not None
+        store._transactor.writer._next_checkpoint = 1
         await create(store, 5)  # each followed by a checkpoint that the reader cuts short
         reader.execute("ROLLBACK")
         reader.close()

@@ -365,7 +365,7 @@ async def test_a_write_into_a_replaced_file_is_not_acknowledged_and_the_new_file
             await store.create_chat(new_chat("lost", id="c2"))
         # Nobody opens it either: with our WAL beside it, SQLite would write our chats into that file.
         with pytest.raises(StoreGone, match="deleted or replaced"):
-            store._open_reader().execute("SELECT count(*) FROM chats")
+            store._transactor.open_reader().execute("SELECT count(*) FROM chats")
     for side_file in (tmp_path / "holdfast.db-wal", tmp_path / "holdfast.db-shm"):
         side_file.unlink(missing_ok=True)
     async with opened(url) as store:

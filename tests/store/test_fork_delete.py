@@ -502,7 +502,7 @@ async def test_the_bytes_are_gone_soon_after_the_delete_while_others_have_the_fi
         hand = Hand(store)
         await hand.take("c1")
         await hand.end_turn(secret("answer"))
-        connection = other._open_reader()
+        connection = other._transactor.open_reader()
         connection.execute("BEGIN")
         assert connection.execute("SELECT count(*) FROM chats").fetchone() == (1,)
         await store.delete_chat("c1")

@@ -134,10 +134,10 @@ async def test_a_list_is_read_by_the_index_of_its_filter(store: Store, store_url
     values = wanted.values() | {"before": "m", "limit": 50}
     if isinstance(store, SqliteStore):
         listing = sqlite_sql.list_chats(*wanted.given("m"))
-        plan = await store._rows(f"EXPLAIN QUERY PLAN {listing}", values)
+        plan = await store._transactor.named_rows(f"EXPLAIN QUERY PLAN {listing}", **values)
     else:
         assert isinstance(store, PostgresStore)
-        plan = await store._named_rows(f"EXPLAIN {postgres_sql.list_chats(*wanted.given('m'))}", **values)
+        plan = await store._transactor.named_rows(f"EXPLAIN {postgres_sql.list_chats(*wanted.given('m'))}", **values)
     told = "\n".join(str(row[-1]) for row in plan)
     assert index in told, told
     assert "SCAN chats\n" not in told

@@ -49,17 +49,17 @@ async def test_a_renewal_that_comes_before_the_end_wins(store: Store) -> None:
     hand = Hand(store)
     (seen,) = await store.list_workers()
     hand.line.renew(hand.name)
-    assert not await store._end_lease(hand.name, LeaseEnd.SILENT, seen.renewal)
+    assert not await store.recovery.end_lease(hand.name, LeaseEnd.SILENT, seen.renewal)
     hand.line.renew(hand.name)
-    assert await store._end_lease(hand.name, LeaseEnd.SILENT, seen.renewal + 2)
+    assert await store.recovery.end_lease(hand.name, LeaseEnd.SILENT, seen.renewal + 2)
     with pytest.raises(LeaseLost, match=hand.name):
         hand.line.renew(hand.name)
 
 
 async def test_an_end_is_final(store: Store) -> None:
     hand = Hand(store)
-    assert await store._end_lease(hand.name, LeaseEnd.SILENT)
-    assert not await store._end_lease(hand.name, LeaseEnd.DIED)
+    assert await store.recovery.end_lease(hand.name, LeaseEnd.SILENT)
+    assert not await store.recovery.end_lease(hand.name, LeaseEnd.DIED)
     for _ in range(2):
         with pytest.raises(LeaseLost):
             hand.line.renew(hand.name)
@@ -74,7 +74,7 @@ async def lost(store: Store, how: LeaseEnd, *, taken_back: bool = True) -> Hand:
     hand = Hand(store)
     await store.create_chat(new_chat(id="c1"))
     await hand.take("c1")
-    await store._end_lease(hand.name, how)
+    await store.recovery.end_lease(hand.name, how)
     if taken_back:
         await store.expire_workers()
     return hand
@@ -116,7 +116,7 @@ async def test_a_chat_that_was_given_up_goes_on_when_a_worker_that_was_taken_for
     for how in (*[LeaseEnd.DIED] * 4, LeaseEnd.SILENT):
         hand = Hand(store)
         await hand.take("c1")
-        await store._end_lease(hand.name, how)
+        await store.recovery.end_lease(hand.name, how)
         await store.expire_workers()
         clock.advance(20_000)
     assert (await store.read_chat("c1")).chat.state is State.FAILED
@@ -141,8 +141,8 @@ async def test_the_chats_of_a_worker_that_lives_are_told_from_those_of_others_th
     for chat_id, holder in (("c1", hand), ("c2", other)):
         await store.create_chat(new_chat(id=chat_id))
         await holder.take(chat_id)
-    await store._end_lease(hand.name, LeaseEnd.SILENT)
-    await store._end_lease(other.name, LeaseEnd.SILENT)
+    await store.recovery.end_lease(hand.name, LeaseEnd.SILENT)
+    await store.recovery.end_lease(other.name, LeaseEnd.SILENT)
     await store.expire_workers()
     await store.outlive_lease(hand.name)
     counts = [(await store.read_chat(id)).chat.unclean for id in ("c1", "c2")]

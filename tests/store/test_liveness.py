@@ -212,7 +212,7 @@ async def test_a_dead_workers_chat_is_found_and_taken_back(
     lost, hand = Hand(store), Hand(store)
     await held(store, lost, "c1")
     if holder == "expired":
-        await store._end_lease(lost.name, LeaseEnd.SILENT)
+        await store.recovery.end_lease(lost.name, LeaseEnd.SILENT)
     else:
         sql(store_url, "DELETE FROM workers WHERE id = ?", (lost.name,))
     assert await reasons(store) == {"c1": TAKEN_BACK}
@@ -235,7 +235,7 @@ async def test_a_worker_that_dies_while_somebody_sweeps_is_expired_by_the_next_s
     with monkeypatch.context() as patch:
 
         async def dies_just_after(*_: object) -> dict[str, int]:
-            await store._end_lease(hand.name, LeaseEnd.DIED)
+            await store.recovery.end_lease(hand.name, LeaseEnd.DIED)
             return {}
 
         patch.setattr(store, "expire_workers", dies_just_after)
@@ -256,10 +256,10 @@ async def test_a_sweeper_that_acts_on_an_old_list_takes_no_chat_from_a_worker_th
     hand = Hand(store)
     await held(store, hand, "c1")
 
-    async def old_list() -> list[Violation]:
+    async def old_list(_waiting: list[str], _queued: list[str]) -> list[Violation]:
         return [Violation(chat_id="c1", state=State.RUNNING, reason=reason)]
 
-    monkeypatch.setattr(store, "find_violations", old_list)
+    monkeypatch.setattr(store.recovery, "find_violations_among", old_list)
     await store.sweep()
     assert (await store.read_chat("c1")).chat.worker == hand.name
     await hand.end_turn("still mine")
@@ -328,7 +328,7 @@ async def test_a_repair_leaves_a_chat_that_was_mended_meanwhile_as_it_is(store: 
     [violation] = await store.find_violations()
     await store.submit("c1", cmd.Submit(call_id="c1-k1", content="here you are"))
     before = (await store.read_chat("c1")).chat
-    await store._apply_alone("c1", cmd.Repair(reason=violation.reason))
+    await store.recovery.apply_alone("c1", cmd.Repair(reason=violation.reason))
     after = (await store.read_chat("c1")).chat
     assert (after.state, after.worker, after.wake_at) == (before.state, before.worker, before.wake_at)
     await hand.take("c1")

@@ -125,7 +125,7 @@ async def test_a_claim_that_was_cancelled_and_then_refused_complains_to_nobody(s
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     hand = Hand(store)
-    await store._end_lease(hand.name, LeaseEnd.SILENT)
+    await store.recovery.end_lease(hand.name, LeaseEnd.SILENT)
     claim = asyncio.ensure_future(hand.claim())
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -214,7 +214,7 @@ async def _send(
         elif isinstance(command, CLIENT_COMMANDS):
             await store.submit(chat_id, command)
         else:
-            await store._apply_upkeep(chat_id, command)
+            await store.recovery.apply_upkeep(chat_id, command)
     except (CallerError, StaleWriter):
         return True
     return False

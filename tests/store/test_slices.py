@@ -10,7 +10,7 @@ from holdfast.core.records import External, State, Synthetic, ToolResult
 from holdfast.errors import NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.contract import Store
-from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.large_chats import PostgresLargeChats
 from holdfast.store.receipts import own_key
 from holdfast.store.records import Answer, DeltaBatch, Forking, HistoryRow, Key, StoreOptions
 from holdfast.store.remnants import (
@@ -33,7 +33,7 @@ SMALL = Slice(rows=3, bytes=2_000)
 
 @pytest.fixture
 def store(store: Store) -> Store:
-    store.slice = SMALL
+    store.large_chats.slice = SMALL
     return store
 
 
@@ -77,7 +77,7 @@ async def test_a_fork_in_slices_is_the_history_up_to_any_position_byte_for_byte(
         await check(store, f"fork-{upto}")
     whole = await store.fork_chat("c1", "whole")
     assert said(await store.read_history("whole")) == said(source)
-    store.slice = type(store).slice
+    store.large_chats.slice = type(store.large_chats).slice
     assert (await store.fork_chat("c1", "at-once")).seq == whole.seq
     assert await store.read_compaction("whole") == await store.read_compaction("at-once") is not None
     assert remnants(store_url) == []
@@ -95,7 +95,7 @@ async def test_a_fork_is_seen_by_nobody_before_its_last_slice_and_others_write_i
     await store.create_chat(new_chat("hello", id="other"))
     await hand.take("other")
     asked, slices, copied = forking("c2"), 0, [0]
-    while await store._fork_slice(asked) is None:
+    while await store.large_chats.fork_slice(asked) is None:
         slices += 1
         copied += [rows_of(store_url, "c2")["journal"]]
         assert 0 < copied[-1] - copied[-2] <= SMALL.rows + (slices == 1)
@@ -115,14 +115,14 @@ async def test_a_deleted_chat_is_gone_at_once_and_others_write_while_its_rows_go
     hand = await a_long_chat(store)
     await store.create_chat(new_chat("hello", id="other"))
     await hand.take("other")
-    deleted, left = await store._take_out("c1", "refuse")
+    deleted, left = await store.large_chats.take_out("c1", "refuse")
     assert (deleted, left) == (("c1",), True)
     slices, counts = 0, [sum(rows_of(store_url, "c1").values())]
     while left:
         await is_not_there(store, "c1")
         await hand.commit(cmd.Note(by=hand.by, topic="busy", text=f"between slices, {slices}"))
         assert "journal" in rows_of(store_url, "c1"), "its first line is the last to go"
-        left = await store._clear_slice(deleted)
+        left = await store.large_chats.clear_slice(deleted)
         counts += [sum(rows_of(store_url, "c1").values())]
         assert 0 <= counts[-2] - counts[-1] <= SMALL.rows
         slices += 1
@@ -152,7 +152,7 @@ async def test_a_large_family_is_deleted_whole_and_its_rows_go_in_slices(store: 
     hand = await a_long_chat(store)
     sql(store_url, "UPDATE chats SET parent_id = 'top', root_id = 'top', depth = 1 WHERE id = 'c1'")
     await store.create_chat(new_chat(None, id="top"))
-    deleted, left = await store._take_out("top", "include")
+    deleted, left = await store.large_chats.take_out("top", "include")
     assert (sorted(deleted), left) == (["c1", "top"], True)
     for chat_id in deleted:
         await is_not_there(store, chat_id)
@@ -166,7 +166,7 @@ async def test_a_chat_made_again_while_the_rows_of_the_one_before_go_has_nothing
 ) -> None:
     hand = await a_long_chat(store)
     cursor = (await store.read_journal("c1")).cursor
-    _, left = await store._take_out("c1", "refuse")
+    _, left = await store.large_chats.take_out("c1", "refuse")
     assert left
     await store.create_chat(new_chat("a new life", id="c1"))
     assert len(await journal(store, "c1")) == rows_of(store_url, "c1")["journal"]
@@ -186,7 +186,7 @@ async def test_a_chat_made_again_while_the_rows_of_the_one_before_go_has_nothing
 async def test_a_fork_onto_the_id_of_a_chat_whose_rows_go_has_nothing_of_it(store: Store, store_url: str) -> None:
     hand = await a_long_chat(store)
     await store.fork_chat("c1", "c2")
-    _, left = await store._take_out("c1", "refuse")
+    _, left = await store.large_chats.take_out("c1", "refuse")
     assert left
     await store.fork_chat("c2", "c1", upto=4)
     assert said(await store.read_history("c1")) == said((await store.read_history("c2"))[:5])
@@ -198,7 +198,7 @@ async def test_a_fork_onto_the_id_of_a_chat_whose_rows_go_has_nothing_of_it(stor
 async def test_no_chat_is_spawned_among_the_rows_of_another(store: Store) -> None:
     hand = await a_long_chat(store)
     await store.create_chat(new_chat("do it", id="parent"))
-    _, left = await store._take_out("c1", "refuse")
+    _, left = await store.large_chats.take_out("c1", "refuse")
     assert left
     await hand.take("parent")
     await hand.respond(call("k1"), start=False)
@@ -216,7 +216,7 @@ async def test_no_chat_is_spawned_among_the_rows_of_another(store: Store) -> Non
 
 async def test_a_source_that_is_edited_while_it_is_copied_is_copied_anew(store: Store, store_url: str) -> None:
     hand = await a_long_chat(store)
-    assert await store._fork_slice(forking("c2")) is None
+    assert await store.large_chats.fork_slice(forking("c2")) is None
     spot = (await store.read_history("c1"))[0]
     epoch = (await store.read_chat("c1")).chat.epoch
     await store.submit("c1", cmd.Edit(pos=0, role=spot.role, epoch=epoch, message=user("something else")))
@@ -237,7 +237,7 @@ async def test_a_source_that_goes_on_while_it_is_copied_is_forked_as_it_is_at_th
     await hand.take("c1")
     await hand.respond("three at once", call("open-1"), call("open-2"), call("open-3"))
     asked, slices = forking("c2"), 0
-    while await store._fork_slice(asked) is None:
+    while await store.large_chats.fork_slice(asked) is None:
         slices += 1
         if slices == 2:
             await hand.finish("open-2", "two came first")
@@ -256,12 +256,12 @@ async def test_a_source_that_is_deleted_while_it_is_copied_leaves_nothing_behind
     store: Store, store_url: str
 ) -> None:
     hand = await a_long_chat(store)
-    assert await store._fork_slice(forking("c2")) is None
+    assert await store.large_chats.fork_slice(forking("c2")) is None
     await store.delete_chat("c1")
     with pytest.raises(NotFound):
         await store.fork_chat("c1", "c2")
     await is_not_there(store, "c2")
-    await store._give_up_fork("c2")
+    await store.large_chats.give_up_fork("c2")
     await store.sweep()
     assert (rows_of(store_url, "c2"), remnants(store_url)) == ({}, [])
     hand.close()
@@ -270,7 +270,7 @@ async def test_a_source_that_is_deleted_while_it_is_copied_leaves_nothing_behind
 async def test_a_fork_that_is_asked_for_again_goes_on_with_what_is_copied(store: Store, store_url: str) -> None:
     hand = await a_long_chat(store)
     for _ in range(3):
-        assert await store._fork_slice(forking("c2")) is None
+        assert await store.large_chats.fork_slice(forking("c2")) is None
     [(before,)] = sql(store_url, "SELECT stamp FROM journal WHERE chat_id = 'c2' AND pos = 0")
     key = Key(principal="ada", key="k1")
     first = await store.fork_chat("c1", "c2", key=key)
@@ -278,17 +278,17 @@ async def test_a_fork_that_is_asked_for_again_goes_on_with_what_is_copied(store:
     assert await store.fork_chat("c1", "c2", key=key) == first
     assert said(await store.read_history("c2")) == said(await store.read_history("c1"))
     with pytest.raises(RefusedError, match="already"):
-        await store._fork_slice(forking("c2"))
+        await store.large_chats.fork_slice(forking("c2"))
     hand.close()
 
 
 async def test_whoever_wants_the_id_of_a_fork_that_is_not_whole_gets_it(store: Store, store_url: str) -> None:
     hand = await a_long_chat(store)
-    assert await store._fork_slice(forking("c2")) is None
+    assert await store.large_chats.fork_slice(forking("c2")) is None
     await store.create_chat(new_chat("mine", id="c2"))
     assert [message.text for message in await history(store, "c2")] == ["mine"]
     with pytest.raises(RefusedError, match="already"):
-        await store._fork_slice(forking("c2"))
+        await store.large_chats.fork_slice(forking("c2"))
     assert remnants(store_url) == []
     await check(store, "c2")
     hand.close()
@@ -300,16 +300,16 @@ async def test_a_fork_that_nobody_goes_on_with_is_swept_and_one_that_moves_is_no
     hand = await a_long_chat(store)
     asked = forking("moves")
     for new_id in ("moves", "dead"):
-        assert await store._fork_slice(forking(new_id)) is None
+        assert await store.large_chats.fork_slice(forking(new_id)) is None
     await store.sweep()
     clock.advance(ABANDONED_MS - 1)
-    assert await store._fork_slice(asked) is None
+    assert await store.large_chats.fork_slice(asked) is None
     await store.sweep()
     assert remnants(store_url) == ["dead", "moves"]
     clock.advance(1)
     await store.sweep()
     assert (remnants(store_url), rows_of(store_url, "dead")) == (["moves"], {})
-    while await store._fork_slice(asked) is None:
+    while await store.large_chats.fork_slice(asked) is None:
         pass
     assert said(await store.read_history("moves")) == said(await store.read_history("c1"))
     hand.close()
@@ -317,10 +317,10 @@ async def test_a_fork_that_nobody_goes_on_with_is_swept_and_one_that_moves_is_no
 
 async def test_a_fork_that_was_taken_for_dead_begins_again(store: Store, store_url: str) -> None:
     hand = await a_long_chat(store)
-    assert await store._fork_slice(forking("c2")) is None
-    await store._give_up_fork("c2")
+    assert await store.large_chats.fork_slice(forking("c2")) is None
+    await store.large_chats.give_up_fork("c2")
     with pytest.raises(Occupied):
-        await store._fork_slice(forking("c2"))
+        await store.large_chats.fork_slice(forking("c2"))
     await store.fork_chat("c1", "c2")
     assert said(await store.read_history("c2")) == said(await store.read_history("c1"))
     assert remnants(store_url) == []
@@ -329,20 +329,20 @@ async def test_a_fork_that_was_taken_for_dead_begins_again(store: Store, store_u
 
 async def test_what_a_process_left_goes_when_the_next_one_opens_the_store(store: Store, store_url: str) -> None:
     hand = await a_long_chat(store)
-    _, left = await store._take_out("c1", "refuse")
+    _, left = await store.large_chats.take_out("c1", "refuse")
     assert left
     hand.close()
     await store.close()
     async with open_store(store_url, StoreOptions()) as other:
         await until(lambda: remnants(store_url) == [])
         assert rows_of(store_url, "c1") == {}
-        await until(lambda: other.remnant_count == 0)
+        await until(lambda: other.large_chats.remnant_count == 0)
 
 
 async def test_a_chat_at_work_is_not_taken_out(store: Store, store_url: str) -> None:
     hand = await in_state(store, State.RUNNING)
     with pytest.raises(RefusedError):
-        await store._take_out("c1", "refuse")
+        await store.large_chats.take_out("c1", "refuse")
     assert remnants(store_url) == []
     hand.close()
 
@@ -386,11 +386,11 @@ async def test_a_slice_of_a_fork_that_was_given_up_since_it_began_adds_nothing_t
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_store(postgres_url, StoreOptions()) as store:
-        assert isinstance(store, PostgresStore)
-        store.slice = SMALL
+        assert isinstance(store.large_chats, PostgresLargeChats)
+        store.large_chats.slice = SMALL
         hand = await a_long_chat(store)
-        assert await store._fork_slice(forking("c2")) is None
-        copy = store._copy_slice
+        assert await store.large_chats.fork_slice(forking("c2")) is None
+        copy = store.large_chats._copy_slice
         made: list[Answer] = []
 
         async def late(*given: Any) -> bool:
@@ -398,7 +398,7 @@ async def test_a_slice_of_a_fork_that_was_given_up_since_it_began_adds_nothing_t
                 made.append(await store.create_chat(new_chat("mine", id="c2")))
             return await copy(*given)
 
-        monkeypatch.setattr(store, "_copy_slice", late)
+        monkeypatch.setattr(store.large_chats, "_copy_slice", late)
         with pytest.raises(RefusedError, match="already"):
             await store.fork_chat("c1", "c2")
         assert len(made) == 1
@@ -415,10 +415,10 @@ async def test_the_record_of_rows_that_go_is_gone_with_the_last_of_them(store: S
     for n in range(4):
         await store.create_chat(new_chat(None, id=f"z{n}"))
         sql(store_url, f"UPDATE chats SET parent_id = 'c1', root_id = 'c1', depth = 1 WHERE id = 'z{n}'")
-    deleted, left = await store._take_out("c1", "include")
+    deleted, left = await store.large_chats.take_out("c1", "include")
     while left:
         with_lines = {id for (id,) in sql(store_url, "SELECT DISTINCT chat_id FROM journal")}
         assert set(remnants(store_url)) == with_lines
-        left = await store._clear_slice(deleted)
+        left = await store.large_chats.clear_slice(deleted)
     assert remnants(store_url) == []
     hand.close()

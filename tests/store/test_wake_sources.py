@@ -207,7 +207,7 @@ async def sqlite(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 def wakes_of(store: SqliteStore, open_reader: Callable[[], apsw.Connection] | None = None) -> SqliteWakes:
-    return SqliteWakes(store.path, open_reader or store._open_reader, 0.001, lambda: True)
+    return SqliteWakes(store.path, open_reader or store._transactor.open_reader, 0.001, lambda: True)
 
 
 async def test_what_another_connection_wrote_is_heard_and_named(sqlite: SqliteStore) -> None:
@@ -253,10 +253,10 @@ async def test_an_opening_that_hangs_in_the_kernel_is_aborted_and_closed_when_it
 
     def hangs_once() -> apsw.Connection:
         if not opened:
-            opened.append(sqlite._open_reader())
+            opened.append(sqlite._transactor.open_reader())
             released.wait(60)
             return opened[0]
-        return sqlite._open_reader()
+        return sqlite._transactor.open_reader()
 
     async with listening(wakes_of(sqlite, hangs_once)) as life:
         await until(lambda: opened)
@@ -277,7 +277,7 @@ async def test_a_thread_that_hangs_is_noticed_by_the_ping(sqlite: SqliteStore) -
     hangs, released = threading.Event(), threading.Event()
 
     def watched() -> apsw.Connection:
-        connection = sqlite._open_reader()
+        connection = sqlite._transactor.open_reader()
         connection.exec_trace = lambda *_: released.wait(60) or True if hangs.is_set() else True
         return connection
 

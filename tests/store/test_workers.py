@@ -110,7 +110,7 @@ async def test_a_chat_that_cannot_be_taken_back_keeps_no_other_from_it(store: St
     for chat_id in ("c1", "c2", "c3"):
         await store.create_chat(new_chat(id=chat_id))
     await hand.claim(limit=3)
-    await store._end_lease(hand.name, LeaseEnd.SILENT)
+    await store.recovery.end_lease(hand.name, LeaseEnd.SILENT)
     arm("write.chat.before", fail)
     await store.sweep()
     owners = {chat_id: (await store.read_chat(chat_id)).chat.worker for chat_id in ("c1", "c2", "c3")}

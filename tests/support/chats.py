@@ -63,7 +63,7 @@ class Hand:
 
     async def dies(self) -> None:
         """As a sweeper that finds its lock free has it: its chats are taken back."""
-        await self.store._end_lease(self.name, LeaseEnd.DIED)
+        await self.store.recovery.end_lease(self.name, LeaseEnd.DIED)
         await self.store.expire_workers()
 
     def close(self) -> None:

@@ -480,7 +480,7 @@ async def retire_a_worker_that_holds_a_chat(run: Run) -> None:
 @step("expire", alone=True)
 async def expire_workers(run: Run) -> None:
     # It gave its lease up, so that another end changes nothing: a kill behind it leaves what was there before.
-    assert not await run.store._end_lease(run.id("w2"), LeaseEnd.SILENT)
+    assert not await run.store.recovery.end_lease(run.id("w2"), LeaseEnd.SILENT)
     # Under a repetition the other process is dead, and with it all workers that it had.
     lost = await run.store.expire_workers()
     assert run.repeating or lost == {run.id("w2"): 1}

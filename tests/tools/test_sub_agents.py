@@ -158,20 +158,20 @@ async def test_a_child_that_ends_at_this_moment_is_heard_once_and_nobody_is_stuc
         child_model.resume("work")
         assert await children.chat(child).text() == "42"
 
-    async def gated(snapshot: Any, events: Any, commit_id: str) -> Any:
-        if isinstance(events[0], cmd.Delegate) and moment == "before the wait":
+    async def gated(snapshot: Any, commands: Any, commit_id: str) -> Any:
+        if isinstance(commands[0], cmd.Delegate) and moment == "before the wait":
             await child_ends()
-        if isinstance(events[0], cmd.Park):
+        if isinstance(commands[0], cmd.Park):
             if moment == "before the park":
                 await child_ends()
             try:
-                after = await commit(snapshot, events, commit_id)
+                after = await commit(snapshot, commands, commit_id)
             except RefusedError:
                 parks.append(False)
                 raise
             parks.append(True)
             return after
-        return await commit(snapshot, events, commit_id)
+        return await commit(snapshot, commands, commit_id)
 
     parents.store.commit = gated  # type: ignore[method-assign]
     async with parents, children, parents.worker(poll_s=0.2), children.worker(poll_s=0.2):

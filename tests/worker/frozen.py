@@ -28,7 +28,7 @@ async def work(url: str) -> None:
                 faults.arm("write.chat.before", stand_still)
                 await app.create("a", "never told")
             case _:
-                await app.store._read(lambda _: stand_still())  # type: ignore[attr-defined]
+                await app.store._transactor.read(lambda _: stand_still())  # type: ignore[attr-defined]
         print("on again", flush=True)  # noqa: T201
         await asyncio.Event().wait()
 

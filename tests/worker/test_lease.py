@@ -66,7 +66,7 @@ async def test_a_worker_comes_back_though_the_system_has_no_thread_for_its_lease
     async with app, app.worker(poll_s=0.2) as worker:
         services, name = list(worker._services), worker.name
         monkeypatch.setattr(threading.Thread, "start", refuse_twice)
-        await app.store._end_lease(name, LeaseEnd.SILENT)
+        await app.store.recovery.end_lease(name, LeaseEnd.SILENT)
         chat = await app.create("a", "hi")
         assert await chat.wait(20.0) is State.IDLE
         assert len(refused) == 2
@@ -166,7 +166,7 @@ async def test_a_worker_that_is_taken_for_dead_while_it_drains_says_that_it_live
             await model.reached("gate")
             draining = asyncio.ensure_future(worker.stop(grace_s=60.0))
             await until(lambda: worker.draining)
-            await app.store._end_lease(worker.name, LeaseEnd.SILENT)
+            await app.store.recovery.end_lease(worker.name, LeaseEnd.SILENT)
             await app.store.expire_workers()
             assert (await chat.snapshot()).chat.unclean == 1
             await draining
@@ -193,7 +193,7 @@ async def test_a_worker_that_stops_before_it_could_come_back_says_that_it_lives(
             chat = await app.create("a", "go")
             await model.reached("gate")
             monkeypatch.setattr(threading.Thread, "start", refuse)
-            await app.store._end_lease(worker.name, LeaseEnd.SILENT)
+            await app.store.recovery.end_lease(worker.name, LeaseEnd.SILENT)
             await app.store.expire_workers()
             await until(refused.is_set)
         assert (await chat.snapshot()).chat.unclean == 0

@@ -91,7 +91,7 @@ async def test_a_lease_that_is_lost_while_a_hook_runs_begins_no_body(store_url: 
         chat = await app.create("a", "go")
         await door.entered.wait()
         lost, runner = worker.name, runner_of(worker)
-        await app.store._end_lease(lost, LeaseEnd.SILENT)
+        await app.store.recovery.end_lease(lost, LeaseEnd.SILENT)
         await until(lambda: worker.name != lost)
         door.opened.set()
         await until(lambda: runner not in worker._runners.values())
@@ -122,7 +122,7 @@ async def test_a_runner_that_loses_its_chat_while_it_stops_it_leaves(store_url: 
         await entered.wait()
         runner = runner_of(worker)
         await stop_noticed(chat, worker)
-        await app.store._end_lease(worker.name, LeaseEnd.SILENT)
+        await app.store.recovery.end_lease(worker.name, LeaseEnd.SILENT)
         async with working(store_url, agent):  # finds the lease over, takes the chat and ends its stop
             assert await rested(chat) is State.IDLE
         let_go.set()
@@ -218,7 +218,7 @@ async def test_a_lease_is_lost_once_however_many_notice(store_url: str) -> None:
     async with working(store_url, Agent("a", ScriptedModel("Hello."))) as (app, worker):
         keeper = worker._keeper
         assert keeper is not None
-        await app.store._end_lease(worker.name, LeaseEnd.SILENT)
+        await app.store.recovery.end_lease(worker.name, LeaseEnd.SILENT)
         chat = await app.create("a", "go")  # a claim notices first, the renewal after it
         await until(lambda: not keeper._thread.is_alive())
         assert await rested(chat) is State.IDLE

@@ -274,7 +274,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("repairs", lambda: dict(worker.sweeper.repairs))
     figures.add("receipts_pruned", lambda: worker.receipts_pruned)
     figures.add("retention", worker.pruner.figures)
-    figures.add("poison_chats", lambda: worker.store.poisoned)
+    figures.add("poison_chats", lambda: worker.store.recovery.poisoned)
     figures.add("titles_made", lambda: worker.titles.made)
     figures.add("compactions_made", lambda: worker.compactions.made)
     figures.add("compactions_trimmed", lambda: worker.compactions.trimmed)

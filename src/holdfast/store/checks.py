@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,7 @@ from holdfast.core.history import TOOL_NAME
 from holdfast.core.limits import Limits
 from holdfast.core.records import NOTHING, ClientTool, Message, NewChat, Sampling, Text
 from holdfast.errors import InvalidInput, LimitReached, RefusedError
-from holdfast.store.records import Key
+from holdfast.store.records import Children, Key
 
 LISTED_MAX = 10_000
 
@@ -154,6 +155,17 @@ def check_json(field: str, data: bytes) -> object:
 def check_json_object(field: str, data: bytes) -> None:
     if not isinstance(check_json(field, data), dict):
         raise InvalidInput(field, "is not a JSON object")
+
+
+def check_childless(family: Sequence[Sequence[Any]], chat_id: str, children: Children) -> None:
+    """For `delete_chat`: the chat itself comes first in its family, each with its state."""
+    if len(family) > 1 and children == "refuse":
+        raise RefusedError(
+            f"chat {chat_id!r} has {len(family) - 1} spawned chats: delete them too (children='include')",
+            reason="children",
+            state=family[0][1],
+            event="delete",
+        )
 
 
 def check_expired(found: Sequence[object], chat_id: str, state: str) -> None:

@@ -24,11 +24,12 @@ from holdfast.core.records import (
     Phase,
     Queued,
     Replay,
+    Role,
     Snapshot,
     State,
 )
 from holdfast.errors import StoreCorrupt, UnknownRecord
-from holdfast.store.records import ChatLine, Violation
+from holdfast.store.records import ChatLine, DeltaRow, HistoryRow, Located, Violation
 
 CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
 # From `updated_at` on, columns move with every change; those before are set when the chat is created.
@@ -219,3 +220,27 @@ def chat_line(row: Sequence[Any]) -> ChatLine:
     values["archived"] = bool(values["archived"])
     values["metadata"] = Raw(values["metadata"].encode())
     return ChatLine(**values)
+
+
+def history_row(row: Sequence[Any]) -> HistoryRow:
+    """A row of READ_HISTORY."""
+    pos, seq, role, message_id, body = row
+    return HistoryRow(pos=pos, seq=seq, role=Role(role), message_id=message_id, body=body.encode())
+
+
+def compaction_of(row: Sequence[Any]) -> Compaction:
+    """A row of READ_COMPACTION."""
+    upto, summary, created_at = row
+    return Compaction(upto=upto, summary=summary, created_at=created_at)
+
+
+def located_of(row: Sequence[Any]) -> Located:
+    """A row of LOCATE_MESSAGE."""
+    pos, role, epoch = row
+    return Located(pos=pos, role=Role(role), epoch=epoch)
+
+
+def delta_row(row: Sequence[Any]) -> DeltaRow:
+    """A row of READ_DELTAS."""
+    attempt, k, body = row
+    return DeltaRow(attempt=attempt, k=k, body=body.encode())

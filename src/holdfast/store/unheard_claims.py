@@ -1,9 +1,9 @@
-"""Claims whose answer nobody heard.
+"""Claims whose answer no caller heard.
 
 A worker whose claim was cancelled, timed out or lost its connection may hold chats that it does not know of, and its
-lease keeps them from everybody else. So what a claim takes is noted here before it is committed, and forgotten when
-the caller has it in hand. What is left over belongs to callers who are gone: the worker's next claim looks at that
-first. Notes may be made in another thread than claims are asked for.
+lease keeps them from every other worker. So what a claim takes is noted here before it is committed, and forgotten
+when the caller has it in hand. What is left over belongs to callers who are gone: the worker's next claim looks at
+that first. Notes may be made in another thread than claims are asked for.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from msgspec import Struct
 from holdfast.core.records import Snapshot
 
 
-class Held(Struct, frozen=True):
+class UnheardClaim(Struct, frozen=True):
     chat_id: str
     claim_stamp: int  # a worker may claim a chat again under the same fence, where the database lost the first
 
 
-LeftOver = dict[int, list[Held]]  # by claim
+LeftOver = dict[int, list[UnheardClaim]]  # by claim
 
 
 class Unheard:
@@ -42,12 +42,12 @@ class Unheard:
 
     def note(self, worker: str, number: int, snapshots: Iterable[Snapshot]) -> None:
         """What this claim is about to hand over."""
-        held = [Held(snapshot.chat.id, snapshot.chat.claim_stamp) for snapshot in snapshots]
+        held = [UnheardClaim(snapshot.chat.id, snapshot.chat.claim_stamp) for snapshot in snapshots]
         if held:
             self._noted.setdefault(worker, {})[number] = held
 
     def left_over(self, worker: str, number: int | None = None) -> LeftOver:
-        """What earlier claims, and earlier tries of this one, may have taken, and nobody knows of."""
+        """What earlier claims, and earlier tries of this one, may have taken, and no caller knows of."""
         noted = list(self._noted.get(worker, {}).items())
         return {other: held for other, held in noted if other == number or other not in self._asking}
 
@@ -58,5 +58,5 @@ class Unheard:
         self.note(worker, number, snapshots)
 
     def forget(self, worker: str) -> None:
-        """Its lease is over: whoever ends a lease takes back what it held."""
+        """Its lease is over: the sweep that ends a lease takes back what it held."""
         self._noted.pop(worker, None)

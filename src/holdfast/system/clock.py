@@ -54,6 +54,17 @@ class FakeClock:
         self._wall_ms += ms
 
 
+class Countdown:
+    """So many seconds from now on, counted by boot time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._clock = SystemClock()
+        self._end_ms = self._clock.boot_ms() + seconds * 1000
+
+    def left_s(self) -> float:
+        return (self._end_ms - self._clock.boot_ms()) / 1000
+
+
 def boot_id() -> str:
     """Names this boot of this machine; `boot_ms` values compare only under one boot id."""
     try:

@@ -10,26 +10,22 @@ import msgspec
 
 from holdfast.core.change import Change
 from holdfast.core.commands import Claim
+from holdfast.core.limits import Limits
 from holdfast.core.records import Snapshot
 from holdfast.errors import LeaseLost, RecordError
 from holdfast.faults import reach
-from holdfast.store.claims import claim, in_turn, is_suspect
-from holdfast.store.contract import Store
+from holdfast.store.claims import Claims, claim, in_turn, is_suspect
 from holdfast.store.decisions import decided
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
-from holdfast.store.postgres.transactions import Busy, Transaction, Transactor, snapshot_from
-from holdfast.store.unheard_claims import Held, Unheard
+from holdfast.store.postgres.transactions import Busy, Transaction, snapshot_from
+from holdfast.store.postgres.transactor import Transactor
+from holdfast.store.unheard_claims import UnheardClaim
 
 # Where chats that this code cannot read stand in front, so many are looked at together, so many times.
 PASSED_TOGETHER = 100
 PASSES_MAX = 100
-
-
-class Claimed(msgspec.Struct):
-    snapshots: list[Snapshot]
-    changes: list[Change]
 
 
 class Chosen(msgspec.Struct):
@@ -59,24 +55,23 @@ class Wanted(msgspec.Struct, frozen=True):
     suspects: int  # at most so many of them
 
 
-class Claims:
-    def __init__(self, store: Store, transactor: Transactor, clock: DatabaseClock) -> None:
-        self._store = store
+class PostgresClaims(Claims):
+    def __init__(self, transactor: Transactor, limits: Limits, clock: DatabaseClock) -> None:
+        super().__init__(limits)
         self._transactor = transactor
         self._clock = clock
-        self._unheard = Unheard()
 
-    async def claim(self, worker: str, agents: Mapping[str, int], limit: int, suspects: int) -> Claimed:
+    async def claim_chats(self, worker: str, agents: Mapping[str, int], limit: int, suspects: int) -> list[Snapshot]:
         rooms = {agent: min(room, limit) for agent, room in agents.items() if room > 0 and limit > 0}
         if not self._unheard.left_over(worker):
-            due = await self._transactor.run(
+            due = await self._transactor.write(
                 lambda transaction: self._is_anything_due(transaction, worker, rooms), "work"
             )
             if not due:
-                return Claimed([], [])
+                return []
         wanted = Wanted(worker, rooms, limit, suspects)
         with self._unheard.asking(worker) as number:
-            return await self._transactor.run(lambda transaction: self._claim(transaction, wanted, number), "work")
+            return await self._transactor.write(lambda transaction: self._claim(transaction, wanted, number), "work")
 
     async def _is_anything_due(self, transaction: Transaction, worker: str, rooms: dict[str, int]) -> bool:
         ((server_ms, live, due),) = await transaction.named_rows(
@@ -87,7 +82,7 @@ class Claims:
             raise LeaseLost(worker)
         return bool(due)
 
-    async def _claim(self, transaction: Transaction, wanted: Wanted, number: int) -> Claimed:
+    async def _claim(self, transaction: Transaction, wanted: Wanted, number: int) -> list[Snapshot]:
         worker = wanted.worker
         reach("claim.before")
         await transaction.begin()
@@ -107,17 +102,18 @@ class Claims:
             )
             self._unheard.settle(worker, number, left_over, found)
             if found:
-                return Claimed(found, [])
+                return found
         chosen = await self._choose(transaction, wanted)
         if not chosen.chats:
-            return Claimed([], [])
+            return []
         await self._write(transaction, chosen)
         reach("claim.after")
-        # A waiting chat whose timers rang may still have to wait for somebody else: that is not a claim.
+        # A waiting chat whose timers rang may still have to wait for an answer: that is not a claim.
         snapshots = [snapshot for snapshot in chosen.chats.values() if snapshot.chat.worker == worker]
         self._unheard.note(worker, number, snapshots)
         await transaction.commit()
-        return Claimed(snapshots, chosen.changes)
+        transaction.tell(chosen.changes)
+        return snapshots
 
     async def _write(self, transaction: Transaction, chosen: Chosen) -> None:
         if chosen.unwritten:
@@ -126,7 +122,7 @@ class Claims:
             chosen.add(made.changes)
             chosen.unwritten = []
 
-    async def _still_held(self, transaction: Transaction, worker: str, chats: list[Held]) -> list[Snapshot]:
+    async def _still_held(self, transaction: Transaction, worker: str, chats: list[UnheardClaim]) -> list[Snapshot]:
         ids, claims = [held.chat_id for held in chats], [held.claim_stamp for held in chats]
         mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, claims, worker)]
         return [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
@@ -153,7 +149,7 @@ class Claims:
                 if chat_id in chosen.reached:
                     (found[chat_id],) = await transaction.rows(sql.READ_SNAPSHOT, chat_id)
                 change = self._decide(found[chat_id], wanted.worker, transaction.now)
-                suspect = change is not None and is_suspect(change.after, self._store.options.limits)
+                suspect = change is not None and is_suspect(change.after, self._limits)
                 if suspect and suspects == 0:
                     continue
                 if change is None or rooms.get(change.after.chat.agent, 0) == 0:
@@ -164,12 +160,12 @@ class Claims:
             rooms = {agent: room for agent, room in rooms.items() if room > 0}
             if not ids or not rooms or len(chosen.chats) == limit or len(passed) == len(chosen.chats):
                 break
-            together = PASSED_TOGETHER  # somebody younger may be hidden behind those that were passed
+            together = PASSED_TOGETHER  # a younger one may be hidden behind those that were passed
         return chosen
 
     async def _take(self, transaction: Transaction, worker: str, change: Change, chosen: Chosen) -> bool:
-        """False: it reaches a chat that somebody holds, or that this code cannot read. Locks are taken from the top
-        of a family down, and this one came first, so nobody is waited for: the next claim finds it again.
+        """False: it reaches a chat that another transaction holds, or that this code cannot read. Locks are taken
+        from the top of a family down, and this one came first, so none is waited for: the next claim finds it again.
         """
         if not change.reaches_others:
             chosen.chats[change.after.chat.id] = change.after
@@ -182,7 +178,7 @@ class Claims:
         except Busy:
             return False
         except RecordError:
-            self._store.unreadable += 1
+            self.unreadable += 1
             return False
         made = decided(changes)
         await transaction.write(made.writes)
@@ -191,9 +187,9 @@ class Claims:
 
     def _decide(self, row: Row, worker: str, now: int) -> Change | None:
         try:
-            return claim(snapshot_from(row), worker, now, self._store.options.limits)
+            return claim(snapshot_from(row), worker, now, self._limits)
         except RecordError:
-            self._store.unreadable += 1
+            self.unreadable += 1
             return None
 
 

@@ -1,52 +1,37 @@
-"""Work on one connection, asked for again as long as its outcome is open and there is time.
+"""What happens inside a transaction: reading snapshots, applying commands, writing differences, keeping receipts.
 
-A question whose connection was lost is never assumed to have happened, nor not to have: the work runs again, finds
-out by its receipt, its commit id or its version what became of the first time, and goes on from there. Work runs in
-tasks of the store: cancelling whoever waits for it takes nothing back, and ends only what reads.
+The same verbs as SQLite's. Here the work itself begins and commits it, and locks what it is going to change, from the
+top of a family down.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-import psycopg
-from psycopg import capabilities
 
 from holdfast.core.change import Change, Refused
-from holdfast.core.codec import NOT_UNICODE
+from holdfast.core.codec import encode
 from holdfast.core.commands import Command
 from holdfast.core.limits import Limits
 from holdfast.core.records import Chat, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
-from holdfast.errors import (
-    HoldfastError,
-    InvalidInput,
-    NotFound,
-    Outcome,
-    RefusedError,
-    StoreTimeout,
-    StoreUnavailable,
-)
+from holdfast.errors import NotFound, RefusedError, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.decisions import raise_refused
+from holdfast.store.notify.bell import topics_of
 from holdfast.store.postgres import sql, swaps
 from holdfast.store.postgres.clock import DatabaseClock
-from holdfast.store.postgres.connection import MARGIN_S, Connection, Connector, Row, Share
-from holdfast.store.postgres.errors import COLLISION, READ_ONLY, Fate, explain, fate_of
-from holdfast.store.postgres.pauses import pauses
-from holdfast.store.postgres.pool import Pool
-from holdfast.store.receipts import check_receipt, decode_answer
-from holdfast.store.records import Answer, Key, StoreOptions
+from holdfast.store.postgres.connection import MARGIN_S, Connection, Row
+from holdfast.store.receipts import answer_of, check_receipt, decode_answer
+from holdfast.store.records import Answer, Key
 from holdfast.store.remnants import Occupied, Remnant, Slice, remnant_of
 from holdfast.store.rows import CHAT_COLUMNS, ChatWrite, snapshot_of
 
 T = TypeVar("T")
+Ring = Callable[[Iterable[str]], None]  # tells waiters, of this process and of others, of topics
 
 _BATCH = CHAT_COLUMNS.index("batch")
-# How often a key or an id that somebody else took in the same moment is looked at again.
-_COLLISIONS_MAX = 3
-CALL_OFF_S = 2.0  # for the server to take note that nobody waits any more
 
 _WRITTEN = (
     *("write.chat.after", "write.journal.before", "write.journal.after"),
@@ -67,19 +52,27 @@ def _parts(text: str | None) -> Any:
 
 
 class Busy(Exception):
-    """Somebody holds a chat that would have to be waited for."""
+    """Another transaction holds a chat that would have to be waited for."""
 
 
 class Transaction:
     """What work gets. It begins a transaction, or writes by single statements, each a transaction of its own."""
 
     def __init__(
-        self, connection: Connection, clock: DatabaseClock, limits: Limits, deadline: float, *, asked_before: bool
+        self,
+        connection: Connection,
+        clock: DatabaseClock,
+        limits: Limits,
+        deadline: float,
+        ring: Ring,
+        *,
+        asked_before: bool,
     ) -> None:
         self._connection = connection
         self._clock = clock
         self._limits = limits
         self._deadline = deadline
+        self.ring = ring
         self._locked: dict[str, Row] = {}
         self.now = clock.now()
         self.asked_before = asked_before  # an earlier try may have been written
@@ -90,7 +83,7 @@ class Transaction:
         reach("write.begun")
 
     async def begin_scan(self) -> None:
-        """For a statement that may read whole tables: the server ends it when nobody waits for it any more."""
+        """For a statement that may read whole tables: the server ends it when its waiter is gone."""
         await self._begin("READ COMMITTED READ ONLY")
 
     async def _begin(self, mode: str) -> None:
@@ -132,6 +125,10 @@ class Transaction:
         reach("commit.after")
         reach("ack.before")
         return rows
+
+    def tell(self, changes: Sequence[Change]) -> None:
+        """Of what is committed."""
+        self.ring(topics_of(changes))
 
     # --- chats --------------------------------------------------------------------------------------------------
 
@@ -211,10 +208,12 @@ class Transaction:
             raise NotFound("chat", chat_id)
         return snapshot
 
-    async def apply(self, snapshot: Snapshot, events: Sequence[Command], *, waits: bool = True) -> tuple[Change, ...]:
-        """What the events do to this chat and to others. Raises what refuses them, and Busy if it may not wait."""
+    async def apply(
+        self, snapshot: Snapshot, commands: Sequence[Command], *, waits: bool = True
+    ) -> tuple[Change, ...]:
+        """What the commands do to this chat and to others. Raises what refuses them, and Busy if it may not wait."""
         load = self.load if waits else self.load_if_free
-        steps = transact(snapshot, events, self.now, self._limits)
+        steps = transact(snapshot, commands, self.now, self._limits)
         try:
             need = next(steps)
             while True:
@@ -272,12 +271,14 @@ class Transaction:
         check_receipt(key, found[0][0], hash)
         return decode_answer(found[0][1])
 
-    async def keep_receipt(self, key: Key, hash: str, answer: Answer) -> None:
+    async def keep_receipt(self, key: Key, hash: str, changes: Sequence[Change]) -> Answer:
         reach("write.receipt.before")
-        body = msgspec.json.encode(answer).decode()
+        answer = answer_of(changes)
+        body = encode(answer).decode()
         holds_text_of = answer.chat_id if answer.dropped else None
         await self.rows(sql.PUT_RECEIPT, key.principal, key.key, hash, body, holds_text_of, self.now)
         reach("write.receipt.after")
+        return answer
 
 
 def reach_written() -> None:
@@ -287,125 +288,3 @@ def reach_written() -> None:
 
 
 Work = Callable[[Transaction], Awaitable[T]]
-
-
-class Transactor:
-    """Runs work, in tasks of its own, until it is answered or the deadline has come."""
-
-    def __init__(self, pool: Pool, connector: Connector, clock: DatabaseClock, options: StoreOptions) -> None:
-        self._pool = pool
-        self._connector = connector
-        self._clock = clock
-        self._options = options
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.retries = 0
-
-    @property
-    def task_count(self) -> int:
-        return len(self._tasks)
-
-    async def run(self, work: Work[T], share: Share, deadline: float | None = None, *, only_looks: bool = False) -> T:
-        """Whoever is cancelled before there is a connection has asked for nothing; afterwards it takes its course,
-        but for what only looks: the server is told that nobody waits for it any more.
-        """
-        if deadline is None:
-            deadline = asyncio.get_running_loop().time() + self._options.deadline_s
-        connection = await self._pool.take(deadline, share)
-        answer = self.own(self._answered(work, connection, deadline))
-        try:
-            return await asyncio.shield(answer)
-        except asyncio.CancelledError:
-            if only_looks:
-                answer.cancel()
-            raise
-
-    def own(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """A task that lives until it is done, whoever forgets it."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waits gets it; if nobody does any more, there is nothing to report
-
-    async def finish(self, wait_s: float) -> None:
-        """What was asked for before is answered, or at its deadline."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + wait_s
-        while (self._tasks or self._pool.waiting) and loop.time() < until:
-            await asyncio.wait({*self._tasks, loop.create_task(asyncio.sleep(0.01))}, timeout=until - loop.time())
-
-    async def _answered(self, work: Work[T], connection: Connection, deadline: float) -> T:
-        maybe_written = False
-        collisions = 0
-        share = connection.share
-        for pause in pauses():
-            transaction = Transaction(
-                connection, self._clock, self._options.limits, deadline, asked_before=maybe_written
-            )
-            try:
-                result = await work(transaction)
-            except psycopg.Error as error:
-                fate = fate_of(error, connection)
-                if error.sqlstate == COLLISION and collisions < _COLLISIONS_MAX:
-                    collisions += 1
-                    fate = Fate.AGAIN
-                maybe_written |= transaction.maybe_written and fate is Fate.LOST
-                if error.sqlstate == READ_ONLY:
-                    await connection.discard()  # a standby now: the next connection may find the primary
-                    self._pool.drop_idle()
-                await self._leave(connection, fate)
-                late = asyncio.get_running_loop().time() + pause >= deadline
-                if fate is Fate.FINAL or late:
-                    outcome: Outcome = "unknown" if maybe_written else "not_written"
-                    raise explain(error, self._connector.address, outcome=outcome) from error
-            except UnicodeError as error:
-                await self._leave(connection, Fate.FINAL)
-                raise InvalidInput("text", NOT_UNICODE) from error
-            except asyncio.CancelledError:
-                await self._call_off(connection)
-                raise
-            except BaseException:
-                await self._leave(connection, Fate.FINAL)
-                raise
-            else:
-                await self._leave(connection, Fate.FINAL)
-                return result
-            self.retries += 1
-            await asyncio.sleep(pause)
-            try:
-                connection = await self._pool.take(deadline, share)
-            except HoldfastError as error:
-                if maybe_written and isinstance(error, StoreUnavailable):
-                    kind = StoreTimeout if isinstance(error, StoreTimeout) else StoreUnavailable
-                    raise kind(str(error), outcome="unknown") from error
-                raise
-        raise AssertionError("pauses never end")
-
-    async def _call_off(self, connection: Connection) -> None:
-        """End what the server is doing for it. The request may come late, so nobody else gets this connection."""
-        try:
-            if capabilities.has_cancel_safe():  # else it would take a thread; then the statement ends at its deadline
-                await connection.cancel_safe(timeout=CALL_OFF_S)
-        except (psycopg.Error, OSError):
-            pass
-        finally:
-            await connection.discard()
-            self._pool.give(connection)
-
-    async def _leave(self, connection: Connection, fate: Fate) -> None:
-        """Give it back, out of any transaction. Work that ended early, by refusal or by finding out that all is done,
-        has left one open."""
-        try:
-            if fate is Fate.LOST:
-                await connection.discard()
-                self._pool.drop_idle()
-            elif not connection.closed and not connection.is_free:
-                await connection.command("ROLLBACK")
-        except psycopg.Error:
-            pass  # then it is not free, and `give` closes it
-        finally:
-            self._pool.give(connection)

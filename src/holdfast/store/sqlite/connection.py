@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import apsw
 
@@ -143,6 +144,17 @@ def check_whose(connection: apsw.Connection, path: str) -> None:
             f"{path} is a SQLite database of another program ({tables} tables and indexes): name another file, "
             "nothing in this one was changed"
         )
+
+
+Values = tuple[Any, ...] | dict[str, Any]  # by place, or by name
+
+
+def rows(connection: apsw.Connection, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+    return connection.execute(statement, values).fetchall()
+
+
+def row(connection: apsw.Connection, statement: str, values: Values = ()) -> tuple[Any, ...] | None:
+    return connection.execute(statement, values).fetchone()
 
 
 @contextmanager

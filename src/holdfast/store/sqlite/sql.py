@@ -4,8 +4,9 @@ from functools import cache
 from typing import NamedTuple
 
 from holdfast.core.records import State
-from holdfast.store import retention
+from holdfast.store import liveness, retention
 from holdfast.store.chat_lists import Given, where
+from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 
 
@@ -377,6 +378,18 @@ SELECT wake_at, id FROM (
 """
 
 # -- upkeep
+
+FIND_VIOLATIONS = liveness_query()
+
+FIND_VIOLATIONS_AMONG = liveness_query(
+    waiting="SELECT value FROM json_each(?1)", queued="SELECT value FROM json_each(?2)"
+)
+
+NEXT_WAITING = liveness.NEXT_WAITING.format(after="?", limit=liveness.SWEPT_MAX)
+
+NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="?", limit=liveness.SWEPT_MAX)
+
+NEXT_TORN = liveness.NEXT_TORN.format(after="?", limit=liveness.SWEPT_MAX)
 
 # What no write of the chat tells of.
 CUT_TORN = ("DELETE FROM journal WHERE chat_id = ? AND seq > ?", "DELETE FROM calls WHERE chat_id = ? AND batch > ?")

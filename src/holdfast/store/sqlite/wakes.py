@@ -19,8 +19,7 @@ from holdfast.store.notify.bell import WORK
 from holdfast.store.notify.wake_stream import Stream, Wake
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import leave
-from holdfast.store.sqlite.connection import FileIdentity, reading, translated
-from holdfast.store.sqlite.transactions import rows
+from holdfast.store.sqlite.connection import FileIdentity, reading, rows, translated
 from holdfast.system import threads
 
 T = TypeVar("T")

@@ -1,0 +1,99 @@
+"""The steps of taking over after deaths, as PostgreSQL makes them."""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from holdfast.core.change import Change
+from holdfast.core.commands import Command, Repair
+from holdfast.core.records import Lease, LeaseEnd, Snapshot
+from holdfast.store.decisions import decided
+from holdfast.store.liveness import JOURNAL_AHEAD
+from holdfast.store.postgres import sql
+from holdfast.store.postgres.transactions import Transaction
+from holdfast.store.postgres.transactor import Transactor
+from holdfast.store.records import Held, StoreOptions, Violation
+from holdfast.store.recovery import Recovery
+from holdfast.store.rows import lease_of, violation
+
+
+class PostgresRecovery(Recovery):
+    def __init__(
+        self,
+        transactor: Transactor,
+        options: StoreOptions,
+        read_chat: Callable[[str], Awaitable[Snapshot]],
+        *,
+        host: str,
+    ) -> None:
+        super().__init__(options, read_chat)
+        self._transactor = transactor
+        self._host = host
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    async def list_workers(self) -> list[Lease]:
+        leases = [lease_of(row) for row in await self._transactor.rows(sql.LIST_WORKERS)]
+        # On another machine the same path is another file, or a network's idea of a lock.
+        return [lease if lease.host == self._host else replace(lease, lock_path=None) for lease in leases]
+
+    async def held_chats(self, worker: str) -> set[Held]:
+        return {(chat_id, stamp) for chat_id, stamp in await self._transactor.rows(sql.HELD_CHATS, worker)}
+
+    async def end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
+        points = ("expire.before", "expire.after")
+        return bool(await self._transactor.write_alone(sql.END_LEASE, worker, renewal, how, points=points))
+
+    async def retire_lease(self, worker: str) -> None:
+        await self._transactor.write_alone(sql.RETIRE_WORKER, worker)
+
+    async def lost_in_silence(self, worker: str) -> list[str]:
+        return [row[0] for row in await self._transactor.named_rows(sql.LOST_IN_SILENCE, worker=worker)]
+
+    async def unknown_holders(self) -> list[str]:
+        return [row[0] for row in await self._transactor.rows(sql.UNKNOWN_HOLDERS)]
+
+    async def drop_worker(self, worker: str) -> None:
+        await self._transactor.write_alone(sql.DROP_WORKER, worker)
+
+    # --- violations ---------------------------------------------------------------------------------------------
+
+    async def find_violations(self) -> list[Violation]:
+        return [violation(row) for row in await self._transactor.planned_rows(sql.FIND_VIOLATIONS)]
+
+    async def next_torn(self, after: str) -> list[tuple[str, str, bool]]:
+        return [(id, state, torn) for id, state, torn in await self._transactor.rows(sql.NEXT_TORN, after)]
+
+    async def next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
+        waiting = await self._transactor.rows(sql.NEXT_WAITING, after[0])
+        queued = await self._transactor.rows(sql.NEXT_QUEUED, after[1])
+        return [id for (id,) in waiting], [id for (id,) in queued]
+
+    async def find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
+        values = {"waiting": waiting, "queued": queued}
+        return [violation(row) for row in await self._transactor.planned_rows(sql.FIND_VIOLATIONS_AMONG, **values)]
+
+    async def apply_upkeep(self, chat_id: str, command: Command) -> None:
+        tried: tuple[Change, ...] = ()
+
+        async def work(transaction: Transaction) -> None:
+            nonlocal tried
+            await transaction.begin()
+            current = await transaction.must_load(chat_id)
+            if transaction.asked_before and current.chat.version >= tried[0].after.chat.version:
+                return  # it did happen, or another write moved the chat on; the next look will tell
+            if isinstance(command, Repair) and command.reason == JOURNAL_AHEAD:
+                for statement in sql.CUT_TORN:
+                    await transaction.rows(statement, chat_id, current.chat.seq)
+            made = decided(await transaction.apply(current, (command,)))
+            tried = made.changes
+            await transaction.write(made.writes)
+            if isinstance(command, Repair):
+                await transaction.rows(sql.COUNT_REPAIR, command.reason, transaction.now)
+            await transaction.commit()
+            transaction.tell(made.changes)
+
+        await self._transactor.write(work, "work")
+
+    async def read_repairs(self) -> dict[str, int]:
+        return dict(await self._transactor.rows(sql.READ_REPAIRS))

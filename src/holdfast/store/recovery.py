@@ -1,0 +1,193 @@
+"""Taking over after deaths: leases that ended, the chats of their workers, and chats that break promise 7.
+
+The steps at the end are a store's own, each one transaction. What is built of them is the same on both stores: the
+lease ends first, so that it cannot be renewed any more; then its chats are taken back, one by one; then its row goes.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from holdfast.core.commands import Command, LeaseExpired, LeaseOutlived, Repair
+from holdfast.core.leases import LeaseWatch
+from holdfast.core.records import Cause, Lease, LeaseEnd, Snapshot, State
+from holdfast.errors import NotFound, RecordError, RefusedError, StaleWriter, StoreError, StoreTimeout
+from holdfast.store import host_lock
+from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
+from holdfast.store.records import Held, StoreOptions, Violation
+
+log = logging.getLogger("holdfast.store")
+
+
+class Recovery(ABC):
+    """Of one store. Its verbs are told in `contract.py`, where they have the same names."""
+
+    def __init__(self, options: StoreOptions, read_chat: Callable[[str], Awaitable[Snapshot]]) -> None:
+        self._options = options
+        self._read_chat = read_chat
+        self._swept_upto = ("", "")  # chats that wait, and chats with a queue
+        self._torn_upto = ""  # how far sweeps have looked
+        self.poisoned = 0  # chats that were failed here because they had lost every worker
+        self.unreadable = 0  # chats passed over because newer code wrote them
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    async def end_leases(
+        self, watch: LeaseWatch | None = None, myself: str | None = None
+    ) -> list[tuple[Lease, LeaseEnd]]:
+        leases = await self.list_workers()
+        others = [lease for lease in leases if lease.worker != myself]
+        silent = watch.look(others, self._options.clock.boot_ms()) if watch is not None else []
+        ends = [(lease, lease.ended or await self.end(lease, silent)) for lease in leases]
+        return [(lease, how) for lease, how in ends if how is not None]
+
+    async def end(self, lease: Lease, silent: Sequence[Lease]) -> LeaseEnd | None:
+        """How its lease ended just now, if it did: a renewal that comes first wins over silence."""
+        if lease.lock_path is not None and host_lock.is_dead(lease.lock_path):
+            return LeaseEnd.DIED if await self.end_lease(lease.worker, LeaseEnd.DIED) else None
+        if lease in silent and await self.end_lease(lease.worker, LeaseEnd.SILENT, lease.renewal):
+            extra = {"action": "lease.ended", "worker": lease.worker, "renewal": lease.renewal}
+            log.warning("worker %s was silent for its %g s", lease.worker, lease.ttl_ms / 1000, extra=extra)
+            return LeaseEnd.SILENT
+        return None
+
+    async def expire_workers(self, watch: LeaseWatch | None = None, myself: str | None = None) -> dict[str, int]:
+        lost: dict[str, int] = {}
+        for lease, how in await self.end_leases(watch, myself):
+            lost[lease.worker] = await self._take_back(lease.worker, how)
+            if lease.lock_path is not None:
+                host_lock.forget(lease.lock_path)
+        for worker in await self.unknown_holders():
+            lost[worker] = await self._take_back(worker, LeaseEnd.SILENT)
+        return lost
+
+    async def _take_back(self, worker: str, how: LeaseEnd) -> int:
+        held = await self.held_chats(worker)
+        for chat_id, _ in sorted(held):
+            if await self.apply_alone(chat_id, LeaseExpired(worker=worker, how=how)):
+                with suppress(NotFound, RecordError):
+                    error = (await self._read_chat(chat_id)).chat.error
+                    self.poisoned += error is not None and error.cause is Cause.CRASH
+        await self.drop_worker(worker)
+        return len(held)
+
+    async def outlive_lease(self, worker: str) -> None:
+        await self.retire_lease(worker)
+        # In this order: what is not held any more has been counted.
+        held = [chat_id for chat_id, _ in await self.held_chats(worker)]
+        for chat_id in dict.fromkeys((*held, *await self.lost_in_silence(worker))):
+            await self.apply_alone(chat_id, LeaseOutlived(worker=worker))
+
+    async def retire_all(self) -> int:
+        """Every lease ends, and none as a death. Returns how many there were."""
+        leases = [lease for lease in await self.list_workers() if lease.ended is None]
+        for lease in leases:
+            await self.retire_lease(lease.worker)
+        return len(leases)
+
+    # --- violations ---------------------------------------------------------------------------------------------
+
+    async def find_torn(self) -> list[Violation]:
+        found: list[Violation] = []
+        after = ""
+        while looked_at := await self.next_torn(after):
+            found += _torn(looked_at)
+            after = looked_at[-1][0]
+        return found
+
+    async def repair_some(self) -> dict[str, int]:
+        """A sweep's share, counted by reason. The next sweep goes on behind it, and begins anew at the end."""
+        repaired: dict[str, int] = {}
+        for violation in [*await self._find_some_torn(), *await self._find_some_violations()]:
+            if violation.reason == UNDER_DEAD_LEASE:
+                continue  # for the next sweep's expiry
+            if await self.apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=True)):
+                repaired[violation.reason] = repaired.get(violation.reason, 0) + 1
+        return repaired
+
+    async def _find_some_torn(self) -> list[Violation]:
+        looked_at = await self.next_torn(self._torn_upto)
+        self._torn_upto = looked_at[-1][0] if len(looked_at) == SWEPT_MAX else ""
+        return _torn(looked_at)
+
+    async def _find_some_violations(self) -> list[Violation]:
+        waiting, queued = await self.next_to_sweep(self._swept_upto)
+        ends = [ids[-1] if len(ids) == SWEPT_MAX else "" for ids in (waiting, queued)]
+        self._swept_upto = (ends[0], ends[1])
+        return await self.find_violations_among(waiting, queued)
+
+    async def apply_alone(self, chat_id: str, command: Command) -> bool:
+        """One chat, one transaction: a chat that refuses, is gone, cannot be read, is locked by a client that does
+        not let go or meets a fault of ours stops the repair of no other. The next sweep finds it again.
+        """
+        try:
+            await self.apply_upkeep(chat_id, command)
+        except RecordError:
+            self.unreadable += 1
+            return False
+        except (RefusedError, StaleWriter, NotFound):
+            return False
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, StoreTimeout):
+                raise  # of the store, not of this chat
+            extra = {"action": "upkeep_failed", "chat": chat_id, "event": command.name, "error": str(error)}
+            log.warning("a chat could not be swept", extra=extra, exc_info=error)
+            return False
+        return True
+
+    # --- steps, each one transaction ------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def list_workers(self) -> list[Lease]: ...
+
+    @abstractmethod
+    async def held_chats(self, worker: str) -> set[Held]: ...
+
+    @abstractmethod
+    async def end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
+        """False: it was ended before, or `renewal` is not its number any more."""
+
+    @abstractmethod
+    async def retire_lease(self, worker: str) -> None:
+        """Ended by its own worker, which lives: that beats what others took it for."""
+
+    @abstractmethod
+    async def lost_in_silence(self, worker: str) -> list[str]:
+        """Chats that were taken from this worker as from one that may live, and have made no progress since."""
+
+    @abstractmethod
+    async def unknown_holders(self) -> list[str]:
+        """Workers that hold chats and have no row: no lease's end would ever take those chats back."""
+
+    @abstractmethod
+    async def drop_worker(self, worker: str) -> None:
+        """Forget a worker that holds nothing any more."""
+
+    @abstractmethod
+    async def apply_upkeep(self, chat_id: str, command: Command) -> None:
+        """Apply a command that no client asked for; a Repair is counted in the same transaction."""
+
+    @abstractmethod
+    async def find_violations(self) -> list[Violation]: ...
+
+    @abstractmethod
+    async def next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
+        """At most SWEPT_MAX ids of chats that wait, and of chats with a queue, behind these two, in order."""
+
+    @abstractmethod
+    async def find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
+        """As `find_violations`, but of the chats that wait or have a queue only these are looked at."""
+
+    @abstractmethod
+    async def next_torn(self, after: str) -> list[tuple[str, str, bool]]:
+        """The next SWEPT_MAX chats behind this id: id, state, and whether its journal has lines beyond its row."""
+
+    @abstractmethod
+    async def read_repairs(self) -> dict[str, int]: ...
+
+
+def _torn(looked_at: Sequence[tuple[str, str, bool]]) -> list[Violation]:
+    return [
+        Violation(chat_id=id, state=State(state), reason=JOURNAL_AHEAD) for id, state, ahead in looked_at if ahead
+    ]

@@ -1,0 +1,100 @@
+"""The steps of taking over after deaths, as SQLite makes them."""
+
+from collections.abc import Awaitable, Callable
+
+from holdfast.core.codec import encode
+from holdfast.core.commands import Command, Repair
+from holdfast.core.records import Lease, LeaseEnd, Snapshot
+from holdfast.faults import reach
+from holdfast.store.decisions import decided
+from holdfast.store.liveness import JOURNAL_AHEAD
+from holdfast.store.records import Held, StoreOptions, Violation
+from holdfast.store.recovery import Recovery
+from holdfast.store.rows import lease_of, violation
+from holdfast.store.sqlite import sql
+from holdfast.store.sqlite.leases import located
+from holdfast.store.sqlite.transactions import Transaction
+from holdfast.store.sqlite.transactor import Transactor
+
+
+class SqliteRecovery(Recovery):
+    def __init__(
+        self,
+        transactor: Transactor,
+        options: StoreOptions,
+        read_chat: Callable[[str], Awaitable[Snapshot]],
+        *,
+        host: str,
+        lock_folder: str,
+    ) -> None:
+        super().__init__(options, read_chat)
+        self._transactor = transactor
+        self._host = host
+        self._lock_folder = lock_folder
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    async def list_workers(self) -> list[Lease]:
+        leases = [lease_of(row) for row in await self._transactor.rows(sql.LIST_WORKERS)]
+        return [located(lease, self._lock_folder, self._host) for lease in leases]
+
+    async def held_chats(self, worker: str) -> set[Held]:
+        return {(chat_id, stamp) for chat_id, stamp in await self._transactor.rows(sql.HELD_CHATS, worker)}
+
+    async def end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
+        def work(transaction: Transaction) -> bool:
+            reach("expire.before")
+            ended = transaction.rows(sql.END_LEASE, worker, how, renewal)
+            reach("expire.after")
+            return bool(ended)
+
+        return await self._transactor.write(work)
+
+    async def retire_lease(self, worker: str) -> None:
+        await self._transactor.write_alone(sql.RETIRE_WORKER, worker)
+
+    async def lost_in_silence(self, worker: str) -> list[str]:
+        return [row[0] for row in await self._transactor.rows(sql.LOST_IN_SILENCE, worker)]
+
+    async def unknown_holders(self) -> list[str]:
+        return [row[0] for row in await self._transactor.rows(sql.UNKNOWN_HOLDERS)]
+
+    async def drop_worker(self, worker: str) -> None:
+        await self._transactor.write_alone(sql.DROP_WORKER, worker)
+
+    # --- violations ---------------------------------------------------------------------------------------------
+
+    async def find_violations(self) -> list[Violation]:
+        return [violation(row) for row in await self._transactor.rows(sql.FIND_VIOLATIONS)]
+
+    async def next_torn(self, after: str) -> list[tuple[str, str, bool]]:
+        return [(id, state, bool(torn)) for id, state, torn in await self._transactor.rows(sql.NEXT_TORN, after)]
+
+    async def next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
+        def work(transaction: Transaction) -> tuple[list[str], list[str]]:
+            waiting = transaction.rows(sql.NEXT_WAITING, after[0])
+            queued = transaction.rows(sql.NEXT_QUEUED, after[1])
+            return [id for (id,) in waiting], [id for (id,) in queued]
+
+        return await self._transactor.read(work)
+
+    async def find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
+        values = (encode(waiting).decode(), encode(queued).decode())
+        return [violation(row) for row in await self._transactor.rows(sql.FIND_VIOLATIONS_AMONG, *values)]
+
+    async def apply_upkeep(self, chat_id: str, command: Command) -> None:
+        def work(transaction: Transaction) -> None:
+            current = transaction.must_load(chat_id)
+            if isinstance(command, Repair) and command.reason == JOURNAL_AHEAD:
+                for statement in sql.CUT_TORN:
+                    transaction.change(statement, chat_id, current.chat.seq)
+            made = decided(transaction.apply(current, (command,)))
+            transaction.write(made.writes)
+            if isinstance(command, Repair):
+                transaction.change(sql.COUNT_REPAIR, command.reason, transaction.now)
+            transaction.tell(made.changes)
+
+        await self._transactor.write(work)
+
+    async def read_repairs(self) -> dict[str, int]:
+        return dict(await self._transactor.rows(sql.READ_REPAIRS))
