@@ -187,6 +187,12 @@ class Sent(Generic[OutputT_co]):
     def __repr__(self) -> str:
         return f"<Sent {self.message_id} to {self.chat.id}, {self.placed}>"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sent) and self.answer == other.answer
+
+    def __hash__(self) -> int:
+        return hash((self.answer.chat_id, self.answer.seq))
+
     @property
     def message_id(self) -> str | None:
         """None: the same call was made before, with its key, and older code answered it."""
