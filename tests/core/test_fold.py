@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core import journal as jn
 from holdfast.core.codec import encode
@@ -327,6 +328,17 @@ def test_calls_that_begin_with_a_message_are_told_once_wherever_a_reader_leaves(
         rest = resumed(journal, update.cursor)
         assert [type(one) for one in rest] == [type(one) for one in whole[n:]]
         assert (rest[-1] if rest else update).turn == whole[-1].turn
+
+
+def test_what_was_told_of_a_line_is_not_taken_off_the_next_one_by_code_that_cannot_read_it() -> None:
+    journal = Journal()
+    calls = [ToolCall(call_id=f"c{n}", name="pay") for n in range(2)]
+    journal.respond(1, "I pay.", *calls, started=("c0", "c1"))
+    _, responded, *_ = journal.updates()
+    assert isinstance(responded, Responded)
+    journal.result("c0", "paid")
+    journal.events[1] = replace(journal.events[1], body=jn.UnknownEntry(problem="newer"))
+    assert [type(update) for update in resumed(journal, responded.cursor)] == [CallDone]
 
 
 def test_a_cursor_that_is_none_is_refused() -> None:

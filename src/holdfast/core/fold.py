@@ -89,9 +89,10 @@ class Fold:
         if isinstance(body, jn.Delta):
             if not self._settled:
                 self._delta(body, event.attempt or 0)
-        elif not isinstance(body, jn.UnknownEntry):
-            with suppress(RecordError):  # of a message: newer code wrote it
-                self._entry(body, event)
+        else:
+            if not isinstance(body, jn.UnknownEntry):
+                with suppress(RecordError):  # of a message: newer code wrote it
+                    self._entry(body, event)
             self._skipped = 0
         return self._finish(event)
 
@@ -144,8 +145,10 @@ class Fold:
                 self._tell(up.CallDrafted, call=CallView(id=delta.call_id, name=delta.name or ""))
 
     def _tell_words(self, text: Heard, reasoning: Heard) -> None:
-        if text.dropped or reasoning.dropped:
+        dropped = text.dropped or reasoning.dropped
+        if dropped or text.met or reasoning.met:
             self._show_words()
+        if dropped:
             self._tell(up.Restarted, dropped=text.dropped, reasoning_dropped=reasoning.dropped)
         for words, heard, make in (
             (self._reasoning, reasoning, up.ReasoningAdded),

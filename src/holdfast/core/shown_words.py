@@ -19,10 +19,13 @@ NOTHING_SHOWN = Shown()
 
 
 class Heard(NamedTuple):
-    """What a reader has to take back, and what is then to be added."""
+    """What a reader has to take back, and what is then to be added. `met`: what another process has shown is known
+    now, and stands.
+    """
 
     dropped: int = 0
     rest: str = ""
+    met: bool = False
 
 
 class ShownWords:
@@ -103,7 +106,7 @@ class ShownWords:
         self._forget_heard()
         if len(text) >= unseen.chars and _digest(_new_hash(text[: unseen.chars])) == unseen.digest:
             self.add(text[: unseen.chars])
-            return Heard(0, text[unseen.chars :])
+            return Heard(0, text[unseen.chars :], met=True)
         return Heard(unseen.chars, text)
 
     def _forget_heard(self) -> None:

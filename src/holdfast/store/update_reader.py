@@ -1,5 +1,7 @@
 """A chat's journal as events and as updates, for who holds a store: from any cursor on, on any process."""
 
+from msgspec.structs import replace
+
 from holdfast.core.codec import decode_delta, decode_entry
 from holdfast.core.fold import Fold
 from holdfast.core.journal import AnyEntry, Delta, Event, UnknownEntry
@@ -79,7 +81,8 @@ class UpdateReader:
         if 0 < mark.turn <= place.seq:
             await self._read_again(mark.turn, place.seq)
         self._fold.resume(mark, text)
-        self._cursor = Cursor(seq=place.seq)
+        # What is streamed is read from its beginning. The line keeps its stamp: the chat may be another one by now.
+        self._cursor = replace(place, attempt=0, k=-1, attempt_stamp=0)
 
     async def _read_again(self, first: int, last: int) -> None:
         cursor: After = Cursor(seq=first - 1)
