@@ -28,9 +28,9 @@ def _done(result: int) -> bool:
     return result == 0
 
 
-def _mount(source: str, target: str, kind: str | None, flags: int) -> bool:
-    kind_bytes = kind.encode() if kind else None
-    return _done(libc.mount(os.fsencode(source), os.fsencode(target), kind_bytes, ctypes.c_ulong(flags), None))
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> bool:
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    return _done(libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3]))
 
 
 class Intruder:
@@ -159,6 +159,10 @@ class Intruder:
             if _mount(source, elsewhere, None, flags):
                 self.look(f"in another place, {flags:x}", elsewhere)
                 self.look(f"in another place, {flags:x}", f"{elsewhere}{self.root}")
+        for below in (str(self.root), "/"):  # it lays folders over each other, as they are without their mounts
+            if _mount("overlay", elsewhere, "overlay", 0, f"lowerdir={below}:{elsewhere}"):
+                self.look(f"laid over {below}", elsewhere)
+                self.look(f"laid over {below}", f"{elsewhere}{self.root}")
         if _mount(f"{self.root}/.holdfast", elsewhere, None, MOVE):
             self.look("with the cover moved away")
         self.look("with mounts")

@@ -391,7 +391,7 @@ def test_where_it_cannot_be_a_process_starts_uncovered_unless_that_is_forbidden(
 def look_uncovered() -> None:
     """In a process that may make no namespaces."""
     own = floor.own(".holdfast", ".holdfast/locks", None)
-    assert cover.examine(own)[0].startswith("enter: ")
+    assert cover.examine(own)[0].startswith("namespaces cannot be made: ")
     floor.protect(own)
     assert reads(".holdfast/token")
     assert cover.figures()["uncovered"] == 1

@@ -320,11 +320,14 @@ def send(channel: socket.socket, message: "Any", fds: "Sequence[int]" = ()) -> N
     channel.sendall(data)
 
 
+_FAILED = {"enter": "namespaces cannot be made", "settle": "nothing can be mounted in a namespace of our own"}
+
+
 def _answer(channel: socket.socket, act: "Callable[..., Any]", *arguments: "Any") -> bool:
     try:
         result, problem = act(*arguments), None
     except OSError as error:
-        result, problem = None, f"{act.__name__}: {error.strerror}"
+        result, problem = None, f"{_FAILED.get(act.__name__, act.__name__)}: {error.strerror}"
     send(channel, (result, problem))
     return problem is None
 
