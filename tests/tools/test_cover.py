@@ -171,6 +171,20 @@ def test_settings_are_read_and_not_written_and_with_keys_not_even_read(
         floor.protect(own)  # which the fixture releases
 
 
+def test_the_settings_that_the_app_itself_reads_are_kept_wherever_a_tool_works(project: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    secret(project / "holdfast.toml")
+    (tmp_path / "elsewhere").mkdir()
+    own = floor.own(str(project / ".holdfast"), str(project / "locks"), None)
+    floor.protect(own)
+    try:
+        for name in ("holdfast.toml", ".git/config", ".git/hooks/pre-commit"):
+            path = shlex.quote(str(project / name))
+            assert "Read-only" in run(f"echo more >> {path}", tmp_path / "elsewhere"), name
+    finally:
+        floor.release(own)
+
+
 def test_no_process_notes_that_a_folder_is_trusted(project: Path, protect: Callable[..., Own]) -> None:
     """Where nobody has ever trusted one, too: what is not there yet cannot be covered."""
     Path(os.environ["HOME"]).mkdir()
@@ -336,6 +350,7 @@ def test_one_that_was_killed_is_replaced_and_nothing_is_started_without(
     assert not reads(token)
     first = starter_pid()
     os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)  # asked while it dies, it would leave the outcome unknown
     assert not reads(token)
     assert starter_pid() != first
 

@@ -44,6 +44,7 @@ class Own(NamedTuple):
 
     folders: tuple[str, ...]  # its home, and where its workers keep their locks
     database: str | None  # a file of SQLite's
+    root: str | None = None  # where it was opened: its settings are there
     keyed_settings: bool = False  # its holdfast.toml holds keys
     wish: Wish = "auto"
 
@@ -56,7 +57,7 @@ class _Wanted:
 
     def __init__(self, owned: Sequence[Own], roots: Sequence[str]) -> None:
         self._owned = owned
-        self._roots = roots
+        self._roots = dict.fromkeys((*roots, *(one.root for one in owned if one.root is not None)))
         needed = [*roots, sys.prefix, sys.base_prefix, tempfile.gettempdir(), os.path.expanduser("~")]
         self._needed = [os.path.realpath(path) for path in needed]
 
@@ -290,7 +291,7 @@ def spawn(
     """
     with _state.lock:
         if _state.is_wanted:
-            _state.remember(root := _absolute(cwd))
+            _state.remember(root := absolute(cwd))
             wanted = _Wanted(_state.owned, tuple(_state.roots))
             if _state.ready(wanted) is not None:
                 order = _order(argv, root, env, (*range(_STREAMS), *pass_fds))
@@ -320,7 +321,7 @@ def spawn_uncovered(
 
 def examine(own: Own) -> list[str]:
     """What would keep the files of this app from being covered, or makes it vain. Takes a moment."""
-    wanted = _Wanted([own], [_absolute(None)])
+    wanted = _Wanted([own], [absolute(None)])
     try:
         starter = Starter()
     except (CannotCover, OSError) as error:
@@ -373,7 +374,7 @@ def _opened(streams: Sequence[int]) -> Iterator[list[int]]:
         os.close(null)
 
 
-def _absolute(cwd: str | Path | None) -> str:
+def absolute(cwd: str | Path | None) -> str:
     try:
         return os.path.abspath(cwd or ".")
     except FileNotFoundError:  # ours was removed

@@ -5,8 +5,8 @@
 `starter.py` starts it, one per process, and speaks with it over its standard input, a socket. It imports nothing of
 holdfast. First it makes a user and a mount namespace, and asks to have the users mapped to themselves. Then it obeys:
 
-    [(kind, path)…]     to be covered. hide: it cannot be read, written or listed; keep: it can be read, and not be
-                        written, replaced or moved; pin: it cannot be replaced or moved
+    [(kind, path)…]     to be covered. hide: a folder is empty, a file cannot be opened; keep: it can be read, and
+                        not be written, replaced or moved; pin: it cannot be replaced or moved
     a process           to be started, which sees the files so. It is a child of the one that asked, not of this one
 
 What it starts cannot undo that. It has no right over this mount namespace, and one that it makes itself has the same

@@ -41,7 +41,7 @@ Identity = tuple[int, int]  # of a file or folder: device and inode
 
 
 def own(home: str, lock_folder: str, database: str | None) -> Own:
-    return Own((os.path.abspath(home), os.path.abspath(lock_folder)), database)
+    return Own((os.path.abspath(home), os.path.abspath(lock_folder)), database, root=cover.absolute(None))
 
 
 class Floor:
