@@ -27,6 +27,7 @@ SOAK_MINUTES = 2
 
 # Whose tests do less in `make test`: they ask `tests/support/scale.py` how much.
 SCALED = [
+    "tests/crash/test_restarted_text.py",
     "tests/fleet/test_wal_bound.py",
     "tests/store/test_bad_input.py",
     "tests/store/test_migrations.py",
