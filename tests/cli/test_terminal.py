@@ -203,7 +203,7 @@ async def test_what_is_printed_for_good_is_not_drawn_below_itself() -> None:
     with LiveTerminal(Console(file=out, force_terminal=True, width=40, height=20)) as live:
         live.screen.text("kelp")
         live.redraw()
-        live.screen.answer("kelp")
+        live.screen.answered()
     assert out.getvalue().count("kelp") == 2, "once while it was written, and once for good"
 
 

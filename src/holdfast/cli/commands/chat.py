@@ -3,7 +3,7 @@
 import asyncio
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -264,6 +264,7 @@ class Talk:
     async def _follow(self, chat: Chat, cursor: Cursor) -> None:
         await self.unfollow()
         self._chat = chat
+        self._reader.begin_anew()
         self._follower = asyncio.create_task(self._read(chat, cursor))
 
     async def unfollow(self) -> None:
@@ -294,7 +295,7 @@ class Talk:
             if self._session.app.is_running:
                 self._session.app.invalidate()  # also when nothing was printed and nothing goes on any more
 
-    def _note_state(self, entries: list[jn.AnyEntry | jn.Delta | None], *, at_rest: bool) -> None:
+    def _note_state(self, entries: Sequence[object], *, at_rest: bool) -> None:
         for entry in entries:
             if isinstance(entry, jn.TurnStarted | jn.TurnResumed):
                 self._screen.busy = True

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.cli.commands.demo_worker import BATCH, FIRST
-from holdfast.cli.terminal.journal_reader import what_is
 from holdfast.cli.words import line
 from holdfast.core import journal as jn
 from holdfast.core.history import problems
 from holdfast.core.records import Frozen, Message, Role, Snapshot, State, Synthetic, ToolResult
 from holdfast.store.records import Item
+from holdfast.store.update_reader import event_of
 
 
 class Evidence(Frozen):
@@ -47,8 +47,7 @@ def timeline(evidence: Evidence) -> Iterator[Row]:
         if not killed and item.seq not in kept:
             killed = True
             yield Row(at_s=0.0, text=f"kill -9 {evidence.first_pid}", fate="the worker is gone", colour="red")
-        entry = what_is(item)
-        for text, fate, colour in _told(entry, durable=not killed):
+        for text, fate, colour in _told(event_of(item).body, durable=not killed):
             yield Row(at_s=(item.at - evidence.killed_at) / 1000, text=text, fate=fate, colour=colour)
 
 

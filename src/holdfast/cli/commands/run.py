@@ -14,7 +14,7 @@ from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, know_agent, leave_to_others, open_app, opened, pick_agent
 from holdfast.cli.interrupts import interrupts, leave_now
 from holdfast.cli.terminal.approval import CallView, listed
-from holdfast.cli.terminal.journal_reader import Reader, as_json, what_is
+from holdfast.cli.terminal.journal_reader import Reader, as_json
 from holdfast.cli.terminal.screen import PlainScreen
 from holdfast.cli.terminal.turn_follower import Ask, Exit, TurnFollower, Viewer, cursor_now, exit_of, ticking
 from holdfast.core.codec import check_text
@@ -24,6 +24,7 @@ from holdfast.ids import new_id
 from holdfast.safe_text import safe, safe_json
 from holdfast.store.cursor import Cursor
 from holdfast.store.records import Item
+from holdfast.store.update_reader import event_of
 from holdfast.turn import Sent, Turn
 
 SAY_S = 5.0
@@ -207,7 +208,7 @@ class JsonLines:
 
     def take(self, item: Item) -> object:
         write_line(as_json(self._chat_id, item))
-        return what_is(item)
+        return event_of(item).body
 
     def interrupted(self) -> None:
         pass

@@ -1,15 +1,16 @@
-"""From a chat's journal to a screen: what each entry and each piece of a stream means to a person."""
+"""From a chat's journal to a screen: what each update of the fold means to a person."""
 
 import msgspec
 
 from holdfast.cli.terminal.screen import Screen, ToolEnd
 from holdfast.cli.words import arguments_of, line, seconds
 from holdfast.core import journal as jn
-from holdfast.core.codec import decode_delta, decode_entry
-from holdfast.core.records import CallState, Cause, Message, Role, ToolCall, ToolResult
-from holdfast.errors import RecordError
+from holdfast.core import updates as up
+from holdfast.core.fold import Fold
+from holdfast.core.records import CallState, Cause, Message, Role
 from holdfast.safe_text import safe
 from holdfast.store.records import Item
+from holdfast.store.update_reader import event_of
 
 STOPPING = "stopping; once more leaves at once"
 
@@ -19,19 +20,20 @@ class Reader:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._calls: dict[str, ToolCall] = {}
-        self._started: dict[str, int] = {}
+        self._fold = Fold()
         self.own: set[str] = set()
         self.show_users = True
 
-    def take(self, item: Item) -> jn.AnyEntry | jn.Delta | None:
+    def take(self, item: Item) -> jn.AnyEntry | jn.Delta | jn.UnknownEntry:
         """Shows it, and returns what it was. What newer code wrote is passed over."""
-        found = what_is(item)
-        if isinstance(found, jn.Delta):
-            self._delta(found)
-        elif found is not None:
-            self._entry(found, item.at)
-        return found
+        event = event_of(item)
+        for update in self._fold.take(event):
+            self._show(update, event.body)
+        return event.body
+
+    def begin_anew(self) -> None:
+        """What comes next is of another chat, or of another place in this one."""
+        self._fold = Fold()
 
     def interrupted(self) -> None:
         self._screen.status(STOPPING)
@@ -39,48 +41,86 @@ class Reader:
     def trouble(self, text: str) -> None:
         self._screen.note(safe(text))
 
-    def _delta(self, delta: jn.Delta) -> None:
-        if delta.part == "text":
-            self._screen.text(delta.text)
-        elif delta.part == "arguments" and delta.name:
-            self._screen.calling(line(delta.name, 40))
-        elif delta.part == "reasoning":
-            self._screen.thinking()
+    def _show(self, update: up.Update, body: object) -> None:
+        match update:
+            case up.TextAdded():
+                self._screen.text(update.text)
+            case up.Restarted(dropped=dropped) if dropped:
+                self._screen.take_back(dropped)
+            case up.ReasoningAdded():
+                self._screen.thinking()
+            case up.Responded():
+                self._responded(update.message)
+            case up.CallDrafted():
+                self._screen.calling(line(update.call.name, 40))
+            case up.CallBegan():
+                self._call_began(update.call)
+            case up.CallProgress():
+                self._screen.tool_says(update.call.id, update.text)
+            case up.CallDone():
+                self._call_done(update.call)
+            case up.Retrying():
+                if isinstance(body, jn.AttemptFailed):
+                    self._screen.note(_attempt_failed(body))
+                self._screen.status("asking again")
+            case up.Finished():
+                self._finished(update.turn)
+            case up.Happened():
+                self._happened(update.entry)
+            case _:
+                pass
 
-    def _entry(self, entry: jn.AnyEntry, at: int) -> None:
+    def _responded(self, message: Message) -> None:
+        self._screen.answered()
+        if message.finish is not None:
+            self._screen.note(f"the answer is not whole: {_UNFINISHED.get(message.finish, message.finish)}")
+
+    def _call_began(self, call: up.CallView) -> None:
+        if call.child_id is not None:
+            self._screen.status(f"{line(call.name, 40)} works in {call.child_id}")
+        elif call.state is CallState.STARTED and call.name:  # without a name: it was asked for before we looked
+            self._screen.tool_started(call.id, line(call.name, 60), arguments_of(call.arguments), call.began_at or 0)
+
+    def _call_done(self, call: up.CallView) -> None:
+        end = ToolEnd(
+            name=line(call.name, 60),
+            arguments=arguments_of(call.arguments) if call.arguments else "",
+            mark="failed" if call.error and call.state is CallState.DONE else str(call.state),
+            result=safe(call.result or ""),
+            took_ms=(call.ended_at or 0) - call.began_at if call.began_at is not None else None,
+        )
+        self._screen.tool_ended(call.id, end)
+
+    def _finished(self, turn: up.TurnView) -> None:
+        if turn.cause is Cause.USER:
+            self._screen.note("stopped")
+        elif turn.cause is not None and turn.cause is not Cause.SUPERSEDED:
+            detail = f": {line(turn.detail)}" if turn.detail else ""
+            self._screen.note(f"the turn was cut short ({turn.cause}){detail}")
+        if turn.error is not None:
+            self._screen.error(line(f"failed ({turn.error.code}): {turn.error.message}", 500))
+            for cause in turn.error.chain:
+                self._screen.note(f"  {line(cause, 500)}")
+
+    def _happened(self, entry: jn.AnyEntry) -> None:
         match entry:
-            case jn.MessageAdded():
-                self._message(entry, entry.message, at)
-            case jn.CallsStarted():
-                for call_id in entry.call_ids:
-                    self._start(call_id, at, entry.arguments.get(call_id))
-            case jn.CallChanged():
-                self._call(entry)
-            case jn.Noted(topic="progress", call_id=None):
-                self._screen.status(line(entry.text))
+            case jn.MessageAdded(message=message):
+                self._said_elsewhere(message)
+            case jn.CallChanged(detail=detail) if detail is not None:
+                self._screen.note(f"{line(entry.name, 40)}: {line(detail)}")
             case jn.Noted(topic="progress"):
-                assert entry.call_id is not None
-                self._screen.tool_says(entry.call_id, entry.text)
+                self._screen.status(line(entry.text))
             case jn.Noted(topic="compaction" | "error"):
                 self._screen.note(line(entry.text, 300))
             case jn.AttemptFailed():
                 self._screen.note(_attempt_failed(entry))
-            case jn.PreviewReset():
-                self._screen.start_over()
             case jn.StopRequested():
                 self._screen.status(STOPPING)
-            case jn.MessageQueued():
-                message = entry.message
+            case jn.MessageQueued(message=message):
                 if message.id not in self.own:
                     self._screen.note(f"queued: {line(message.text)}")
             case jn.MessagesDropped():
                 self._screen.note(f"{len(entry.message_ids)} queued dropped: {entry.why}")
-            case jn.TurnEnded():
-                self._turn_ended(entry)
-            case jn.ChatFailed():
-                self._screen.error(line(f"failed ({entry.error.code}): {entry.error.message}", 500))
-                for cause in entry.error.chain:
-                    self._screen.note(f"  {line(cause, 500)}")
             case jn.Compacted():
                 self._screen.note("compacted: a summary stands for the older part")
             case jn.CompactionFailed():
@@ -90,55 +130,13 @@ class Reader:
             case _:
                 pass
 
-    def _message(self, entry: jn.MessageAdded, message: Message, at: int) -> None:
+    def _said_elsewhere(self, message: Message) -> None:
+        """A user's message, or one of a conversation that this chat began with."""
         if message.role is Role.ASSISTANT:
-            self._screen.answer(message.text)
-            if message.finish is not None:
-                self._screen.note(f"the answer is not whole: {_UNFINISHED.get(message.finish, message.finish)}")
-            for call in message.calls:
-                self._calls[call.call_id] = call
-            for call_id in entry.started:
-                self._start(call_id, at)
-        elif message.role is Role.USER:
-            if self.show_users and message.id not in self.own:
-                self._screen.user(message.text)
-        else:
-            for part in message.parts:
-                if isinstance(part, ToolResult):
-                    self._result(part, entry.call_state, at)
-
-    def _start(self, call_id: str, at: int, arguments: str | None = None) -> None:
-        call = self._calls.get(call_id)
-        self._started[call_id] = at
-        if call is not None:
-            self._screen.tool_started(call_id, line(call.name, 60), arguments_of(arguments or call.arguments), at)
-
-    def _result(self, result: ToolResult, state: CallState | None, at: int) -> None:
-        call = self._calls.pop(result.call_id, None)
-        began = self._started.pop(result.call_id, None)
-        mark = "failed" if result.error and state is CallState.DONE else str(state or "done")
-        end = ToolEnd(
-            name=line(result.name, 60),
-            arguments=arguments_of(call.arguments) if call is not None else "",
-            mark=mark,
-            result=safe(result.content),
-            took_ms=at - began if began is not None else None,
-        )
-        self._screen.tool_ended(result.call_id, end)
-
-    def _call(self, entry: jn.CallChanged) -> None:
-        if entry.state is CallState.EXTERNAL and entry.child_id is not None:
-            self._screen.status(f"{line(entry.name, 40)} works in {entry.child_id}")
-        elif entry.state is CallState.PLANNED and entry.detail is not None:
-            self._started.pop(entry.call_id, None)
-            self._screen.note(f"{line(entry.name, 40)}: {line(entry.detail)}")
-
-    def _turn_ended(self, entry: jn.TurnEnded) -> None:
-        if entry.cause is Cause.USER:
-            self._screen.note("stopped")
-        elif entry.cause is not None and entry.cause is not Cause.SUPERSEDED:
-            detail = f": {line(entry.detail)}" if entry.detail else ""
-            self._screen.note(f"the turn was cut short ({entry.cause}){detail}")
+            self._screen.text(message.text)
+            self._screen.answered()
+        elif self.show_users and message.id not in self.own:
+            self._screen.user(message.text)
 
 
 _UNFINISHED = {
@@ -155,14 +153,6 @@ def _attempt_failed(entry: jn.AttemptFailed) -> str:
         if entry.next_model is not None and entry.next_model != entry.model:
             after += f" with {line(entry.next_model, 60)}"
     return f"{line(entry.model, 60)}: {line(entry.error, 300)}{after}"
-
-
-def what_is(item: Item) -> jn.AnyEntry | jn.Delta | None:
-    """None: newer code wrote it."""
-    try:
-        return decode_delta(item.body) if item.seq is None else decode_entry(item.body)
-    except RecordError:
-        return None
 
 
 def as_json(chat_id: str, item: Item) -> bytes:

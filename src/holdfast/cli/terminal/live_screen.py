@@ -53,30 +53,25 @@ class TerminalScreen:
 
     def text(self, piece: str) -> None:
         self.busy, self._status = True, ""
-        self._streamed += safe(piece)
+        self._streamed += piece
         end = whole_blocks(self._streamed, self._printed)
         if end > self._printed:
             self._block(self._streamed[self._printed : end])
             self._printed = end
 
-    def answer(self, text: str) -> None:
-        text = safe(text)
-        if not text.startswith(self._streamed[: self._printed]):
-            self.start_over()
-        self._block(text[self._printed :])
-        self._forget()
+    def take_back(self, chars: int) -> None:
+        self._streamed = self._streamed[: len(self._streamed) - chars]
+        if len(self._streamed) < self._printed:
+            self.note("the answer starts over")
+            self._printed = 0  # what stands of it is printed again
+
+    def answered(self) -> None:
+        self._block(self._streamed[self._printed :])
+        self._streamed, self._printed = "", 0
         self.status("")
 
-    def start_over(self) -> None:
-        if self._printed:
-            self.note("the answer starts over")
-        self._forget()
-        self.status("asking again")
-
-    def _forget(self) -> None:
-        self._streamed, self._printed = "", 0
-
     def _block(self, text: str) -> None:
+        text = safe(text)
         if text.strip():
             self._put(_markdown(text), "block")
 
@@ -146,7 +141,7 @@ class TerminalScreen:
         return Group(*self._unfinished(console, len(rows)), *rows)
 
     def _unfinished(self, console: Console, taken: int) -> list[RenderableType]:
-        text = self._streamed[self._printed :]
+        text = safe(self._streamed[self._printed :])
         if not text.strip():
             return []
         room = max(console.height - KEPT_LINES - taken, 1)

@@ -29,11 +29,11 @@ class Screen(Protocol):
     def text(self, piece: str) -> None:
         """More of the answer that is being streamed."""
 
-    def answer(self, text: str) -> None:
-        """An answer is committed: it replaces what was streamed of it."""
+    def take_back(self, chars: int) -> None:
+        """The last characters of the answer do not stand: the model was asked again, and says something else."""
 
-    def start_over(self) -> None:
-        """What was streamed of this answer does not count: the model is asked again."""
+    def answered(self) -> None:
+        """The answer is whole, and durable."""
 
     def thinking(self) -> None: ...
 
@@ -79,18 +79,18 @@ class PlainScreen:
         self._streamed += piece
         self._write(piece)
 
-    def answer(self, text: str) -> None:
-        if not text.startswith(self._streamed):
-            self.start_over()
-        rest = text[len(self._streamed) :]
-        if text:
-            self._write(rest if text.endswith("\n") else f"{rest}\n")
+    def take_back(self, chars: int) -> None:
+        """What is in a pipe stays there: what stands of the answer is written again."""
+        kept = self._streamed[: len(self._streamed) - chars]
+        self._write("\n")
+        self.note("the answer starts over")
         self._streamed = ""
+        if kept:
+            self.text(kept)
 
-    def start_over(self) -> None:
-        if self._streamed:
+    def answered(self) -> None:
+        if self._streamed and not self._streamed.endswith("\n"):
             self._write("\n")
-            self.note("the answer starts over")
         self._streamed = ""
 
     def _write(self, text: str) -> None:
