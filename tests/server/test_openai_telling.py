@@ -15,6 +15,7 @@ from holdfast.core.journal import (
     ChatRenamed,
     Delta,
     Entry,
+    Event,
     MessageAdded,
     PreviewReset,
     TurnEnded,
@@ -23,12 +24,12 @@ from holdfast.core.journal import (
     TurnWaiting,
 )
 from holdfast.core.records import CallState, Cause, External, Failure, Message, State, ToolResult, result_message
-from holdfast.server.feeds import Frame, encoded
 from holdfast.server.openai.completions import finish_reason
 from holdfast.server.openai.ids import Place, parse_call_id, parse_response_id
 from holdfast.server.openai.response_state import Telling
 from holdfast.server.openai.responses import Events
 from holdfast.store.records import Item
+from holdfast.store.update_reader import event_of
 from tests.support.chats import assistant, call, user
 
 PLACE = Place(chat_id="chat_1", start=1)
@@ -39,22 +40,22 @@ class Journal:
 
     def __init__(self) -> None:
         self._seq = 0
-        self.live: list[Frame] = []
-        self.late: list[Frame] = []
+        self.live: list[Event] = []
+        self.late: list[Event] = []
 
     def add(self, *entries: Entry) -> None:
         for entry in entries:
             self._seq += 1
             item = Item(cursor="", at=1000 * self._seq, body=encode(entry), seq=self._seq)
-            frame = Frame("", encoded(item))
-            self.live.append(frame)
-            self.late.append(frame)
+            event = event_of(item)
+            self.live.append(event)
+            self.late.append(event)
 
     def stream(self, attempt: int, *texts: str) -> None:
         """They are gone once the attempt is over."""
         for k, text in enumerate(texts):
             item = Item(cursor="", at=0, body=encode(Delta(part="text", text=text)), attempt=attempt, k=k)
-            self.live.append(Frame("", encoded(item)))
+            self.live.append(event_of(item))
 
 
 def message(written: Message, attempt: int | None = None) -> MessageAdded:
@@ -80,7 +81,7 @@ def a_stormy_turn() -> Journal:
     return journal
 
 
-def events_of(frames: Sequence[Frame], after: int = -1, place: Place = PLACE) -> list[dict[str, Any]]:
+def events_of(frames: Sequence[Event], after: int = -1, place: Place = PLACE) -> list[dict[str, Any]]:
     telling, encode_events = Telling(place, after), Events("agent", after)
     data = encode_events.begin(Telling(place))
     for frame in frames:

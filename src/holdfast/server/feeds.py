@@ -10,8 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from holdfast.core.wake import WakeState
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
 from holdfast.store.contract import Store
@@ -22,30 +20,44 @@ from holdfast.system.clock import dice
 log = logging.getLogger("holdfast.feeds")
 
 RING_FRAMES = 1_000
-RING_BYTES = 1 << 20
+RING_BYTES = 2 << 20
+HEAD_BYTES = 128  # of a frame, about
 POLL_S = 10.0  # where others tell us what happens; polling is then only the truth behind the hints
 RETRY_S = 1.0  # after a store that failed
 FINAL = (StoreGone, StoreCorrupt, StoreClosed)  # what does not come back by waiting: readers are told
 
 
-class Frame(Struct, frozen=True, gc=False):
-    """One event as it goes over the wire. `rest`: nothing comes after it until somebody does something."""
+class Frame:
+    """One item of the journal, for all of its readers. `rest`: nothing comes after it until somebody does something;
+    a frame without an item tells of that alone.
+    """
 
-    cursor: str
-    data: bytes
-    rest: bool = False
+    __slots__ = ("_data", "cursor", "item", "rest")
+
+    def __init__(self, cursor: str, item: Item | None = None, *, rest: bool = False) -> None:
+        self.cursor = cursor
+        self.item = item
+        self.rest = rest
+        self._data: bytes | None = None
 
     @property
-    def payload(self) -> bytes:
-        """The event's JSON alone, for who speaks another protocol."""
-        return self.data[self.data.index(b"\ndata: ") + 7 : -2]
+    def data(self) -> bytes:
+        """As it goes over the wire: encoded once, when the first reader needs it so."""
+        if self._data is None:
+            self._data = encoded(self.item) if self.item is not None else b""
+        return self._data
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory: the item, and beside it the same as it goes over the wire."""
+        return 2 * len(self.item.body) + HEAD_BYTES if self.item is not None else 0
 
 
 def frames_of(page: Page) -> list[Frame]:
-    frames = [Frame(item.cursor, encoded(item)) for item in page.items]
+    frames = [Frame(item.cursor, item) for item in page.items]
     if page.at_rest:
-        last = frames.pop() if frames else Frame(page.cursor, b"")
-        frames.append(Frame(last.cursor, last.data, rest=True))
+        last = frames.pop() if frames else Frame(page.cursor)
+        frames.append(Frame(last.cursor, last.item, rest=True))
     return frames
 
 
@@ -135,12 +147,12 @@ class Feed:
         return POLL_S * dice.uniform(0.8, 1.2) if told else None
 
     def _add(self, frames: Sequence[Frame], cursor: str) -> None:
-        if len(frames) == 1 and not frames[0].data and self.frames and self.frames[-1].rest:
+        if len(frames) == 1 and frames[0].item is None and self.frames and self.frames[-1].rest:
             return  # still at rest, as everybody was told
         self._cursor = cursor
         for frame in frames:
             self.frames.append(frame)
-            self._bytes += len(frame.data)
+            self._bytes += frame.bytes
             self._places[frame.cursor] = self.end
         while len(self.frames) > RING_FRAMES or self._bytes > RING_BYTES:
             self._drop()
@@ -148,7 +160,7 @@ class Feed:
 
     def _drop(self) -> None:
         frame = self.frames.popleft()
-        self._bytes -= len(frame.data)
+        self._bytes -= frame.bytes
         self.first += 1
         for cursor in [cursor for cursor, number in self._oldest_places() if number < self.first]:
             del self._places[cursor]

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import ChatCreated, MessageAdded, TurnResumed
 from holdfast.errors import InvalidInput, NotFound, StoreError, WrongCursor
-from holdfast.server.feeds import FeedReader, frames_of
+from holdfast.server.feeds import FeedReader
 from holdfast.server.openai.errors import error_body
 from holdfast.server.openai.ids import Place
 from holdfast.server.openai.placement import cursor_before
@@ -18,6 +18,7 @@ from holdfast.server.openai.response_state import Happening, Telling
 from holdfast.server.streams import HEARTBEAT, HEARTBEAT_S, Stream, Streams, disconnected
 from holdfast.store.cursor import Cursor
 from holdfast.store.records import Item
+from holdfast.store.update_reader import event_of
 
 WAIT_S = 600.0  # what the official client waits for an answer
 Encode = Callable[[Telling, Sequence[Happening]], bytes]
@@ -45,7 +46,8 @@ class Following:
         """Waits as long as nothing happens: give it a deadline. Raises NotFound."""
         told: list[Happening] = []
         for frame in await self._reader.next():
-            told += self.telling.take(frame)
+            if frame.item is not None:
+                told += self.telling.take(event_of(frame.item))
         return told
 
     def close(self) -> None:
@@ -103,8 +105,8 @@ async def read(streams: Streams, place: Place) -> Telling:
             raise NotFound("response", place.response_id) from error  # its chat has not come so far
         if telling.began_at == 0 and not (page.items and page.items[0].seq == place.start and begins(page.items[0])):
             raise NotFound("response", place.response_id)
-        for frame in frames_of(page):
-            telling.take(frame)
+        for item in page.items:
+            telling.take(event_of(item))
         cursor = page.cursor
         if not page.more:
             break

@@ -7,19 +7,21 @@ attempt tells its text as an item of its own. Only what was committed is in `out
 
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.codec import decode_delta, decode_entry, decode_json
+from holdfast.core.codec import decode_json
 from holdfast.core.journal import (
     CallChanged,
     ChatFailed,
+    Delta,
     Entry,
+    Event,
     MessageAdded,
     PreviewReset,
     TurnEnded,
     TurnWaiting,
+    UnknownEntry,
 )
 from holdfast.core.records import (
     NOTHING,
@@ -33,7 +35,6 @@ from holdfast.core.records import (
     ToolCall,
     ToolResult,
 )
-from holdfast.server.feeds import Frame
 from holdfast.server.openai.ids import Place
 
 Status = Literal["in_progress", "completed", "failed", "cancelled", "incomplete"]
@@ -105,14 +106,6 @@ def _echo_of(metadata: bytes) -> dict[str, Any]:
     return echo if isinstance(echo, dict) else {}
 
 
-class _Head(Struct):
-    at: int = 0
-    seq: int | None = None
-
-
-_head = msgspec.json.Decoder(_Head)
-
-
 class Telling:
     """`after`: what has a number up to this one was told before; text that was told in part is told from there."""
 
@@ -142,18 +135,19 @@ class Telling:
     def over(self) -> bool:
         return self.status != "in_progress"
 
-    def take(self, frame: Frame) -> list[Happening]:
-        if not frame.data or self.over:
-            return []
-        body = frame.payload
-        head = _head.decode(body)
-        self.began_at = self.began_at or head.at
-        if head.seq is None:
-            delta = decode_delta(body)
-            return self._stream(delta.text) if delta.part == "text" and delta.text else []
-        told = self._take_entry(head.seq, decode_entry(body))
+    def take(self, event: Event) -> list[Happening]:
+        """What newer code wrote is passed over."""
         if self.over:
-            self.end, self.ended_at = head.seq, head.at
+            return []
+        self.began_at = self.began_at or event.at
+        body = event.body
+        if isinstance(body, Delta):
+            return self._stream(body.text) if body.part == "text" and body.text else []
+        if isinstance(body, UnknownEntry) or event.seq is None:
+            return []
+        told = self._take_entry(event.seq, body)
+        if self.over:
+            self.end, self.ended_at = event.seq, event.at
         return told
 
     def _stream(self, text: str) -> list[Happening]:
