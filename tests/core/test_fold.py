@@ -140,6 +140,13 @@ def test_text_that_a_turn_ends_without_is_taken_back() -> None:
     assert (updates[-1].turn.state, updates[-1].turn.cause, updates[-1].turn.text) == ("stopped", "superseded", "")
 
 
+def test_who_began_to_read_when_an_edit_had_cut_the_turn_away_is_told_which_turn_ended() -> None:
+    journal = Journal()
+    journal.end(Cause.SUPERSEDED)
+    (finished,) = fold(journal.events[1:])
+    assert (finished.turn.number, finished.turn.state) == (1, "stopped")
+
+
 def test_a_stop_keeps_what_it_committed() -> None:
     journal = Journal()
     journal.stream(1, "It rains and")

@@ -230,7 +230,7 @@ class Fold:
         self._end_response()
         failed = entry.state is State.FAILED
         state: up.TurnState = "failed" if failed else "stopped" if entry.cause is not None else "done"
-        self._set(state=state, cause=entry.cause, detail=entry.detail)
+        self._set(number=entry.turn, state=state, cause=entry.cause, detail=entry.detail)
         if not failed:  # the next entry says why
             self._tell(up.Finished)
 
