@@ -15,7 +15,7 @@ from bench.figures import rate
 from holdfast.core.apply import apply
 from holdfast.core.change import Change
 from holdfast.store.decisions import decided
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import ServerConnection
 from holdfast.store.postgres.swaps import swap as postgres_swap
 from holdfast.store.rows import ChatWrite
 from holdfast.store.sqlite.connection import connect
@@ -103,7 +103,7 @@ class RawLanes:
 class RawPostgresLanes:
     """The same on PostgreSQL: lanes hand finished rows over, and all that wait go as one statement."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._waiting: list[tuple[ChatWrite, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None

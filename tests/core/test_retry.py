@@ -17,10 +17,10 @@ from holdfast.core.retry import (
     Kind,
     Onward,
     RetryPolicy,
-    backoff_s,
     classify,
     decide,
     retry_after_s,
+    retry_delay_s,
     unsupported_parameter,
 )
 
@@ -228,10 +228,10 @@ def test_dates_are_read_as_the_standard_library_writes_them(at: datetime.datetim
 
 
 def test_the_wait_doubles_from_a_second_to_a_minute_and_jitter_takes_a_share_of_it() -> None:
-    assert [backoff_s(n, 1.0) for n in range(1, 10)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert backoff_s(4, 0.5) == 4
-    assert backoff_s(4, 0.0) == 0
-    assert backoff_s(100_000, 1.0) == 60
+    assert [retry_delay_s(n, 1.0) for n in range(1, 10)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert retry_delay_s(4, 0.5) == 4
+    assert retry_delay_s(4, 0.0) == 0
+    assert retry_delay_s(100_000, 1.0) == 60
 
 
 # --- decisions

@@ -2,7 +2,18 @@
 
 import pytest
 
-from holdfast.core.wake import IGNORED, RUNNING, STARTS, WAKING, Effect, Step, WakeEvent, WakeState, backoff_s, step
+from holdfast.core.wake import (
+    IGNORED,
+    RUNNING,
+    STARTS,
+    WAKING,
+    Effect,
+    Step,
+    WakeEvent,
+    WakeState,
+    reconnect_pause_s,
+    step,
+)
 
 MATRIX = """
 event            stopped             running.connecting  running.streaming  running.reconnecting  stopping
@@ -92,7 +103,7 @@ def test_nobody_connects_twice_without_a_pause_between() -> None:
 
 
 def test_the_pause_doubles_to_its_longest_and_chance_takes_up_to_half_of_it() -> None:
-    assert [backoff_s(n, 0.1, 5.0, 0.0) for n in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
-    assert backoff_s(10_000, 0.1, 5.0, 0.0) == 5.0
-    assert backoff_s(10_000, 0.1, 5.0, 1.0) == 2.5
-    assert backoff_s(0, 0.1, 5.0, 0.5) == pytest.approx(0.075)
+    assert [reconnect_pause_s(n, 0.1, 5.0, 0.0) for n in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
+    assert reconnect_pause_s(10_000, 0.1, 5.0, 0.0) == 5.0
+    assert reconnect_pause_s(10_000, 0.1, 5.0, 1.0) == 2.5
+    assert reconnect_pause_s(0, 0.1, 5.0, 0.5) == pytest.approx(0.075)

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from holdfast.models.providers import Providers, Timing
+from holdfast.models.providers import Providers
+from holdfast.system.clock import Timing
 
 
 class FakeTime:

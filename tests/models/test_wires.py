@@ -20,9 +20,10 @@ from holdfast.errors import (
 )
 from holdfast.models.base import Finished, Model, Opened, Request, Settings, StreamPart, TextDelta, ToolSpec, Usage
 from holdfast.models.calls import Caller, Completed, Observer, Stopped
-from holdfast.models.providers import Providers, Timing
+from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.stops import Stop
+from holdfast.system.clock import Timing
 from tests.models.conftest import CALM, ENOUGH_S, KEY, Serve, asking
 from tests.models.judges import THEIRS, as_anthropic_reads_it, ours
 from tests.support.chat_server import ChatServer, Cut, Data, Reply, Reset, Stall, Step, Wait

@@ -32,11 +32,11 @@ from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.decisions import decide_ahead
 from holdfast.store.postgres import committer
-from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.address import DatabaseAddress
 from holdfast.store.postgres.clock import DatabaseClock
-from holdfast.store.postgres.connection import Connection, Connector
+from holdfast.store.postgres.connection import Connector, ServerConnection
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.wire import Asker, Wire
+from holdfast.store.postgres.wire import Asker, ServerWire
 from holdfast.store.records import DeltaBatch, Key, StoreOptions
 from holdfast.system.clock import SystemClock
 from tests.fleet.claimer import Runner
@@ -149,7 +149,7 @@ async def fails_until_the_deadline(url: str, says: str, after_the_first: Callabl
         loop_time.advance(AMPLE_S - 0.2)
         return False
 
-    connector = Connector(Address(url), DatabaseClock(SystemClock()), AMPLE_S)
+    connector = Connector(DatabaseAddress(url), DatabaseClock(SystemClock()), AMPLE_S)
     with pytest.raises(StoreUnavailable, match=says):
         await connector.connect(deadline, unless=the_deadline_comes)
 
@@ -796,16 +796,16 @@ async def test_commits_go_on_after_a_new_connection_could_not_be_watched(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lost again at once, or more sockets than the system watches: no commit was ever sent again."""
-    real = Wire
-    refused: list[Connection] = []
+    real = ServerWire
+    refused: list[ServerConnection] = []
 
-    def wire(connection: Connection, asker: Asker) -> Wire:
+    def wire(connection: ServerConnection, asker: Asker) -> ServerWire:
         if not refused:
             refused.append(connection)
             raise OSError(28, "No space left on device")
         return real(connection, asker)
 
-    monkeypatch.setattr(committer, "Wire", wire)
+    monkeypatch.setattr(committer, "ServerWire", wire)
     async with open_store(postgres_url) as store:
         await store.create_chat(new_chat("hello", id="c1"))
         hand = Hand(store)
@@ -830,7 +830,7 @@ async def test_a_commit_that_nobody_can_be_told_of_keeps_no_other_from_being_sen
         note = cmd.Note(by=cmd.Writer(hand.name, 1, 0), topic="t", text="lost")
         ready = decide_ahead(held[0], [note], "commit", store._clock.now(), store.options.limits)
         assert ready is not None
-        store._committer.submit(committer.Entry(ready, asyncio.get_running_loop().time() + 8, mute))
+        store._committer.submit(committer.PendingCommit(ready, asyncio.get_running_loop().time() + 8, mute))
         hand.snapshot = held[1]
         await hand.end_turn("Hello.")
         hand.close()

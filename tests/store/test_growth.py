@@ -12,7 +12,7 @@ from holdfast.errors import RefusedError
 from holdfast.store.contract import Store
 from holdfast.store.liveness import SWEPT_MAX
 from holdfast.store.postgres import sql as postgres_sql
-from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.connection import ServerConnection
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.records import ChatFilter
 from holdfast.store.sqlite import sql as sqlite_sql
@@ -159,14 +159,14 @@ async def test_a_family_of_five_thousand_is_deleted_whole_or_not_at_all_in_a_few
     await hand.commit(cmd.FinishStop(by=hand.by))
     hand.close()
     asked = 0
-    execute = Connection.execute
+    execute = ServerConnection.execute
 
-    async def counted(connection: Connection, *values: Any, **options: Any) -> Any:
+    async def counted(connection: ServerConnection, *values: Any, **options: Any) -> Any:
         nonlocal asked
         asked += 1
         return await execute(connection, *values, **options)
 
-    monkeypatch.setattr(Connection, "execute", counted)
+    monkeypatch.setattr(ServerConnection, "execute", counted)
     assert len(await store.delete_chat("parent", children="include")) == 5_002
     assert asked < 100
     for table in ("chats", "journal", "calls", "queue"):

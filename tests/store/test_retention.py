@@ -15,7 +15,7 @@ from holdfast.store import retention
 from holdfast.store.contract import Store
 from holdfast.store.cursor import Cursor
 from holdfast.store.records import DeltaBatch
-from holdfast.store.retention import LEFTOVERS, Kind, Pruning, cutoffs_of
+from holdfast.store.retention import LEFTOVERS, PrunedKind, Pruning, cutoffs_of
 from holdfast.system.clock import FakeClock
 from tests.store.test_growth import copy_rows
 from tests.support.behind import sql
@@ -27,7 +27,7 @@ EVERYTHING = Retention(attempts_days=0, calls_days=0, compactions_days=0, archiv
 
 async def prune(
     store: Store, policy: Retention = EVERYTHING, *, later_ms: int = 1, dry_run: bool = False
-) -> dict[Kind, int]:
+) -> dict[PrunedKind, int]:
     """Rows that went, of the kinds of which any did."""
     pruning = Pruning(store, cutoffs_of(policy, store.now_ms() + later_ms), dry_run=dry_run)
     while await pruning.run_once():

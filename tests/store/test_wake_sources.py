@@ -20,7 +20,7 @@ from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.notify.bell import WORK
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
-from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.address import DatabaseAddress
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Connector
 from holdfast.store.postgres.wakes import PostgresWakes, PostgresWakeStream
@@ -66,7 +66,7 @@ class Listening:
 
 
 def wakes_from(url: str, name: str = "me") -> PostgresWakes:
-    return PostgresWakes(Connector(Address(url), DatabaseClock(SystemClock()), 8.0), name)
+    return PostgresWakes(Connector(DatabaseAddress(url), DatabaseClock(SystemClock()), 8.0), name)
 
 
 @asynccontextmanager

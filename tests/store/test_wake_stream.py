@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.deadlines import WakeDeadlines
 from holdfast.core.wake import STARTS, Effect, WakeEvent, WakeState, step
 from holdfast.errors import DrainFailed, StoreTimeout, StoreUnavailable
-from holdfast.store.notify.wake_stream import LETTING_GO_MAX, Wake, WakeStream, _Happening
+from holdfast.store.notify.wake_stream import LETTING_GO_MAX, Wake, WakeStream, _WakeHappening
 from tests.support.handtime import HandTime, quiet
 from tests.support.wakes import Outcome, ToldSource, ToldStream
 
@@ -70,7 +70,7 @@ async def arrived(state: WakeState) -> Life:
     await life.started()
     if state is STOPPING:
         life.source.close_gate = asyncio.Event()
-        life.wakes._post(_Happening(WakeEvent.STOP))
+        life.wakes._post(_WakeHappening(WakeEvent.STOP))
     assert life.state is state
     return life
 
@@ -84,7 +84,7 @@ async def test_the_driver_does_in_every_state_what_the_table_says(state: WakeSta
     heard = len(life.heard)
     held = [stream for stream in life.source.streams if not stream.closed]
     asking = life.wakes._stopped
-    life.wakes._post(_Happening(event, life.wakes._stay, stream=brought, wake=Wake(topics=("c1",))))
+    life.wakes._post(_WakeHappening(event, life.wakes._stay, stream=brought, wake=Wake(topics=("c1",))))
     assert life.state is (told.state if told is not None else state)
     effects = told.effects if told is not None else ()
     rung = [Wake()] * (Effect.RING_ALL in effects) + [Wake(topics=("c1",))] * (Effect.RING in effects)
@@ -369,7 +369,7 @@ async def test_a_stop_in_the_very_moment_of_connecting_closes_the_stream() -> No
 
     def stop_at_once(wake: Wake) -> None:
         stopping.append(asyncio.ensure_future(life.wakes.stop()))
-        life.wakes._post(_Happening(WakeEvent.STOP))
+        life.wakes._post(_WakeHappening(WakeEvent.STOP))
 
     life.wakes._ring = stop_at_once
     await life.started()

@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import itertools
 
-from holdfast.store.notify.wake_stream import Timing
+from holdfast.system.clock import Timing
 
 
 class HandTime:

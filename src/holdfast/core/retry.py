@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from holdfast.core.backoff import doubled_s
 from holdfast.core.records import Frozen
 
 
@@ -258,10 +259,9 @@ class RetryPolicy(Frozen):
 RETRY = RetryPolicy()
 
 
-def backoff_s(failures: int, jitter: float, policy: RetryPolicy = RETRY) -> float:
-    """After the n-th failure: base, doubling, capped; of that a random share (`jitter`, 0 to 1)."""
-    ceiling: float = min(policy.delay_max_s, policy.base_s * 2 ** min(failures - 1, 32))
-    return ceiling * jitter
+def retry_delay_s(failures: int, jitter: float, policy: RetryPolicy = RETRY) -> float:
+    """After the n-th failure: of the doubled pause a random share (`jitter`, 0 to 1)."""
+    return doubled_s(policy.base_s, policy.delay_max_s, failures - 1) * jitter
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float, policy: RetryPolicy = RETRY) -> float | None:
@@ -366,7 +366,7 @@ def decide(
     if treatment.amended and amendable is not None:
         return Amend(parameter=amendable)
     if treatment.retried and failures < attempts_max:
-        delay_s = backoff_s(failures, jitter, policy) if retry_after_s is None else retry_after_s
+        delay_s = retry_delay_s(failures, jitter, policy) if retry_after_s is None else retry_after_s
         if elapsed_s + delay_s < policy.total_s:
             return Again(delay_s=min(delay_s, policy.delay_max_s))
     return Onward() if treatment.fallback else GiveUp()

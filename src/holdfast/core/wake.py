@@ -13,6 +13,7 @@ every pair.
 
 from enum import StrEnum
 
+from holdfast.core.backoff import doubled_s
 from holdfast.core.records import Frozen
 
 
@@ -158,7 +159,6 @@ def step(state: WakeState, event: WakeEvent) -> Step | None:
     return Step(state=cell.to, leaves=True, effects=STARTS[cell.to] + cell.effects)
 
 
-def backoff_s(failures: int, first_s: float, longest_s: float, chance: float) -> float:
-    """Doubling from the first to the longest; `chance`, in [0, 1), takes up to half away, so that a fleet spreads."""
-    longest = min(first_s * 2.0 ** min(failures, 32), longest_s)
-    return longest * (1 - chance / 2)
+def reconnect_pause_s(failures: int, first_s: float, longest_s: float, chance: float) -> float:
+    """`chance`, in [0, 1), takes up to half of the doubled pause away, so that a fleet spreads."""
+    return doubled_s(first_s, longest_s, failures) * (1 - chance / 2)

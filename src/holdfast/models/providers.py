@@ -4,24 +4,14 @@ Owned by the app, one for all its chats; nothing here is global. All of it belon
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
-from holdfast.core.records import Frozen
 from holdfast.errors import AdmissionTimeout
-from holdfast.system.clock import dice
+from holdfast.system.clock import Timing
 
 CONCURRENCY_MAX = 64
 SPREAD_S = 1.0  # when a cool-down ends, those who waited start within this time, not all at once
 LEARNT_MAX = 1_000
-
-
-class Timing(Frozen):
-    """Where time and chance come from. A test brings its own."""
-
-    now_s: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    jitter: Callable[[], float] = dice.random
 
 
 class Provider:

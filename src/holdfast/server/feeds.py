@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from holdfast.core.wake import WakeState
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
 from holdfast.store.contract import Store
-from holdfast.store.cursor import After
+from holdfast.store.cursor import AfterCursor
 from holdfast.store.records import Item, Page
 from holdfast.system.clock import dice
 
@@ -213,7 +213,7 @@ class Feeds:
 class FeedReader:
     """One reader's way through a chat. `next` gives what comes after its place, in order, each once."""
 
-    def __init__(self, store: Store, feeds: Feeds, chat_id: str, after: After) -> None:
+    def __init__(self, store: Store, feeds: Feeds, chat_id: str, after: AfterCursor) -> None:
         self._store = store
         self._feeds = feeds
         self._chat_id = chat_id

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from holdfast.core.records import State
 
-Given = frozenset[str]  # the names of the filters that have a value
+FilterNames = frozenset[str]  # the names of the filters that have a value
 
 # Chats at work, by their indexes: held, due, or neither.
 _AT_WORK = """
@@ -24,7 +24,7 @@ def where(
     flags: Mapping[bool, str],
     state: State | None,
     archived: bool | None,
-    given: Given,
+    given: FilterNames,
 ) -> str:
     """A WHERE with what is given, or nothing. `flags`: what an archived chat is, and what another is."""
     wanted = [condition for name, condition in conditions.items() if name in given]

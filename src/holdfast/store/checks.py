@@ -12,7 +12,7 @@ from holdfast.core.history import TOOL_NAME
 from holdfast.core.limits import Limits
 from holdfast.core.records import NOTHING, ClientTool, Message, NewChat, Sampling, Text
 from holdfast.errors import InvalidInput, LimitReached, RefusedError
-from holdfast.store.records import Children, Key
+from holdfast.store.records import DeleteChildren, Key
 
 LISTED_MAX = 10_000
 
@@ -157,7 +157,7 @@ def check_json_object(field: str, data: bytes) -> None:
         raise InvalidInput(field, "is not a JSON object")
 
 
-def check_childless(family: Sequence[Sequence[Any]], chat_id: str, children: Children) -> None:
+def check_childless(family: Sequence[Sequence[Any]], chat_id: str, children: DeleteChildren) -> None:
     """For `delete_chat`: the chat itself comes first in its family, each with its state."""
     if len(family) > 1 and children == "refuse":
         raise RefusedError(

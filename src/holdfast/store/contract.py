@@ -22,12 +22,12 @@ from holdfast.core.wake import WakeState
 from holdfast.errors import NotFound, StoreError, WentBack
 from holdfast.store.checks import check_command, check_fork, check_key, check_new_chat
 from holdfast.store.claims import Claims
-from holdfast.store.cursor import After
+from holdfast.store.cursor import AfterCursor
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.notify.bell import Bell
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
-from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, Asked, Given, OpenCallRecord, open_call
+from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, AskedCall, GivenArguments, OpenCallRecord, open_call
 from holdfast.store.receipts import RECEIPT_DAYS, RECEIPTS_STEP_MS_MAX, own_key, request_of
 from holdfast.store.records import (
     PAGE_ROWS,
@@ -35,7 +35,7 @@ from holdfast.store.records import (
     ChatFilter,
     ChatLine,
     ChildCounts,
-    Children,
+    DeleteChildren,
     DeltaBatch,
     DeltaRow,
     Forking,
@@ -70,7 +70,7 @@ class LeaseLine(ABC):
 
     @abstractmethod
     def renew(self, worker: str, info: Raw | None = None) -> Lease:
-        """Count its number up. This alone decides: raises LeaseLost once somebody ended it."""
+        """Count its number up. This alone decides: raises LeaseLost once an observer ended it."""
 
     @abstractmethod
     def retire(self, worker: str) -> None:
@@ -214,10 +214,10 @@ class Store(ABC):
         as the responses that hold them come to no more than ARGUMENTS_BYTES_MAX.
         """
         found: list[OpenCallRecord] = []
-        left, given = ARGUMENTS_BYTES_MAX, Given()
+        left, given = ARGUMENTS_BYTES_MAX, GivenArguments()
         for asked in await self._asked(chat_id):
             if left > 0 and given.lacks(asked):
-                given = Given(asked, await self._response(asked.chat_id, asked.call.batch))
+                given = GivenArguments(asked, await self._response(asked.chat_id, asked.call.batch))
                 left -= given.size
             found.append(open_call(asked, given.of(asked)))
         return found
@@ -226,12 +226,12 @@ class Store(ABC):
         """One of this chat's own, whole however large it is. Raises NotFound."""
         for asked in await self._asked(chat_id):
             if (asked.chat_id, asked.call.id) == (chat_id, call_id):
-                given = Given(asked, await self._response(chat_id, asked.call.batch))
+                given = GivenArguments(asked, await self._response(chat_id, asked.call.batch))
                 return open_call(asked, given.of(asked))
         raise NotFound("open call", call_id)
 
     @abstractmethod
-    async def _asked(self, chat_id: str) -> list[Asked]: ...
+    async def _asked(self, chat_id: str) -> list[AskedCall]: ...
 
     @abstractmethod
     async def _response(self, chat_id: str, seq: int) -> bytes | None:
@@ -255,7 +255,7 @@ class Store(ABC):
         )
 
     async def delete_chat(
-        self, chat_id: str, *, children: Children = "refuse", archived_before: int | None = None
+        self, chat_id: str, *, children: DeleteChildren = "refuse", archived_before: int | None = None
     ) -> tuple[str, ...]:
         """Really gone, and the spawned chats with it if told so. Returns the ids; refused unless all are at rest, and
         with `archived_before` (ms) unless it is archived and nothing happened in its family since then.
@@ -279,7 +279,7 @@ class Store(ABC):
         """Where a message stands in history now. Raises NotFound."""
 
     @abstractmethod
-    async def read_journal(self, chat_id: str, after: After = None, limit: int = PAGE_ROWS) -> Page:
+    async def read_journal(self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS) -> Page:
         """What a reader at cursor `after` has not seen. Raises NotFound, WrongCursor for a cursor that no reader of
         this chat can have.
 
@@ -287,7 +287,9 @@ class Store(ABC):
         committed, a reader gets that, with the attempt's number on it, in place of the deltas it did not see.
         """
 
-    async def wait_journal(self, chat_id: str, after: After, deadline_s: float, poll_s: float | None = None) -> Page:
+    async def wait_journal(
+        self, chat_id: str, after: AfterCursor, deadline_s: float, poll_s: float | None = None
+    ) -> Page:
         """As `read_journal`, but waits until there is something, or the deadline: then an empty page.
 
         `poll_s`: how often it looks without being told to, for who waits long and in great numbers.

@@ -2,9 +2,9 @@
 
 Inside: the last journal number seen, the last delta (attempt, k) seen, whose they are, and their stamps. The numbers
 only grow, so a cursor means the same on every server process, for the whole life of the chat. One of another chat is
-refused: a fork's parent, or a chat that was deleted and whose id somebody used again, has other things at the same
+refused: a fork's parent, or a chat that was deleted and whose id was used again, has other things at the same
 numbers. So has a chat that a backup took back: a cursor whose line, or whose delta while that is still to be had, is
-not there with the same stamp is of a past that is gone. Whoever read on from it would miss something unseen.
+not there with the same stamp is of a past that is gone. A reader that read on from it would miss something unseen.
 
 What an earlier form said (1 named no chat, 2 had no stamps) is not guessed: it is refused as well, and its reader
 begins anew.
@@ -45,7 +45,7 @@ class Cursor(Struct, frozen=True):
 
 
 START = Cursor()
-After = Cursor | str | None  # as a reader brings it; None: from the beginning
+AfterCursor = Cursor | str | None  # as a reader brings it; None: from the beginning
 
 _written = msgspec.msgpack.Decoder(tuple[int, bytes, int, int, int])
 
@@ -55,7 +55,7 @@ def _short(stamp: int | None) -> bytes:
     return (stamp or 0).to_bytes(8, "big", signed=True)[-_STAMP_BYTES:]
 
 
-def parse(after: After) -> Cursor:
+def parse(after: AfterCursor) -> Cursor:
     """Raises WrongCursor for a text that no server wrote."""
     if isinstance(after, Cursor):
         return after
@@ -83,7 +83,7 @@ def _same(stamp: int, found: int | None) -> bool:
     return found is not None and _short(stamp) == _short(found)
 
 
-class Place(Struct, frozen=True):
+class ReadersPlace(Struct, frozen=True):
     """What a chat has now where a cursor says that its reader is."""
 
     chat_id: str
@@ -95,7 +95,7 @@ class Place(Struct, frozen=True):
     delta_stamp: int | None  # of the cursor's delta
 
 
-def placed(cursor: Cursor, place: Place) -> Cursor:
+def placed(cursor: Cursor, place: ReadersPlace) -> Cursor:
     """As a place in this life of the chat. Raises WrongCursor where it is none."""
     chat = hashlib.blake2b(f"{place.chat_id} {place.life}".encode(), digest_size=_CHAT_BYTES).digest()
     if cursor.chat not in (b"", chat):

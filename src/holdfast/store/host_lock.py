@@ -1,7 +1,7 @@
 """Death on the same host: a worker holds a `flock` on a file of its own; a free lock means that it is dead.
 
 The kernel drops the lock with the process, however it ends. Pids are not used: they are reused, a killed process
-that nobody reaped still has one, and containers have their own.
+that its parent has not reaped still has one, and containers have their own.
 
 A `flock` belongs to the open file, not to the process. The worker's guard inherits the descriptor, so the lock is
 free only when both are gone: a worker does not count as dead while its children are still being ended.
@@ -18,7 +18,7 @@ class HostLock:
     """Held from construction until `release`, or until this process is gone."""
 
     def __init__(self, path: str) -> None:
-        """Raises ConfigError where somebody else could put another file in its place, and OSError."""
+        """Raises ConfigError where another user could put another file in its place, and OSError."""
         folder = os.path.dirname(path)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = os.stat(folder)
@@ -63,7 +63,7 @@ os.register_at_fork(after_in_child=_let_go_in_a_fork)
 
 
 def is_dead(path: str) -> bool:
-    """True only if the file is there and nobody holds it. A missing file says nothing: it may be in a container."""
+    """True only if the file is there and unlocked. A missing one says nothing: it may be in a container."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from holdfast.core.records import State
 from holdfast.errors import RefusedError, StoreClosed, StoreError, StoreTimeout
 from holdfast.store.liveness import SWEPT_MAX
-from holdfast.store.records import Answer, Children, Forking, StoreOptions
+from holdfast.store.records import Answer, DeleteChildren, Forking, StoreOptions
 from holdfast.store.remnants import LARGE_DEADLINE_S, Occupied, Remnant, RemnantWatch, Slice
 from holdfast.system.clock import Countdown
 
@@ -55,7 +55,7 @@ class LargeChats(ABC):
         return answer
 
     async def delete_chat(
-        self, chat_id: str, children: Children, archived_before: int | None = None
+        self, chat_id: str, children: DeleteChildren, archived_before: int | None = None
     ) -> tuple[str, ...]:
         deleted, left = await self.take_out(chat_id, children, archived_before)
         done = not left
@@ -131,7 +131,7 @@ class LargeChats(ABC):
 
     @abstractmethod
     async def take_out(
-        self, chat_id: str, children: Children, archived_before: int | None = None
+        self, chat_id: str, children: DeleteChildren, archived_before: int | None = None
     ) -> tuple[tuple[str, ...], bool]:
         """After it these chats are gone for every reader. True: rows of them are left."""
 

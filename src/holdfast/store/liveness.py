@@ -4,8 +4,8 @@ A lease counts as live until it is ended, which needs no clock: who went silent 
 
 Every worker asks it every few seconds, so what it costs must not grow with the chats that are well. Most ways
 to be stranded show in the chat's own row, and an index holds the rows that are so, which is none. Two take a
-look at another table: whether somebody is asked in a chat that waits, and whether messages are queued in one
-that rests. These are looked at some at a time, in turn; `doctor` looks at all of them.
+look at another table: whether a person or a client is asked in a chat that waits, and whether messages are queued in
+one that rests. These are looked at some at a time, in turn; `doctor` looks at all of them.
 """
 
 SWEPT_MAX = 500  # chats that wait, and chats with a queue, in one sweep

@@ -26,7 +26,7 @@ class OpenCallRecord(Frozen):
     expires_at: int | None
 
 
-class Asked(NamedTuple):
+class AskedCall(NamedTuple):
     """A call as it is stored, with the chat that it is of."""
 
     chat_id: str
@@ -39,31 +39,31 @@ ARGUMENTS_BYTES_MAX = 32 << 20  # of responses that are read for one answer; wha
 _EXCERPT = re.compile(r"… \([\d,]+ characters in all\)\Z")
 
 
-def asked_of(row: Sequence[Any]) -> Asked:
+def asked_of(row: Sequence[Any]) -> AskedCall:
     """A row of OPEN_CALLS: the chat, its agent, then a call's columns."""
     chat_id, agent, *columns = row
-    return Asked(chat_id, agent, call_of(columns))
+    return AskedCall(chat_id, agent, call_of(columns))
 
 
-class Given:
+class GivenArguments:
     """The arguments that one response gave its calls."""
 
-    def __init__(self, asked: Asked | None = None, body: bytes | None = None) -> None:
+    def __init__(self, asked: AskedCall | None = None, body: bytes | None = None) -> None:
         self._response = (asked.chat_id, asked.call.batch) if asked is not None else None
         self.size = len(body or b"")
         entry = decode_entry(body) if body is not None else None
         calls = entry.message.calls if isinstance(entry, MessageAdded) else ()
         self._arguments = {part.call_id: part.arguments for part in calls}
 
-    def lacks(self, asked: Asked) -> bool:
+    def lacks(self, asked: AskedCall) -> bool:
         return asked.call.arguments is None and self._response != (asked.chat_id, asked.call.batch)
 
-    def of(self, asked: Asked) -> str | None:
+    def of(self, asked: AskedCall) -> str | None:
         known = asked.call.arguments is None and not self.lacks(asked)
         return self._arguments.get(asked.call.id) if known else None
 
 
-def open_call(asked: Asked, given: str | None) -> OpenCallRecord:
+def open_call(asked: AskedCall, given: str | None) -> OpenCallRecord:
     """`given` are the arguments in the response, where these are the ones that count. None: they were not read."""
     call = asked.call
     told = told_arguments(call)

@@ -5,12 +5,18 @@ from collections.abc import Sequence
 from holdfast.store.cursor import Cursor
 from holdfast.store.records import Item, Page
 
-Line = tuple[int, int, int, str]  # of a journal: seq, stamp, at, body
-Piece = tuple[int, int, int, int, str]  # of what is streamed: attempt, k, stamp, at, body
+JournalRow = tuple[int, int, int, str]  # of a journal: seq, stamp, at, body
+StreamedRow = tuple[int, int, int, int, str]  # of what is streamed: attempt, k, stamp, at, body
 
 
 def page_of(
-    after: Cursor, journal: Sequence[Line], deltas: Sequence[Piece], *, last_seq: int, state: str, limit: int
+    after: Cursor,
+    journal: Sequence[JournalRow],
+    deltas: Sequence[StreamedRow],
+    *,
+    last_seq: int,
+    state: str,
+    limit: int,
 ) -> Page:
     """Journal rows, then, once a reader is at the journal's end, the open attempt's deltas up to the
     first gap: what lies behind one would be read as if it followed.

@@ -19,7 +19,7 @@ OPENING_SHOWN = 80
 # the point reads that every caller needs, pages of listings, and searches, which read as much as there is.
 Lane = Literal["reads", "lists", "searches"]
 QUIET = (State.IDLE, State.FAILED, State.WAITING)  # nothing happens in it until a person or a client acts
-Children = Literal["refuse", "include"]
+DeleteChildren = Literal["refuse", "include"]
 Held = tuple[str, int]  # a chat, and the stamp of the claim under which it is held
 
 

@@ -14,12 +14,12 @@ done in one slice never has a record.
 
 A fork is of the moment of its last transaction. What it has copied by then is the beginning of the source's history,
 which only a cut changes, and a cut changes the epoch: then the copy is given up and made anew. A record of a fork
-that does not move while somebody watches it is of a process that is gone: it becomes one of rows that go.
+that does not move while a process watches it is of a process that is gone: it becomes one of rows that go.
 
-Nobody uses an id that has a record: who wants to makes the rows go first. What enforces it where transactions run
-side by side: line 1 of the journal is written by a fork's first slice, and is the last row of a chat to go, with the
-record in the same transaction. And a slice that goes on with a record fails where that was changed or dropped since
-the slice began.
+An id that has a record is not used: a verb that wants to makes the rows go first. What enforces it where transactions
+run side by side: line 1 of the journal is written by a fork's first slice, and is the last row of a chat to go, with
+the record in the same transaction. And a slice that goes on with a record fails where that was changed or dropped
+since the slice began.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from holdfast.core.records import Chat, Frozen, Snapshot
 from holdfast.errors import StoreUnavailable
 from holdfast.store.rows import ChatWrite, Row
 
-ABANDONED_MS = 60_000  # without a slice, while somebody looks
+ABANDONED_MS = 60_000  # without a slice, while a process looks
 LARGE_DEADLINE_S = 300.0  # of a verb that goes on slice by slice; each slice has the store's own
 SWEPT_S = 1.0  # of each sweep
 
@@ -64,7 +64,7 @@ def remnant_row(record: Remnant) -> Row:
 
 
 class Occupied(StoreUnavailable):
-    """There are rows under an id that is to be used. `taken`: of a fork that somebody else is making under it."""
+    """There are rows under an id that is to be used. `taken`: of a fork that another caller is making under it."""
 
     def __init__(self, chat_id: str, *, taken: bool) -> None:
         super().__init__(f"what was under the id {chat_id!r} before is still being removed; try again")
@@ -142,7 +142,7 @@ def without_first_line(writes: Sequence[ChatWrite]) -> None:
 
 
 class RemnantWatch:
-    """Finds forks that nobody goes on with: those that do not move while this process looks again and again."""
+    """Finds forks that no process goes on with: those that do not move while this process looks again and again."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Remnant, int]] = {}

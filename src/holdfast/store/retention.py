@@ -30,9 +30,9 @@ ROWS_MAX = 500
 BYTES_MAX = 1 << 20
 
 Leftover = Literal["attempts", "calls", "compactions"]
-Kind = Literal["attempts", "calls", "compactions", "archived_chats", "receipts"]
+PrunedKind = Literal["attempts", "calls", "compactions", "archived_chats", "receipts"]
 LEFTOVERS: tuple[Leftover, ...] = ("attempts", "calls", "compactions")
-KINDS: tuple[Kind, ...] = (*LEFTOVERS, "archived_chats", "receipts")
+KINDS: tuple[PrunedKind, ...] = (*LEFTOVERS, "archived_chats", "receipts")
 
 
 class Amount(NamedTuple):
@@ -141,7 +141,7 @@ def drop_statement(kind: Leftover, given: str, before: str, lock: str = "") -> s
     )
 
 
-# Of a family the chat at its top is archived. A member that somebody used since keeps all of them.
+# Of a family the chat at its top is archived. A member that was used since keeps all of them.
 _EXPIRED = (
     "{archived} AND parent_id IS NULL AND state IN ('idle', 'failed') AND updated_at < {before} AND NOT EXISTS ("
     "SELECT 1 FROM chats AS kin WHERE kin.root_id = chats.id AND kin.updated_at >= {before})"
@@ -170,7 +170,7 @@ class Pruning:
         self._left: list[str] = []  # chats with leftovers
         self._expired: list[tuple[str, int]] = []  # chats to delete, and how many go with each
         self.chats_seen = 0
-        self.freed: dict[Kind, Amount] = dict.fromkeys(KINDS, Amount())
+        self.freed: dict[PrunedKind, Amount] = dict.fromkeys(KINDS, Amount())
 
     async def run_once(self) -> bool:
         """One slice: a look, or some small transactions. False: the walk is over. Raises StoreError."""
@@ -184,7 +184,7 @@ class Pruning:
             await self._look_for_expired(self._after_archived)
         return bool(self._left or self._expired) or (self._after, self._after_archived) != (None, None)
 
-    def add(self, kind: Kind, amount: Amount) -> None:
+    def add(self, kind: PrunedKind, amount: Amount) -> None:
         self.freed[kind] = self.freed[kind].plus(amount)
 
     async def _look(self, after: str) -> None:
@@ -208,7 +208,7 @@ class Pruning:
         self._after_archived = self._expired[-1][0] if len(self._expired) == LOOKED_AT_MAX else None
 
     async def _delete(self, chat_id: str, family: int) -> None:
-        """Not where somebody uses it again, or where this code cannot read it."""
+        """Not where it is used again, or where this code cannot read it."""
         if not self._dry_run:
             try:
                 deleted = await self._store.delete_chat(

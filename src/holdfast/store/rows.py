@@ -176,7 +176,7 @@ def call_of(row: Sequence[Any]) -> Call:
 def lease_of(row: Sequence[Any]) -> Lease:
     """In the order of WORKER_COLUMNS."""
     worker, host, pid, lock_path, started_at, renewed_at, ttl_ms, renewal, ended, info = row
-    if worker is None or info is None:  # the schema forbids it, so nobody wrote that
+    if worker is None or info is None:  # the schema forbids it, so no code wrote that
         raise StoreCorrupt("the database is damaged (a lease without its worker): restore it from a backup")
     return Lease(
         worker=worker,

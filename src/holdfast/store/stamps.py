@@ -5,11 +5,11 @@ failover that lost a claim, or a chat made again under a deleted one's id, all o
 stale runner knows. So each write of a chat leaves a new random number in its row (`stamp`). Equal stamps mean the
 same past, and every compare-and-swap compares them.
 
-A runner's commit that misses may still be applied, if what is there now came after what the runner knew: somebody
+A runner's commit that misses may still be applied, if what is there now came after what the runner knew: another
 sent a message meanwhile. Two more numbers in the row prove that. `claim_stamp` is that of the claim, and stays while
 the chat is held: the same claim is in both pasts. `line_stamp` is that of the last write that told the journal
 something, and the line keeps it: where line `seq` of the runner's snapshot still has that stamp, all that led to it
-is there. What tells nothing (a stop asked for twice, a compaction noted) may be undone without anybody being misled.
+is there. What tells nothing (a stop asked for twice, a compaction noted) may be undone without misleading a reader.
 
 Stamps are drawn here and nowhere else; the core does not know of them. 0 is a stamp of code that knew none.
 """
@@ -68,7 +68,7 @@ def is_proven(seen: Chat, known: Chat) -> bool:
 
 
 def judge(seen: Chat, known: Chat, line: int | None) -> Past:
-    """What `seen` is to somebody who knew `known` before it was read. `line`: the stamp that line `known.seq` of the
+    """What `seen` is to a runner who knew `known` before it was read. `line`: the stamp that line `known.seq` of the
     journal has now, None where there is no such line.
     """
     if is_proven(seen, known):

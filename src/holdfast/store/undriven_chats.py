@@ -2,7 +2,7 @@
 
 One look cannot tell. A lease that is not ended may belong to a worker that has just died, and what a worker published
 with its last renewal is older than its last claim. So an observer looks, waits for one and a half renewal intervals
-and looks again; before it accuses anybody, it does so once more.
+and looks again; before it accuses a worker, it does so once more.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ def published(claim_stamps: Iterable[int]) -> list[int] | None:
 
 
 async def find_undriven(store: Store, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> list[str]:
-    """Chats whose worker renews its lease and does not drive them. Waits only while somebody holds chats."""
+    """Chats whose worker renews its lease and does not drive them. Waits only while a worker holds chats."""
     first = await _look(store)
     suspects: set[tuple[str, Held]] = set()
     for _ in range(2):
@@ -52,6 +52,6 @@ async def _look(store: Store) -> dict[str, tuple[Lease, frozenset[Held]]]:
 
 
 def _is_undriven(before: Lease, now: Lease, held: Held) -> bool:
-    """One that did not renew has not said anything: whoever watches leases tells of it."""
+    """One that did not renew has not said anything: the observer of leases tells of it."""
     driven = msgspec.json.decode(now.info).get("driven")
     return now.renewal != before.renewal and driven is not None and held[1] & 0xFFFFFFFF not in driven

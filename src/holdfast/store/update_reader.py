@@ -10,7 +10,7 @@ from holdfast.core.update_cursor import Mark, parse_cursor
 from holdfast.core.updates import Update
 from holdfast.errors import RecordError
 from holdfast.store.contract import Store
-from holdfast.store.cursor import After, Cursor, parse
+from holdfast.store.cursor import AfterCursor, Cursor, parse
 from holdfast.store.records import Item
 
 
@@ -48,12 +48,12 @@ class UpdateReader:
     its beginning.
     """
 
-    def __init__(self, store: Store, chat_id: str, after: After = None, *, settled: bool = False) -> None:
+    def __init__(self, store: Store, chat_id: str, after: AfterCursor = None, *, settled: bool = False) -> None:
         self._store = store
         self._chat_id = chat_id
         self._after = after
         self._fold = Fold(settled=settled)
-        self._cursor: After = None
+        self._cursor: AfterCursor = None
         self._begun = False
         self._more = False  # the last page was full
 
@@ -85,7 +85,7 @@ class UpdateReader:
         self._cursor = replace(place, attempt=0, k=-1, attempt_stamp=0)
 
     async def _read_again(self, first: int, last: int) -> None:
-        cursor: After = Cursor(seq=first - 1)
+        cursor: AfterCursor = Cursor(seq=first - 1)
         while True:
             page = await self._store.read_journal(self._chat_id, cursor)
             for item in page.items:

@@ -40,7 +40,7 @@ class Pulse:
 
     @property
     def failing_s(self) -> float:
-        """For how long no write has worked, as far as anybody tried."""
+        """For how long no write has worked, as far as one was tried."""
         since = self._failing_ms if self._failing_ms is not None else self._asking_ms
         return 0.0 if since is None else (self._clock.boot_ms() - since) / 1000
 

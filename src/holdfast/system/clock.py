@@ -4,12 +4,16 @@ Two readings, both in whole milliseconds: `wall_ms` is what people read and what
 counts from boot, goes on while the machine sleeps, and no one can step it. Leases live on the second.
 """
 
+import asyncio
 import ctypes
 import os
 import random
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 # Linux counts suspended time in CLOCK_BOOTTIME; on macOS CLOCK_MONOTONIC does.
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -52,6 +56,14 @@ class FakeClock:
     def step_wall(self, ms: int) -> None:
         """What an administrator or NTP does: the wall clock jumps, boot time does not."""
         self._wall_ms += ms
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Where time and chance come from. A test brings its own."""
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    jitter: Callable[[], float] = dice.random
 
 
 class Countdown:

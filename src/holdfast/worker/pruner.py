@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from holdfast.config import Retention
 from holdfast.store.contract import Store
 from holdfast.store.receipts import PRUNED_MAX
-from holdfast.store.retention import KINDS, Amount, Kind, Pruning, cutoffs_of
+from holdfast.store.retention import KINDS, Amount, PrunedKind, Pruning, cutoffs_of
 from holdfast.system.clock import dice
 
 RECEIPTS_S = 600.0  # how often each worker looks for receipts that are too old
@@ -30,7 +30,7 @@ class Pruner:
         self._receipts_left_s = 0.0  # until the next look at receipts
         self._walk_left_s = 0.0
         self.walks = 0  # that came to their end
-        self.pruned: dict[Kind, Amount] = dict.fromkeys(KINDS, Amount())
+        self.pruned: dict[PrunedKind, Amount] = dict.fromkeys(KINDS, Amount())
 
     async def run_forever(self) -> None:
         while True:
@@ -73,7 +73,7 @@ class Pruner:
             self._walk, self._walk_left_s = None, WALK_S
             self.walks += 1
 
-    def _add(self, kind: Kind, amount: Amount) -> None:
+    def _add(self, kind: PrunedKind, amount: Amount) -> None:
         self.pruned[kind] = self.pruned[kind].plus(amount)
 
     def figures(self) -> dict[str, int | float | None]:

@@ -36,7 +36,7 @@ from holdfast.core.records import Message, Role, SendMode
 from holdfast.core.records import Text as TextPart
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
-from holdfast.store.cursor import After, Cursor
+from holdfast.store.cursor import AfterCursor, Cursor
 from holdfast.system.disk import have_private_file
 
 SHOWN_MAX = 100  # journal entries of an older chat that are shown at the start
@@ -276,7 +276,7 @@ class Talk:
         self._asked.clear()
         self._screen.busy = False
 
-    async def _read(self, chat: Chat, cursor: After) -> None:
+    async def _read(self, chat: Chat, cursor: AfterCursor) -> None:
         store = self._app.store
         look = True
         while True:

@@ -18,12 +18,12 @@ from holdfast.safe_text import safe
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.receipts import PRUNED_MAX
 from holdfast.store.records import Size
-from holdfast.store.retention import Amount, Kind, Pruning, cutoffs_of
+from holdfast.store.retention import Amount, PrunedKind, Pruning, cutoffs_of
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.vacuum import GaveUp
 from holdfast.store.sqlite.vacuum import vacuum as vacuum_file
 
-WORDS: dict[Kind, str] = {
+WORDS: dict[PrunedKind, str] = {
     "attempts": "streamed text of ended attempts",
     "calls": "calls of earlier steps",
     "compactions": "summaries that a later one covers",
@@ -87,7 +87,13 @@ class _Told:
     """What came of it."""
 
     def __init__(
-        self, freed: dict[Kind, Amount], before: Size, after: Size, took_s: float, dry_run: bool, interrupted: bool
+        self,
+        freed: dict[PrunedKind, Amount],
+        before: Size,
+        after: Size,
+        took_s: float,
+        dry_run: bool,
+        interrupted: bool,
     ) -> None:
         self._freed = freed
         self._before, self._after = before, after

@@ -16,7 +16,7 @@ from holdfast.core.records import Snapshot, State
 from holdfast.core.turns import TurnState
 from holdfast.errors import NoTurn, RefusedError, StoreUnavailable, TurnTimeout
 from holdfast.health.checks import judge
-from holdfast.store.cursor import After, Cursor
+from holdfast.store.cursor import AfterCursor, Cursor
 from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import Item, Page
 from holdfast.turn import Turn
@@ -62,7 +62,7 @@ class TurnFollower:
         self._viewer = viewer
         self._ask = ask
         self._declined: set[str] = set()  # calls that the person here does not answer
-        self.cursor: After = None
+        self.cursor: AfterCursor = None
         self._away_since: float | None = None
         self._why = ""  # nothing happens, as was said last
 

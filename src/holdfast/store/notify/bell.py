@@ -1,6 +1,6 @@
 """Wakes waiters inside one process: "this chat changed", "there is work".
 
-A bell is a hint. Whoever waits looks at the store first and again after every ring and every timeout, so a ring
+A bell is a hint. A waiter looks at the store first and again after every ring and every timeout, so a ring
 too many costs a look and a ring too few costs one poll interval.
 """
 
@@ -14,12 +14,12 @@ WORK = ""  # the topic of workers: something may be claimable
 
 
 def control_topic(chat_id: str) -> str:
-    """Rings when somebody other than its runner changed a held chat: a stop, an edit, an answer."""
+    """Rings when another writer than its runner changed a held chat: a stop, an edit, an answer."""
     return f"control:{chat_id}"
 
 
 def rest_topic(chat_id: str) -> str:
-    """Rings when a turn of the chat is over, and when nothing more happens in it until somebody does something: it
+    """Rings when a turn of the chat is over, and when nothing more happens in it until a person or a client acts: it
     rests, or waits for an answer.
     """
     return f"rest:{chat_id}"
@@ -37,7 +37,7 @@ class Bell:
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody waits. From any thread."""
+        """Whether there is a waiter. From any thread."""
         return bool(self._waiters)
 
     def ring(self, topics: Iterable[str]) -> None:
@@ -49,18 +49,18 @@ class Bell:
     def ring_all(self) -> None:
         self.ring(list(self._waiters))
 
-    def listen(self, topic: str) -> "Listener":
+    def listen(self, topic: str) -> "BellListener":
         """Listen first, then look at the store, then wait: what rings in between is not missed."""
-        return Listener(self, topic)
+        return BellListener(self, topic)
 
 
-class Listener:
+class BellListener:
     def __init__(self, bell: Bell, topic: str) -> None:
         self._bell = bell
         self._topic = topic
         self._future: asyncio.Future[None] | None = None
 
-    def __enter__(self) -> "Listener":
+    def __enter__(self) -> "BellListener":
         self._arm()
         return self
 

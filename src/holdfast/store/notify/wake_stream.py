@@ -1,26 +1,25 @@
 """Drives a wake stream through its life: the table is `core/wake.py`, the effects are here, the sources are given.
 
-A wake is a hint. Duplicates, losses and another order change only how soon somebody looks, so nothing here is ever
+A wake is a hint. Duplicates, losses and another order change only how soon a waiter looks, so nothing here is ever
 repeated or kept, and nothing here raises into a reader or a worker.
 
 A stay in a state owns the tasks it started and the stream it reads. Leaving the state aborts them all, in one place
-(`_enter`), whatever they are; nobody keeps a list by hand. What was aborted may take its time to let go, or refuse
+(`_enter`), whatever they are; no list is kept by hand. What was aborted may take its time to let go, or refuse
 to: until it has, it is counted; only so many may be left over before the next connect waits for them, and `stop`
-waits for them under a deadline. Nobody hears what an aborted task still says; a stream it still brings is closed.
+waits for them under a deadline. What an aborted task still says is not heard; a stream it still brings is closed.
 """
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar, assert_never
 
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.records import Frozen
-from holdfast.core.wake import Effect, WakeEvent, WakeState, backoff_s, step
+from holdfast.core.wake import Effect, WakeEvent, WakeState, reconnect_pause_s, step
 from holdfast.errors import DrainFailed, StoreTimeout, StoreUnavailable
-from holdfast.system.clock import dice
+from holdfast.system.clock import Timing
 
 T = TypeVar("T")
 
@@ -35,7 +34,7 @@ class Wake(Frozen):
     topics: tuple[str, ...] | None = None
 
 
-class Stream(Protocol):
+class SourceStream(Protocol):
     """One connection. `read` and `ping` run at the same time, never two of the same kind; both may be cancelled."""
 
     async def read(self) -> Wake | None:
@@ -45,20 +44,12 @@ class Stream(Protocol):
         """Returns when something that was sent has come back on this very stream, past the one who reads it."""
 
     async def close(self) -> None:
-        """Returns when nothing of it is left. Called once, when nobody reads or pings any more."""
+        """Returns when nothing of it is left. Called once, when no reader or ping is left."""
 
 
 class Source(Protocol):
-    async def connect(self) -> Stream:
+    async def connect(self) -> SourceStream:
         """From its return on, nothing is missed. May be cancelled, and then leaves nothing behind."""
-
-
-class Timing(Frozen):
-    """Where time and chance come from. A test brings its own."""
-
-    now_s: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    jitter: Callable[[], float] = dice.random
 
 
 class WakeFigures(Frozen):
@@ -77,10 +68,10 @@ class WakeFigures(Frozen):
 Reporter = Callable[[WakeState, str | None], None]
 
 
-class _Happening(NamedTuple):
+class _WakeHappening(NamedTuple):
     event: WakeEvent
     stay: "_Stay | None" = None  # None: from outside, at any time
-    stream: Stream | None = None
+    stream: SourceStream | None = None
     wake: Wake | None = None
     error: Exception | None = None
 
@@ -88,7 +79,7 @@ class _Happening(NamedTuple):
 class _Stay:
     """One stay in a state, with everything it started."""
 
-    def __init__(self, state: WakeState, entered_s: float, stream: Stream | None) -> None:
+    def __init__(self, state: WakeState, entered_s: float, stream: SourceStream | None) -> None:
         self.state = state
         self.entered_s = entered_s
         self.stream = stream
@@ -108,7 +99,7 @@ class _Stay:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # who waits for it has seen it; a task that was aborted has nobody
+            task.exception()  # who waits for it has seen it; a task that was aborted has no waiter
 
     @property
     def holds_anything(self) -> bool:
@@ -145,7 +136,7 @@ class WakeStream:
         self._report = report
         self._timing = timing or Timing()
         self._stay = _Stay(WakeState.STOPPED, self._timing.now_s(), None)
-        self._inbox: deque[_Happening] = deque()
+        self._inbox: deque[_WakeHappening] = deque()
         self._taking = False
         self._letting_go: set[asyncio.Task[None]] = set()
         self._stopped: asyncio.Future[DrainFailed | None] | None = None
@@ -164,11 +155,11 @@ class WakeStream:
         """Returns at once: connecting goes on by itself. While running it does nothing; a stop is waited for."""
         while self._stopped is not None:
             await asyncio.shield(self._stopped)
-        self._post(_Happening(WakeEvent.START))
+        self._post(_WakeHappening(WakeEvent.START))
 
     async def stop(self) -> None:
         """Bounded by `drain_s`. All who ask share one shutdown and get its `DrainFailed`, once it is complete."""
-        self._post(_Happening(WakeEvent.STOP))
+        self._post(_WakeHappening(WakeEvent.STOP))
         if self._stopped is not None:
             error = await asyncio.shield(self._stopped)
             if error is not None:
@@ -176,7 +167,7 @@ class WakeStream:
 
     def reset(self) -> None:
         """Drop the connection, the attempt at one, or the pause before the next. Harmless when not running."""
-        self._post(_Happening(WakeEvent.RESET))
+        self._post(_WakeHappening(WakeEvent.RESET))
 
     def check(self) -> None:
         """Ping now. One ping is under way at a time; however often this is called meanwhile, one more follows."""
@@ -198,7 +189,7 @@ class WakeStream:
 
     # --- the table ------------------------------------------------------------------------------------------------
 
-    def _post(self, happening: _Happening) -> None:
+    def _post(self, happening: _WakeHappening) -> None:
         """One at a time: what a reporter or a ring causes is taken after what caused it."""
         self._inbox.append(happening)
         if self._taking:
@@ -210,7 +201,7 @@ class WakeStream:
         finally:
             self._taking = False
 
-    def _take(self, happening: _Happening) -> None:
+    def _take(self, happening: _WakeHappening) -> None:
         late = happening.stay is not None and happening.stay is not self._stay
         decision = None if late else step(self.state, happening.event)
         if decision is None:
@@ -226,7 +217,7 @@ class WakeStream:
         if decision.leaves and self._report is not None:
             self._call(self._report, decision.state, _describe(happening.error) if happening.error else None)
 
-    def _enter(self, state: WakeState, stream: Stream | None) -> None:
+    def _enter(self, state: WakeState, stream: SourceStream | None) -> None:
         before = self._stay
         if state is WakeState.CONNECTING and before.state is WakeState.RECONNECTING:
             self._reconnects += 1
@@ -235,7 +226,7 @@ class WakeStream:
         if before.holds_anything:
             self._let_go(before.gone())
 
-    def _do(self, effect: Effect, happening: _Happening) -> None:
+    def _do(self, effect: Effect, happening: _WakeHappening) -> None:
         stay = self._stay
         match effect:
             case Effect.CONNECT:
@@ -270,27 +261,27 @@ class WakeStream:
                 await asyncio.wait(self._letting_go, return_when=asyncio.FIRST_COMPLETED)
             stream = await _unless_cancelled(self._source.connect)
         except Exception as error:  # noqa: BLE001  whatever it is, it is tried again
-            self._post(_Happening(WakeEvent.CONNECT_FAILED, stay, error=error))
+            self._post(_WakeHappening(WakeEvent.CONNECT_FAILED, stay, error=error))
         else:
-            self._post(_Happening(WakeEvent.CONNECTED, stay, stream=stream))
+            self._post(_WakeHappening(WakeEvent.CONNECTED, stay, stream=stream))
 
     async def _give_up_connecting(self, stay: _Stay) -> None:
         await self._timing.sleep(self._deadlines.connect_s)
         error = StoreTimeout(f"the wake stream was not connected within {self._deadlines.connect_s:g} s")
-        self._post(_Happening(WakeEvent.CONNECT_FAILED, stay, error=error))
+        self._post(_WakeHappening(WakeEvent.CONNECT_FAILED, stay, error=error))
 
     async def _read(self, stay: _Stay) -> None:
         assert stay.stream is not None
         try:
             while (wake := await _unless_cancelled(stay.stream.read)) is not None:
-                self._post(_Happening(WakeEvent.WAKE, stay, wake=wake))
+                self._post(_WakeHappening(WakeEvent.WAKE, stay, wake=wake))
         except Exception as error:  # noqa: BLE001  whatever it is, the stream is of no use any more
-            self._post(_Happening(WakeEvent.FAILED, stay, error=error))
+            self._post(_WakeHappening(WakeEvent.FAILED, stay, error=error))
         else:
-            self._post(_Happening(WakeEvent.ENDED, stay))
+            self._post(_WakeHappening(WakeEvent.ENDED, stay))
 
     async def _keep_pinging(self, stay: _Stay) -> None:
-        """The first at once: only what came back proves that somebody is there."""
+        """The first at once: only what came back proves that the other side is there."""
         failed = 0
         while True:
             stay.ping_asked.clear()
@@ -304,7 +295,7 @@ class WakeStream:
             self._pings_failed += 1
             self._last_error = _describe(error)
             if failed >= self._deadlines.pings_failed_max:
-                self._post(_Happening(WakeEvent.RESET, stay, error=error))
+                self._post(_WakeHappening(WakeEvent.RESET, stay, error=error))
                 return
 
     async def _ping(self, stay: _Stay) -> Exception | None:
@@ -320,12 +311,12 @@ class WakeStream:
 
     async def _back_off(self, stay: _Stay) -> None:
         deadlines = self._deadlines
-        pause_s = backoff_s(
+        pause_s = reconnect_pause_s(
             self._failures, deadlines.backoff_first_s, deadlines.backoff_longest_s, self._timing.jitter()
         )
         self._failures += 1
         await self._timing.sleep(pause_s)
-        self._post(_Happening(WakeEvent.BACKOFF_ELAPSED, stay))
+        self._post(_WakeHappening(WakeEvent.BACKOFF_ELAPSED, stay))
 
     async def _drain(self, stay: _Stay) -> None:
         late = stay.task(self._sleep(self._deadlines.drain_s))
@@ -338,7 +329,7 @@ class WakeStream:
             errors.append(
                 StoreTimeout(f"{len(self._letting_go)} did not let go within {self._deadlines.drain_s:g} s")
             )
-        self._post(_Happening(WakeEvent.DRAINED, stay, error=DrainFailed(errors) if errors else None))
+        self._post(_WakeHappening(WakeEvent.DRAINED, stay, error=DrainFailed(errors) if errors else None))
 
     def _finish(self, error: Exception | None) -> None:
         stopped, self._stopped = self._stopped, None
@@ -386,7 +377,7 @@ class WakeStream:
 
 
 async def _unless_cancelled(work: Callable[[], Awaitable[T]]) -> T:
-    """A cancellation that nobody asked for is the source's failure; it must not pass for our own and end us."""
+    """A cancellation that we did not ask for is the source's failure; it must not pass for our own and end us."""
     try:
         return await work()
     except asyncio.CancelledError:

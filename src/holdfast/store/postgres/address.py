@@ -36,7 +36,7 @@ _BROKEN = (
 )
 
 
-class Address:
+class DatabaseAddress:
     """`str()` and `repr()` name host, port, database and user, and nothing that is secret."""
 
     def __init__(self, url: str) -> None:
@@ -55,8 +55,8 @@ class Address:
         self.conninfo = _conninfo(values)
         self._secrets = {values.get("password")}
         self._name(values)
-        # Behind a pooler LISTEN would be heard by whoever gets the server connection next.
-        self.listening: Address | None = self if not self.pooled else None
+        # Behind a pooler LISTEN would be heard by the client that gets the server connection next.
+        self.listening: DatabaseAddress | None = self if not self.pooled else None
         if (listen := options.get("listen_dsn")) is not None:
             self.listening = self._elsewhere(_read(listen))
 
@@ -66,7 +66,7 @@ class Address:
         self.port = values.get("port") or "5432"
         self.database = _plain(values.get("dbname")) or self.user
 
-    def _elsewhere(self, values: dict[str, str]) -> "Address":
+    def _elsewhere(self, values: dict[str, str]) -> "DatabaseAddress":
         """The same store by another way, with a name of its own for messages. Either's secrets end in both."""
         self._secrets.add(values.get("password"))
         other = copy(self)

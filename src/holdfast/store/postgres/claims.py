@@ -48,7 +48,7 @@ class Chosen(msgspec.Struct):
                 self.reached.add(chat_id)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ClaimWanted(msgspec.Struct, frozen=True):
     worker: str
     rooms: dict[str, int]  # by agent
     limit: int
@@ -69,7 +69,7 @@ class PostgresClaims(Claims):
             )
             if not due:
                 return []
-        wanted = Wanted(worker, rooms, limit, suspects)
+        wanted = ClaimWanted(worker, rooms, limit, suspects)
         with self._unheard.asking(worker) as number:
             return await self._transactor.write(lambda transaction: self._claim(transaction, wanted, number), "work")
 
@@ -82,7 +82,7 @@ class PostgresClaims(Claims):
             raise LeaseLost(worker)
         return bool(due)
 
-    async def _claim(self, transaction: Transaction, wanted: Wanted, number: int) -> list[Snapshot]:
+    async def _claim(self, transaction: Transaction, wanted: ClaimWanted, number: int) -> list[Snapshot]:
         worker = wanted.worker
         reach("claim.before")
         await transaction.begin()
@@ -127,7 +127,7 @@ class PostgresClaims(Claims):
         mine = [row[0] for row in await transaction.rows(sql.CLAIMED_AS, ids, claims, worker)]
         return [snapshot_from(row) for row in await transaction.rows(sql.READ_SNAPSHOTS, mine)] if mine else []
 
-    async def _choose(self, transaction: Transaction, wanted: Wanted) -> Chosen:
+    async def _choose(self, transaction: Transaction, wanted: ClaimWanted) -> Chosen:
         chosen = Chosen()
         passed: list[str] = []
         rooms, limit, suspects = dict(wanted.rooms), wanted.limit, wanted.suspects

@@ -1,8 +1,8 @@
 """Group commit: while one statement is on its way, the commits that arrive wait together and form the next.
 
 Each was decided ahead, on its runner's own snapshot, so the server has only to compare and swap: one statement, one
-round trip, one flush of the server's log for all of them. What did not swap, because the chat moved on or somebody
-holds its row, is handed back to be looked at by itself; it delays nobody.
+round trip, one flush of the server's log for all of them. What did not swap, because the chat moved on or another
+transaction holds its row, is handed back to be looked at by itself; it delays no other.
 
 A statement whose connection was lost is sent again as it is. Where the first one did get through, the second finds
 another version and writes nothing; its owner then recognises its own commit id.
@@ -28,7 +28,7 @@ from holdfast.store.postgres.connection import Connector
 from holdfast.store.postgres.errors import READ_ONLY, Fate, NoAnswer, explain, fate_of
 from holdfast.store.postgres.pauses import FIRST_S, pauses
 from holdfast.store.postgres.transactions import reach_written
-from holdfast.store.postgres.wire import Wire
+from holdfast.store.postgres.wire import ServerWire
 from holdfast.store.rows import ChatWrite
 
 log = logging.getLogger("holdfast.store")
@@ -38,15 +38,17 @@ BATCH_BYTES_MAX = 4 << 20
 LATE_S = 0.5  # behind its deadline; who knows better why it failed has told by then
 
 # True: swapped. False: missed. An error: neither, or unknown, as its `outcome` says.
-Verdict = bool | BaseException
+CommitVerdict = bool | BaseException
 
 
-class Entry:
+class PendingCommit:
     """One commit on its way. It can be withdrawn until it is taken; then it takes its course."""
 
     __slots__ = ("alone", "deadline", "decided", "maybe_written", "on_verdict", "taken")
 
-    def __init__(self, decided: Decided, deadline: float, on_verdict: "Callable[[Entry, Verdict], None]") -> None:
+    def __init__(
+        self, decided: Decided, deadline: float, on_verdict: "Callable[[PendingCommit, CommitVerdict], None]"
+    ) -> None:
         self.decided = decided
         self.deadline = deadline
         self.on_verdict = on_verdict
@@ -73,10 +75,10 @@ class Committer:
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
         self._loop = asyncio.get_running_loop()
-        self._wire: Wire | None = None
-        self._pending: deque[Entry] = deque()
-        self._in_flight: list[Entry] = []
-        self._question: swaps.Question | None = None
+        self._wire: ServerWire | None = None
+        self._pending: deque[PendingCommit] = deque()
+        self._in_flight: list[PendingCommit] = []
+        self._question: swaps.SwapQuestion | None = None
         self._going = False  # a next step is certain: scheduled, or an answer is awaited, or a connection
         self._began = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -101,18 +103,18 @@ class Committer:
     def latency_p50_ms(self) -> float | None:
         return round(statistics.median(self._latencies_s) * 1000, 3) if self._latencies_s else None
 
-    def submit(self, entry: Entry) -> None:
+    def submit(self, entry: PendingCommit) -> None:
         if self._closed:
             raise StoreClosed("the store is not open")
         self._pending.append(entry)
         if not self._going:
-            # Not at once: whoever is ready in the same moment comes along.
+            # Not at once: commits that are ready in the same moment come along.
             self._going = True
             self._loop.call_soon(self._go)
         if self._watch is None:
             self._watch = self._loop.call_at(entry.deadline, self._on_watch)
 
-    def withdraw(self, entry: Entry) -> bool:
+    def withdraw(self, entry: PendingCommit) -> bool:
         """True if it had not been taken, and now never will be."""
         if entry.taken or entry not in self._pending:
             return False
@@ -149,18 +151,18 @@ class Committer:
             try:
                 if self._ask(self._wire):
                     return
-            except Exception as error:  # noqa: BLE001  a crash point or a bug: everybody in the batch is told
+            except Exception as error:  # noqa: BLE001  a crash point or a bug: every waiter of the batch is told
                 self._tell_all(error)
         self._going = False
 
-    def _take(self) -> list[Entry]:
+    def _take(self) -> list[PendingCommit]:
         """The oldest, as many as fit, each chat once: a second commit of a chat is decided after the first."""
         batch = [self._pending.popleft()]
         batch[0].taken = True
         if not self._pending or batch[0].alone:
             return batch
         chats = {batch[0].write.after.id}
-        later: list[Entry] = []
+        later: list[PendingCommit] = []
         size = batch[0].size
         while self._pending and len(batch) < BATCH_COMMITS_MAX:
             entry = self._pending[0]
@@ -178,7 +180,7 @@ class Committer:
         self._pending.extendleft(reversed(later))
         return batch
 
-    def _ask(self, wire: Wire) -> bool:
+    def _ask(self, wire: ServerWire) -> bool:
         """False if nothing is left to be asked."""
         try:
             question = swaps.swap([entry.write for entry in self._in_flight])
@@ -196,7 +198,7 @@ class Committer:
         wire.ask(question)
         return True
 
-    def _is_text(self, entry: Entry) -> bool:
+    def _is_text(self, entry: PendingCommit) -> bool:
         """Values that cannot be sent fail their own commit and no other."""
         try:
             swaps.swap([entry.write])
@@ -284,17 +286,17 @@ class Committer:
                     await asyncio.sleep(next(self._pauses))
         self._go()
 
-    async def _connected(self, deadline: float) -> Wire:
+    async def _connected(self, deadline: float) -> ServerWire:
         connection = await self._connector.connect(deadline)
         try:
-            return Wire(connection, self)
+            return ServerWire(connection, self)
         except Exception as error:
             # It was lost again at once, or the system watches no more sockets for us.
             await connection.discard()
             why = f"{self._connector.address} cannot be reached: {type(error).__name__}: {error}"
             raise StoreUnavailable(why) from error
 
-    def _keep_those_with_time(self, batch: list[Entry], error: HoldfastError) -> None:
+    def _keep_those_with_time(self, batch: list[PendingCommit], error: HoldfastError) -> None:
         """Back in front of the queue. The others are told why; a wrong password is not tried again at all."""
         now = self._loop.time()
         kept = []
@@ -327,7 +329,7 @@ class Committer:
         task.add_done_callback(self._tasks.discard)
 
 
-def _tell(entry: Entry, verdict: Verdict) -> None:
+def _tell(entry: PendingCommit, verdict: CommitVerdict) -> None:
     """One that cannot be told keeps no other from being told, and the next commits from being sent."""
     try:
         entry.on_verdict(entry, verdict)

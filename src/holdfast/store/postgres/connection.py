@@ -19,11 +19,11 @@ from psycopg.waiting import Ready, Wait
 
 from holdfast.errors import ConfigError, HoldfastError, StoreAuth, StoreTimeout, StoreUnavailable
 from holdfast.store.postgres import sql
-from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.address import DatabaseAddress
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.errors import NoAnswer, explain, explain_connecting
 from holdfast.store.postgres.pauses import pauses
-from holdfast.store.postgres.swaps import Question
+from holdfast.store.postgres.swaps import SwapQuestion
 from holdfast.store.records import Lane
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _ADAPTERS = AdaptersMap(psycopg.adapters)
 _ADAPTERS.register_dumper(int, Int8Dumper)
 
 
-class Connection(psycopg.AsyncConnection[Row]):
+class ServerConnection(psycopg.AsyncConnection[Row]):
     """`deadline` is a reading of the loop's clock; the holder sets it before asking anything."""
 
     deadline: float = math.inf
@@ -92,7 +92,7 @@ class Connection(psycopg.AsyncConnection[Row]):
         answer = await self._exchange(lambda: self.pgconn.send_query(text.encode()))
         return answer.command_status or b""
 
-    async def ask(self, question: Question) -> set[str]:
+    async def ask(self, question: SwapQuestion) -> set[str]:
         """A write of chats, past psycopg's cursor, which would spend a tenth of a commit's time on its values."""
         connection, statement = self.pgconn, question.statement
         if not self.may_prepare:
@@ -161,7 +161,7 @@ def error_of(answer: pq.abc.PGresult) -> psycopg.Error | None:
         return psycopg.OperationalError(words)
 
 
-class Facts:
+class ServerFacts:
     """What a connection learned about its server."""
 
     def __init__(self, row: Row) -> None:
@@ -175,13 +175,13 @@ class Connector:
 
     def __init__(
         self,
-        address: Address,
+        address: DatabaseAddress,
         clock: DatabaseClock,
         statement_timeout_s: float,
         on_other_origin: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.address = address
-        self.facts: Facts | None = None
+        self.facts: ServerFacts | None = None
         self.origin: str | None = None  # which server, and which branch of its history, as far as we may know
         self._asks_for_origin = True
         self._on_other_origin = on_other_origin
@@ -190,7 +190,7 @@ class Connector:
         timeout_ms = max(100, int((statement_timeout_s - MARGIN_S) * 1000))
         self._look = sql.look(settings=not address.pooled, schema=address.schema, timeout_ms=timeout_ms)
 
-    async def connect(self, deadline: float, *, unless: Callable[[], bool] = lambda: False) -> Connection:
+    async def connect(self, deadline: float, *, unless: Callable[[], bool] = lambda: False) -> ServerConnection:
         """Tries until the deadline while the server is starting, full or away; a wrong password is told at once.
         What it raises is one of ours, whatever went wrong: those who wait for it are many, and must hear of it.
 
@@ -223,20 +223,20 @@ class Connector:
                 raise reason from cause
         raise AssertionError("pauses never end")
 
-    async def connect_once(self) -> Connection:
+    async def connect_once(self) -> ServerConnection:
         """One attempt, without a deadline of its own: for a caller who has both. Raises as `connect` does."""
         try:
             return await self._connect(math.inf)
         except psycopg.Error as error:
             raise explain_connecting(error, self.address) from error
         except asyncio.CancelledError as error:
-            # The half-made connection lives in psycopg's frames. It is to be closed now, not when nobody holds the
+            # The half-made connection lives in psycopg's frames. It is to be closed now, not when none holds the
             # traceback any more.
             raise error.with_traceback(None) from None
 
-    async def _connect(self, deadline: float) -> Connection:
+    async def _connect(self, deadline: float) -> ServerConnection:
         threshold = None if self.address.pooled else 2
-        connection = await Connection.connect(
+        connection = await ServerConnection.connect(
             self.address.conninfo,
             autocommit=True,
             prepare_threshold=threshold,
@@ -245,7 +245,7 @@ class Connector:
         connection.prepared = set()
         try:
             connection.deadline = deadline
-            self.learn(Facts((await connection.rows(self._look))[0]))
+            self.learn(ServerFacts((await connection.rows(self._look))[0]))
             await self._recognise(connection)
         except BaseException:
             await connection.discard()
@@ -253,11 +253,11 @@ class Connector:
         self.connects += 1
         return connection
 
-    def learn(self, facts: Facts) -> None:
+    def learn(self, facts: ServerFacts) -> None:
         self.facts = facts
         self._clock.observe(facts.now_ms)
 
-    async def _recognise(self, connection: Connection) -> None:
+    async def _recognise(self, connection: ServerConnection) -> None:
         """Another server, or another branch of its history, may know less than the one before it."""
         if not self._asks_for_origin:
             return

@@ -20,7 +20,7 @@ from holdfast.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.address import DatabaseAddress
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -55,7 +55,7 @@ def fate_of(error: psycopg.Error, connection: "psycopg.AsyncConnection[tuple[obj
     return Fate.AGAIN if code in _AGAIN else Fate.FINAL
 
 
-def explain(error: psycopg.Error, address: Address, *, outcome: Outcome = "not_written") -> HoldfastError:
+def explain(error: psycopg.Error, address: DatabaseAddress, *, outcome: Outcome = "not_written") -> HoldfastError:
     """As one of ours. `outcome` is for errors that end a session."""
     said = address.scrub(error.diag.message_primary or str(error))
     match error.sqlstate:
@@ -109,7 +109,7 @@ _AUTH = re.compile(
 _NO_DATABASE = re.compile(r"database .* does not exist|no such database", re.IGNORECASE)
 
 
-def explain_connecting(error: psycopg.Error, address: Address) -> HoldfastError:
+def explain_connecting(error: psycopg.Error, address: DatabaseAddress) -> HoldfastError:
     said = address.scrub(str(error))
     if isinstance(error, pg.InvalidPassword | pg.InvalidAuthorizationSpecification) or _AUTH.search(said):
         return _auth(address, said)
@@ -118,13 +118,13 @@ def explain_connecting(error: psycopg.Error, address: Address) -> HoldfastError:
     return StoreUnavailable(f"{address} cannot be reached: {said}")
 
 
-def _auth(address: Address, said: str) -> StoreAuth:
+def _auth(address: DatabaseAddress, said: str) -> StoreAuth:
     return StoreAuth(
         f"{address} refused user {address.user!r} ({said}): check the user, the password and the server's pg_hba.conf"
     )
 
 
-def _no_database(address: Address) -> ConfigError:
+def _no_database(address: DatabaseAddress) -> ConfigError:
     return ConfigError(
         f"there is no database {address.database!r} at {address.host}:{address.port}: create it "
         f"(CREATE DATABASE …), or name another one in the URL"

@@ -1,8 +1,8 @@
 """Hints between processes: "these chats changed", "there is work". Sent after the commit; `wakes.py` receives them.
 
-NOTIFY takes a lock of the whole database at commit, so it is never part of anybody's commit: what changed within a
+NOTIFY takes a lock of the whole database at commit, so it is never part of a commit: what changed within a
 few milliseconds goes out together, on a connection of its own. A hint that is lost costs its receiver one poll
-interval; whoever waits looks for itself. So nothing here raises, and what fails is counted and tried again later.
+interval; a waiter looks for itself. So nothing here raises, and what fails is counted and tried again later.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.store.postgres import sql
-from holdfast.store.postgres.address import Address
-from holdfast.store.postgres.connection import Connection, Connector
+from holdfast.store.postgres.address import DatabaseAddress
+from holdfast.store.postgres.connection import Connector, ServerConnection
 
 COALESCE_S = 0.015
 ASK_S = 5.0
@@ -30,14 +30,14 @@ _decode = msgspec.json.Decoder(Hint).decode
 
 
 def decode_hint(payload: bytes) -> Hint:
-    """Somebody's hint. What cannot be read, newer code's perhaps, says that anything may have changed."""
+    """A hint of any process. What cannot be read, newer code's perhaps, says that anything may have changed."""
     try:
         return _decode(payload)
     except msgspec.DecodeError:
         return Hint("", None)
 
 
-def channel_of(address: Address) -> str:
+def channel_of(address: DatabaseAddress) -> str:
     return "holdfast" if address.schema is None else f"holdfast_{address.schema}"
 
 
@@ -50,7 +50,7 @@ class Sender:
         self._name = name
         self._topics: set[str] = set()
         self._task: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
+        self._connection: ServerConnection | None = None
         self._closed = False
         self.sent = 0
         self.failed = 0

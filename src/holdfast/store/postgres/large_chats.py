@@ -17,7 +17,7 @@ from holdfast.store.postgres import sql
 from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.transactions import Transaction
 from holdfast.store.postgres.transactor import Transactor
-from holdfast.store.records import Answer, Children, Forking, StoreOptions
+from holdfast.store.records import Answer, DeleteChildren, Forking, StoreOptions
 from holdfast.store.remnants import (
     Remnant,
     Slice,
@@ -109,7 +109,7 @@ class PostgresLargeChats(LargeChats):
         return source.chat.length if end is None else int(end)
 
     async def take_out(
-        self, chat_id: str, children: Children, archived_before: int | None = None
+        self, chat_id: str, children: DeleteChildren, archived_before: int | None = None
     ) -> tuple[tuple[str, ...], bool]:
         tried: tuple[tuple[str, ...], bool] = (), False
 

@@ -14,7 +14,7 @@ from holdfast.errors import ConfigError, InvalidInput, LeaseLost, Outcome, Store
 from holdfast.faults import reach
 from holdfast.store.contract import RENEWAL_DEADLINE_S, LeaseLine
 from holdfast.store.postgres import sql
-from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.address import DatabaseAddress
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Row
 from holdfast.store.postgres.errors import Fate, NoAnswer, explain, explain_connecting, fate_of
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _CONNECT_S_MIN = 2.0
 
 
-class _Connection(psycopg.Connection[Row]):
+class _LeaseConnection(psycopg.Connection[Row]):
     """As `connection.Connection`, without an event loop. `deadline` is by `time.monotonic`."""
 
     deadline = 0.0
@@ -52,8 +52,8 @@ class _Connection(psycopg.Connection[Row]):
 class PostgresLeaseLine(LeaseLine):
     """Use from one thread at a time. No call takes longer than the renewal deadline, but for the name server."""
 
-    def __init__(self, address: Address, clock: DatabaseClock, options: StoreOptions) -> None:
-        self._connection: _Connection | None = None
+    def __init__(self, address: DatabaseAddress, clock: DatabaseClock, options: StoreOptions) -> None:
+        self._connection: _LeaseConnection | None = None
         self._address = address
         self._clock = clock
         self._options = options
@@ -128,7 +128,7 @@ class PostgresLeaseLine(LeaseLine):
                 return rows, maybe_written
         raise AssertionError("pauses never end")
 
-    def _connected(self, deadline: float) -> _Connection:
+    def _connected(self, deadline: float) -> _LeaseConnection:
         """Again and again while there is time: a server that restarts is back before the lease is over."""
         for pause in pauses():
             if self._connection is not None:
@@ -145,8 +145,8 @@ class PostgresLeaseLine(LeaseLine):
         self._connection.deadline = deadline
         return self._connection
 
-    def _connect(self, timeout_s: float, deadline: float) -> _Connection:
-        connection = _Connection.connect(
+    def _connect(self, timeout_s: float, deadline: float) -> _LeaseConnection:
+        connection = _LeaseConnection.connect(
             self._address.conninfo,
             autocommit=True,
             prepare_threshold=None if self._address.pooled else 2,

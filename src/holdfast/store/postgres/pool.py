@@ -1,8 +1,8 @@
-"""A bounded set of connections, made when needed, for whoever asks next.
+"""A bounded set of connections, made when needed, for the work that asks next.
 
-Nobody has all of them. Searches read whole tables, and a client's write waits for whoever holds its chat; each kind
+No kind has all of them. Searches read whole tables, and a client's write waits for the holder of its chat; each kind
 of work has a share of its own, together less than the whole, so that a read of one chat, which never waits for
-anybody, finds a connection whatever the others are doing.
+anything, finds a connection whatever the others are doing.
 
 psycopg_pool would do, but for one thing: while the server is away its users learn only that they waited in vain, not
 that the password is wrong or the disk of the server full, and after a restart they wait for the pool's own pace.
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping
 
 from holdfast.errors import StoreClosed, StoreTimeout, StoreUnavailable
-from holdfast.store.postgres.connection import Connection, Connector, Share
+from holdfast.store.postgres.connection import Connector, ServerConnection, Share
 
 CONNECTIONS_MAX = 14
 # Of each kind at once: "work" is what a worker does for all of its chats, "writes" what clients ask for.
@@ -20,13 +20,13 @@ SHARES: Mapping[Share, int] = {"reads": CONNECTIONS_MAX, "writes": 6, "work": 3,
 IDLE_S_MAX = 300.0
 
 
-class Pool:
+class ConnectionPool:
     def __init__(self, connector: Connector, size: int = CONNECTIONS_MAX) -> None:
         self._connector = connector
         self._slots = asyncio.Semaphore(size)
         self._shares = {share: asyncio.Semaphore(min(most, size)) for share, most in SHARES.items()}
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._idle: list[ServerConnection] = []
+        self._busy: set[ServerConnection] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
         self.size = size
@@ -40,7 +40,7 @@ class Pool:
     def busy_count(self) -> int:
         return len(self._busy)
 
-    async def take(self, deadline: float, share: Share = "reads") -> Connection:
+    async def take(self, deadline: float, share: Share = "reads") -> ServerConnection:
         """Until `give`, it is the caller's alone. Raises StoreTimeout, or why no connection can be made."""
         if self._closed:
             raise StoreClosed("the store is not open")
@@ -55,7 +55,7 @@ class Pool:
         self._busy.add(connection)
         return connection
 
-    async def _idle_or_new(self, deadline: float) -> Connection:
+    async def _idle_or_new(self, deadline: float) -> ServerConnection:
         """A server that takes no more of us has let some in: one of those may be free before it takes another."""
         while True:
             connection = self._newest_idle()
@@ -89,7 +89,7 @@ class Pool:
         self._slots.release()
         self._shares[share].release()
 
-    def _newest_idle(self) -> Connection | None:
+    def _newest_idle(self) -> ServerConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_free:
@@ -97,7 +97,7 @@ class Pool:
             self._discard(connection)
         return None
 
-    def give(self, connection: Connection) -> None:
+    def give(self, connection: ServerConnection) -> None:
         """Back to the others, if it is still good. Never waits."""
         self._busy.discard(connection)
         self._give_slot(connection.share)
@@ -117,7 +117,7 @@ class Pool:
         for connection in idle:
             self._discard(connection)
 
-    def _discard(self, connection: Connection) -> None:
+    def _discard(self, connection: ServerConnection) -> None:
         task = asyncio.get_running_loop().create_task(connection.discard())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -12,18 +12,18 @@ from holdfast.errors import ConfigError, SchemaError, StoreReadOnly, StoreTimeou
 from holdfast.faults import reach
 from holdfast.store.migrations import Migration, migrations, pending, version_after
 from holdfast.store.postgres import sql
-from holdfast.store.postgres.address import Address
-from holdfast.store.postgres.connection import Connection, Facts
+from holdfast.store.postgres.address import DatabaseAddress
+from holdfast.store.postgres.connection import ServerConnection, ServerFacts
 from holdfast.system.clock import dice
 
 log = logging.getLogger(__name__)
 
 OLDEST_SERVER = 130_000
 MIGRATION_DEADLINE_S = 600.0
-LOCK_TRY_MS = 1_000  # everybody waits behind us for so long, at most
+LOCK_TRY_MS = 1_000  # every other transaction waits behind us for so long, at most
 BETWEEN_TRIES_S = 3.0
 HOLDERS_SHOWN = 3
-# "hold": one lock per database for everybody who migrates. Held by the transaction, so it works behind a pooler.
+# "hold": one lock per database for every process that migrates. Held by the transaction, so it works behind a pooler.
 _LOCK = 0x686F6C64
 TABLES = (
     "chats",
@@ -39,7 +39,7 @@ TABLES = (
 )
 
 
-def check_server(facts: Facts, address: Address) -> None:
+def check_server(facts: ServerFacts, address: DatabaseAddress) -> None:
     """What no migration can mend."""
     if facts.version < OLDEST_SERVER:
         raise ConfigError(f"{address} runs PostgreSQL {facts.version // 10_000}: 13 or newer is needed")
@@ -55,10 +55,10 @@ def check_server(facts: Facts, address: Address) -> None:
         )
 
 
-async def migrate(connection: Connection, address: Address) -> int:
-    """Returns the schema's version. Changes nothing, and waits for nobody, where nothing is to be done.
+async def migrate(connection: ServerConnection, address: DatabaseAddress) -> int:
+    """Returns the schema's version. Changes nothing, and waits for none, where nothing is to be done.
 
-    A change of a table waits for everybody who has read it in a transaction that is still open, and everybody else
+    A change of a table waits for every reader whose transaction is still open, and every other transaction
     waits behind it. So it waits for a moment only, lets the others go on, and tries again, until the deadline.
 
     Leaves the connection in a transaction if it fails: close it, and nothing was changed.
@@ -92,10 +92,10 @@ async def migrate(connection: Connection, address: Address) -> int:
             await asyncio.sleep(dice.uniform(BETWEEN_TRIES_S / 2, BETWEEN_TRIES_S))
 
 
-async def _try(connection: Connection, address: Address) -> int:
+async def _try(connection: ServerConnection, address: DatabaseAddress) -> int:
     timeout_ms = int(MIGRATION_DEADLINE_S * 1000)
     await connection.command(sql.begin("READ COMMITTED", timeout_ms, timeout_ms))
-    await connection.rows("SELECT pg_advisory_xact_lock(%s)", _LOCK)  # behind which nobody waits but who migrates
+    await connection.rows("SELECT pg_advisory_xact_lock(%s)", _LOCK)  # behind which only migrations wait
     await connection.command(f"SET LOCAL lock_timeout = {LOCK_TRY_MS}")
     meta = await _read_meta(connection, address)
     await _make_schema(connection, address)
@@ -109,7 +109,7 @@ async def _try(connection: Connection, address: Address) -> int:
     return _version_after(meta)
 
 
-async def _holders(connection: Connection) -> dict[int, str]:
+async def _holders(connection: ServerConnection) -> dict[int, str]:
     """Who has our tables in a transaction, by pid, the oldest first."""
     found = await connection.rows(
         "SELECT pid, state, application_name, usename::text, "
@@ -142,14 +142,14 @@ def _todo(meta: dict[str, int] | None) -> list[Migration]:
     return pending(migrations("postgres"), meta.get("schema_version", 0), meta.get("oldest_code", 0))
 
 
-async def _make_schema(connection: Connection, address: Address) -> None:
+async def _make_schema(connection: ServerConnection, address: DatabaseAddress) -> None:
     if address.schema is not None:
         ((there,),) = await connection.rows("SELECT to_regnamespace(%s) IS NOT NULL", address.schema)
         if not there:
             await connection.execute(compose.SQL("CREATE SCHEMA {}").format(compose.Identifier(address.schema)))
 
 
-async def _apply(connection: Connection, address: Address, migration: Migration) -> None:
+async def _apply(connection: ServerConnection, address: DatabaseAddress, migration: Migration) -> None:
     try:
         await connection.command(migration.sql)
     except psycopg.ProgrammingError as error:
@@ -161,7 +161,7 @@ async def _apply(connection: Connection, address: Address, migration: Migration)
         )
 
 
-async def _read_meta(connection: Connection, address: Address) -> dict[str, int] | None:
+async def _read_meta(connection: ServerConnection, address: DatabaseAddress) -> dict[str, int] | None:
     """None: the database is empty. Tables with our names that are not ours belong to another program."""
     # From the catalogue itself: a name that was looked up in vain before the lock is remembered as missing.
     found = await connection.rows(

@@ -7,7 +7,7 @@ from functools import cache
 
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
-from holdfast.store.chat_lists import Given, where
+from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
 
@@ -92,7 +92,7 @@ LOCK_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = %s FOR UPDAT
 # As many at once, from the top of their family down.
 LOCK_CHATS = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = ANY(%s) ORDER BY depth, id FOR UPDATE"
 
-# Nobody is waited for; who is not there at all is told apart by looking.
+# No lock is waited for; what is not there at all is told apart by looking.
 LOCK_CHAT_IF_FREE = f"{LOCK_CHAT} SKIP LOCKED"
 
 IS_THERE = "SELECT 1 FROM chats WHERE id = %s"
@@ -122,7 +122,7 @@ READ_SNAPSHOT = f"{_SNAPSHOT} WHERE chats.id = %s"
 
 READ_SNAPSHOTS = f"{_SNAPSHOT} WHERE chats.id = ANY(%s)"
 
-# Whether what somebody knew is still there.
+# Whether what a runner knew is still there.
 READ_LINE_STAMP = "SELECT stamp FROM journal WHERE chat_id = %s AND seq = %s"
 
 REMNANT_COLUMNS = ("chat_id", "source_id", "source_life", "source_epoch", "pos", "seq")
@@ -206,7 +206,7 @@ NOT EXISTS (
 
 
 @cache
-def list_chats(state: State | None, archived: bool | None, given: Given) -> str:
+def list_chats(state: State | None, archived: bool | None, given: FilterNames) -> str:
     conditions = {
         "owner": "owner = %(owner)s",
         "agent": "agent || '' = %(agent)s" if "owner" in given else "agent = %(agent)s",  # not by its index
@@ -232,7 +232,7 @@ INSERT INTO compactions (chat_id, upto, summary, created_at) VALUES (%s, %s, %s,
 ON CONFLICT (chat_id, upto) DO UPDATE SET summary = excluded.summary, created_at = excluded.created_at
 """
 
-# Rows may stand under an id that has no chat (remnants.py): whoever reads them goes by the chat.
+# Rows may stand under an id that has no chat (remnants.py): readers go by the chat.
 _THERE = "EXISTS (SELECT 1 FROM chats WHERE id = %(id)s)"
 
 READ_COMPACTION = f"""
@@ -366,7 +366,8 @@ SELECT id, 0, 0, 0, 0 FROM unnest(%s::text[]) AS given(id) WHERE {_HAS_LINES.for
 
 DROP_REMNANTS = "DELETE FROM remnants WHERE chat_id = ANY(%s)"
 
-# In the transaction that takes the first line: whoever makes a chat collides with that line while there is a record.
+# In the transaction that takes the first line: a verb that makes a chat collides with that line while there is a
+# record.
 DROP_CLEARED = f"""
 DELETE FROM remnants WHERE chat_id = ANY(%s) AND NOT {_HAS_LINES.format(id="remnants.chat_id")}
 """
@@ -381,7 +382,7 @@ SELECT chat_id FROM remnants WHERE chat_id = ANY(%s) AND source_id IS NULL ORDER
 
 def _take_rows(table: str, text: str, order: str = "") -> str:
     """As many rows as there is room for in rows and bytes, the one among them that goes beyond. Returns how many, and
-    how large they were. By their places: nobody else changes rows that have no chat.
+    how large they were. By their places: no other writer changes rows that have no chat.
     """
     return f"""
 WITH found AS MATERIALIZED (
@@ -440,7 +441,7 @@ NEXT_WITH_LEFTOVERS = retention.NEXT_WITH_LEFTOVERS.format(
 
 COUNT_LEFTOVERS = {kind: retention.count_statement(kind, _GIVEN, "%s") for kind in retention.LEFTOVERS}
 
-# Who prunes waits for nobody: what somebody deletes at the same time is left to them.
+# A prune waits for no lock: what another one deletes at the same time is left to it.
 DROP_LEFTOVERS = {
     kind: retention.drop_statement(kind, _GIVEN, "%s", f"FOR UPDATE OF {table} SKIP LOCKED")
     for kind, table in retention.TABLES.items()
@@ -475,7 +476,7 @@ READ_WORKER = f"""
 SELECT {WORKER_COLUMNS}, {NOW} FROM workers WHERE id = %(worker)s AND host = %(host)s AND pid = %(pid)s
 """
 
-# This alone decides whether a lease lasts. One that was ended is not revived: somebody may have acted on it.
+# This alone decides whether a lease lasts. One that was ended is not revived: an observer may have acted on it.
 RENEW_WORKER = f"""
 UPDATE workers SET renewal = renewal + 1, renewed_at = {_WALL_NOW}, info = coalesce(%(info)s, info)
 WHERE id = %(worker)s AND ended IS NULL RETURNING {WORKER_COLUMNS}, {NOW}
@@ -502,7 +503,7 @@ LIST_WORKERS = f"SELECT {WORKER_COLUMNS} FROM workers ORDER BY id"
 
 HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = %s"
 
-# By the indexes of what runs: due, or held by somebody else.
+# By the indexes of what runs: due, or held by another worker.
 LOST_IN_SILENCE = """
 SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stopping')
     AND silent <> '' AND %(worker)s = ANY(string_to_array(silent, ' '))
@@ -512,7 +513,7 @@ UNION ALL SELECT id FROM chats WHERE state = 'failed'
     AND silent <> '' AND %(worker)s = ANY(string_to_array(silent, ' '))
 """
 
-# Chats whose holder has no row at all: nobody will ever release them.
+# Chats whose holder has no row at all: no lease will ever release them.
 UNKNOWN_HOLDERS = """
 SELECT DISTINCT worker FROM chats
 WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = chats.worker)

@@ -23,17 +23,17 @@ from holdfast.faults import reach
 from holdfast.ids import new_id
 from holdfast.store.checks import page_size
 from holdfast.store.contract import LeaseLine, Store
-from holdfast.store.cursor import After, Place, parse, placed
+from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from holdfast.store.notify.bell import WORK, topics_of
-from holdfast.store.open_calls import OPEN_CALLS_MAX, Asked, asked_of
+from holdfast.store.open_calls import OPEN_CALLS_MAX, AskedCall, asked_of
 from holdfast.store.pages import page_of
 from holdfast.store.postgres import sql
-from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.address import DatabaseAddress
 from holdfast.store.postgres.claims import PostgresClaims
 from holdfast.store.postgres.clock import DatabaseClock
-from holdfast.store.postgres.committer import BATCH_COMMITS_MAX, Committer, Entry, Verdict
+from holdfast.store.postgres.committer import BATCH_COMMITS_MAX, Committer, CommitVerdict, PendingCommit
 from holdfast.store.postgres.connection import Connector
 from holdfast.store.postgres.hints import Sender
 from holdfast.store.postgres.large_chats import PostgresLargeChats
@@ -76,14 +76,14 @@ _KNOWN = ("worker", "claim_stamp", "fence", "seq", "line_stamp")  # of the chat 
 
 _FAMILY_PAGE = 500  # chats in one answer, while a family is deleted
 
-FIRST_TRY_S = 1.0  # until whoever waits for a server is told so; the next tries are longer
+FIRST_TRY_S = 1.0  # until the log says what is waited for; the next tries are longer
 BETWEEN_TRIES_S = 0.25
 
 
 class PostgresStore(Store):
     def __init__(self, url: str, options: StoreOptions) -> None:
         super().__init__(options)
-        self.address = Address(url)
+        self.address = DatabaseAddress(url)
         self._clock = DatabaseClock(options.clock)
         self._connector = Connector(self.address, self._clock, options.deadline_s, self._tell_of_failover)
         self._host = boot_id()
@@ -210,7 +210,7 @@ class PostgresStore(Store):
     async def _submit(self, chat_id: str, command: Command, key: Key, hash: str) -> Answer:
         async def work(transaction: Transaction) -> Answer:
             await transaction.begin()
-            # The lock first: whoever else has this key, our own lost try among them, is done when we have it.
+            # The lock first: every other write under this key, our own lost try among them, is done when we have it.
             await transaction.lock_with_ancestors(chat_id)
             if (answer := await transaction.read_receipt(key, hash)) is not None:
                 transaction.ring((chat_id, WORK))
@@ -235,7 +235,7 @@ class PostgresStore(Store):
         if ready is None or not is_plain(ready.writes[0]):
             return await self._commit_looking(snapshot, commands, commit_id, deadline)
         answer: asyncio.Future[Snapshot] = loop.create_future()
-        entry = Entry(ready, deadline, partial(self._on_verdict, answer, snapshot, commands, commit_id))
+        entry = PendingCommit(ready, deadline, partial(self._on_verdict, answer, snapshot, commands, commit_id))
         self._committer.submit(entry)
         try:
             return await answer
@@ -249,10 +249,10 @@ class PostgresStore(Store):
         snapshot: Snapshot,
         commands: Sequence[Command],
         commit_id: str,
-        entry: Entry,
-        verdict: Verdict,
+        entry: PendingCommit,
+        verdict: CommitVerdict,
     ) -> None:
-        """Whether or not anybody waits for the answer any more."""
+        """Whether or not the caller still waits for the answer."""
         if verdict is True:
             self._announce(topics_of(entry.decided.changes))
             if not answer.done():
@@ -267,7 +267,7 @@ class PostgresStore(Store):
     async def _commit_looking(
         self, known: Snapshot, commands: Sequence[Command], commit_id: str, deadline: float
     ) -> Snapshot:
-        """The chat moved on, or somebody holds it, or others are reached: look at what is there, under a lock."""
+        """The chat moved on, or is held by another transaction, or others are reached: look at it under a lock."""
         chat_id = known.chat.id
 
         async def work(transaction: Transaction) -> Snapshot:
@@ -304,7 +304,7 @@ class PostgresStore(Store):
         found = await self._transactor.scan(sql.list_chats(*wanted.given(before)), wanted.lane, **values)
         return [chat_line(row) for row in found]
 
-    async def _asked(self, chat_id: str) -> list[Asked]:
+    async def _asked(self, chat_id: str) -> list[AskedCall]:
         return [asked_of(row) for row in await self._transactor.rows(sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)]
 
     async def _response(self, chat_id: str, seq: int) -> bytes | None:
@@ -332,7 +332,7 @@ class PostgresStore(Store):
             raise NotFound("message", message_id)
         return located_of(found[0])
 
-    async def read_journal(self, chat_id: str, after: After = None, limit: int = PAGE_ROWS) -> Page:
+    async def read_journal(self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS) -> Page:
         cursor = parse(after)
         found = await self._transactor.named_rows(
             sql.READ_JOURNAL, id=chat_id, seq=cursor.seq, attempt=cursor.attempt, k=cursor.k, limit=limit
@@ -340,7 +340,7 @@ class PostgresStore(Store):
         if not found:
             raise NotFound("chat", chat_id)
         (_, last_seq, fence, line_stamp, life, state), (_, attempt_ended, _, delta_stamp, _, _) = found[:2]
-        cursor = placed(cursor, Place(chat_id, life, last_seq, fence, attempt_ended, line_stamp, delta_stamp))
+        cursor = placed(cursor, ReadersPlace(chat_id, life, last_seq, fence, attempt_ended, line_stamp, delta_stamp))
         journal = [(seq, stamp, at, body) for part, seq, _, stamp, at, body in found if part == 1]
         deltas = [tuple(piece) for part, *piece in found if part == 2]
         return page_of(cursor, journal, deltas, last_seq=last_seq, state=state, limit=limit)
@@ -429,7 +429,7 @@ class PostgresStore(Store):
         return Size(total, None)
 
     async def vacuum(self) -> AsyncGenerator[str, None]:
-        """Table by table, beside everybody; yields the name of each when it is done."""
+        """Table by table, beside all other work; yields the name of each when it is done."""
         self._transactor.check_open()
         async with aclosing(vacuum(self._connector, self.options.deadline_s)) as tables:
             async for table in tables:

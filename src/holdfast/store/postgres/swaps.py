@@ -2,8 +2,8 @@
 
 A statement in autocommit is a transaction of its own, so a runner's commit needs no BEGIN and no COMMIT: it locks the
 chat's row if it is still the one that the change was decided on, updates it, and adds journal entries, calls and
-queued messages. Rows that moved on, and rows that somebody holds locked, are passed over (SKIP LOCKED): what was
-swapped is answered, the rest is the caller's to look at again, and nobody waits for anybody else's chat.
+queued messages. Rows that moved on, and rows that another transaction holds locked, are passed over (SKIP LOCKED):
+what was swapped is answered, the rest is the caller's to look at again, and no commit waits for another's chat.
 
 One chat goes as plain values, several as JSON arrays: for one chat values take the server half the time (110 µs
 against 195), for a batch it is the other way round. Statements differ only in which parts they have, so a few dozen
@@ -67,7 +67,7 @@ class Statement(Struct, frozen=True, gc=False):
     counts: bool  # the answer is how many rows were written; else the ids of chats
 
 
-class Question(Struct, gc=False):
+class SwapQuestion(Struct, gc=False):
     statement: Statement
     values: list[bytes | None]
     ids: list[str]
@@ -84,7 +84,7 @@ def is_plain(write: ChatWrite) -> bool:
     return write.before is not None and write.cut_from is None and write.compaction is None
 
 
-def swap(writes: Sequence[ChatWrite]) -> Question:
+def swap(writes: Sequence[ChatWrite]) -> SwapQuestion:
     ids = [write.after.id for write in writes]
     if len(writes) == 1:
         write = writes[0]
@@ -99,7 +99,7 @@ def swap(writes: Sequence[ChatWrite]) -> Question:
     return _with_parts("swap" if whole else "step", ended, rows, writes, ids)
 
 
-def insert(writes: Sequence[ChatWrite]) -> Question:
+def insert(writes: Sequence[ChatWrite]) -> SwapQuestion:
     """New chats. Fails if there is one with such an id."""
     rows = _json(CHAT_COLUMNS, (chat_row(write.after) for write in writes))
     return _with_parts("insert", False, rows, writes, [write.after.id for write in writes])
@@ -113,7 +113,7 @@ def _moves_more_than_a_step(write: ChatWrite) -> bool:
 # --- one chat, as values --------------------------------------------------------------------------------------------
 
 
-def _one(write: ChatWrite, ids: list[str]) -> Question:
+def _one(write: ChatWrite, ids: list[str]) -> SwapQuestion:
     before, after = write.before, write.after
     assert before is not None
     moved = moving_row(after)
@@ -133,7 +133,7 @@ def _one(write: ChatWrite, ids: list[str]) -> Question:
     for line in write.journal:
         values += line
     statement = _one_statement(whole, new_calls, old_calls, write.ended_attempt is not None, len(write.journal))
-    return Question(statement, list(map(_text, values)), ids)
+    return SwapQuestion(statement, list(map(_text, values)), ids)
 
 
 class _Marks:
@@ -220,7 +220,7 @@ def _guard(write: ChatWrite) -> tuple[Any, ...]:
     return (before.id, before.stamp, before.version, write.ended_attempt)
 
 
-def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite], ids: list[str]) -> Question:
+def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite], ids: list[str]) -> SwapQuestion:
     lines = [(write.after.id, *line) for write in writes for line in write.journal]
     calls = [(write.after.id, *call_row(call)) for write in writes for call in write.calls]
     put = [
@@ -241,7 +241,7 @@ def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite
         values.append(_json(QUEUE_COLUMNS, put))
     if drop:
         values.append(_json(QUEUE_COLUMNS[:2], drop))
-    return Question(statement, values, ids)
+    return SwapQuestion(statement, values, ids)
 
 
 @cache
@@ -302,7 +302,7 @@ def _hold(columns: Sequence[str]) -> str:
 
 
 def _swapped(columns: Sequence[str]) -> str:
-    """By the row's place, not by its id: it is locked, so it does not move. A row that somebody updated since this
+    """By the row's place, not by its id: it is locked, so it does not move. A row that was updated since this
     statement began is held in its new place, where the statement cannot see it: it is held and not swapped. So all
     that comes with a chat joins what was swapped.
     """

@@ -22,7 +22,7 @@ from holdfast.store.decisions import raise_refused
 from holdfast.store.notify.bell import topics_of
 from holdfast.store.postgres import sql, swaps
 from holdfast.store.postgres.clock import DatabaseClock
-from holdfast.store.postgres.connection import MARGIN_S, Connection, Row
+from holdfast.store.postgres.connection import MARGIN_S, Row, ServerConnection
 from holdfast.store.receipts import answer_of, check_receipt, decode_answer
 from holdfast.store.records import Answer, Key
 from holdfast.store.remnants import Occupied, Remnant, Slice, remnant_of
@@ -60,7 +60,7 @@ class Transaction:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         clock: DatabaseClock,
         limits: Limits,
         deadline: float,

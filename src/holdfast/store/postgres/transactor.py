@@ -15,10 +15,10 @@ from psycopg import capabilities
 from holdfast.core.codec import NOT_UNICODE
 from holdfast.errors import HoldfastError, InvalidInput, Outcome, StoreClosed, StoreTimeout, StoreUnavailable
 from holdfast.store.postgres.clock import DatabaseClock
-from holdfast.store.postgres.connection import Connection, Connector, Row, Share
+from holdfast.store.postgres.connection import Connector, Row, ServerConnection, Share
 from holdfast.store.postgres.errors import COLLISION, READ_ONLY, Fate, explain, fate_of
 from holdfast.store.postgres.pauses import pauses
-from holdfast.store.postgres.pool import Pool
+from holdfast.store.postgres.pool import ConnectionPool
 from holdfast.store.postgres.transactions import Ring, Transaction, Work
 from holdfast.store.records import Lane, StoreOptions
 
@@ -32,7 +32,7 @@ CALL_OFF_S = 2.0  # for the server to take note that the waiter is gone
 class Transactor:
     """Runs work, in tasks of its own, until it is answered or the deadline has come."""
 
-    pool: Pool  # once it was opened
+    pool: ConnectionPool  # once it was opened
 
     def __init__(self, connector: Connector, clock: DatabaseClock, options: StoreOptions, ring: Ring) -> None:
         self._connector = connector
@@ -46,7 +46,7 @@ class Transactor:
     # --- life -----------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        self.pool = Pool(self._connector)
+        self.pool = ConnectionPool(self._connector)
         self.is_open = True
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class Transactor:
         while (self._tasks or self.pool.waiting) and loop.time() < until:
             await asyncio.wait({*self._tasks, loop.create_task(asyncio.sleep(0.01))}, timeout=until - loop.time())
 
-    async def _answered(self, work: Work[T], connection: Connection, deadline: float) -> T:
+    async def _answered(self, work: Work[T], connection: ServerConnection, deadline: float) -> T:
         maybe_written = False
         collisions = 0
         share = connection.share
@@ -177,7 +177,7 @@ class Transactor:
                 raise
         raise AssertionError("pauses never end")
 
-    async def _call_off(self, connection: Connection) -> None:
+    async def _call_off(self, connection: ServerConnection) -> None:
         """End what the server is doing for it. The request may come late, so no other work gets this connection."""
         try:
             if capabilities.has_cancel_safe():  # else it would take a thread; then the statement ends at its deadline
@@ -188,7 +188,7 @@ class Transactor:
             await connection.discard()
             self.pool.give(connection)
 
-    async def _leave(self, connection: Connection, fate: Fate) -> None:
+    async def _leave(self, connection: ServerConnection, fate: Fate) -> None:
         """Give it back, out of any transaction. Work that ended early, by refusal or by finding out that all is done,
         has left one open."""
         try:

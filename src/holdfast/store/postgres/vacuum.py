@@ -1,4 +1,4 @@
-"""`VACUUM (ANALYZE)` of our tables, one after the other, beside everybody.
+"""`VACUUM (ANALYZE)` of our tables, one after the other, beside all other work.
 
 Autovacuum does the same by itself, once a fifth of a table is gone; this does it now, after much was pruned. The room
 is used again, and given back to the disk only at the end of a table's file.
@@ -12,7 +12,7 @@ import psycopg
 from psycopg.errors import Diagnostic
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store.postgres.connection import Connection, Connector
+from holdfast.store.postgres.connection import Connector, ServerConnection
 from holdfast.store.postgres.schema import TABLES
 
 DEADLINE_S = 6 * 3600.0  # of one table; a server that hangs is not waited for without end
@@ -20,7 +20,7 @@ CANCEL_S = 5.0
 
 
 async def vacuum(connector: Connector, connect_s: float) -> AsyncGenerator[str, None]:
-    """Yields each table's name when it is done. Whoever leaves earlier ends the server's work on the next one."""
+    """Yields each table's name when it is done. A caller that leaves ends the server's work on the next one."""
     loop = asyncio.get_running_loop()
     connection = await connector.connect(loop.time() + connect_s)
     skipped: list[str] = []
@@ -39,7 +39,7 @@ async def vacuum(connector: Connector, connect_s: float) -> AsyncGenerator[str, 
         await connection.discard()
 
 
-async def _vacuum(connection: Connection, table: str) -> None:
+async def _vacuum(connection: ServerConnection, table: str) -> None:
     try:
         await connection.command(f"VACUUM (ANALYZE) {table}")
     except asyncio.CancelledError:

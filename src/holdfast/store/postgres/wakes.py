@@ -1,7 +1,7 @@
 """The wake stream from PostgreSQL: LISTEN, on a connection of its own.
 
 A ping is a NOTIFY to ourselves, sent on the listening connection and heard on it. An answer to a mere query would
-prove that the connection lives, but not that anything is heard on it: behind a pooler, or after somebody's
+prove that the connection lives, but not that anything is heard on it: behind a pooler, or after a stray
 DISCARD ALL, `SELECT 1` is answered for ever by a session that listens to nothing. Pings go over a channel that only
 this connection listens to, set up in the same command as the one that matters; so a fleet does not hear each other's.
 """
@@ -14,8 +14,8 @@ from psycopg import pq
 from psycopg.waiting import Wait
 
 from holdfast.ids import new_id
-from holdfast.store.notify.wake_stream import Stream, Wake
-from holdfast.store.postgres.connection import Connection, Connector, error_of
+from holdfast.store.notify.wake_stream import SourceStream, Wake
+from holdfast.store.postgres.connection import Connector, ServerConnection, error_of
 from holdfast.store.postgres.hints import channel_of, decode_hint
 
 
@@ -26,7 +26,7 @@ class PostgresWakes:
         self._connector = connector
         self._name = name
 
-    async def connect(self) -> Stream:
+    async def connect(self) -> SourceStream:
         connection = await self._connector.connect_once()
         try:
             stream = PostgresWakeStream(self._connector, connection, self._name)
@@ -40,7 +40,7 @@ class PostgresWakes:
 class PostgresWakeStream:
     """Only `read` reads from the connection; `ping` writes to it and is told by the reader what came back."""
 
-    def __init__(self, connector: Connector, connection: Connection, name: str) -> None:
+    def __init__(self, connector: Connector, connection: ServerConnection, name: str) -> None:
         self._connector = connector
         self._connection = connection
         self._channel = channel_of(connector.address)

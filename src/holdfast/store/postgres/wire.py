@@ -12,8 +12,8 @@ from typing import Protocol
 import psycopg
 from psycopg import pq
 
-from holdfast.store.postgres.connection import Connection, error_of
-from holdfast.store.postgres.swaps import Question
+from holdfast.store.postgres.connection import ServerConnection, error_of
+from holdfast.store.postgres.swaps import SwapQuestion
 
 
 class Asker(Protocol):
@@ -23,10 +23,10 @@ class Asker(Protocol):
         """The server refused, or the connection is gone; `Wire.lost` says which."""
 
 
-class Wire:
+class ServerWire:
     """Errors of the connection come to `on_error`, also between questions. Call `close` when done, in any case."""
 
-    def __init__(self, connection: Connection, asker: Asker) -> None:
+    def __init__(self, connection: ServerConnection, asker: Asker) -> None:
         self.connection = connection
         self.lost = False
         self._asker = asker
@@ -34,12 +34,12 @@ class Wire:
         self._pg = connection.pgconn
         self._socket = self._pg.socket
         self._answers: list[pq.abc.PGresult] = []
-        self._asking: Question | None = None
+        self._asking: SwapQuestion | None = None
         self._preparing = False
         self._writing = False
         self._loop.add_reader(self._socket, self._readable)
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: SwapQuestion) -> None:
         self._asking = question
         self._do(self._send)
 

@@ -1,12 +1,13 @@
 """Copies of a SQLite file: one of a moment, made while it is in use, and one that is put in its place.
 
-A copy is read in one read transaction, in small steps: it shows one moment, and nobody waits for it. (While it lasts
-the WAL cannot start over, so it grows by what is written meanwhile.) It is made under a temporary name, checked,
-synced and renamed, so that there is a whole copy or none.
+A copy is read in one read transaction, in small steps: it shows one moment, and no writer waits for it. (While it
+lasts the WAL cannot start over, so it grows by what is written meanwhile.) It is made under a temporary name,
+checked, synced and renamed, so that there is a whole copy or none.
 
-A file is replaced only while nobody has it open, and nobody can open it. Processes that use a database hold SQLite's
-shared lock on it for as long as they have it open; `Alone` holds that lock against them. What SQLite keeps beside the
-file (`-wal`) belongs to the old one and would be taken for the new one's: it is brought into the old file first.
+A file is replaced only while no process has it open, and none can open it. Processes that use a database hold
+SQLite's shared lock on it for as long as they have it open; `Alone` holds that lock against them. What SQLite keeps
+beside the file (`-wal`) belongs to the old one and would be taken for the new one's: it is brought into the old file
+first.
 """
 
 import fcntl
@@ -31,11 +32,11 @@ SIDE_FILES = ("-journal", "-wal", "-shm", ".gate", ".lock")
 _MAGIC = b"SQLite format 3\0"
 _SHARED_FIRST, _SHARED_BYTES = 0x40000002, 510
 
-Progress = Callable[[int, int], None]  # pages that are done, pages in all
+CopyProgress = Callable[[int, int], None]  # pages that are done, pages in all
 
 
 def back_up(
-    path: str, target: Path, *, overwrite: bool = False, progress: Progress = lambda _done, _all: None
+    path: str, target: Path, *, overwrite: bool = False, progress: CopyProgress = lambda _done, _all: None
 ) -> int:
     """Returns how large it is. Raises ConfigError where there is such a file already, and what reading raises."""
     if not overwrite and target.exists():
@@ -51,7 +52,7 @@ def back_up(
 
 @contextmanager
 def copy_to_restore(
-    backup: Path, path: str, progress: Progress = lambda _done, _all: None
+    backup: Path, path: str, progress: CopyProgress = lambda _done, _all: None
 ) -> Iterator[disk.UnfinishedFile]:
     """A whole copy of a backup beside the database, to be prepared, and then put in its place by `replace`."""
     if not backup.is_file():
@@ -67,7 +68,7 @@ def copy_to_restore(
 
 
 def replace(copy: disk.UnfinishedFile, path: str) -> int:
-    """Returns how large it is. Raises StoreBusy while anybody has the database open; then nothing was changed."""
+    """Returns how large it is. Raises StoreBusy while a process has the database open; then nothing was changed."""
     reach("restore.prepared")
     for suffix in SIDE_FILES:
         with suppress(FileNotFoundError):
@@ -102,7 +103,7 @@ def kept_as(path: str) -> str:
 
 
 def _is_a_database(path: str) -> bool:
-    """SQLite, asked about a file that is none, would remove the WAL beside it. Nobody here has it open meanwhile."""
+    """SQLite, asked about a file that is none, would remove the WAL beside it. No process has it open meanwhile."""
     with open(path, "rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
@@ -118,7 +119,7 @@ def _empty_wal(path: str) -> None:
 
 
 class Alone:
-    """Nobody else has the file open, and nobody opens it meanwhile. Raises StoreBusy."""
+    """No other process has the file open, and none opens it meanwhile. Raises StoreBusy."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -148,7 +149,7 @@ def _opened_to_read(backup: Path) -> apsw.Connection:
     )
 
 
-def _copy(source: apsw.Connection, target: str, progress: Progress) -> None:
+def _copy(source: apsw.Connection, target: str, progress: CopyProgress) -> None:
     with closing(apsw.Connection(target)) as made:
         made.pragma("synchronous", "OFF")  # it is synced as a whole
         with reading(source):

@@ -7,16 +7,17 @@ after the first. Once a checkpoint is complete the WAL starts over, and what onl
 a power cut then loses writes that were acknowledged, or mangles the file. (`tests/powercut/test_the_simulator.py`
 shows it of SQLite alone.)
 
-**What helps.** As long as the WAL does not start over, everything is in it, synced. So after a failed sync nobody
+**What helps.** As long as the WAL does not start over, everything is in it, synced. So after a failed sync no process
 makes a checkpoint. Reading and writing go on, and the WAL grows. How far it was copied stands in the shared memory
-of those who have the file open; when the last of them has closed it, that is forgotten. Whoever opens it then,
-alone, copies all of the WAL, syncs, and only then is the file as good as before.
+of those who have the file open; when the last of them has closed it, that is forgotten. The process that opens it
+then, alone, copies all of the WAL, syncs, and only then is the file as good as before.
 
 **How the others know.** A byte in the file of the write lock says that the file is in doubt. A checkpoint is made
-under that lock, and whoever meets the failed sync sets the byte before letting go: nobody can come between. It is
-read by living processes of this machine, so it need not be durable: after a power cut nobody has the file open, and
-recovery copies everything. If not even the byte can be written, this process remembers, and makes no checkpoint;
-the others have the failed sync told by their own (Linux tells each open file of it), and doubt it by themselves.
+under that lock, and the process that meets the failed sync sets the byte before letting go: none can come between. It
+is read by living processes of this machine, so it need not be durable: after a power cut no process has the file
+open, and recovery copies everything. If not even the byte can be written, this process remembers, and makes no
+checkpoint; the others have the failed sync told by their own (Linux tells each open file of it), and doubt it by
+themselves.
 
 SQLite makes a checkpoint by itself when the last connection closes. `leave` closes without, while the file is in
 doubt. What a foreign program does to the file is beyond us.
@@ -94,7 +95,7 @@ def leave(connection: apsw.Connection, path: str) -> None:
 
 
 def write_anew(path: str, vfs: str | None = None) -> None:
-    """Before a file is opened: if it is in doubt and nobody has it open, all of its WAL is written into it."""
+    """Before a file is opened: if it is in doubt and no process has it open, all of its WAL is written into it."""
     if not in_doubt(path) or not os.path.exists(path):
         return
     lock = WriteLock(path)

@@ -97,7 +97,7 @@ def _configure(connection: apsw.Connection, path: str, *, read_only: bool, synch
     if connection.readonly("main"):
         raise StoreReadOnly(f"{path} cannot be written to: check the permissions of the file and of its folder")
     check_whose(connection, path)
-    connection.wal_autocheckpoint(0)  # checkpoints are ours: counted, and never inside somebody's commit
+    connection.wal_autocheckpoint(0)  # checkpoints are ours: counted, and never inside a commit
     _use_wal(connection)
     expected = {
         "journal_mode": ("WAL", "wal"),
@@ -254,7 +254,7 @@ class FileIdentity:
     """Notices that the database file or its WAL was deleted or replaced: what is written then goes nowhere,
     and what is read is of the past.
 
-    SQLite keeps its WAL as long as anybody has the database open, so a missing one was removed by somebody else.
+    SQLite keeps its WAL as long as a process has the database open, so a missing one was removed by another program.
     """
 
     def __init__(self, path: str) -> None:
@@ -303,8 +303,8 @@ def lock_path(path: str) -> str:
 class WriteLock:
     """The `flock` side files around each write transaction, across processes and across our own connections.
 
-    SQLite's own lock is polled with sleeps, which starves whoever comes second to a busy writer. A flock wakes its
-    waiters; the gate in front of it keeps the last holder from taking it again before a waiter got its turn.
+    SQLite's own lock is polled with sleeps, which starves a process that comes second to a busy writer. A flock wakes
+    its waiters; the gate in front of it keeps the last holder from taking it again before a waiter got its turn.
     """
 
     def __init__(self, path: str) -> None:
@@ -338,7 +338,7 @@ class WriteLock:
         self._lock = _let_go(self._lock)
 
     def try_enter(self) -> bool:
-        """Only if nobody holds it and nobody waits for it. Raises as `__enter__` does."""
+        """Only if no process holds it or waits for it. Raises as `__enter__` does."""
         self._open()
         if not self._flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
@@ -389,7 +389,7 @@ _locks: "weakref.WeakSet[WriteLock]" = weakref.WeakSet()
 
 def _let_go_in_a_fork() -> None:
     """A flock lives as long as any copy of its descriptor. If we are killed in the middle of a write, a forked child
-    that does not exec (multiprocessing) would keep everybody from writing for as long as it lives.
+    that does not exec (multiprocessing) would keep every process from writing for as long as it lives.
     """
     for lock in _locks:
         lock.close()
@@ -413,7 +413,7 @@ class TimedWriteLock:
     """The same lock for a caller that must not wait forever. A flock knows no deadline, so a thread waits in it.
 
     A lock that is not granted in time stays asked for, by at most one thread, and is let go again when it comes at
-    a moment when nobody wants it. For one caller at a time.
+    a moment when no other process wants it. For one caller at a time.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,7 +1,7 @@
-"""Who holds the write lock of a SQLite file, in words, for whoever waits for it.
+"""Who holds the write lock of a SQLite file, in words, for the process that waits for it.
 
 Linux says who holds a `flock` in /proc/locks; of a process in another container it says nothing, and other systems
-have no such list. How long a process has held it nobody notes: who waits says how long it has seen it held.
+have no such list. How long a process has held it is noted nowhere: the waiter says how long it has seen it held.
 """
 
 import os
@@ -10,7 +10,7 @@ from holdfast.system.guard_process import lock_holders
 
 
 def holder_of(lock_path: str) -> str | None:
-    """`pid 17 (holdfast worker), which is stopped`. None: nobody holds it, or it cannot be known here."""
+    """`pid 17 (holdfast worker), which is stopped`. None: no process holds it, or it cannot be known here."""
     pid = next(iter(_pids(lock_path, "FLOCK")), 0)
     return f"pid {pid}{_described(pid)}" if pid else None
 

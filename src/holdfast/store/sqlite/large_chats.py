@@ -12,7 +12,7 @@ from holdfast.store.checks import check_childless, check_expired
 from holdfast.store.decisions import Decided, decided, raise_refused
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.liveness import SWEPT_MAX
-from holdfast.store.records import Answer, Children, Forking, StoreOptions
+from holdfast.store.records import Answer, DeleteChildren, Forking, StoreOptions
 from holdfast.store.remnants import (
     Remnant,
     Slice,
@@ -98,7 +98,7 @@ class SqliteLargeChats(LargeChats):
         return source.chat.length if end is None else int(end)
 
     async def take_out(
-        self, chat_id: str, children: Children, archived_before: int | None = None
+        self, chat_id: str, children: DeleteChildren, archived_before: int | None = None
     ) -> tuple[tuple[str, ...], bool]:
         def work(transaction: Transaction) -> tuple[tuple[str, ...], bool]:
             reach("delete.before")

@@ -19,7 +19,7 @@ from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import InDoubt, checkpoint, leave
 from holdfast.store.sqlite.connection import FileIdentity, TimedWriteLock, connect, translated
 
-# The writer checkpoints at half of this. In a process that is idle but for its leases, nobody else does: at two pages
+# The writer checkpoints at half of this. In a process that is idle but for its leases, no writer does: at two pages
 # and one renewal every ten seconds the WAL would pass its bound within a day.
 CHECKPOINT_PAGES = 2_000
 

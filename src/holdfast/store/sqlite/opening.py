@@ -1,7 +1,7 @@
 """Opening a SQLite file, as long as it takes: behind a process that holds the write lock, and through a migration.
 
-A thread does it, because what it waits for is in the kernel. Whoever waits for the thread says what it waits for, and
-gives up behind a lock that is not let go; a migration that has begun is waited for as PostgreSQL's is.
+A thread does it, because what it waits for is in the kernel. The caller, which waits for the thread, says what for,
+and gives up behind a lock that is not let go; a migration that has begun is waited for as PostgreSQL's is.
 """
 
 import asyncio
@@ -12,37 +12,37 @@ from holdfast.errors import StoreTimeout
 from holdfast.store.sqlite.connection import lock_path
 from holdfast.store.sqlite.holder import holder_of
 from holdfast.store.sqlite.schema import MIGRATION_DEADLINE_S
-from holdfast.store.sqlite.writer import Writer
+from holdfast.store.sqlite.writer import WriterThread
 from holdfast.system import threads
 
 log = logging.getLogger("holdfast.store")
 
-FIRST_WORD_S = 1.0  # until whoever waits is told so; the next words come later and later
+FIRST_WORD_S = 1.0  # until the log says what is waited for; the next words come later and later
 LAST_WORD_S = 30.0
 
 
 class Opening:
-    def __init__(self, path: str, prepare: Callable[[Callable[[], None]], Writer]) -> None:
+    def __init__(self, path: str, prepare: Callable[[Callable[[], None]], WriterThread]) -> None:
         """`prepare` runs in the thread, and is given what to call when it begins to migrate."""
         self._path = path
         self._prepare = prepare
         self._migrating = False
         self._pool = threads.Pool("sqlite-open", 1)
-        self._job: threads.Job[Writer] = threads.Job(self._work, asyncio.get_running_loop())
+        self._job: threads.Job[WriterThread] = threads.Job(self._work, asyncio.get_running_loop())
 
-    def _work(self, _: None) -> Writer:
+    def _work(self, _: None) -> WriterThread:
         writer = self._prepare(self._begin)
         if self._job.unwanted:
             writer.discard()
         return writer
 
     def _begin(self) -> None:
-        """The lock came. Nobody is there any more to use what a migration would make: it is left to the next one."""
+        """The lock came. The caller is gone that would use what a migration makes: it is left to the next one."""
         if self._job.unwanted:
             raise StoreTimeout(f"{self._path} was not opened in time")
         self._migrating = True
 
-    async def writer(self, wait_s: float) -> Writer:
+    async def writer(self, wait_s: float) -> WriterThread:
         """Raises what opening raises, and StoreTimeout."""
         self._pool.submit(self._job)
         try:
@@ -53,7 +53,7 @@ class Opening:
         finally:
             self._pool.stop()
 
-    async def _watched(self, wait_s: float) -> Writer:
+    async def _watched(self, wait_s: float) -> WriterThread:
         loop = asyncio.get_running_loop()
         began, words_s = loop.time(), FIRST_WORD_S
         while True:

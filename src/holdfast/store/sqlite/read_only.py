@@ -3,8 +3,8 @@
 In WAL mode a reader takes part in the `-wal` and `-shm` files, and where SQLite cannot write, it cannot make them:
 
 - If there is a WAL with something in it, the newest changes are there. SQLite reads both if the `-shm` is there, too.
-- If there is none, all is in the file, and nobody can change it without making a WAL first. It is read as immutable,
-  so SQLite looks at nothing else; afterwards we look whether that was true all the time.
+- If there is none, all is in the file, and no process can change it without making a WAL first. It is read as
+  immutable, so SQLite looks at nothing else; afterwards we look whether that was true all the time.
 """
 
 import os
@@ -20,8 +20,8 @@ from holdfast.store.migrations import migrations, pending
 from holdfast.store.sqlite.connection import BUSY_TIMEOUT_MS, check_whose, reading
 
 
-class _Facts(NamedTuple):
-    """What does not stay the same if anybody writes."""
+class _FileFacts(NamedTuple):
+    """What does not stay the same if a process writes."""
 
     inode: int
     size: int
@@ -73,7 +73,7 @@ def check_schema(connection: apsw.Connection, path: str) -> int | None:
     return version
 
 
-def _facts(path: str) -> _Facts:
+def _facts(path: str) -> _FileFacts:
     try:
         found = os.stat(path)
     except OSError as error:
@@ -82,9 +82,9 @@ def _facts(path: str) -> _Facts:
         has_wal = os.stat(f"{path}-wal").st_size > 0
     except OSError:
         has_wal = False
-    return _Facts(found.st_ino, found.st_size, found.st_mtime_ns, has_wal)
+    return _FileFacts(found.st_ino, found.st_size, found.st_mtime_ns, has_wal)
 
 
-def _check_unchanged(path: str, facts: _Facts) -> None:
+def _check_unchanged(path: str, facts: _FileFacts) -> None:
     if _facts(path) != facts:
         raise StoreUnavailable(f"{path} changed while it was read; ask again")

@@ -28,7 +28,7 @@ def version_if_current(connection: apsw.Connection) -> int | None:
 
 
 def migrate(connection: apsw.Connection, path: str, began: Callable[[], None] = lambda: None) -> int:
-    """Returns the schema's version. Waits for nobody where nothing is to be done.
+    """Returns the schema's version. Waits for no lock where nothing is to be done.
 
     `began` is called when the write lock is ours: from then on it takes as long as it takes. It may raise.
     """

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
-from holdfast.store.chat_lists import Given, where
+from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 
@@ -110,7 +110,7 @@ NOT EXISTS (
 
 
 @cache
-def list_chats(state: State | None, archived: bool | None, given: Given) -> str:
+def list_chats(state: State | None, archived: bool | None, given: FilterNames) -> str:
     conditions = {
         "owner": "owner = :owner",
         "agent": "+agent = :agent" if "owner" in given else "agent = :agent",  # +: not by its index
@@ -128,7 +128,7 @@ DELETE_CHAT = "DELETE FROM chats WHERE id = ?"
 
 INSERT_JOURNAL = "INSERT INTO journal (chat_id, seq, stamp, at, role, pos, ref, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
-# Whether what somebody knew is still there.
+# Whether what a runner knew is still there.
 READ_LINE_STAMP = "SELECT stamp FROM journal WHERE chat_id = ? AND seq = ?"
 
 # Positions from here on leave history; their journal entries stay.
@@ -155,7 +155,7 @@ INSERT INTO compactions (chat_id, upto, summary, created_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (chat_id, upto) DO UPDATE SET summary = excluded.summary, created_at = excluded.created_at
 """
 
-# Rows may stand under an id that has no chat (remnants.py): whoever reads them goes by the chat.
+# Rows may stand under an id that has no chat (remnants.py): readers go by the chat.
 _THERE = "EXISTS (SELECT 1 FROM chats WHERE id = ?1)"
 
 READ_COMPACTION = f"""
@@ -328,7 +328,7 @@ INSERT INTO workers (id, host, pid, lock_path, started_at, renewed_at, ttl_ms, i
 VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING {WORKER_COLUMNS}
 """
 
-# This alone decides whether a lease lasts. One that was ended is not revived: somebody may have acted on it.
+# This alone decides whether a lease lasts. One that was ended is not revived: an observer may have acted on it.
 RENEW_WORKER = f"""
 UPDATE workers SET renewal = renewal + 1, renewed_at = ?, info = coalesce(?, info)
 WHERE id = ? AND ended IS NULL RETURNING {WORKER_COLUMNS}
@@ -349,7 +349,7 @@ LIST_WORKERS = f"SELECT {WORKER_COLUMNS} FROM workers ORDER BY id"
 
 HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = ?"
 
-# By the indexes of what runs: due, or held by somebody else.
+# By the indexes of what runs: due, or held by another worker.
 LOST_IN_SILENCE = """
 SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stopping')
     AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
@@ -359,7 +359,7 @@ UNION ALL SELECT id FROM chats WHERE state = 'failed'
     AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
 """
 
-# Chats whose holder has no row at all: nobody will ever release them.
+# Chats whose holder has no row at all: no lease will ever release them.
 UNKNOWN_HOLDERS = """
 SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL AND worker NOT IN (SELECT id FROM workers)
 """

@@ -25,10 +25,10 @@ from holdfast.errors import (
 from holdfast.faults import reach
 from holdfast.store.checks import page_size
 from holdfast.store.contract import LeaseLine, Store
-from holdfast.store.cursor import After, Place, parse, placed
+from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
 from holdfast.store.incidents import WENT_BACK
-from holdfast.store.open_calls import OPEN_CALLS_MAX, Asked, asked_of
+from holdfast.store.open_calls import OPEN_CALLS_MAX, AskedCall, asked_of
 from holdfast.store.pages import page_of
 from holdfast.store.receipts import PRUNED_MAX, request_of
 from holdfast.store.records import (
@@ -62,7 +62,7 @@ from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.transactions import Transaction
 from holdfast.store.sqlite.transactor import LANES, Transactor
 from holdfast.store.sqlite.wakes import SqliteWakes
-from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, Writer
+from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, WriterThread
 from holdfast.store.stamps import check_past
 from holdfast.system.clock import boot_id
 
@@ -192,7 +192,7 @@ class SqliteStore(Store):
             await self._transactor.close()
             raise
 
-    def _prepare(self, migrating: Callable[[], None]) -> Writer:
+    def _prepare(self, migrating: Callable[[], None]) -> WriterThread:
         check_place(self.path)
         write_anew(self.path, self._vfs)
         connection = connect(self.path, vfs=self._vfs, synchronous=self._synchronous)
@@ -202,7 +202,7 @@ class SqliteStore(Store):
                 leases = [lease_of(found) for found in rows(connection, sql.LIST_WORKERS)]
                 self._strangers = any(lease.host != self._host and lease.ended is None for lease in leases)
                 self._left_over = row(connection, sql.ANY_REMNANT) is not None
-            return Writer(self.path, connection)
+            return WriterThread(self.path, connection)
         except BaseException:
             leave(connection, self.path)
             raise
@@ -277,7 +277,7 @@ class SqliteStore(Store):
         found = await self._transactor.named_rows(sql.list_chats(*wanted.given(before)), wanted.lane, **values)
         return [chat_line(row) for row in found]
 
-    async def _asked(self, chat_id: str) -> list[Asked]:
+    async def _asked(self, chat_id: str) -> list[AskedCall]:
         return [asked_of(row) for row in await self._transactor.rows(sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)]
 
     async def _response(self, chat_id: str, seq: int) -> bytes | None:
@@ -306,14 +306,14 @@ class SqliteStore(Store):
             raise NotFound("message", message_id)
         return located_of(found[0])
 
-    async def read_journal(self, chat_id: str, after: After = None, limit: int = PAGE_ROWS) -> Page:
+    async def read_journal(self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS) -> Page:
         given = parse(after)
 
         def work(transaction: Transaction) -> Page:
             found = transaction.row(sql.READ_PLACE, chat_id, given.seq, given.attempt, given.k)
             if found is None:
                 raise NotFound("chat", chat_id)
-            state, place = found[0], Place(chat_id, *found[1:])
+            state, place = found[0], ReadersPlace(chat_id, *found[1:])
             cursor = placed(given, place)
             journal: list[Any] = transaction.rows(sql.READ_JOURNAL, chat_id, cursor.seq, place.seq, limit)
             at_end = not journal or journal[-1][0] == place.seq

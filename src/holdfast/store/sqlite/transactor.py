@@ -18,7 +18,7 @@ from holdfast.store.sqlite.checkpoints import leave
 from holdfast.store.sqlite.connection import DAMAGED, FileIdentity, connect, reading, translated
 from holdfast.store.sqlite.read_only import look
 from holdfast.store.sqlite.transactions import Transaction, Work
-from holdfast.store.sqlite.writer import Writer
+from holdfast.store.sqlite.writer import WriterThread
 from holdfast.system import threads
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Transactor:
         self._bell = bell
         self._vfs = vfs
         self._synchronous = synchronous
-        self.writer: Writer | None = None
+        self.writer: WriterThread | None = None
         self.why_read_only: StoreError | None = None
         self._readers: dict[Lane, threads.Pool] = {}
         self._identity: FileIdentity | None = None  # of the file that was opened
@@ -70,7 +70,7 @@ class Transactor:
     def lost_reader_count(self) -> int:
         return sum(pool.lost_count for pool in self._readers.values())
 
-    def open(self, writer: Writer) -> None:
+    def open(self, writer: WriterThread) -> None:
         self.writer = writer
         writer.start()
         self._identity = writer.identity
@@ -182,7 +182,7 @@ class Transactor:
     async def write_alone(self, statement: str, *values: Any) -> list[Row]:
         return await self.write(lambda transaction: transaction.rows(statement, *values))
 
-    def check_writable(self) -> Writer:
+    def check_writable(self) -> WriterThread:
         if self.writer is None:
             raise self.why_read_only or StoreClosed("the store is not open")
         return self.writer

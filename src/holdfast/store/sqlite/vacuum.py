@@ -7,10 +7,11 @@ SQLite uses the pages of deleted rows again: a file that is pruned stops growing
 - `incremental_vacuum` works beside others, in slices, but only in files that keep a map of all pages from their
   beginning on. Measured here, that map costs every turn 6 % more pages. Too much for what most never need.
 - `VACUUM INTO` a file beside it, checked, synced and renamed, as here. It takes the room of what is left, once. The
-  file changes in one instant: whoever is killed before it leaves the old one, whoever runs out of disk as well.
+  file changes in one instant: a process that is killed before it leaves the old one, one that runs out of disk as
+  well.
 
-Nobody else may have the database open meanwhile, and nobody can open it: what they wrote would be missing in the new
-file. The lock is SQLite's own, held until the new file has its name.
+No other process may have the database open meanwhile, and none can open it: what they wrote would be missing in the
+new file. The lock is SQLite's own, held until the new file has its name.
 """
 
 import os
@@ -24,7 +25,7 @@ import apsw
 
 from holdfast.errors import ConfigError, StoreFull, StoreReadOnly, StoreUnavailable
 from holdfast.faults import reach
-from holdfast.store.sqlite.backup import Progress, check_copy, in_use
+from holdfast.store.sqlite.backup import CopyProgress, check_copy, in_use
 from holdfast.store.sqlite.checkpoints import in_doubt, write_anew
 from holdfast.store.sqlite.connection import check_place, check_whose, translated
 from holdfast.store.sqlite.holder import posix_holders
@@ -36,7 +37,7 @@ ROOM_SPARE_BYTES = 1 << 20
 
 
 class GaveUp(Exception):
-    """Whoever asked for it does not want it any more."""
+    """The caller does not want it any more."""
 
 
 class Vacuumed(NamedTuple):
@@ -47,9 +48,11 @@ class Vacuumed(NamedTuple):
     after: int
 
 
-def vacuum(path: str, progress: Progress = lambda _done, _all: None, gave_up: Callable[[], bool] = bool) -> Vacuumed:
-    """Raises StoreBusy while anybody has the database open, StoreFull where there is no room, ConfigError where there
-    is no database, and GaveUp when `gave_up`. In each case nothing was changed.
+def vacuum(
+    path: str, progress: CopyProgress = lambda _done, _all: None, gave_up: Callable[[], bool] = bool
+) -> Vacuumed:
+    """Raises StoreBusy while a process has the database open, StoreFull where there is no room, ConfigError where
+    there is no database, and GaveUp when `gave_up`. In each case nothing was changed.
     """
     path = os.path.realpath(path)
     check_place(path)
@@ -75,7 +78,7 @@ def vacuum(path: str, progress: Progress = lambda _done, _all: None, gave_up: Ca
 
 @contextmanager
 def _alone(path: str) -> Iterator[apsw.Connection]:
-    """Nobody else has the file open, and nobody opens it. Its WAL is in it. Raises StoreBusy."""
+    """No other process has the file open, and none opens it. Its WAL is in it. Raises StoreBusy."""
     with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
         connection.set_busy_timeout(0)
         try:
@@ -101,7 +104,7 @@ def _check_room(path: str, left: int) -> None:
 
 
 def _build(
-    connection: apsw.Connection, target: str, left: int, progress: Progress, gave_up: Callable[[], bool]
+    connection: apsw.Connection, target: str, left: int, progress: CopyProgress, gave_up: Callable[[], bool]
 ) -> None:
     def look() -> bool:
         progress(min(os.stat(target).st_size, left), left)

@@ -1,4 +1,4 @@
-"""The wake stream from a SQLite file: `data_version` says that somebody wrote, the journal says about what.
+"""The wake stream from a SQLite file: `data_version` says that another process wrote, the journal says about what.
 
 A thread of its own with a connection of its own, because `data_version` compares what one connection saw. A ping is
 a look in that very thread, on that very connection, at a file that is still the one it opened: a thread that hangs in
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 
 from holdfast.store.notify.bell import WORK
-from holdfast.store.notify.wake_stream import Stream, Wake
+from holdfast.store.notify.wake_stream import SourceStream, Wake
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import leave
 from holdfast.store.sqlite.connection import FileIdentity, reading, rows, translated
@@ -29,7 +29,7 @@ QUIET_LOOKS = 40  # in vain, one after the other; from then on it looks less oft
 QUIET_SLOWER = 3
 
 
-class _Seen(NamedTuple):
+class _SeenRows(NamedTuple):
     data_version: int
     newest: int  # the journal's last row
 
@@ -41,7 +41,7 @@ class _Eye:
         self.connection = connection
         self._path = path
         self._identity = FileIdentity(path)
-        self._seen: _Seen | None = None
+        self._seen: _SeenRows | None = None
 
     def leave(self) -> None:
         leave(self.connection, self._path)
@@ -56,10 +56,10 @@ class _Eye:
             with reading(connection):
                 newest = rows(connection, sql.NEWEST_ROWID)[0][0] or 0
                 if seen is None or newest < seen.newest:  # the newest chat was deleted
-                    self._seen = _Seen(version, newest)
+                    self._seen = _SeenRows(version, newest)
                     return Wake()
                 changed = rows(connection, sql.CHANGED_SINCE, (seen.newest,))
-        self._seen = _Seen(version, newest)
+        self._seen = _SeenRows(version, newest)
         return Wake(topics=(WORK, *(row[0] for row in changed))) if changed else None
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class _Eye:
 
 
 class SqliteWakes:
-    """The source. `needed` says, from any thread, whether anybody waits: if nobody does, it does not look."""
+    """The source. `needed` says, from any thread, whether there is a waiter: if there is none, it does not look."""
 
     def __init__(
         self, path: str, open_reader: Callable[[], apsw.Connection], interval_s: float, needed: Callable[[], bool]
@@ -79,8 +79,8 @@ class SqliteWakes:
         self._interval_s = interval_s
         self._needed = needed
 
-    async def connect(self) -> Stream:
-        watcher = _Watcher(lambda: _Eye(self._open_reader(), self._path), self._interval_s, self._needed)
+    async def connect(self) -> SourceStream:
+        watcher = _FileWatcher(lambda: _Eye(self._open_reader(), self._path), self._interval_s, self._needed)
         stream = SqliteWakeStream(watcher)
         try:
             await stream.look()
@@ -92,7 +92,7 @@ class SqliteWakes:
 
 
 class SqliteWakeStream:
-    def __init__(self, watcher: "_Watcher") -> None:
+    def __init__(self, watcher: "_FileWatcher") -> None:
         self._watcher = watcher
 
     async def read(self) -> Wake | None:
@@ -112,7 +112,7 @@ class SqliteWakeStream:
             pause_s = min(pause_s * 2, 0.25)
 
 
-class _Watcher:
+class _FileWatcher:
     """A thread that looks every so often while it is told to watch, and does what it is asked to in between."""
 
     def __init__(self, open_eye: Callable[[], _Eye], interval_s: float, needed: Callable[[], bool]) -> None:

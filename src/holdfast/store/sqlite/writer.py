@@ -10,13 +10,12 @@ checkpoint costs and a reader has to search is pages. Passive at 1,000 pages (ab
 starting over, and of four that read without pause one always does: from 4,000 pages on it is restarted at a moment
 when none is in the way, and at 6,000 pages the writer waits for those that are, at most `READERS_WAIT_MS`. Who begins
 to read meanwhile needs the WAL no more and is neither waited for nor held up. Waiting in vain is not repeated until
-the WAL has grown by half, so somebody who never leaves costs disk, not time. `WAL_BOUND_BYTES` is what the file stays
-under as long as nobody keeps a read transaction open for longer than that.
+the WAL has grown by half, so a reader that never leaves costs disk, not time. `WAL_BOUND_BYTES` is what the file
+stays under as long as no reader keeps a transaction open for longer than that.
 """
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -47,8 +46,7 @@ READERS_WAIT_MS = 1_000
 SCRUB_RETRY_S = 0.25
 WAL_BOUND_BYTES = 64 << 20
 
-Work = Callable[[apsw.Connection], Any]
-Outcome = tuple[threads.Job[Any], Any, BaseException | None]
+JobOutcome = tuple[threads.Job[Any], Any, BaseException | None]
 
 
 class _HalfWritten(Exception):
@@ -59,7 +57,7 @@ class _HalfWritten(Exception):
         self.error = error
 
 
-class Writer:
+class WriterThread:
     def __init__(self, path: str, connection: apsw.Connection) -> None:
         """The connection is the writer's from here on. Raises what opening the side files raises."""
         self._path = path
@@ -82,7 +80,7 @@ class Writer:
         self._thread: Any = None
 
     def discard(self) -> None:
-        """Instead of `start`, where nobody wants it any more."""
+        """Instead of `start`, where its caller is gone."""
         leave(self._connection, self._path)
         self._lock.close()
 
@@ -148,13 +146,13 @@ class Writer:
 
     def _batch(
         self, connection: apsw.Connection, lock: WriteLock, identity: FileIdentity, first: threads.Job[Any]
-    ) -> list[Outcome]:
+    ) -> list[JobOutcome]:
         taken: list[threads.Job[Any]] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[JobOutcome] = []
         try:
             with lock:
                 self._begin(connection)
-                # A job is taken only now: one whose waiter gave up while somebody kept the lock is not begun at all.
+                # A job is taken only now: one whose waiter gave up before we had the lock is not begun at all.
                 until = time.monotonic() + BATCH_S_MAX
                 job: threads.Job[Any] | None = first
                 while job is not None:
@@ -171,7 +169,7 @@ class Writer:
                 return [(taken[0], None, half.error)]
             # One job spoilt the transaction of all: the others get one each.
             return [outcome for job in taken for outcome in self._alone(connection, lock, identity, job)]
-        except BaseException as error:  # noqa: BLE001  the batch failed as one: everybody in it is told
+        except BaseException as error:  # noqa: BLE001  the batch failed as one: every waiter in it is told
             self._roll_back(connection)
             if not taken and first.take():
                 return [(first, None, error)]
@@ -192,8 +190,8 @@ class Writer:
 
     def _alone(
         self, connection: apsw.Connection, lock: WriteLock, identity: FileIdentity, job: threads.Job[Any]
-    ) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    ) -> list[JobOutcome]:
+        outcomes: list[JobOutcome] = []
         try:
             with lock:
                 self._begin(connection)
@@ -223,7 +221,7 @@ class Writer:
         self.transactions += 1
 
     def _run(
-        self, connection: apsw.Connection, job: threads.Job[Any], outcomes: list[Outcome], *, alone: bool = False
+        self, connection: apsw.Connection, job: threads.Job[Any], outcomes: list[JobOutcome], *, alone: bool = False
     ) -> None:
         """A job that fails before its first write, as a refused one does, leaves nothing to undo."""
         written = connection.total_changes()
