@@ -213,11 +213,12 @@ class Chat(Generic[OutputT_co]):
     ) -> AsyncIterator[Update]:
         """What there is to show, reconciled: text as it grows, calls, retries, the end of the turn. A program that
         prints `TextAdded` and takes back what `Restarted` says shows the exact text at every moment. With `settled`,
-        text comes once it is committed and nothing is ever taken back.
+        text comes once it is committed and nothing is ever taken back, but for what the cursor of a stream without it
+        says was shown.
 
         Begins with the turn that goes on, or the last one; with the `cursor` of an update, behind that update, on any
         process; with an empty one, at the beginning of the chat. Ends when the chat rests or waits for somebody who
-        is asked; with `follow` it goes on.
+        is asked; with `follow` it goes on. Where no worker drives the chat it waits for one: `turn()` says so.
         """
         reader = UpdateReader(self._store, self.id, after, settled=settled)
         told = await reader.next(0.0)

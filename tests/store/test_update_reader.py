@@ -9,7 +9,7 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.codec import encode
 from holdfast.core.journal import Delta
-from holdfast.core.updates import Update
+from holdfast.core.updates import Restarted, TextAdded, Update
 from holdfast.errors import WrongCursor
 from holdfast.store.contract import Store
 from holdfast.store.records import PAGE_ROWS, DeltaBatch, Page
@@ -65,6 +65,20 @@ async def test_who_comes_back_has_the_text_so_far_in_the_turn_although_nothing_o
     await hand.commit(cmd.Note(by=hand.by, topic="t"))
     (noted,) = (await elsewhere.next(0.0)).found
     assert (noted.turn.text, noted.turn.answer) == ("It rains", "It rains")
+
+
+async def test_a_settled_reader_that_goes_on_for_a_live_one_takes_back_what_that_one_showed(store: Store) -> None:
+    hand = await filled(store, "c1", upto=5)
+    body = encode(Delta(part="text", text="It rains"))
+    await store.add_deltas([DeltaBatch(chat=hand.held.chat, attempt=hand.attempt(), first_k=0, bodies=(body,))])
+    live = (await UpdateReader(store, "c1").next(0.0)).found[-1]
+    settled = UpdateReader(store, "c1", live.cursor, settled=True)
+    assert (await settled.next(0.0)).found == ()
+    await hand.end_turn("It snows")
+    restarted, added, *_ = (await settled.next(0.0)).found
+    assert isinstance(restarted, Restarted)
+    assert isinstance(added, TextAdded)
+    assert (restarted.dropped, added.text) == (len("It rains"), "It snows")
 
 
 class Meanwhile:
