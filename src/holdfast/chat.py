@@ -90,9 +90,9 @@ class Chat(Generic[OutputT_co]):
                 active_tools=message.active_tools if active_tools is None else tuple(active_tools),
                 client_tools=declared,
             )
-        event = cmd.Send(message=message, mode=mode, length=length)
+        command = cmd.Send(message=message, mode=mode, length=length)
         asked = (text, mode, active_tools, declared, length)
-        return self._sent(await self._submit(event, with_digest(key, "send", self.id, *asked)))
+        return self._sent(await self._submit(command, with_digest(key, "send", self.id, *asked)))
 
     async def edit(self, message_id: str, text: str | Message, *, key: Key | str | None = None) -> Sent[OutputT_co]:
         """Replace a user message and everything after it. `dropped` holds the queued messages that this removed."""
@@ -103,8 +103,8 @@ class Chat(Generic[OutputT_co]):
             if keyed is not None and (answer := await self._store.recall(keyed)) is not None:
                 return self._sent(answer)  # asked again, or twice at once: what was edited is no longer there
             raise
-        event = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=as_message(text))
-        return self._sent(await self._submit(event, keyed))
+        command = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=as_message(text))
+        return self._sent(await self._submit(command, keyed))
 
     def _sent(self, answer: Answer) -> Sent[OutputT_co]:
         """By its key, a request that was made before may have gone to another chat: a fork of this one."""
@@ -177,8 +177,8 @@ class Chat(Generic[OutputT_co]):
         """Really gone, and with `children` the chats that it spawned. Returns the ids."""
         return await self._store.delete_chat(self.id, children="include" if children else "refuse")
 
-    async def _submit(self, event: cmd.Command, key: Key | str | None = None) -> Answer:
-        return await self._store.submit(self.id, event, _key(key))
+    async def _submit(self, command: cmd.Command, key: Key | str | None = None) -> Answer:
+        return await self._store.submit(self.id, command, _key(key))
 
     async def history(self, start: int = 0, limit: int = 1_000) -> list[HistoryRow]:
         """Positions of the history from `start` on, as they are stored."""

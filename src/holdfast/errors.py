@@ -5,7 +5,7 @@
     │   ├── InvalidInput         a value no store or provider accepts (too large, NUL, broken Unicode, …)
     │   │   └── WrongCursor      a reader's place that is none, or another chat's; read from the beginning
     │   ├── NotFound             no such chat, message, call or worker
-    │   ├── RefusedError         the chat's state does not allow this now (`refusal` says state and event)
+    │   ├── RefusedError         the chat's state does not allow this now (`state` and `command` say which)
     │   ├── KeyReused            an idempotency key came back with another body
     │   ├── NoTurn               the chat has not begun that turn, or any; send it a message
     │   ├── MessageDropped       a queued message that no turn will take; `why` says who dropped it
@@ -114,11 +114,11 @@ class NotFound(CallerError):
 class RefusedError(CallerError):
     code = "refused"
 
-    def __init__(self, message: str, *, reason: str, state: str, event: str) -> None:
+    def __init__(self, message: str, *, reason: str, state: str, command: str) -> None:
         super().__init__(message)
         self.reason = reason
         self.state = state
-        self.event = event
+        self.command = command
 
 
 class KeyReused(CallerError):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.terminal.approval import CallView, Document
+from holdfast.cli.terminal.approval import ApprovalView, Document
 from holdfast.safe_text import revealed
 from holdfast.store.open_calls import OpenCallRecord
 from tests.cli.conftest import APP, CTRL_D, Desk, Terminal
@@ -25,7 +25,7 @@ def asked(arguments: object, *, whole: bool = True) -> OpenCallRecord:
     )  # fmt: skip
 
 
-def shown_by_and_by(view: CallView) -> str:
+def shown_by_and_by(view: ApprovalView) -> str:
     pages = [view.opening()]
     while view.hides:
         pages.append(view.more())
@@ -33,13 +33,13 @@ def shown_by_and_by(view: CallView) -> str:
 
 
 def test_a_short_call_is_told_in_one_line_and_hides_nothing() -> None:
-    view = CallView(asked({"command": "ls -l", "n": 3}))
+    view = ApprovalView(asked({"command": "ls -l", "n": 3}))
     assert view.opening() == "shell(command='ls -l', n=3)\nRun it?"
     assert not view.hides
 
 
 def test_a_long_call_shows_head_and_tail_and_says_how_much_is_hidden_until_all_was_shown() -> None:
-    view = CallView(asked({"command": SCRIPT}), columns=80, rows=30)
+    view = ApprovalView(asked({"command": SCRIPT}), columns=80, rows=30)
     first = view.opening()
     assert "echo 0 of many" in first
     assert "echo 99 more" in first
@@ -54,12 +54,12 @@ def test_a_long_call_shows_head_and_tail_and_says_how_much_is_hidden_until_all_w
 
 
 def test_the_name_of_an_argument_is_no_hiding_place() -> None:
-    view = CallView(asked({"command": "x" * 200, "harmless\nPAYLOAD": "y"}))
+    view = ApprovalView(asked({"command": "x" * 200, "harmless\nPAYLOAD": "y"}))
     assert "harmless\\nPAYLOAD: y" in shown_by_and_by(view)
 
 
 def test_one_very_long_line_is_no_hiding_place() -> None:
-    view = CallView(asked({"command": "true " + "x" * 50_000 + " PAYLOAD " + "y" * 50_000}), columns=80, rows=30)
+    view = ApprovalView(asked({"command": "true " + "x" * 50_000 + " PAYLOAD " + "y" * 50_000}), columns=80, rows=30)
     assert view.hides
     assert "PAYLOAD" not in view.opening()
     assert "PAYLOAD" in shown_by_and_by(view).replace("\n", "")
@@ -77,7 +77,7 @@ def test_what_could_not_be_seen_is_shown_as_an_escape_and_counted(hidden: str) -
 
 
 def test_gaps_and_blank_lines_push_nothing_out_of_sight() -> None:
-    view = CallView(asked({"command": "ls" + " " * 5_000 + "\n" * 5_000 + "PAYLOAD"}), columns=80, rows=30)
+    view = ApprovalView(asked({"command": "ls" + " " * 5_000 + "\n" * 5_000 + "PAYLOAD"}), columns=80, rows=30)
     assert not view.hides
     assert "[5000 spaces]" in view.opening()
     assert "[4999 blank lines]" in view.opening()
@@ -85,14 +85,14 @@ def test_gaps_and_blank_lines_push_nothing_out_of_sight() -> None:
 
 
 def test_arguments_that_two_readers_could_read_in_two_ways_are_shown_as_they_are() -> None:
-    shown = CallView(asked('{"command": "ls", "command": "rm -rf ."}')).opening()
+    shown = ApprovalView(asked('{"command": "ls", "command": "rm -rf ."}')).opening()
     assert '{"command": "ls", "command": "rm -rf ."}' in shown
-    assert "not json" in CallView(asked("not json")).opening()
-    assert CallView(asked("[" * 5_000 + "]" * 5_000)).opening()
+    assert "not json" in ApprovalView(asked("not json")).opening()
+    assert ApprovalView(asked("[" * 5_000 + "]" * 5_000)).opening()
 
 
 def test_an_excerpt_is_never_taken_for_the_whole() -> None:
-    view = CallView(asked({"command": "ls"}, whole=False))
+    view = ApprovalView(asked({"command": "ls"}, whole=False))
     assert view.hides
     assert "excerpt" in view.opening()
     assert "only an excerpt" in view.refusal()

@@ -29,20 +29,20 @@ class Report(msgspec.Struct):
 
 async def haunt(store: Store, runners: list[Runner], told: "asyncio.Future[str]") -> Report:
     accepted, refused = 0, Counter[str]()
-    events = [runner.response("too late") for runner in runners]
+    commands = [runner.response("too late") for runner in runners]
     over = False
     while not over:
         over = told.done()  # before a last round: there is one, however late this process gets to it
-        for runner, event in zip(runners, events, strict=True):
+        for runner, command in zip(runners, commands, strict=True):
             chat = runner.held.chat
             try:
-                await store.commit(runner.held, [event], f"late-{chat.id}")
+                await store.commit(runner.held, [command], f"late-{chat.id}")
                 accepted += 1
             except HoldfastError as error:
                 refused[type(error).__name__] += 1
             deltas = DeltaBatch(
                 chat=chat,
-                attempt=event.attempt,
+                attempt=command.attempt,
                 first_k=0,
                 bodies=(b'{"part":"text","text":"too late"}',),
             )

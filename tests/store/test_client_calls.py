@@ -78,7 +78,7 @@ async def test_a_refused_event_changes_nothing(store: Store) -> None:
     before = await store.read_chat("c1")
     with pytest.raises(RefusedError, match="retry refused while the chat is running") as caught:
         await store.submit("c1", cmd.Retry())
-    assert (caught.value.reason, caught.value.state, caught.value.event) == ("state", "running", "retry")
+    assert (caught.value.reason, caught.value.state, caught.value.command) == ("state", "running", "retry")
     assert await store.read_chat("c1") == before
 
 

@@ -156,11 +156,11 @@ class Clients:
         followed.stops += 1
         return answer
 
-    async def _queued(self, followed: Followed, pick: int, event: Any) -> Answer | None:
+    async def _queued(self, followed: Followed, pick: int, command: Any) -> Answer | None:
         queue = (await followed.chat.snapshot()).queue
         if not queue:
             return None
-        return await self.store.submit(followed.chat.id, event(message_id=queue[pick % len(queue)].id))
+        return await self.store.submit(followed.chat.id, command(message_id=queue[pick % len(queue)].id))
 
     async def _promote(self, followed: Followed, pick: int) -> Answer | None:
         return await self._queued(followed, pick, cmd.Promote)

@@ -54,7 +54,7 @@ TITLES: Mapping[str, str] = {
     "internal": "Internal error",
 }
 CLOSE = {"Connection": "close"}  # what is left of the body would be taken for the next request
-_FIELDS = ("field", "reason", "state", "event", "what", "value", "limit", "outcome")
+_FIELDS = ("field", "reason", "state", "command", "what", "value", "limit", "outcome")
 
 
 def problem(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:

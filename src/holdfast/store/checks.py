@@ -164,11 +164,11 @@ def check_childless(family: Sequence[Sequence[Any]], chat_id: str, children: Del
             f"chat {chat_id!r} has {len(family) - 1} spawned chats: delete them too (children='include')",
             reason="children",
             state=family[0][1],
-            event="delete",
+            command="delete",
         )
 
 
 def check_expired(found: Sequence[object], chat_id: str, state: str) -> None:
     """For `delete_chat` with `archived_before`: what the look inside its transaction found."""
     if not found:
-        raise RefusedError(f"chat {chat_id!r} is in use again", reason="state", state=state, event="delete")
+        raise RefusedError(f"chat {chat_id!r} is in use again", reason="state", state=state, command="delete")

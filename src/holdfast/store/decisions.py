@@ -54,4 +54,4 @@ def raise_refused(refused: Refused) -> NoReturn:
     message = f"{refused.command} refused while the chat is {refused.state}: {refused.message}"
     if refused.reason in ("stale_writer", "stale_epoch"):
         raise StaleWriter(message)
-    raise RefusedError(message, reason=refused.reason, state=refused.state, event=refused.command)
+    raise RefusedError(message, reason=refused.reason, state=refused.state, command=refused.command)

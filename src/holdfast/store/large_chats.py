@@ -47,7 +47,7 @@ class LargeChats(ABC):
                 except Occupied as occupied:
                     if begun and occupied.taken:
                         why = f"another fork is being made under the id {asked.new_id!r}"
-                        raise RefusedError(why, reason="state", state=State.IDLE, event="fork") from occupied
+                        raise RefusedError(why, reason="state", state=State.IDLE, command="fork") from occupied
                     await self.vacate(asked.new_id, clock)
         finally:
             if begun and (answer is None or answer.chat_id != asked.new_id):

@@ -131,7 +131,7 @@ class Recovery(ABC):
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, StoreTimeout):
                 raise  # of the store, not of this chat
-            extra = {"action": "upkeep_failed", "chat": chat_id, "event": command.name, "error": str(error)}
+            extra = {"action": "upkeep_failed", "chat": chat_id, "command": command.name, "error": str(error)}
             log.warning("a chat could not be swept", extra=extra, exc_info=error)
             return False
         return True

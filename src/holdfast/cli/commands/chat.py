@@ -24,7 +24,7 @@ from holdfast.cli.commands.run import find_chat, stop_turn, working
 from holdfast.cli.interrupts import Pressed, interrupts, leave_now
 from holdfast.cli.options import Where
 from holdfast.cli.terminal import questions
-from holdfast.cli.terminal.approval import CallView
+from holdfast.cli.terminal.approval import ApprovalView
 from holdfast.cli.terminal.journal_reader import Reader
 from holdfast.cli.terminal.keyboard import Keyboard
 from holdfast.cli.terminal.live_screen import REDRAW_S, TerminalScreen
@@ -90,7 +90,7 @@ class Talk:
         self._screen = TerminalScreen(self._emit)
         self._reader = Reader(self._screen)
         self._waiting: list[RenderableType] = []  # to be printed above the prompt
-        self._asked: list[CallView] = []  # what waits for an answer, as far as it was shown
+        self._asked: list[ApprovalView] = []  # what waits for an answer, as far as it was shown
         self._follower: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.pressed = Pressed()
@@ -161,7 +161,7 @@ class Talk:
             self._screen.error(str(error))
         await self._flush()
 
-    async def _answer(self, view: CallView, text: str) -> None:
+    async def _answer(self, view: ApprovalView, text: str) -> None:
         try:
             instead = await questions.answer(self._app, view, text)
         except HoldfastError:
@@ -172,7 +172,7 @@ class Talk:
         else:
             self._screen.note(instead)
 
-    def _forget(self, view: CallView) -> None:
+    def _forget(self, view: ApprovalView) -> None:
         self._asked = [other for other in self._asked if other is not view]
 
     async def _command(self, text: str) -> None:
@@ -309,7 +309,7 @@ class Talk:
 
     async def _look_for_questions(self, chat: Chat) -> None:
         known = {view.asked.digest: view for view in self._asked}
-        views: list[CallView] = []
+        views: list[ApprovalView] = []
         for asked in [call.record for call in await chat.open_calls()]:
             if asked.kind == "client":
                 continue

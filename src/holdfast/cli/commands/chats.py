@@ -17,7 +17,7 @@ from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
 from holdfast.cli.commands.run import JsonLines, find_chat, read_question, write_line
 from holdfast.cli.listing import Field, Row, print_listing
 from holdfast.cli.options import Where
-from holdfast.cli.terminal.approval import CallView, Document, as_lines, listed
+from holdfast.cli.terminal.approval import ApprovalView, Document, as_lines, listed
 from holdfast.cli.terminal.journal_reader import Reader
 from holdfast.cli.terminal.screen import PlainScreen
 from holdfast.cli.terminal.turn_follower import Exit, TurnFollower
@@ -120,7 +120,7 @@ async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: 
         print(f"\nqueued: {safe(decode_message(queued.body).text)}")
     for call in asked:
         print(f"\nwaits for {describe_asked(call)}")
-        if call.kind == "approval" and CallView(call).hides:
+        if call.kind == "approval" and ApprovalView(call).hides:
             print(f"it cannot be allowed before you have seen it: {_where_whole(call)}")
     if found.error is not None:
         print(f"\nfailed ({found.error.code}): {safe(found.error.message)}")
@@ -220,7 +220,7 @@ async def stop(where: Where, chat_id: str, *, clear_queue: bool) -> None:
 async def approve(where: Where, chat_id: str, call_id: str | None, digest: str | None) -> None:
     async with _open(where, chat_id) as (_, chat):
         call = await _one(chat, call_id, "approval")
-        view = CallView(call.record)
+        view = ApprovalView(call.record)
         if digest is None and view.hides:
             raise UsageError(
                 f"not allowed: of this call {view.hidden} are shown nowhere unasked. Look at all of it first: "

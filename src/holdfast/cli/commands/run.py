@@ -13,7 +13,7 @@ from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, know_agent, leave_to_others, open_app, opened, pick_agent
 from holdfast.cli.interrupts import interrupts, leave_now
-from holdfast.cli.terminal.approval import CallView, listed
+from holdfast.cli.terminal.approval import ApprovalView, listed
 from holdfast.cli.terminal.journal_reader import Reader, as_json
 from holdfast.cli.terminal.screen import PlainScreen
 from holdfast.cli.terminal.turn_follower import Ask, Exit, TurnFollower, Viewer, cursor_now, exit_of, ticking
@@ -247,7 +247,7 @@ def _say_how_it_ended(turn: Turn[Any], question: Question) -> None:
     for open_call in asked:
         what = {"approval": "approve or deny", "question": "answer", "client": "answer"}[open_call.kind]
         place = f"{open_call.chat_id}{question.where}"
-        if open_call.kind == "approval" and CallView(open_call).hides:
+        if open_call.kind == "approval" and ApprovalView(open_call).hides:
             what, place = "show", f"{place} --call {open_call.call_id}"
         print(f"holdfast: {listed(open_call)}\nholdfast: holdfast chats {what} {place}", file=sys.stderr)
     if turn.state != "done":

@@ -104,7 +104,7 @@ def _texts_in(value: Any) -> list[str]:
     return []
 
 
-class CallView:
+class ApprovalView:
     """What one person has been shown of a call so far."""
 
     def __init__(self, asked: OpenCallRecord, columns: int = COLUMNS, rows: int = ROWS + ROWS_KEPT) -> None:
@@ -158,7 +158,7 @@ class CallView:
 
 def listed(asked: OpenCallRecord) -> str:
     """For a listing: in one line where that is all, else lines."""
-    return CallView(asked).opening()
+    return ApprovalView(asked).opening()
 
 
 def summary(asked: OpenCallRecord) -> str:

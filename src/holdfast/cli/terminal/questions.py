@@ -8,7 +8,7 @@ from contextlib import suppress
 from prompt_toolkit import PromptSession
 
 from holdfast.app import App
-from holdfast.cli.terminal.approval import CallView
+from holdfast.cli.terminal.approval import ApprovalView
 from holdfast.core.states import awaits_reply
 from holdfast.errors import NotFound
 from holdfast.safe_text import safe
@@ -20,28 +20,28 @@ NO = frozenset({"n", "no", "deny"})
 MORE = frozenset({"v", "view", "more"})
 
 
-async def view_of(app: App, asked: OpenCallRecord) -> CallView:
+async def view_of(app: App, asked: OpenCallRecord) -> ApprovalView:
     """For this window, with the whole of the arguments."""
     if not asked.whole:
         with suppress(NotFound):  # it was answered meanwhile
             asked = (await app.chat(asked.chat_id).open_call(asked.call_id)).record
     columns, rows = shutil.get_terminal_size()
-    return CallView(asked, columns, rows)
+    return ApprovalView(asked, columns, rows)
 
 
-def opening(view: CallView) -> str:
+def opening(view: ApprovalView) -> str:
     if view.asked.kind == "question":
         return f"? {safe(view.asked.question or '')}"
     return view.opening()
 
 
-def prompt_of(view: CallView) -> str:
+def prompt_of(view: ApprovalView) -> str:
     if view.asked.kind != "approval":
         return "> "
     return "Allow it? [v shows the rest, n, or say why not] " if view.hides else "Allow it? [y/n, or say why not] "
 
 
-async def answer(app: App, view: CallView, words: str) -> str | None:
+async def answer(app: App, view: ApprovalView, words: str) -> str | None:
     """What a person typed, taken as the answer: for an approval yes, no, or words to the model about why not. Returns
     what is to be shown instead, where it is no answer: more of the call, or why it cannot be allowed yet.
     """
@@ -101,7 +101,7 @@ class Person:
             self._after()
         return True
 
-    async def _read_while_open(self, view: CallView) -> str | None:
+    async def _read_while_open(self, view: ApprovalView) -> str | None:
         """None: somebody else has answered meanwhile."""
         chat, call_id = self._app.chat(view.asked.chat_id), view.asked.call_id
         reading = asyncio.ensure_future(self._read(prompt_of(view)))

@@ -116,7 +116,7 @@ async def follow_up(
         if place is None:
             raise RefusedError(
                 "these calls were answered before, with other results, or are not waited for any more",
-                reason="call_state", state="", event="submit",
+                reason="call_state", state="", command="submit",
             )  # fmt: skip
         return place
     if opener is None:

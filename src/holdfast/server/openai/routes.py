@@ -215,7 +215,7 @@ async def delete_response(app: AppOf, streams: StreamsOf, response_id: str) -> R
         raise RefusedError(
             "this response is part of a longer conversation, or still in progress; "
             f"delete the chat {place.chat_id} as a whole, once it rests",
-            reason="state", state=chat.state, event="delete",
+            reason="state", state=chat.state, command="delete",
         )  # fmt: skip
     await app.chat(place.chat_id).delete()
     return as_json({"id": response_id, "object": "response", "deleted": True})

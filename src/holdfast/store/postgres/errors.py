@@ -77,7 +77,7 @@ def explain(error: psycopg.Error, address: DatabaseAddress, *, outcome: Outcome 
             return StoreTimeout(f"{address}: others held the rows until the deadline ({said}); nothing was written")
         case "23505":
             return RefusedError(
-                f"there is such a row already: {said}; use a new id", reason="state", state="idle", event="create"
+                f"there is such a row already: {said}; use a new id", reason="state", state="idle", command="create"
             )
         case "42P01" | "42703" | "3F000":
             return SchemaError(f"{address}: a table or column of ours is missing ({said}): was it dropped?")

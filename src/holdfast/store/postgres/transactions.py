@@ -176,12 +176,12 @@ class Transaction:
             raise NotFound("chat", chat_id)
         return snapshot_from(found[0])
 
-    async def check_unused(self, chat_id: str, event: str) -> Remnant | None:
+    async def check_unused(self, chat_id: str, command: str) -> Remnant | None:
         """Raises RefusedError where there is a chat. Returns what stands under its id without one."""
         ((server_ms, state, *left),) = await self.named_rows(sql.READ_STATE, id=chat_id)
         self.now = self._clock.observe(server_ms)
         if state is not None:
-            raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=state, event=event)
+            raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=state, command=command)
         return remnant_of(left) if left[0] is not None else None
 
     async def take_rows(self, chat_ids: Sequence[str], room: Slice) -> bool:

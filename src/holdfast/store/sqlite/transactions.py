@@ -80,11 +80,13 @@ class Transaction:
             raise NotFound("chat", chat_id)
         return snapshot
 
-    def check_unused(self, chat_id: str, event: str) -> None:
+    def check_unused(self, chat_id: str, command: str) -> None:
         """Raises RefusedError where there is a chat."""
         found = self.row(sql.READ_STATE, chat_id)
         if found is not None:
-            raise RefusedError(f"there is a chat {chat_id!r} already", reason="state", state=found[0], event=event)
+            raise RefusedError(
+                f"there is a chat {chat_id!r} already", reason="state", state=found[0], command=command
+            )
 
     def read_remnant(self, chat_id: str) -> Remnant | None:
         """What stands under an id without a chat."""
