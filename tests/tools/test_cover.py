@@ -100,6 +100,17 @@ def test_home_and_database_are_not_there(project: Path, protect: Callable[..., O
     assert reads(other)
 
 
+def test_a_database_among_very_many_files_is_hidden(
+    project: Path, protect: Callable[..., Own], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which a process can make, and then kill the starter, so that the folder is looked through anew."""
+    monkeypatch.setattr(cover, "ENTRIES_MAX", 0)
+    (project / "other").touch()
+    files = [secret(project / f"chats.db{suffix}") for suffix in ("", "-wal", "-shm", "-journal")]
+    protect(project / ".holdfast", files[0])
+    assert not any(reads(path) for path in files)
+
+
 def test_without_a_database_file_the_token_is_hidden_all_the_same(project: Path, protect: Callable[..., Own]) -> None:
     """The one on PostgreSQL."""
     token = secret(project / ".holdfast/token")
@@ -115,10 +126,14 @@ def test_a_home_is_hidden_by_all_its_names(project: Path, protect: Callable[...,
     assert not reads(project / "link/token")
 
 
-def test_a_home_that_is_made_later_is_hidden_from_then_on(project: Path, protect: Callable[..., Own]) -> None:
+def test_a_home_that_is_not_there_yet_is_hidden_and_nobody_makes_it_first(
+    project: Path, protect: Callable[..., Own]
+) -> None:
     protect(project / "home")
-    assert "No such file" in run("ls home")
-    token = secret(project / "home/token")
+    run("mkdir -p home; echo forged > home/token")
+    token = project / "home/token"
+    assert not token.exists()
+    secret(token)
     assert not reads(token)
 
 
@@ -215,6 +230,27 @@ def test_a_worktree_has_the_settings_of_its_repository(project: Path, protect: C
     protect(project / ".holdfast")
     assert "Read-only" in run("echo x >> ../main/.git/config", project / "tree")
     assert "On branch tree" in run("git status", project / "tree")
+
+
+def test_nobody_points_a_worktree_to_settings_of_his_own(project: Path, protect: Callable[..., Own]) -> None:
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "one"]
+    for argv in (["init", "-q", "main"], ["-C", "main", *commit], ["-C", "main", "worktree", "add", "-q", "../tree"]):
+        subprocess.run(["git", *argv], cwd=project, check=True, stderr=-3)
+    protect(project / ".holdfast")
+    for file in (".git", "../main/.git/worktrees/tree/commondir"):
+        assert "Read-only" in run(f"echo >> {file}", project / "tree")
+    said = run("git -c user.name=a -c user.email=a@b commit --allow-empty -m two", project / "tree")
+    assert "two" in said
+
+
+def test_the_settings_of_modules_are_kept_as_well(project: Path, protect: Callable[..., Own]) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    for module in ("one", "deep/two", "one/modules/three"):
+        subprocess.run(["git", "init", "-q", "--bare", f".git/modules/{module}"], cwd=project, check=True)
+    protect(project / ".holdfast")
+    for module in ("one", "deep/two", "one/modules/three"):
+        assert "Read-only" in run(f"echo more >> .git/modules/{module}/config")
+        assert "Read-only" in run(f"echo more >> .git/modules/{module}/hooks/pre-commit")
 
 
 def test_what_somebody_replaces_meanwhile_is_covered_again(project: Path, protect: Callable[..., Own]) -> None:
@@ -367,7 +403,7 @@ def test_it_ends_with_the_last_app(project: Path) -> None:
 async def test_it_ends_with_its_process_and_a_fork_does_not_keep_it(project: Path) -> None:
     program = (
         "import os, time; from tests.tools import test_cover as t\n"
-        "t.floor.protect(t.Own(('/nowhere',), None)); t.run('true')\n"
+        "t.floor.protect(t.Own((), None)); t.run('true')\n"
         "if os.fork() == 0: time.sleep(1000)\n"
         "print(t.starter_pid(), os.getpid(), flush=True); time.sleep(1000)\n"
     )

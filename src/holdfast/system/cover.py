@@ -26,14 +26,17 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from holdfast.errors import OutcomeUnknown, ToolFailed
+from holdfast.system.disk import make_home
 from holdfast.system.starter import CannotCover, Cover, Order, Process, StartedProcess, Starter, StartResult
 from holdfast.system.starter_process import HIDE, KEEP, PIN
 
 ENTRIES_MAX = 10_000  # of a folder that a database lies in
+MODULES_MAX = 1000  # folders looked at for the modules of a repository
 TRIES_MAX = 2  # to ask a starter, which anybody of our user can kill
 ROOTS_MAX = 64  # folders that processes were started in
 SETTINGS = "holdfast.toml"
 _OURS = ("token", "address", "history")  # in a home that holds the user's work as well
+_BESIDE = ("", "-wal", "-shm", "-journal", ".lock")  # a database, however many other files are in its folder
 _STREAMS = 3
 
 Wish = Literal["auto", "always", "never"]
@@ -95,19 +98,23 @@ class _Wanted:
             settings = os.path.join(root, SETTINGS)
             if os.path.lexists(settings):
                 yield HIDE if keyed else KEEP, os.path.realpath(settings)
-            yield from _repository(root)
-        yield KEEP, os.path.realpath(_trusted())
-        for path in ("~/.gitconfig", "~/.config/git"):
-            yield KEEP, os.path.realpath(os.path.expanduser(path))
+            for found in _repositories(root):
+                yield from _repository(found)
+        for path in (_trusted(), os.path.expanduser("~/.gitconfig"), os.path.join(_settings_of_user(), "git")):
+            yield KEEP, os.path.realpath(path)
 
 
-def _repository(root: str) -> Iterator[tuple[str, str]]:
-    """The settings and hooks of the repository that a folder is in."""
-    folder = os.path.realpath(root)
-    while not os.path.lexists(found := os.path.join(folder, ".git")):
+def _repositories(root: str) -> Iterator[str]:
+    """That a folder is in: a module is in the one that it is a module of."""
+    folder, below = os.path.realpath(root), None
+    while folder != below:
+        if os.path.lexists(found := os.path.join(folder, ".git")):
+            yield found
         folder, below = os.path.dirname(folder), folder
-        if folder == below:
-            return
+
+
+def _repository(found: str) -> Iterator[tuple[str, str]]:
+    """Its settings and hooks, those of its modules, and what says where they are."""
     try:
         own = _named_by(found) if os.path.isfile(found) else found
         shared = os.path.join(own, "commondir")
@@ -115,9 +122,24 @@ def _repository(root: str) -> Iterator[tuple[str, str]]:
     except (OSError, ValueError):
         return
     for path in dict.fromkeys((found, own, common)):
-        yield PIN, os.path.realpath(path)
-    for path in (os.path.join(common, "config"), os.path.join(common, "hooks"), os.path.join(own, "config.worktree")):
-        yield KEEP, os.path.realpath(path)
+        yield KEEP if os.path.isfile(path) else PIN, os.path.realpath(path)
+    for folder in dict.fromkeys((own, common, *_modules(common))):
+        for name in ("config", "hooks", "config.worktree", "commondir"):
+            yield KEEP, os.path.realpath(os.path.join(folder, name))
+
+
+def _modules(repository: str) -> Iterator[str]:
+    folders = [os.path.join(repository, "modules")]
+    for _ in range(MODULES_MAX):
+        if not folders:
+            return
+        folder = folders.pop()
+        if os.path.lexists(os.path.join(folder, "HEAD")):
+            yield folder
+            folders.append(os.path.join(folder, "modules"))
+        else:
+            with suppress(OSError), os.scandir(folder) as entries:
+                folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _named_by(file: str) -> str:
@@ -125,6 +147,7 @@ def _named_by(file: str) -> str:
 
 
 def _siblings(folder: str, name: str) -> Iterator[str]:
+    yield from (os.path.join(folder, name + end) for end in _BESIDE)
     try:
         with os.scandir(folder) as entries:
             for count, entry in enumerate(entries):
@@ -138,12 +161,19 @@ def _siblings(folder: str, name: str) -> Iterator[str]:
 
 def _trusted() -> str:
     """Where it is noted which folders a person trusts: see `cli/trust.py`."""
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return os.path.join(home, "holdfast", "trusted")
+    return os.path.join(_settings_of_user(), "holdfast", "trusted")
 
 
-def _have_trusted() -> None:
-    """What is not there cannot be covered, and a process could make it."""
+def _settings_of_user() -> str:
+    return os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+
+
+def _have_folders(owned: Sequence[Own]) -> None:
+    """What is not there cannot be covered, and a process could make it: a home with a token of its own in it."""
+    for one in owned:
+        for home in one.folders[:1]:
+            with suppress(OSError):
+                make_home(Path(home))
     with suppress(OSError):
         if os.path.isdir(os.path.expanduser("~")):
             Path(_trusted()).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -203,7 +233,6 @@ class _State:
             self.end_starter()
         if self.starter is None and (self.is_able or self.problem is None):
             try:
-                _have_trusted()
                 self.starter = Starter()
                 self.is_able, self.problem = True, None
             except (CannotCover, OSError) as error:
@@ -227,6 +256,7 @@ class _State:
 
     def _asked(self, wanted: _Wanted, order: Order, fds: Sequence[int]) -> Starter:
         """A starter that has been asked for it. One that was killed meanwhile is replaced."""
+        _have_folders(self.owned)
         covers = wanted.covers()
         for _ in range(TRIES_MAX):
             starter = self.ready(wanted)
