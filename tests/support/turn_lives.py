@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.core.journal import AnyEntry
-from holdfast.core.records import Chat, State
+from holdfast.core.records import Cause, Chat, State
 from holdfast.core.turns import TurnFold
 
 OVER = ("done", "stopped", "failed")
@@ -32,5 +32,8 @@ def _stands(chat: Chat, fold: TurnFold) -> bool:
         return fold.state == ("waiting" if chat.state is State.WAITING else "running")
     if fold.state == "failed":
         return fold.error is not None and chat.error in (None, fold.error)
-    # A failure of a chat at rest is none of its last turn's.
-    return fold.cause == chat.cause and fold.state == ("done" if fold.cause is None else "stopped")
+    # A failure of a chat at rest is none of its last turn's, nor is the stop of a compaction there.
+    stopped_at_rest = chat.cause is Cause.USER
+    return (fold.cause == chat.cause or stopped_at_rest) and fold.state == (
+        "done" if fold.cause is None else "stopped"
+    )
