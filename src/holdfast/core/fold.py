@@ -210,7 +210,7 @@ class Fold:
     def _go_on(self, entry: jn.AnyEntry) -> None:
         """What changes how the turn stands, and is told as it is."""
         match entry:
-            case jn.StopRequested():
+            case jn.StopRequested() if self.turn.state in ("running", "waiting"):  # else of a compaction at rest
                 self._set(state="stopping", cause=entry.cause)
             case jn.TurnResumed():
                 self._set(state="running")

@@ -99,8 +99,10 @@ class TurnFold:
                 self.error = error
             case ChatRetried():
                 self.state, self.cause, self.detail, self.error = "running", None, None, None
-            case AttemptFailed(tokens=tokens) | Compacted(tokens=tokens) | CompactionFailed(tokens=tokens):
+            case AttemptFailed(tokens=tokens):
                 self._count(tokens)
+            case Compacted(tokens=tokens) | CompactionFailed(tokens=tokens) if self.state in ("running", "waiting"):
+                self._count(tokens)  # one of a chat at rest is none of the turn's
             case ChatRenamed(tokens=tokens, cost=cost):
                 self._count(tokens, cost)
 
