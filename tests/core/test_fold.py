@@ -373,3 +373,21 @@ def test_no_piece_of_a_stream_costs_a_copy_of_the_text_before_it(monkeypatch: py
     updates = journal.updates()
     assert len(updates) == 1_001
     assert [chars for chars in joined if chars] == [11_000], "once, to be compared with the message"
+
+
+def test_the_answer_of_a_turn_is_its_last_response_that_was_kept() -> None:
+    journal = Journal()
+    journal.respond(1, "I look it up.", ToolCall(call_id="c1", name="pay", arguments="{}"))
+    journal.stream(2, "It is")  # and then a stop came before any of it was kept
+    journal.end(Cause.USER)
+    *_, last = journal.updates()
+    assert (last.turn.text, last.turn.answer) == ("I look it up.", "I look it up.")
+
+
+def test_the_stop_of_a_compaction_at_rest_is_none_of_the_turn_before_it() -> None:
+    journal = Journal()
+    journal.respond(1, "Done.")
+    journal.end()
+    journal.tell(jn.StopRequested(cause=Cause.USER))
+    *_, last = journal.updates()
+    assert (last.turn.state, last.turn.cause) == ("done", None)

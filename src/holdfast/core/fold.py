@@ -62,6 +62,7 @@ class Fold:
         self._calls: dict[tuple[str | None, str], CallView] = {}
         self._text = ShownWords()
         self._reasoning = ShownWords()
+        self._answer_from = 0  # where in the text the last committed response begins
         self._response_over = False  # with the present event
         self._pending: list[_Pending] = []
         self._told = 0  # updates of the present event, those of text not counted
@@ -168,7 +169,8 @@ class Fold:
         self._tell_words(self._text.hear_all(text), self._reasoning.hear_all(reasoning))
         self._response_over = True
         # Where another process had shown all of it, nothing is told, and it is known only now.
-        self.turn = up.with_words(self.turn, self._text.all, self._reasoning.all, retries=0)
+        start = self._answer_from
+        self.turn = up.with_words(self.turn, self._text.all, self._reasoning.all, retries=0, answer_from=start)
 
     # --- entries --------------------------------------------------------------------------------------
 
@@ -222,6 +224,7 @@ class Fold:
         self._turn_seq = seq
         self._calls.clear()
         self._text, self._reasoning = ShownWords(), ShownWords()
+        self._answer_from = 0
         self.turn = TurnView(number=entry.turn, state="running")
         self._tell(up.Happened, entry=entry)
 
@@ -266,7 +269,7 @@ class Fold:
             self._tell(up.Happened, entry=entry)
 
     def _respond(self, entry: jn.MessageAdded, message: Message, at: int) -> None:
-        self._set(answer_from=self._text.committed_chars)
+        self._answer_from = self._text.committed_chars
         thought = "".join([part.text for part in message.parts if isinstance(part, Reasoning)])
         self._end_response(message.text, thought)
         for part in message.calls:
