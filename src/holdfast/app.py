@@ -101,7 +101,7 @@ class App:
         self._hide_keys_of_servers()
         self.store: Store = open_store(url, options or _store_options(config))
         self.drivers = DriverWatch(self.store)
-        # Whoever finds no slot of a local model waits here, where no deadline of an answer runs yet.
+        # A chat that finds no slot of a local model waits here, where no deadline of an answer runs yet.
         self.caller = Caller(Providers(limits={"local": config.local_slots}), policy=retry)
         self.models = Models(facts=config.models, config=config)
         self.workers: list[Worker] = []  # those that run in this process
@@ -149,7 +149,7 @@ class App:
 
     async def _open(self, wait_s: float = 0.0) -> None:
         if self._users == 0 and not self._opening_or_closing.locked():
-            self._opening_or_closing = asyncio.Lock()  # somebody waited for the last one in another event loop, maybe
+            self._opening_or_closing = asyncio.Lock()  # the last one may have had a waiter in another event loop
         self._users += 1  # at once: who is about to close it for want of users sees us
         try:
             async with self._opening_or_closing:
@@ -284,7 +284,7 @@ class App:
         **chat: Unpack[ChatSettings],
     ) -> Turn[Any]:
         """One turn of a new chat, from question to answer; some worker must run. The rest is as in `create`: with a
-        `key` the same question is asked once, and whoever asks again gets its answer.
+        `key` the same question is asked once, and a caller that asks again gets its answer.
 
         Raises TurnWaits, TurnStopped, TurnFailed or TurnTimeout, each with its `turn`, where there is no answer; and
         NoWorker once no worker that lives could drive the chat for `worker_wait_s`.

@@ -77,7 +77,7 @@ class Chat(Generic[OutputT_co]):
 
         `active_tools` limits the tools of the turn that this message begins, and `client_tools` adds some that the
         client runs; a message that steers begins none. With a `length` it is refused unless the chat rests and its
-        history has so many positions: nobody has said anything since the sender read it.
+        history has so many positions: nothing was said since the sender read it.
         """
         message = as_message(text)
         declared: tuple[ClientTool, ...] = ()
@@ -157,7 +157,7 @@ class Chat(Generic[OutputT_co]):
         return [self._handle(record) for record in await self._store.open_calls(self.id)]
 
     async def open_call(self, call_id: str) -> OpenCall:
-        """One that somebody has to answer in this very chat, with the whole of its arguments. Raises NotFound."""
+        """An open call of this very chat, with the whole of its arguments. Raises NotFound."""
         return self._handle(await self._store.read_open_call(self.id, call_id))
 
     def _handle(self, record: OpenCallRecord) -> OpenCall:

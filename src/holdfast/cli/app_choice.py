@@ -1,4 +1,4 @@
-"""Which app a command works on: the one that MODULE:APP names, or one for somebody who has none yet."""
+"""Which app a command works on: the one that MODULE:APP names, or one for a user who has none yet."""
 
 import asyncio
 import importlib
@@ -80,7 +80,7 @@ def look_at_app(where: Where) -> App:
 
 @asynccontextmanager
 async def opened(app: App) -> AsyncIterator[App]:
-    """`async with app:` for somebody who sits there and waits: a database that does not answer at once is named."""
+    """`async with app:` for a person who sits there and waits: a database that does not answer at once is named."""
     words = f"holdfast: waiting for {safe(str(app.store))}"
     telling = asyncio.get_running_loop().call_later(TELL_S, partial(print, words, file=sys.stderr, flush=True))
     async with AsyncExitStack() as leaving:

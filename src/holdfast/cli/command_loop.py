@@ -16,7 +16,7 @@ LEAVE_S = 1.0
 
 
 def carry_out(command: Coroutine[Any, Any, int | None], *, quiet: bool = False) -> None:
-    """Runs it to its end; what it returns is the exit code. `quiet`: somebody reads a screen, not a log."""
+    """Runs it to its end; what it returns is the exit code. `quiet`: a person reads a screen, not a log."""
     try:
         config, _ = sound_config()  # what is wrong with it, the command itself will say
         set_up_logging("error" if quiet and config.log_level == "info" else config.log_level, config.log_format)

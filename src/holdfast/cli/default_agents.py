@@ -1,4 +1,4 @@
-"""The agents of somebody who has written none yet: `assistant`, a real model, and `scripted`, which needs nothing."""
+"""The agents of a user who has written none yet: `assistant`, a real model, and `scripted`, which needs nothing."""
 
 import datetime
 from collections.abc import Mapping

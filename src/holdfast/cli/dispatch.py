@@ -6,5 +6,5 @@ from typing import Any
 
 
 def carry_out(command: Coroutine[Any, Any, int | None], *, quiet: bool = False) -> None:
-    """Runs it to its end; what it returns is the exit code. `quiet`: somebody reads a screen, not a log."""
+    """Runs it to its end; what it returns is the exit code. `quiet`: a person reads a screen, not a log."""
     import_module("holdfast.cli.command_loop").carry_out(command, quiet=quiet)

@@ -41,7 +41,7 @@ def interrupts(
 
 
 def leave_now(code: int) -> NoReturn:
-    """Without waiting for anybody: whatever is unfinished goes on elsewhere, and the guard ends the children."""
+    """Without waiting for anything: whatever is unfinished goes on elsewhere, and the guard ends the children."""
     if sys.stdout.isatty():
         os.write(sys.stdout.fileno(), f"\r{SHOW_CURSOR}\n".encode())
     os._exit(code)

@@ -48,7 +48,7 @@ def print_listing(heads: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def console() -> Console:
-    """In a pipe nothing is cut to the width of a window that nobody has."""
+    """In a pipe nothing is cut to the width of a window that is not there."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 

@@ -64,7 +64,7 @@ class JsonLogLines(Lines):
 
 
 def _action(record: logging.LogRecord) -> str:
-    """Stable: what a monitor looks for. A line of somebody else's library goes by its logger."""
+    """Stable: what a monitor looks for. A line of another library goes by its logger."""
     return str(getattr(record, "action", record.name))
 
 

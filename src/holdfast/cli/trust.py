@@ -26,7 +26,7 @@ BYTES_MAX = 1 << 20
 
 
 class Untrusted(ConfigError):
-    """Nobody has said that this folder's settings may be used."""
+    """No person has said that this folder's settings may be used."""
 
     code = "untrusted"
 
@@ -41,7 +41,7 @@ def check_trust() -> None:
             f"`holdfast trust` in that folder, or the folder in {VARIABLE}, lets it be used"
         )
     data = _content()
-    if not _show(data):  # nobody says yes to what they were not shown
+    if not _show(data):  # a person cannot say yes to what was not shown
         raise Untrusted(
             f"{_place()} is not trusted, and too long to be asked about: look at it, then `holdfast trust`"
         )

@@ -298,7 +298,7 @@ def _guard(worker: Worker) -> dict[str, Figure] | None:
 
 
 def _told(worker: Worker, figures: dict[str, Any]) -> dict[str, Figure]:
-    """What somebody else's program said may hold what it was given."""
+    """What another program said may hold what it was given."""
     clean = worker.secrets.taken_out
     return {name: clean(value) if isinstance(value, str) else value for name, value in figures.items()}
 

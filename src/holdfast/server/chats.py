@@ -263,7 +263,7 @@ async def list_open_calls(chat: ChatOf) -> Response:
 
 @router.get("/chats/{chat_id}/calls/{call_id}", response_model=views.OpenCallShown)
 async def read_open_call(chat: ChatOf, call_id: CallId) -> Response:
-    """One that somebody has to answer in this chat, whole however large it is."""
+    """One that a person or a client has to answer in this chat, whole however large it is."""
     return as_json(views.open_call_of((await chat.open_call(call_id)).record))
 
 

@@ -2,7 +2,7 @@
 
 A feed follows one chat for all of its readers in this process and keeps the last frames. A reader that comes late,
 falls behind the ring or comes with a place of its own reads from the store until its place is one that the ring
-knows; so a slow reader costs itself reads and nobody else anything, and no reader has a buffer of its own.
+knows; so a slow reader costs itself reads and the others nothing, and no reader has a buffer of its own.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ FINAL = (StoreGone, StoreCorrupt, StoreClosed)  # what does not come back by wai
 
 
 class Frame:
-    """One item of the journal, for all of its readers. `rest`: nothing comes after it until somebody does something;
+    """One item of the journal, for all of its readers. `rest`: nothing comes after it until a client does something;
     a frame without an item tells of that alone.
     """
 
@@ -84,7 +84,7 @@ async def _bide() -> None:
 
 
 class Feed:
-    """One chat, followed for everybody here who reads it. Runs while it has readers."""
+    """One chat, followed for all its readers here. Runs while it has readers."""
 
     def __init__(self, store: Store, chat_id: str, after: str) -> None:
         self._store = store
@@ -148,7 +148,7 @@ class Feed:
 
     def _add(self, frames: Sequence[Frame], cursor: str) -> None:
         if len(frames) == 1 and frames[0].item is None and self.frames and self.frames[-1].rest:
-            return  # still at rest, as everybody was told
+            return  # still at rest, as all readers were told
         self._cursor = cursor
         for frame in frames:
             self.frames.append(frame)

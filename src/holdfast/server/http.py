@@ -22,9 +22,9 @@ DESCRIPTION = "Durable chats with agents. Times are milliseconds since 1970; err
 def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -> FastAPI:
     """For uvicorn, or for `program.mount("/agents", http_app(app))` in a FastAPI or Starlette program.
 
-    Whoever serves it opens the app: `async with app.worker(): …` in the program's lifespan, or `async with app: …`
-    where workers are other processes. Without a `token` the one of the app's home is used, made if need be. `hosts`
-    are names under which it is reached beside the local ones and those of the setting `allowed_hosts`.
+    The program that serves it opens the app: `async with app.worker(): …` in the program's lifespan, or `async with
+    app: …` where workers are other processes. Without a `token` the one of the app's home is used, made if need be.
+    `hosts` are names under which it is reached beside the local ones and those of the setting `allowed_hosts`.
     """
     config = app.config
     token = token or load_token(config.home)[0]
@@ -51,7 +51,7 @@ def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -
         api.include_router(router)
     api.add_middleware(BodyMiddleware)
     api.add_middleware(AccessMiddleware, access=access)  # judges first
-    api.add_middleware(ErrorsMiddleware)  # added last: it tells anew whatever anybody below refuses
+    api.add_middleware(ErrorsMiddleware)  # added last: it tells anew what any layer below refuses
     return api
 
 

@@ -85,7 +85,7 @@ def of_fault(error: BaseException) -> Response:
 
 
 def install(api: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """`routes` are those of the API's routers, from which somebody who used a wrong method learns the right ones."""
+    """`routes` are those of the API's routers, from which a client that used a wrong method learns the right ones."""
 
     @api.exception_handler(errors.HoldfastError)
     async def ours(_: Request, error: errors.HoldfastError) -> Response:

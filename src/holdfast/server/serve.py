@@ -149,7 +149,7 @@ class Serving:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Readers first: they learn that they should come back while there is still somebody to tell them."""
+        """Readers first: they learn that they should come back while there is still a server to tell them."""
         self._streams.drain()
         self._server.should_exit = True
         jobs = [asyncio.ensure_future(self._stop_http())]

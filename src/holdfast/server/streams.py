@@ -77,7 +77,7 @@ class Streams:
                 del self._open[client]
 
     def drain(self) -> None:
-        """Every stream ends with an event that tells its client to come back, to whoever is there then."""
+        """Every stream ends with an event that tells its client to come back, to whichever server is there then."""
         if not self.drained().done():
             self.drained().set_result(None)
 

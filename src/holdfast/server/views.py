@@ -33,7 +33,7 @@ Ms = Annotated[int, Field(description="milliseconds since 1970")]
 
 
 class Given(BaseModel):
-    """A request's body: what nobody knows is an error."""
+    """A request's body: an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -32,7 +32,7 @@ from holdfast.system.starter_process import HIDE, KEEP, PIN
 
 ENTRIES_MAX = 10_000  # of a folder that a database lies in
 MODULES_MAX = 1000  # folders looked at for the modules of a repository
-TRIES_MAX = 2  # to ask a starter, which anybody of our user can kill
+TRIES_MAX = 2  # to ask a starter, which every process of our user can kill
 ROOTS_MAX = 64  # folders that processes were started in
 SETTINGS = "holdfast.toml"
 _OURS = ("token", "address", "history")  # in a home that holds the user's work as well
@@ -317,7 +317,7 @@ def spawn(
     pass_fds: Sequence[int] = (),
 ) -> Process:
     """A process in a session of its own, covered where that can be. From any thread. Raises as Popen does; and
-    ToolFailed if it cannot be covered and has to be, OutcomeUnknown if nobody knows whether it was started.
+    ToolFailed if it cannot be covered and has to be, OutcomeUnknown if it is unknown whether it was started.
     """
     with _state.lock:
         if _state.is_wanted:

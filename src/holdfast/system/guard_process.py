@@ -14,7 +14,7 @@ Standard input is a pipe whose write end only the worker has. Its lines:
 
 End of file means that the worker is gone, whatever ended it. Then every listed group, and every process that carries
 the worker's mark in its environment, gets SIGTERM and after two seconds SIGKILL. The guard also holds the worker's
-lock (`store/host_lock.py`) and drops it only by exiting, so nobody on this host takes the worker's chats over before
+lock (`store/host_lock.py`) and drops it only by exiting, so no worker on this host takes its chats over before
 its children are gone. An alarm ends the guard after ten seconds even if the kernel does not let it finish.
 
 It never signals what it cannot prove to be the worker's: a group counts if its leader is the process that was
@@ -30,7 +30,7 @@ did not run (a suspended machine, a paused VM), does not count.
 
 A worker that is stopped (SIGSTOP, Ctrl-Z) while it holds WRITE_LOCK, the lock of a SQLite file, keeps every process
 from writing for as long as it stands still. Once it has been seen so for FROZEN_S, its lease's TTL, it gets SIGKILL.
-One that holds no such lock is in nobody's way and may stand still for as long as somebody likes; so may one that a
+One that holds no such lock is in no one's way and may stand still for as long as its user likes; so may one that a
 debugger has stopped. Time in which this process did not run does not count here either.
 """
 

@@ -2,7 +2,7 @@
 
     child = start(argv, children=guard)                # its leader; the whole group is ours
     await child.exited()                               # its leader is gone; what it left may still run
-    await child.end()                                  # TERM to all, KILL after 2 s; nobody is left
+    await child.end()                                  # TERM to all, KILL after 2 s; none is left
 
 `end` is free within three seconds, whatever the processes do. It finds the group by its number, which the kernel
 keeps from others until we have reaped the leader, and escapees (`setsid`) by a mark of this child in their
@@ -39,7 +39,7 @@ from holdfast.system.starter import Process
 
 CHILDREN_MAX = 256  # of this process, at the same time
 CHILD_VARIABLE = "HOLDFAST_CHILD"
-FREE_S = 2.8  # after which nobody waits for the end of a child any more; it is still brought about
+FREE_S = 2.8  # after which no caller waits for the end of a child any more; it is still brought about
 LINGER_S = 0.25  # for what outlives its leader and still holds the output, such as a `tee`, to say its last
 LOOK_CHUNK = 32  # processes looked at (27 µs each) before others get their turn
 INHERITED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
@@ -50,7 +50,7 @@ _endings: "set[asyncio.Task[None]]" = set()  # the loop itself keeps no task ali
 
 
 def keep(ending: "asyncio.Task[None]") -> None:
-    """Until it is done, whether anybody waits for it or not."""
+    """Until it is done, whether a caller waits for it or not."""
     _endings.add(ending)
     ending.add_done_callback(_endings.discard)
 
@@ -219,7 +219,7 @@ class Child:
         return group or bool(escapees)
 
     def _signal_group(self, signum: signal.Signals) -> None:
-        """Safe while the leader is not reaped: until then the number is nobody else's."""
+        """Safe while the leader is not reaped: until then the number is no other process's."""
         if signum == signal.SIGKILL or self.pid not in self._asked:
             self._asked.add(self.pid)
             with suppress(OSError):  # just gone
@@ -263,7 +263,7 @@ def start(
 ) -> Child:
     """`env` is all of its environment but the marks; by default the minimal one. `covered`: holdfast's own files are
     out of its sight (`cover.py`). Raises OSError if it cannot be, ToolFailed if there are too many already or it
-    cannot be covered and has to be, and OutcomeUnknown if it was started and nobody would guard it.
+    cannot be covered and has to be, and OutcomeUnknown if it was started and no guard would end it.
     """
     if (running := running_children()) >= CHILDREN_MAX:
         raise ToolFailed(f"{running} processes of tools are running, which is the limit: try again later.")
@@ -292,20 +292,20 @@ def start(
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if isinstance(error, Exception):  # it ran for a moment, and nobody saw what it did
+        if isinstance(error, Exception):  # it ran for a moment, and what it did is unknown
             raise OutcomeUnknown(f"The process was ended as soon as it was started: {error}.") from error
         raise
 
 
 def _end_marked(mark: bytes) -> None:
-    """Whoever carries this mark, at once: one that was started, and of which nobody was told."""
+    """Every process with this mark, at once: one that was started, and that no caller was told of."""
     for seen in glance():
         if not seen.dead and seen.carries(mark):
             send(seen.pid, signal.SIGKILL, mark)
 
 
 def running_children() -> int:
-    """From any thread. Those of an event loop that is closed are the guard's: nobody else would end them any more."""
+    """From any thread. Those of an event loop that is closed are the guard's: nothing else ends them any more."""
     _children.difference_update([child for child in tuple(_children) if child.abandoned])
     return len(_children)
 

@@ -66,7 +66,7 @@ class StartedProcess:
             if self.returncode is None:
                 try:
                     pid, status = os.waitpid(self.pid, options)
-                except ChildProcessError:  # reaped by somebody else: Popen says the same
+                except ChildProcessError:  # reaped by other code: Popen says the same
                     pid, status = self.pid, 0
                 if pid == self.pid:
                     self.returncode = os.waitstatus_to_exitcode(status)
@@ -116,7 +116,7 @@ class Starter:
         send(self.channel, (list(covers), order), fds)
 
     def answer(self) -> tuple[list[str], StartResult]:
-        """What is not covered, and the process. Raises OSError: then nobody knows whether there is one."""
+        """What is not covered, and the process. Raises OSError: then it is unknown whether there is one."""
         problems, started = self._hear()
         return [*self.problems, *_told(problems)], StartResult(*started)
 

@@ -13,8 +13,8 @@ What it starts cannot undo that. It has no right over this mount namespace, and 
 mounts, locked. It cannot look into a process outside of the user namespace, so neither the environment, the root nor
 the namespaces of one are open to it: not the worker's, and not those of the user's other processes.
 
-A mount is gone when somebody outside replaces the file that it lies on. So each time the list of mounts is looked at,
-which makes good what is missing. A path that does not exist is passed over, and looked at again the next time.
+A mount is gone when a process outside replaces the file that it lies on. So each time the list of mounts is looked
+at, which makes good what is missing. A path that does not exist is passed over, and looked at again the next time.
 """
 
 import array
@@ -110,7 +110,7 @@ def _is_raw(path: bytes) -> bool:
 
 
 def _bury(path: bytes) -> None:
-    """A device on a mount without devices: whoever opens it is refused, root too."""
+    """A device on a mount without devices: every process that opens it is refused, root's too."""
     mount(b"/dev/null", path, None, _MS_BIND)
     mount(b"none", path, None, _MS_REMOUNT | _MS_BIND | _CLOSED)
 

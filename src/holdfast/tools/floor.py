@@ -1,4 +1,4 @@
-"""What no tool touches, whatever it is asked and whoever approves: the files that hold holdfast itself.
+"""What no tool touches, whatever it is asked and a person approves: the files that hold holdfast itself.
 
     home, database and what lies beside it      neither read nor written: chats of others, tokens, leases
     holdfast.toml, .git, .gitconfig             not written: what stands in them runs the next time they are read;
@@ -12,7 +12,7 @@ is missing for a moment is remembered by the inode that it had.
 
 One home of the rule: `tools/files/root.py` asks it for every folder and file on the way, `tools/shell/policy.py` and
 `tools/shell/tool.py` for the acts of a line. What a program does
-that is started with somebody's consent is not judged here: these files are out of its sight (`system/cover.py`).
+that is started with a person's consent is not judged here: these files are out of its sight (`system/cover.py`).
 """
 
 import os
@@ -106,7 +106,7 @@ class Floor:
         return self.objection(parts[given:], None, writes=writes)
 
     def lies_below(self, folder: str) -> bool:
-        """Whether something that nobody may read is somewhere in a folder."""
+        """Whether something that no tool may read is somewhere in a folder."""
         real = os.path.realpath(folder).rstrip("/") + "/"
         if any(path.startswith(real) for path in self._paths):
             return True

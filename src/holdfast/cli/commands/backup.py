@@ -52,7 +52,7 @@ async def _restore_file(store: SqliteStore, backup: Path, *, force: bool) -> int
     path = _check_place(store.path, backup, force=force)
     began = time.monotonic()
     with ProgressLine("copying") as shown, copy_to_restore(backup, str(path), shown.update) as draft:
-        # Before it is in its place: nobody is to see a lease of then that looks alive.
+        # Before it is in its place: no worker is to see a lease of then that looks alive.
         options = changed(store.options, only_reads=False)
         async with SqliteStore(f"/{draft.path}", options, private=True) as copy:
             ended = await copy.end_all_leases()

@@ -165,7 +165,7 @@ class Talk:
         try:
             instead = await questions.answer(self._app, view, text)
         except HoldfastError:
-            self._forget(view)  # somebody else was quicker, or it is another call now: the next look tells
+            self._forget(view)  # another person was quicker, or it is another call now: the next look tells
             raise
         if instead is None:
             self._forget(view)

@@ -197,7 +197,7 @@ async def tail(where: Where, chat_id: str, *, json: bool) -> Exit:
 
 
 async def _leave_it(_: OpenCallRecord) -> bool:
-    return True  # somebody else answers; we only look
+    return True  # another person answers; we only look
 
 
 # --- acting -------------------------------------------------------------------------------------------

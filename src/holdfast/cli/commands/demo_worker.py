@@ -92,7 +92,7 @@ def _step(ledger: Ledger, name: str, replay: str, result: str) -> Tool:
 def _reserve(ledger: Ledger) -> Tool:
     @tool(replay="idempotent")
     async def reserve_stock(context: ToolContext) -> str:
-        """Reserve one piece. Whoever keeps the stock knows the key, so twice is once."""
+        """Reserve one piece. The stock's keeper knows the key, so twice is once."""
         ledger.write("begins", "reserve_stock", context.key)
         reserved = {key for what, _, key, _ in ledger.read() if what == "reserves"}
         if context.key not in reserved:

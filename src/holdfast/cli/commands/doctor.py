@@ -287,7 +287,7 @@ async def _store(store: Store) -> list[Finding]:
 
 
 def _exposed(store: Store) -> list[Finding]:
-    """A group may share a database on purpose; that everybody can read it is the umask of another day."""
+    """A group may share a database on purpose; that every user can read it is the umask of another day."""
     if not isinstance(store, SqliteStore):
         return []
     files = [path for suffix in ("", "-wal", "-shm") if (path := Path(f"{store.path}{suffix}")).exists()]

@@ -1,4 +1,4 @@
-"""`holdfast prune` and `holdfast vacuum`: what nobody needs goes, and its room back to the disk."""
+"""`holdfast prune` and `holdfast vacuum`: what no reader can reach goes, and its room back to the disk."""
 
 import asyncio
 import re

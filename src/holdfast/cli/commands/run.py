@@ -114,7 +114,7 @@ async def working(app: App) -> AsyncIterator[None]:
     try:
         yield
     except BrokenPipeError:
-        await worker.stop(0.0)  # nobody reads the rest: it is handed over now
+        await worker.stop(0.0)  # the rest is not read: it is handed over now
         raise
     finally:
         leaving = asyncio.ensure_future(running.__aexit__(None, None, None))
@@ -163,7 +163,7 @@ async def _followed(follower: TurnFollower, sent: Sent[Any]) -> Turn[Any]:
         try:
             return await sent.turn(timeout_s=0)
         except TurnTimeout:
-            continue  # somebody elsewhere has answered meanwhile, and it goes on
+            continue  # a person elsewhere has answered meanwhile, and it goes on
 
 
 async def stop_turn(chat: Chat) -> None:

@@ -1,7 +1,7 @@
 """What a person is shown before allowing a call: all of it, or how much is hidden and how to see it.
 
 A call is a document of lines in which nothing is left out and nothing is invisible. What does not fit the window is
-shown by its head and its tail, and nobody can allow it by a plain yes until the rest was shown, page by page.
+shown by its head and its tail, and a plain yes does not allow it until the rest was shown, page by page.
 """
 
 import json
@@ -16,7 +16,7 @@ from holdfast.safe_text import revealed
 from holdfast.store.open_calls import OpenCallRecord
 
 ONE_LINE_CHARS = 160  # of a call that is told in one line
-COLUMNS, ROWS = 100, 40  # where nobody knows the window: in a listing, and for who approves by a command
+COLUMNS, ROWS = 100, 40  # where the window is unknown: in a listing, and for approval by a command
 ROWS_KEPT = 8  # of a window: for the question, the prompt, and some of what stood there before
 ROWS_MIN = 6
 

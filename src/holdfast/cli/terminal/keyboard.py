@@ -46,7 +46,7 @@ class Keyboard(Vt100Input):
             termios.tcsetattr(self.fileno(), termios.TCSANOW, before)  # type: ignore[arg-type]
 
     def suspend(self) -> None:
-        """Ctrl-Z: whoever started us gets the terminal as it was."""
+        """Ctrl-Z: our parent gets the terminal as it was."""
         with self._set(self._found, termios.tcgetattr(self.fileno())):
             signal.raise_signal(signal.SIGTSTP)
 

@@ -155,7 +155,7 @@ class TerminalScreen:
 
 
 def _unpadded(row: Iterable[Segment]) -> Text:
-    """Behind a line that fills the window, the ^C that a terminal shows would begin another, which nobody counts."""
+    """Behind a line that fills the window, the ^C that a terminal shows would begin another, which is not counted."""
     shown = Text.assemble(*((segment.text, segment.style or "") for segment in row))
     shown.rstrip()
     return shown
@@ -219,7 +219,7 @@ class LiveTerminal:
         self.pause()
 
     def _hear_suspension(self) -> None:
-        if self._hears_suspension:  # whoever started us may have chosen to ignore it
+        if self._hears_suspension:  # our parent may have chosen to ignore it
             asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._suspend)
 
     def _suspend(self) -> None:
@@ -239,7 +239,7 @@ class LiveTerminal:
             self._live.start()
 
     def pause(self) -> None:
-        """The drawing is gone and the cursor is back: somebody else may write."""
+        """The drawing is gone and the cursor is back: other code may write."""
         live, self._live = self._live, None
         if live is not None:
             live.update("")

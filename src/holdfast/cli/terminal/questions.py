@@ -14,7 +14,7 @@ from holdfast.errors import NotFound
 from holdfast.safe_text import safe
 from holdfast.store.open_calls import OpenCallRecord
 
-LOOK_S = 0.5  # how often it is looked whether somebody else has answered
+LOOK_S = 0.5  # how often it is looked whether another person has answered
 YES = frozenset({"y", "yes", "ok", "allow"})
 NO = frozenset({"n", "no", "deny"})
 MORE = frozenset({"v", "view", "more"})
@@ -102,7 +102,7 @@ class Person:
         return True
 
     async def _read_while_open(self, view: ApprovalView) -> str | None:
-        """None: somebody else has answered meanwhile."""
+        """None: another person has answered meanwhile."""
         chat, call_id = self._app.chat(view.asked.chat_id), view.asked.call_id
         reading = asyncio.ensure_future(self._read(prompt_of(view)))
         try:

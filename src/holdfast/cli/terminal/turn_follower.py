@@ -45,7 +45,7 @@ class Viewer(Protocol):
         """Something holds it up; nothing is lost."""
 
 
-Ask = Callable[[OpenCallRecord], Awaitable[bool]]  # True: it was answered; False: nobody will
+Ask = Callable[[OpenCallRecord], Awaitable[bool]]  # True: it was answered; False: it will not be
 
 
 def cursor_now(snapshot: Snapshot) -> Cursor:
@@ -67,7 +67,7 @@ class TurnFollower:
         self._why = ""  # nothing happens, as was said last
 
     async def follow(self) -> Exit:
-        """Until the chat rests, or waits for somebody who is not here. A store that is away is waited for."""
+        """Until the chat rests, or waits for a person who is not here. A store that is away is waited for."""
         while True:
             try:
                 return await self._follow()
@@ -101,11 +101,11 @@ class TurnFollower:
                     return Exit.WAITING
 
     async def _end(self) -> Exit | None:
-        """None: somebody goes on with it."""
+        """None: a worker goes on with it."""
         try:
             return exit_of(await self.chat.turn(timeout_s=0))
         except NoTurn:
-            return Exit.DONE  # nobody has said anything in it
+            return Exit.DONE  # nothing was said in it
         except TurnTimeout:
             return None
 
@@ -132,7 +132,7 @@ class TurnFollower:
         return await self._app.store.wait_journal(self.chat.id, self.cursor, deadline_s)
 
     async def _people(self) -> bool:
-        """Asks whoever is here. True: something is left that nobody here answers."""
+        """Asks the person here. True: something is left that is not answered here."""
         left = False
         for asked in [call.record for call in await self.chat.open_calls()]:
             if asked.call_id in self._declined:
@@ -147,7 +147,7 @@ class TurnFollower:
         try:
             return await self._ask(asked)
         except RefusedError:
-            return True  # somebody else was quicker, or it was stopped meanwhile
+            return True  # another person was quicker, or it was stopped meanwhile
 
     async def _nobody_answers(self) -> bool:
         return (await self.chat.snapshot()).chat.state is State.WAITING

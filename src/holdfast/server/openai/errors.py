@@ -1,5 +1,5 @@
-"""Errors as clients of OpenAI's protocols know them. Whoever found the fault tells it as a problem; it is told anew
-here, for every path below the prefix, so that nobody else has to know which protocol a client speaks.
+"""Errors as clients of OpenAI's protocols know them. The layer that found the fault tells it as a problem; it is told
+anew here, for every path below the prefix, so that no other layer has to know which protocol a client speaks.
 """
 
 from collections.abc import Mapping

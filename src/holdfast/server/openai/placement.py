@@ -70,7 +70,7 @@ async def carry_on(
 
 async def _submit(chat: Chat, call_ids: Sequence[str], given: dict[str, str]) -> None:
     for call_id in call_ids:
-        with suppress(RefusedError):  # somebody was faster; whether with the same result is seen by who asked
+        with suppress(RefusedError):  # another client was faster; whether with the same result the caller sees
             await chat.submit(call_id, given[call_id])
 
 

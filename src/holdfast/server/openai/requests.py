@@ -1,5 +1,5 @@
 """What clients send, checked. A parameter that changes what they get is honoured or refused by name; one that does
-not (a hint, an identifier for somebody's statistics) is taken and left alone.
+not (a hint, an identifier for the client's statistics) is taken and left alone.
 """
 
 from typing import Any, TypeVar
@@ -227,7 +227,7 @@ def _format(where: str, given: dict[str, Any] | None, spec: Any) -> OutputFormat
 
 
 def _function(at: int, tool: dict[str, Any], spec: Any) -> ClientTool:
-    """A call of it waits until its client answers: nobody knows how long that takes."""
+    """A call of it waits until its client answers, however long that takes."""
     if tool.get("type") != "function" or not isinstance(spec, dict):
         raise InvalidInput(f"tools[{at}].type", "can be `function`; other tools are the agent's own")
     name, schema = spec.get("name"), spec.get("parameters")

@@ -1,7 +1,7 @@
 """A response as its chat's journal tells it: a fold over entries and deltas, from the response's start on.
 
-Whoever tells it again, in whatever process, after however many crashes, comes to the same items, indexes and numbers.
-An attempt that was lost in mid-answer has streamed text that nobody will finish: its item is withdrawn, and the next
+Told again, in whatever process, after however many crashes, it comes to the same items, indexes and numbers. An
+attempt that was lost in mid-answer has streamed text that will never be finished: its item is withdrawn, and the next
 attempt tells its text as an item of its own. Only what was committed is in `outputs`.
 """
 

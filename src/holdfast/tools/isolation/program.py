@@ -71,7 +71,7 @@ def main() -> None:
     mouth = Mouth(request["fd"])
     try:
         text = run(request, mouth)
-    except BaseException as error:  # noqa: BLE001  whatever it was, somebody waits for an answer
+    except BaseException as error:  # noqa: BLE001  whatever it was, the worker waits for an answer
         kinds = {kind.__name__ for kind in type(error).__mro__}  # by name: perhaps holdfast could not be imported
         told = str(error) if "ToolFailed" in kinds else f"{type(error).__name__}: {error}"
         mouth.say("unknown" if "OutcomeUnknown" in kinds else "error", told)

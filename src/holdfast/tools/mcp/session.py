@@ -176,7 +176,7 @@ class Wire:
 def _told(error: MCPError) -> Exception:
     if error.code == NOT_SENT:
         return NotSent(error.message)
-    if error.code in (LOST, mcp_types.PARSE_ERROR):  # of the second there was an answer, which nobody can read
+    if error.code in (LOST, mcp_types.PARSE_ERROR):  # of the second there was an answer, which cannot be read
         return Lost(error.message)
     return ErrorAnswer(f"{error.message} (code {error.code})")
 
@@ -281,7 +281,7 @@ def _start(
 
 
 def _why_not_started(error: OSError, server: McpServer, path: str) -> str:
-    """For whoever declared it: what to look at."""
+    """For the one who declared it: what to look at."""
     command = f"its command {server.command!r}"
     missing = isinstance(error, FileNotFoundError)
     if server.cwd is not None and error.filename == server.cwd:
@@ -376,7 +376,7 @@ def _message(line: bytes) -> SessionMessage | Exception:
 
 
 class _Mouth(_Stream):
-    """Messages to a program's standard input. It never waits: a program that does not read must hold nobody up."""
+    """Messages to a program's standard input. It never waits: a program that does not read holds up nothing."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -460,7 +460,7 @@ class _Contained(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(NOTIFY_S):
                 return await self._inner.handle_async_request(request)
         except TimeoutError:
-            return httpx2.Response(202)  # nobody waits for it, and it must not hold up what comes behind
+            return httpx2.Response(202)  # no caller waits for it, and it must not hold up what comes behind
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -41,7 +41,7 @@ INSIDE_VARIABLE = "HOLDFAST_INSIDE"
 INSIDE_S = 10.0
 
 # $1 is the entry to look for. A round tells whether it found any. Its own processes do not carry the mark. One grep
-# for all processes comes first: two programs for each of some hundreds would take longer than anybody waits.
+# for all processes comes first: two programs for each of some hundreds would take longer than a caller waits.
 _END_INSIDE = """
 round() {
   found=1
@@ -133,7 +133,7 @@ class _Shell:
             raise ToolFailed("A command line cannot hold a NUL character.")
         if not self._through:
             writes = [act for act in acts_of(command) if isinstance(act, Write)]
-            refuse_protected(writes, Path(self._root))  # whatever the policy, and whoever approved
+            refuse_protected(writes, Path(self._root))  # whatever the policy says and a person approved
         try:
             done = await (self._run_inside(command, context) if self._through else self._run_here(command, context))
         except OSError as error:
@@ -183,7 +183,7 @@ class _Shell:
                 await asyncio.wait(endings)
 
     def _end_inside(self, entry: str, context: ToolContext) -> "asyncio.Task[bool]":
-        """The wait for it, from now on: it is brought to its end even if nobody waits for it any more."""
+        """The wait for it, from now on: it is brought to its end even if its caller waits no more."""
         work = processes.run(
             [*self._through, "sh", "-c", _END_INSIDE, "sh", entry],
             children=context.children,
