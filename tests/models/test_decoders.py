@@ -24,7 +24,7 @@ from holdfast.models.base import (
     Usage,
 )
 from holdfast.models.calls import Caller, Completed
-from holdfast.models.http.sse import Event
+from holdfast.models.http.sse import SseEvent
 from holdfast.models.resolve import Models
 from holdfast.models.wires import anthropic, gemini, openai_chat, openai_responses
 from holdfast.models.wires.failures import provider_error, read_fields
@@ -46,7 +46,7 @@ def read(wire: str, *values: Any) -> list[StreamPart]:
     for value in values:
         value = value.value if isinstance(value, Data) else value
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
-        parts += decoder.feed(Event(data=data))
+        parts += decoder.feed(SseEvent(data=data))
     return [*parts, *decoder.end()]
 
 

@@ -38,7 +38,7 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.http.sse import Event
+from holdfast.models.http.sse import SseEvent
 from holdfast.models.wires.openai_chat import FORMS, Decoder, Fragments, OpenAIChat, encode_request
 from tests.models.judge import as_the_sdk_reads_it, assembled, ours, sdk_on_recording, theirs
 from tests.support.chat_server import (
@@ -444,7 +444,7 @@ def read(*values: Any) -> list[StreamPart]:
             if isinstance(value, bytes)
             else json.dumps(value.value if isinstance(value, Data) else value).encode()
         )
-        parts += decoder.feed(Event(data=data))
+        parts += decoder.feed(SseEvent(data=data))
     return parts + decoder.end()
 
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import LostResult
-from holdfast.models.http.sse import Event, EventReader
+from holdfast.models.http.sse import EventReader, SseEvent
 
 
-def events(*chunks: bytes) -> list[Event]:
+def events(*chunks: bytes) -> list[SseEvent]:
     reader = EventReader()
     return [event for chunk in chunks for event in reader.feed(chunk)]
 
@@ -16,26 +16,26 @@ def events(*chunks: bytes) -> list[Event]:
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        (b"data: a\n\n", [Event(data=b"a")]),
-        (b"data:a\n\ndata:  b\n\n", [Event(data=b"a"), Event(data=b" b")]),
-        (b"data: a\ndata: b\n\n", [Event(data=b"a\nb")]),
-        (b"event: ping\ndata: {}\n\n", [Event(data=b"{}", name=b"ping")]),
-        (b"event: ping\n\ndata: a\n\n", [Event(data=b"a")]),  # without data it is none, and its name is forgotten
-        (b"data: a\r\n\r\ndata: b\r\rdata: c\n\n", [Event(data=b"a"), Event(data=b"b"), Event(data=b"c")]),
-        (b": a comment\n\n:\n\n: ping\ndata: a\n\n", [Event(data=b"a")]),
-        (b"id: 7\nretry: 100\nunknown: x\ndata: a\n\n", [Event(data=b"a")]),
-        (b"data\n\n", [Event(data=b"")]),
-        (b"data:\n\n", [Event(data=b"")]),
-        (b"data\ndata\n\n", [Event(data=b"\n")]),
-        (b"\xef\xbb\xbfdata: a\n\n", [Event(data=b"a")]),
-        (b"data: \xef\xbb\xbf\n\n", [Event(data=b"\xef\xbb\xbf")]),
-        ("data: 水\u2028\u0085\n\n".encode(), [Event(data="水\u2028\u0085".encode())]),  # no line ends here
+        (b"data: a\n\n", [SseEvent(data=b"a")]),
+        (b"data:a\n\ndata:  b\n\n", [SseEvent(data=b"a"), SseEvent(data=b" b")]),
+        (b"data: a\ndata: b\n\n", [SseEvent(data=b"a\nb")]),
+        (b"event: ping\ndata: {}\n\n", [SseEvent(data=b"{}", name=b"ping")]),
+        (b"event: ping\n\ndata: a\n\n", [SseEvent(data=b"a")]),  # without data it is none, and its name is forgotten
+        (b"data: a\r\n\r\ndata: b\r\rdata: c\n\n", [SseEvent(data=b"a"), SseEvent(data=b"b"), SseEvent(data=b"c")]),
+        (b": a comment\n\n:\n\n: ping\ndata: a\n\n", [SseEvent(data=b"a")]),
+        (b"id: 7\nretry: 100\nunknown: x\ndata: a\n\n", [SseEvent(data=b"a")]),
+        (b"data\n\n", [SseEvent(data=b"")]),
+        (b"data:\n\n", [SseEvent(data=b"")]),
+        (b"data\ndata\n\n", [SseEvent(data=b"\n")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [SseEvent(data=b"a")]),
+        (b"data: \xef\xbb\xbf\n\n", [SseEvent(data=b"\xef\xbb\xbf")]),
+        ("data: 水\u2028\u0085\n\n".encode(), [SseEvent(data="水\u2028\u0085".encode())]),  # no line ends here
         (b"data: lost", []),
         (b"data: lost\n", []),
         (b"", []),
     ],
 )
-def test_a_stream_is_read_as_the_standard_says(stream: bytes, expected: list[Event]) -> None:
+def test_a_stream_is_read_as_the_standard_says(stream: bytes, expected: list[SseEvent]) -> None:
     assert events(stream) == expected
     assert events(*(bytes([byte]) for byte in stream)) == expected
 

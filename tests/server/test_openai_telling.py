@@ -25,14 +25,14 @@ from holdfast.core.journal import (
 )
 from holdfast.core.records import CallState, Cause, External, Failure, Message, State, ToolResult, result_message
 from holdfast.server.openai.completions import finish_reason
-from holdfast.server.openai.ids import Place, parse_call_id, parse_response_id
+from holdfast.server.openai.ids import ResponsePlace, parse_call_id, parse_response_id
 from holdfast.server.openai.response_state import Telling
 from holdfast.server.openai.responses import Events
 from holdfast.store.records import Item
 from holdfast.store.update_reader import event_of
 from tests.support.chats import assistant, call, user
 
-PLACE = Place(chat_id="chat_1", start=1)
+PLACE = ResponsePlace(chat_id="chat_1", start=1)
 
 
 class Journal:
@@ -81,7 +81,7 @@ def a_stormy_turn() -> Journal:
     return journal
 
 
-def events_of(frames: Sequence[Event], after: int = -1, place: Place = PLACE) -> list[dict[str, Any]]:
+def events_of(frames: Sequence[Event], after: int = -1, place: ResponsePlace = PLACE) -> list[dict[str, Any]]:
     telling, encode_events = Telling(place, after), Events("agent", after)
     data = encode_events.begin(Telling(place))
     for frame in frames:
@@ -170,7 +170,7 @@ def test_a_response_that_results_began_does_not_tell_what_was_before() -> None:
     journal.add(message(result_message(ToolResult(call_id="a", name="tool", content="x"), 0)), TurnResumed())
     start = 7
     journal.add(message(assistant("So."), attempt=2), TurnEnded(turn=1, state=State.IDLE))
-    place = Place(chat_id="chat_1", start=start)
+    place = ResponsePlace(chat_id="chat_1", start=start)
     events = events_of(journal.late[start - 1 :], place=place)
     assert [item["content"][0]["text"] for item in events[-1]["response"]["output"]] == ["So."]
     assert events[0]["sequence_number"] == 0
@@ -238,7 +238,7 @@ def test_a_failed_turn_is_told_with_its_reason_and_nothing_after_it() -> None:
 
 
 def test_ids_name_their_place() -> None:
-    assert parse_response_id(Place(chat_id="my_chat-7_x", start=12).response_id) == Place(
+    assert parse_response_id(ResponsePlace(chat_id="my_chat-7_x", start=12).response_id) == ResponsePlace(
         chat_id="my_chat-7_x", start=12
     )
     assert parse_call_id("call_1-chat_2-x") == ("call_1", "chat_2-x")

@@ -16,7 +16,7 @@ from holdfast.cli.terminal.turn_follower import Exit, TurnFollower
 from holdfast.core.turns import TurnState
 from holdfast.errors import TurnError, TurnFailed, TurnStopped, TurnWaits
 from holdfast.server.openai import response_follower
-from holdfast.server.openai.ids import Place
+from holdfast.server.openai.ids import ResponsePlace
 from holdfast.store.records import Item
 from holdfast.testing import Call, Fail, Finish, Hold, Say, ScriptedModel
 from tests.support.turns import QUICK, WAIT_S
@@ -128,7 +128,7 @@ async def test_whoever_asks_is_told_the_same(store_url: str, name: str, monkeypa
         chat = app.chat(chat_id)
         turn = await chat.turn(timeout_s=WAIT_S)
         shown = (await client.get(f"/api/chats/{chat_id}/turn", params={"wait_s": 10})).json()
-        response = (await client.get(f"/v1/responses/{Place(chat_id=chat_id, start=1).response_id}")).json()
+        response = (await client.get(f"/v1/responses/{ResponsePlace(chat_id=chat_id, start=1).response_id}")).json()
         exit_code = await TurnFollower(app, chat, Blind()).follow()
     assert (turn.state, shown["state"]) == (ending.state, ending.state)
     assert (exit_code, response["status"], completion) == (ending.exit, ending.response, ending.completion)

@@ -12,7 +12,7 @@ from holdfast.core.records import State, attempt_id
 from holdfast.models.scripted import ScriptedModel
 from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions
-from holdfast.worker.deltas import DeltaFlusher, Stream
+from holdfast.worker.deltas import DeltaFlusher, DeltaStream
 from tests.support.behind import sql
 from tests.support.chats import Hand, history, new_chat
 from tests.support.fixtures import FailingStore
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually, until
 class Streaming(NamedTuple):
     hand: Hand
     deltas: DeltaFlusher
-    stream: Stream
+    stream: DeltaStream
 
     def say(self, text: str) -> None:
         self.deltas.add(self.stream, Delta(part="text", text=text))
@@ -36,7 +36,7 @@ async def streaming(store: Store, deltas: DeltaFlusher | None = None, chat_id: s
     return Streaming(hand, deltas, deltas.open(chat, attempt_id(chat.fence, 1)))
 
 
-async def stored(store: Store, stream: Stream) -> list[tuple[int, str]]:
+async def stored(store: Store, stream: DeltaStream) -> list[tuple[int, str]]:
     return [(row.k, decode_delta(row.body).text) for row in await store.read_deltas(stream.chat_id, stream.attempt)]
 
 

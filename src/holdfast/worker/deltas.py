@@ -24,7 +24,7 @@ STREAM_SHARE = 1 / 8  # of that room, for one stream: one that says much takes n
 FAILED_ALONE_MAX = 3
 
 
-class Stream:
+class DeltaStream:
     """One attempt of one chat, while it streams."""
 
     def __init__(self, chat: Chat, attempt: int) -> None:
@@ -82,7 +82,7 @@ class DeltaFlusher:
         self._store = store
         self.buffered_bytes_max = buffered_bytes_max
         self._stream_bytes_max = int(buffered_bytes_max * STREAM_SHARE)
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, DeltaStream] = {}
         self.buffered_bytes = 0  # of text that is not in the store for certain
         self._in_flight: asyncio.Future[None] | None = None
         self._in_flight_chats: frozenset[str] = frozenset()
@@ -101,13 +101,13 @@ class DeltaFlusher:
             await asyncio.wait((self._task,))
             self._task = None
 
-    def open(self, chat: Chat, attempt: int) -> Stream:
+    def open(self, chat: Chat, attempt: int) -> DeltaStream:
         if (earlier := self._streams.get(chat.id)) is not None:
             self._forget(earlier)
-        stream = self._streams[chat.id] = Stream(chat, attempt)
+        stream = self._streams[chat.id] = DeltaStream(chat, attempt)
         return stream
 
-    def add(self, stream: Stream, delta: Delta) -> None:
+    def add(self, stream: DeltaStream, delta: Delta) -> None:
         """Never waits. A preview that does not fit ends here: what came after it would be told as if it followed."""
         if stream.ended or self._streams.get(stream.chat_id) is not stream:
             return
@@ -122,7 +122,7 @@ class DeltaFlusher:
         self.buffered_bytes += size
         self._wanted.set()
 
-    async def close(self, stream: Stream) -> None:
+    async def close(self, stream: DeltaStream) -> None:
         """Forget what was not flushed; wait for what is being flushed, so that it cannot land after the commit."""
         if self._streams.get(stream.chat_id) is stream:
             del self._streams[stream.chat_id]
@@ -130,11 +130,11 @@ class DeltaFlusher:
         if self._in_flight is not None and stream.chat_id in self._in_flight_chats:
             await asyncio.wait((self._in_flight,))
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: DeltaStream) -> None:
         stream.end()
         self._count(stream)
 
-    def _count(self, stream: Stream) -> None:
+    def _count(self, stream: DeltaStream) -> None:
         held = sum(map(len, stream.rows)) + stream.pending_bytes
         self.buffered_bytes += held - stream.buffered_bytes
         stream.buffered_bytes = held
@@ -174,7 +174,7 @@ class DeltaFlusher:
             done.set_result(None)
             self._in_flight = None
 
-    def _take(self, stream: Stream) -> DeltaBatch | None:
+    def _take(self, stream: DeltaStream) -> DeltaBatch | None:
         try:
             batch = stream.take()
         except CallerError as error:
@@ -183,7 +183,7 @@ class DeltaFlusher:
         self._count(stream)
         return batch
 
-    async def _send(self, sent: list[tuple[Stream, DeltaBatch]]) -> Exception | None:
+    async def _send(self, sent: list[tuple[DeltaStream, DeltaBatch]]) -> Exception | None:
         try:
             refused = await self._store.add_deltas([batch for _, batch in sent])
         except Exception as error:  # one task does it for all chats, and must live
@@ -201,7 +201,7 @@ class DeltaFlusher:
                 self._count(stream)
         return None
 
-    async def _send_alone(self, stream: Stream, batch: DeltaBatch) -> Exception | None:
+    async def _send_alone(self, stream: DeltaStream, batch: DeltaBatch) -> Exception | None:
         error = await self._send([(stream, batch)])
         if error is not None and not isinstance(error, StoreError):
             stream.failed_alone += 1
@@ -210,11 +210,11 @@ class DeltaFlusher:
                 return None
         return error
 
-    def _cut(self, stream: Stream, why: str) -> None:
+    def _cut(self, stream: DeltaStream, why: str) -> None:
         self._forget(stream)
         self._note_cut(stream, why)
 
-    def _note_cut(self, stream: Stream, why: str) -> None:
+    def _note_cut(self, stream: DeltaStream, why: str) -> None:
         self.streams_cut += 1
         extra = {"action": "preview_cut", "chat": stream.chat_id, "fence": stream.chat.fence, "error": why}
         log.warning("a preview ends before its response", extra=extra)

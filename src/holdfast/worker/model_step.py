@@ -25,7 +25,7 @@ from holdfast.output import REPAIRS_MAX, correction
 from holdfast.store.cursor import Cursor
 from holdfast.telemetry import Span
 from holdfast.tools.base import Tool
-from holdfast.worker.deltas import Stream
+from holdfast.worker.deltas import DeltaStream
 from holdfast.worker.held_chat import ContextTooLong, HeldChat, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved
 from holdfast.worker.joined_lists import Joined
@@ -265,7 +265,7 @@ class _Watcher(Observer):
     def __init__(self, held: HeldChat, next_attempt: Callable[[], int]) -> None:
         self._held = held
         self._next_attempt = next_attempt
-        self._stream: Stream | None = None
+        self._stream: DeltaStream | None = None
         self._progress: ProgressNotes | None = None
         self.attempt = 0  # 0: none has begun since the last one ended
 

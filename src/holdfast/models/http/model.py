@@ -7,7 +7,7 @@ from typing import Protocol
 from holdfast import __version__
 from holdfast.errors import LostResult, ProviderError
 from holdfast.models.base import Alive, Opened, Request, StreamPart
-from holdfast.models.http.sse import Event
+from holdfast.models.http.sse import SseEvent
 from holdfast.models.http.transport import Endpoint, Exchange, Transport
 from holdfast.models.wires.failures import provider_error, read_fields
 
@@ -31,7 +31,7 @@ class Decoder(Protocol):
     def done(self) -> bool:
         """The provider has said that nothing more will come."""
 
-    def feed(self, event: Event) -> list[StreamPart]:
+    def feed(self, event: SseEvent) -> list[StreamPart]:
         """What an event holds; nothing if it is only a sign of life. Raises `ProviderError`."""
 
     def end(self) -> list[StreamPart]:
@@ -133,7 +133,7 @@ class HttpModel:
             for part in decoder.end():
                 yield part
 
-    def _read(self, decoder: Decoder, event: Event, exchange: Exchange) -> list[StreamPart]:
+    def _read(self, decoder: Decoder, event: SseEvent, exchange: Exchange) -> list[StreamPart]:
         complete = decoder.finished
         try:
             return decoder.feed(event)
@@ -147,7 +147,7 @@ class HttpModel:
         """A server that does not stream sends the whole response as one document."""
         body = await exchange.read_whole()
         if exchange.content_type.endswith("json"):
-            return self._read(decoder, Event(data=body), exchange)
+            return self._read(decoder, SseEvent(data=body), exchange)
         raise LostResult(
             f"{self._name} answered with {exchange.content_type or 'no content type'} instead of a stream of events; "
             f"check its URL. It begins: {body[:_SHOWN_BYTES].decode('utf-8', 'replace')}",

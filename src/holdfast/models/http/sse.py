@@ -13,7 +13,7 @@ EVENT_BYTES_MAX = 8 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Event(Frozen):
+class SseEvent(Frozen):
     data: bytes
     name: bytes = b""
 
@@ -32,7 +32,7 @@ class EventReader:
         self._after_cr = False
         self._first = True
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[SseEvent]:
         if not chunk:
             return []
         if self._after_cr and chunk.startswith(b"\n"):
@@ -56,7 +56,7 @@ class EventReader:
         if self._first and lines:
             self._first = False
             lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
-        events: list[Event] = []
+        events: list[SseEvent] = []
         for line in lines:
             if line.startswith(b"data:"):
                 self._add_data(line)
@@ -84,11 +84,11 @@ class EventReader:
         elif field == b"data":  # without a colon: an empty line of data
             self._add_data(b"data:")
 
-    def _take(self) -> Event:
+    def _take(self) -> SseEvent:
         data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
         self._data.clear()
         self._data_bytes = 0
-        return Event(data=data, name=self._name)
+        return SseEvent(data=data, name=self._name)
 
     @staticmethod
     def _too_large(what: str, bytes_max: int) -> LostResult:

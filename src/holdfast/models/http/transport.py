@@ -21,7 +21,7 @@ from holdfast.core.deadlines import ModelDeadlines
 from holdfast.errors import ConfigError, ConnectionFailed, LostResult
 from holdfast.models.deadline_watch import Watch
 from holdfast.models.http.network import Connection, Network
-from holdfast.models.http.sse import Event, EventReader
+from holdfast.models.http.sse import EventReader, SseEvent
 from holdfast.redaction import can_be_hidden
 
 CONNECTIONS_MAX = 256
@@ -251,7 +251,7 @@ class Exchange:
 
     # reading
 
-    async def next_events(self) -> list[Event] | None:
+    async def next_events(self) -> list[SseEvent] | None:
         """The next events, perhaps none yet: what came was a sign of life. None: the end. Raises the deadline's
         error, or `ConnectionFailed`.
         """
@@ -318,10 +318,10 @@ class Exchange:
                 return None
             raise self._broken(error) from error
 
-    def _redact(self, event: Event) -> Event:
+    def _redact(self, event: SseEvent) -> SseEvent:
         for key in self._keys:
             if key in event.data:
-                event = Event(data=event.data.replace(key, REDACTED), name=event.name)
+                event = SseEvent(data=event.data.replace(key, REDACTED), name=event.name)
         return event
 
     def _without_keys(self, data: bytes) -> bytes:

@@ -28,7 +28,7 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.http.sse import Event
+from holdfast.models.http.sse import SseEvent
 from holdfast.models.wires.failures import fields_of, provider_error
 from holdfast.models.wires.fragments import Fragments
 from holdfast.models.wires.mapping import (
@@ -360,7 +360,7 @@ class Decoder:
     def finished(self) -> bool:
         return self._reason is not None
 
-    def feed(self, event: Event) -> list[StreamPart]:
+    def feed(self, event: SseEvent) -> list[StreamPart]:
         """Raises `ProviderError` for an error in the stream, `LostResult` for what is no JSON."""
         read = decode_event(_event, event.data, self._who)
         if read.type == "error" or read.error is not None or event.name == b"error":

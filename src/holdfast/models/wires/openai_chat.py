@@ -32,7 +32,7 @@ from holdfast.models.base import (
     ToolSpec,
     Usage,
 )
-from holdfast.models.http.sse import Event
+from holdfast.models.http.sse import SseEvent
 from holdfast.models.wires import fragments
 from holdfast.models.wires.failures import fields_of, provider_error
 from holdfast.models.wires.mapping import NO_PROVIDER, arguments_object, count_of, decode_event, said_text, schema_of
@@ -317,7 +317,7 @@ class Decoder:
     def finished(self) -> bool:
         return self._reason is not None
 
-    def feed(self, event: Event) -> list[StreamPart]:
+    def feed(self, event: SseEvent) -> list[StreamPart]:
         """Raises `ProviderError` for an error in the stream, `LostResult` for what is no JSON."""
         if event.data == b"[DONE]":
             self.done = True

@@ -5,9 +5,18 @@ from typing import Any
 
 from holdfast.core.records import Cause
 from holdfast.server.openai.errors import STOPPED, error_body
-from holdfast.server.openai.ids import Place, outer_call_id
+from holdfast.server.openai.ids import ResponsePlace, outer_call_id
 from holdfast.server.openai.response_follower import sse
-from holdfast.server.openai.response_state import Called, Ended, Happening, Said, Spoke, Spoken, Telling, Withdrawn
+from holdfast.server.openai.response_state import (
+    Called,
+    Happening,
+    ResponseEnded,
+    Said,
+    Spoke,
+    Spoken,
+    Telling,
+    Withdrawn,
+)
 
 STEPS_APART = "\n\n"  # between what the model said before and after it used a tool of the agent
 DONE = b"data: [DONE]\n\n"
@@ -55,7 +64,7 @@ def _head(telling: Telling, model: str, kind: str) -> dict[str, Any]:
     }
 
 
-def _call(place: Place, call_id: str, name: str, arguments: str) -> dict[str, Any]:
+def _call(place: ResponsePlace, call_id: str, name: str, arguments: str) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments or "{}"}
     return {"id": outer_call_id(place.chat_id, call_id), "type": "function", "function": function}
 
@@ -90,7 +99,7 @@ class Chunks:
                     out += self._spoken(telling)
                 case Called(call=call):
                     out.append(self._call(telling, _call(telling.place, call.call_id, call.name, call.arguments)))
-                case Ended():
+                case ResponseEnded():
                     out += self._end(telling)
         return b"".join(out)
 

@@ -15,7 +15,7 @@ _ENTRY = 1 << 28
 _TEXT = 1 << 20  # below: events of the entry itself; from here on: the text that was streamed after it
 
 
-class Place(Frozen):
+class ResponsePlace(Frozen):
     chat_id: str
     start: int
 
@@ -39,13 +39,13 @@ class Place(Frozen):
         return self.number(seq, _TEXT + chars)
 
 
-def parse_response_id(text: str) -> Place:
+def parse_response_id(text: str) -> ResponsePlace:
     prefix, _, rest = text.partition("_")
     start, _, chat_id = rest.partition("_")
     number = start.isascii() and start.isdigit() and len(start) <= 12 and not start.startswith("0")
     if prefix != "resp" or not chat_id or not number:
         raise NotFound("response", text[:200])
-    return Place(chat_id=chat_id, start=int(start))
+    return ResponsePlace(chat_id=chat_id, start=int(start))
 
 
 def outer_call_id(chat_id: str, call_id: str) -> str:

@@ -15,7 +15,7 @@ from holdfast.core.journal import MessageAdded, TurnResumed
 from holdfast.core.records import CallState, External, Message, Role, Text, ToolResult
 from holdfast.errors import InvalidInput, NotFound, RefusedError
 from holdfast.server.openai.conversations import Conversation
-from holdfast.server.openai.ids import Place, parse_call_id
+from holdfast.server.openai.ids import ResponsePlace, parse_call_id
 from holdfast.server.openai.response_state import Telling
 from holdfast.store.cursor import Cursor
 from holdfast.store.records import HistoryRow, Key
@@ -23,17 +23,19 @@ from holdfast.store.records import HistoryRow, Key
 PAGE_ROWS = 200
 
 
-async def begin(app: App, agent: str, said: Conversation, metadata: dict[str, str] | None, key: Key | None) -> Place:
+async def begin(
+    app: App, agent: str, said: Conversation, metadata: dict[str, str] | None, key: Key | None
+) -> ResponsePlace:
     """A new chat with what was said elsewhere. Its response is everything that comes after its creation."""
     chat = await app.create(
         agent, said.opener, past=said.past, since=said.since, metadata=dict(metadata or {}), key=key
     )
-    return Place(chat_id=chat.id, start=1)
+    return ResponsePlace(chat_id=chat.id, start=1)
 
 
 async def carry_on(
     app: App, agent: str, results: Sequence[ToolResult], steering: Message | None = None, key: Key | None = None
-) -> Place | None:
+) -> ResponsePlace | None:
     """Give a waiting chat the results of the calls it waits for. None: it is not ours, or it had other results.
 
     A result that is there already, from this request's first try, counts as given.
@@ -65,7 +67,7 @@ async def carry_on(
         await chat.send(steering, "steer", key=_part_of(key, "message"))
     await _submit(chat, waiting[len(questions) :], given)
     last = await _recorded(app, chat_id, given)
-    return Place(chat_id=chat_id, start=await _resumed(app, chat_id, last)) if last is not None else None
+    return ResponsePlace(chat_id=chat_id, start=await _resumed(app, chat_id, last)) if last is not None else None
 
 
 async def _submit(chat: Chat, call_ids: Sequence[str], given: dict[str, str]) -> None:
@@ -101,7 +103,7 @@ async def _resumed(app: App, chat_id: str, seq: int) -> int:
 
 async def follow_up(
     app: App, agent: str, before: Telling, results: Sequence[ToolResult], opener: Message | None, key: Key | None
-) -> Place:
+) -> ResponsePlace:
     """After an earlier response: in the same chat if nothing was said there since, else in a fork of it."""
     chat = app.chat(before.place.chat_id)
     if (await chat.snapshot()).chat.agent != agent:
@@ -122,7 +124,7 @@ async def follow_up(
     if opener is None:
         raise InvalidInput("input", "needs a message of the user, or the outputs of function calls")
     if key is not None and (done := await app.store.recall(key)) is not None:
-        return Place(chat_id=done.chat_id, start=done.seq)  # asked again, whatever became of the chat since
+        return ResponsePlace(chat_id=done.chat_id, start=done.seq)  # asked again, whatever became of the chat since
     await _check_unedited(app, before)
     return await _say(chat, before, opener, key)
 
@@ -136,7 +138,7 @@ async def _check_unedited(app: App, before: Telling) -> None:
             raise NotFound("response", f"{before.place.response_id}, which was edited away") from error
 
 
-async def _say(chat: Chat, before: Telling, opener: Message, key: Key | None) -> Place:
+async def _say(chat: Chat, before: Telling, opener: Message, key: Key | None) -> ResponsePlace:
     last = await _last_position(chat, before.end)
     try:
         sent = await chat.send(opener, length=last + 1, key=key)
@@ -145,7 +147,9 @@ async def _say(chat: Chat, before: Telling, opener: Message, key: Key | None) ->
             raise
         forked = await chat.fork(upto=last, key=_part_of(key, "fork"))
         sent = await forked.send(opener, key=key)
-    return Place(chat_id=sent.chat.id, start=sent.answer.seq)  # of the fork, if this very request made one before
+    return ResponsePlace(
+        chat_id=sent.chat.id, start=sent.answer.seq
+    )  # of the fork, if this very request made one before
 
 
 async def _last_position(chat: Chat, seq: int) -> int:

@@ -12,7 +12,7 @@ from holdfast.core.journal import ChatCreated, MessageAdded, TurnResumed
 from holdfast.errors import InvalidInput, NotFound, StoreError, WrongCursor
 from holdfast.server.feeds import FeedReader
 from holdfast.server.openai.errors import error_body
-from holdfast.server.openai.ids import Place
+from holdfast.server.openai.ids import ResponsePlace
 from holdfast.server.openai.placement import cursor_before
 from holdfast.server.openai.response_state import Happening, Telling
 from holdfast.server.streams import HEARTBEAT, HEARTBEAT_S, Stream, Streams, disconnected
@@ -38,7 +38,7 @@ def client_of(request: Request) -> str:
 class Following:
     """Where a reader is in a response."""
 
-    def __init__(self, streams: Streams, place: Place, after: int = -1) -> None:
+    def __init__(self, streams: Streams, place: ResponsePlace, after: int = -1) -> None:
         self.telling = Telling(place, after)
         self._reader = FeedReader(streams.store, streams.feeds, place.chat_id, cursor_before(place.start))
 
@@ -60,7 +60,14 @@ class Told(Stream):
     farewell = sse(GOING)
 
     def __init__(
-        self, streams: Streams, place: Place, encode: Encode, *, begin: bytes = b"", end: bytes = b"", after: int = -1
+        self,
+        streams: Streams,
+        place: ResponsePlace,
+        encode: Encode,
+        *,
+        begin: bytes = b"",
+        end: bytes = b"",
+        after: int = -1,
     ) -> None:
         super().__init__(streams, [(b"x-holdfast-chat", place.chat_id.encode())])
         self._following = Following(streams, place, after)
@@ -94,7 +101,7 @@ class Told(Stream):
             yield self._end
 
 
-async def read(streams: Streams, place: Place) -> Telling:
+async def read(streams: Streams, place: ResponsePlace) -> Telling:
     """As far as it is told now. Raises NotFound, also where no response begins."""
     telling = Telling(place)
     cursor: Cursor | str = cursor_before(place.start)
@@ -121,14 +128,14 @@ def begins(item: Item) -> bool:
     return isinstance(entry, ChatCreated | TurnResumed)
 
 
-async def within(streams: Streams, place: Place, deadline_s: float) -> None:
+async def within(streams: Streams, place: ResponsePlace, deadline_s: float) -> None:
     """Waits for its end, but not for long."""
     with contextlib.closing(Following(streams, place)) as following, contextlib.suppress(TimeoutError):
         async with asyncio.timeout(deadline_s):
             await _all(following)
 
 
-async def until_over(request: Request, streams: Streams, place: Place) -> Telling:
+async def until_over(request: Request, streams: Streams, place: ResponsePlace) -> Telling:
     """Until the response is over, its client has left, the server goes or the time is up."""
     following = Following(streams, place)
     with streams.counted(client_of(request)), contextlib.closing(following):

@@ -35,7 +35,7 @@ from holdfast.core.records import (
     ToolCall,
     ToolResult,
 )
-from holdfast.server.openai.ids import Place
+from holdfast.server.openai.ids import ResponsePlace
 
 Status = Literal["in_progress", "completed", "failed", "cancelled", "incomplete"]
 CLIENTS = (External.CLIENT, External.QUESTION)
@@ -82,11 +82,11 @@ class Called(Struct, frozen=True):
     call: ToolCall
 
 
-class Ended(Struct, frozen=True):
+class ResponseEnded(Struct, frozen=True):
     number: int
 
 
-Happening = Begun | Said | Withdrawn | Spoken | Called | Ended
+Happening = Begun | Said | Withdrawn | Spoken | Called | ResponseEnded
 
 
 class Spoke(Struct, frozen=True):
@@ -109,7 +109,7 @@ def _echo_of(metadata: bytes) -> dict[str, Any]:
 class Telling:
     """`after`: what has a number up to this one was told before; text that was told in part is told from there."""
 
-    def __init__(self, place: Place, after: int = -1) -> None:
+    def __init__(self, place: ResponsePlace, after: int = -1) -> None:
         self.place = place
         self._after = after
         self._seq = place.start  # of the last entry that events came from
@@ -179,12 +179,12 @@ class Telling:
                 return self._hand_over(seq, entry)
             case TurnWaiting() if self.pending:
                 self.status = "completed"
-                return [Ended(self.place.number(seq))]
+                return [ResponseEnded(self.place.number(seq))]
             case TurnEnded():
                 return self._end_turn(seq, entry)
             case ChatFailed():
                 self.status, self.error = "failed", entry.error
-                return [Ended(self.place.number(seq))]
+                return [ResponseEnded(self.place.number(seq))]
         return []
 
     def _take_message(self, seq: int, entry: MessageAdded) -> list[Happening]:
@@ -247,4 +247,4 @@ class Telling:
             self.status = "cancelled"
         else:
             self.status, self.incomplete = "incomplete", entry.cause
-        return [Ended(self.place.number(seq))]
+        return [ResponseEnded(self.place.number(seq))]

@@ -7,12 +7,12 @@ import msgspec
 
 from holdfast.core.records import File, Message, Role, Text, ToolCall, ToolResult
 from holdfast.server.openai.errors import failure_code
-from holdfast.server.openai.ids import Place, outer_call_id
+from holdfast.server.openai.ids import ResponsePlace, outer_call_id
 from holdfast.server.openai.response_state import (
     Begun,
     Called,
-    Ended,
     Happening,
+    ResponseEnded,
     Said,
     Spoke,
     Spoken,
@@ -72,7 +72,7 @@ def _usage(telling: Telling) -> dict[str, Any]:
     }
 
 
-def item_of(place: Place, output: Spoke | ToolCall) -> dict[str, Any]:
+def item_of(place: ResponsePlace, output: Spoke | ToolCall) -> dict[str, Any]:
     if isinstance(output, Spoke):
         return _message(output.item_id, [_text(output.text)], "incomplete" if output.cut_off else "completed")
     return _function_call(place, output, output.arguments or "{}", "completed")
@@ -86,7 +86,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _function_call(place: Place, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
+def _function_call(place: ResponsePlace, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
     return {
         "id": f"fc_{call.call_id}",
         "type": "function_call",
@@ -125,7 +125,7 @@ class Events:
 
     def _events(self, telling: Telling, happening: Happening) -> Iterator[tuple[str, int, dict[str, Any]]]:
         number = happening.number
-        if isinstance(happening, Ended):
+        if isinstance(happening, ResponseEnded):
             kind = "incomplete" if telling.status == "cancelled" else telling.status
             yield f"response.{kind}", number, {"response": response_of(telling, self._model)}
             return
@@ -149,7 +149,7 @@ class Events:
                 yield "response.output_item.done", number + 2, {**at, "item": whole}
 
 
-def _call_events(place: Place, called: Called) -> Iterator[tuple[str, int, dict[str, Any]]]:
+def _call_events(place: ResponsePlace, called: Called) -> Iterator[tuple[str, int, dict[str, Any]]]:
     number, call, at = called.number, called.call, {"output_index": called.index}
     arguments = call.arguments or "{}"
     piece = {**at, "item_id": f"fc_{call.call_id}"}
@@ -163,7 +163,7 @@ def _call_events(place: Place, called: Called) -> Iterator[tuple[str, int, dict[
 # --- input items --------------------------------------------------------------------------------------
 
 
-def input_items(place: Place, message: Message) -> Iterator[dict[str, Any]]:
+def input_items(place: ResponsePlace, message: Message) -> Iterator[dict[str, Any]]:
     """A message of the history as the items that stand for it."""
     content = [_input_part(message.role, part) for part in message.parts if isinstance(part, Text | File)]
     if content:

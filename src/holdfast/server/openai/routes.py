@@ -17,7 +17,7 @@ from holdfast.server.openai import placement, response_follower
 from holdfast.server.openai.completions import Chunks, completion_of
 from holdfast.server.openai.conversations import conversation, of_items, of_messages
 from holdfast.server.openai.errors import DONT_RETRY, STOPPED, error_response, failed_turn
-from holdfast.server.openai.ids import Place, parse_response_id
+from holdfast.server.openai.ids import ResponsePlace, parse_response_id
 from holdfast.server.openai.requests import CompletionAsked, ResponseAsked, read
 from holdfast.server.openai.response_state import Telling
 from holdfast.server.openai.responses import Events, input_items, response_of
@@ -93,7 +93,7 @@ async def create_completion(app: AppOf, streams: StreamsOf, key: KeyOf, request:
     return as_json(completion_of(telling, agent), headers=headers)
 
 
-async def _not_yet(app: App, place: Place, headers: dict[str, str], *, keyed: bool) -> Response:
+async def _not_yet(app: App, place: ResponsePlace, headers: dict[str, str], *, keyed: bool) -> Response:
     """A client that asks again with its key gets this chat's answer; one without would begin another chat."""
     headers = headers if keyed else {**headers, **DONT_RETRY}
     if asked := await app.chat(place.chat_id).open_calls():
@@ -122,7 +122,7 @@ async def create_response(app: AppOf, streams: StreamsOf, key: KeyOf, request: R
     return as_json(response_of(telling, agent), headers={"X-Holdfast-Chat": place.chat_id})
 
 
-async def _begin(app: App, streams: Streams, agent: str, asked: ResponseAsked, key: Key | None) -> Place:
+async def _begin(app: App, streams: Streams, agent: str, asked: ResponseAsked, key: Key | None) -> ResponsePlace:
     messages = of_items(asked.input or [])
     if asked.previous_response_id is not None:
         before = await response_follower.read(streams, parse_response_id(asked.previous_response_id))
@@ -168,13 +168,13 @@ async def read_response(
     return await _shown(app, streams, place)
 
 
-async def _stream(streams: Streams, place: Place, agent: str, after: int) -> Response:
+async def _stream(streams: Streams, place: ResponsePlace, agent: str, after: int) -> Response:
     telling = await _opening(streams, place)
     events = Events(agent, after)
     return response_follower.Told(streams, place, events, begin=events.begin(telling), after=after)
 
 
-async def _opening(streams: Streams, place: Place) -> Telling:
+async def _opening(streams: Streams, place: ResponsePlace) -> Telling:
     """As it was when it began, whatever has happened since: its first events are the same whenever they are told."""
     found = await response_follower.read(streams, place)
     opening = Telling(place)
@@ -182,7 +182,7 @@ async def _opening(streams: Streams, place: Place) -> Telling:
     return opening
 
 
-async def _shown(app: App, streams: Streams, place: Place) -> Response:
+async def _shown(app: App, streams: Streams, place: ResponsePlace) -> Response:
     telling = await response_follower.read(streams, place)
     chat = (await app.chat(place.chat_id).snapshot()).chat
     queued = chat.state is State.RUNNING and chat.worker is None
@@ -246,7 +246,7 @@ async def list_input_items(
     return as_json({"object": "list", "data": page, **ends, "has_more": len(items) > limit})
 
 
-async def _items_before(app: App, place: Place) -> list[dict[str, Any]]:
+async def _items_before(app: App, place: ResponsePlace) -> list[dict[str, Any]]:
     """The history up to the response's first answer."""
     items: list[dict[str, Any]] = []
     start = 0

@@ -49,16 +49,16 @@ class Root:
             raise ConfigError(f"{self.path} is not a folder: file tools need one to be confined to")
 
     @contextmanager
-    def place(self, path: str, *, writes: bool = False, make_folders: bool = False) -> Iterator["Place"]:
+    def place(self, path: str, *, writes: bool = False, make_folders: bool = False) -> Iterator["RootPlace"]:
         """Where a path of the model's leads. Raises ToolFailed with the reason if it does not, or not inside, or to
         what no tool may touch.
         """
         with told(path), _Walk(self.path, path, writes=writes, make_folders=make_folders) as way:
             name = way.go()
-            yield Place(way.folder, name, shown(path), way.protected)
+            yield RootPlace(way.folder, name, shown(path), way.protected)
 
 
-class Place(NamedTuple):
+class RootPlace(NamedTuple):
     """A name in an open folder. It is no symlink, and need not exist."""
 
     folder: int
@@ -267,7 +267,7 @@ def told(path: str) -> Iterator[None]:
         raise ToolFailed(problem) from error
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """Something found on a walk. `folder` is open only until the next one is asked for."""
 
     path: str
@@ -276,7 +276,7 @@ class Entry(NamedTuple):
     folder: int
 
 
-def walk(folder: int, prefix: str, protected: Floor, *, hidden: bool) -> Iterator[Entry]:
+def walk(folder: int, prefix: str, protected: Floor, *, hidden: bool) -> Iterator[FolderEntry]:
     """Everything below an open folder, sorted, folders before what is in them. Symlinks are named, not followed; so
     are folders that no tool may look into.
     """
@@ -294,7 +294,7 @@ def walk(folder: int, prefix: str, protected: Floor, *, hidden: bool) -> Iterato
                 found = os.stat(name, dir_fd=current, follow_symlinks=False)
             except OSError:  # gone since
                 continue
-            yield Entry(above + name, name, found.st_mode, current)
+            yield FolderEntry(above + name, name, found.st_mode, current)
             closed = protected.objection([name], found, writes=False) is not None
             if stat.S_ISDIR(found.st_mode) and not closed and len(open_folders) < DEPTH_MAX:
                 try:

@@ -15,7 +15,7 @@ from holdfast.core.records import Frozen
 from holdfast.errors import ToolFailed
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.patterns import Matcher
-from holdfast.tools.files.root import SCANNED_MAX, Entry, Place, Root, shown, walk
+from holdfast.tools.files.root import SCANNED_MAX, FolderEntry, Root, RootPlace, shown, walk
 from holdfast.tools.floor import Floor
 
 GLOB_CHARS_MAX = 500
@@ -83,7 +83,7 @@ class Finder:
                         break
         return "\n".join([*found[: self._limits.lines_shown], *bounds.note(searched=True)])
 
-    def _walk(self, held: ExitStack, place: Place, hidden: bool) -> Iterator[Entry]:
+    def _walk(self, held: ExitStack, place: RootPlace, hidden: bool) -> Iterator[FolderEntry]:
         folder = held.enter_context(place.opened_folder())
         found = walk(folder, "", place.protected, hidden=hidden or self._hidden)
         held.callback(found.close)  # type: ignore[attr-defined]
@@ -99,10 +99,10 @@ class Finder:
         return held.enter_context(matcher).lines
 
     def _search(
-        self, entry: Entry, protected: Floor, lines_of: Callable[[bytes], list[int]], bounds: "_Bounds"
+        self, entry: FolderEntry, protected: Floor, lines_of: Callable[[bytes], list[int]], bounds: "_Bounds"
     ) -> list[str]:
         try:
-            with Place(entry.folder, entry.name, entry.path, protected).opened() as (file, found):
+            with RootPlace(entry.folder, entry.name, entry.path, protected).opened() as (file, found):
                 if found.st_size > self._limits.file_bytes:
                     bounds.large += 1
                     return []
@@ -154,7 +154,7 @@ class _Bounds:
         self.stopped = ""
         self.searched = self.binary = self.large = self.unread = 0
 
-    def over(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+    def over(self, entries: Iterator[FolderEntry]) -> Iterator[FolderEntry]:
         for number, entry in enumerate(entries):
             if self._context.cancelled:
                 raise ToolFailed("cancelled")

@@ -20,7 +20,7 @@ from holdfast.system import disk
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.nearest_text import nearest
-from holdfast.tools.files.root import Place, Root
+from holdfast.tools.files.root import Root, RootPlace
 from holdfast.tools.files.search import Finder, SearchLimits
 
 READ_BYTES_MAX = 256 << 10
@@ -139,7 +139,7 @@ def _decoded(lines: _Lines) -> tuple[str, int]:
     return text, text.count("\ufffd") - lines.data.count("\ufffd".encode())
 
 
-def _refuse_binary(file: int, place: Place, size: int) -> None:
+def _refuse_binary(file: int, place: RootPlace, size: int) -> None:
     head = os.pread(file, BINARY_LOOK_BYTES, 0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ToolFailed(f"{place.shown} is text in UTF-16 ({size:,} bytes): only UTF-8 is read")
@@ -189,7 +189,7 @@ class _Writer:
             disk.write(place.folder, place.name, data)
         return f"Replaced {count:,} in {place.shown}." if count > 1 else f"Edited {place.shown}."
 
-    def _read(self, place: Place) -> tuple[str, os.stat_result]:
+    def _read(self, place: RootPlace) -> tuple[str, os.stat_result]:
         with place.opened() as (file, found):
             if found.st_size > self._bytes_max:
                 raise ToolFailed(
@@ -203,7 +203,7 @@ class _Writer:
         except UnicodeDecodeError as error:
             raise ToolFailed(f"{place.shown} is not UTF-8 (byte {error.start:,}): editing would damage it") from None
 
-    def _before(self, place: Place) -> str:
+    def _before(self, place: RootPlace) -> str:
         """As far as it is text that we would edit."""
         try:
             return self._read(place)[0]
@@ -220,7 +220,7 @@ class _Writer:
         return data
 
 
-def _refuse_marks(before: str, after: str, place: Place) -> None:
+def _refuse_marks(before: str, after: str, place: RootPlace) -> None:
     """What was read without its secrets is not to be written back without them."""
     if marks := marks_added(before, after):
         raise ToolFailed(
@@ -229,7 +229,7 @@ def _refuse_marks(before: str, after: str, place: Place) -> None:
         )
 
 
-def _refuse_folder(place: Place) -> None:
+def _refuse_folder(place: RootPlace) -> None:
     if place.name == ".":
         raise ToolFailed(f"{place.shown} is a folder, not a file")
 

@@ -53,7 +53,7 @@ from holdfast.tools.mcp.tools import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.tools.mcp.session import Wire
+    from holdfast.tools.mcp.session import McpWire
 
 log = logging.getLogger("holdfast.mcp")
 
@@ -82,7 +82,7 @@ class Link:
         self._children = children
         self._run_sync = run_sync
         self._listing: list[Listed] = []
-        self._wire: Wire | None = None
+        self._wire: McpWire | None = None
         self._wires: Any = None  # the module, once loaded
         self._keeper: asyncio.Task[None] | None = None
         self._requests: set[asyncio.Task[ServerAnswer]] = set()
@@ -208,14 +208,14 @@ class Link:
                 return answer
         raise AssertionError("the second try either answers or raises")
 
-    async def _connected(self) -> "Wire":
+    async def _connected(self) -> "McpWire":
         """The connection; with patience for one that is just being made. Raises McpUnavailable."""
         await self._decided.wait()
         if self._wire is None:
             raise McpUnavailable(self.server.name, self.absence())
         return self._wire
 
-    async def _judged(self, wire: "Wire") -> None:
+    async def _judged(self, wire: "McpWire") -> None:
         """Until it is known what is left of a connection that lost a request: by a ping, or by its end."""
         if self._wire is wire:
             await self._doubt().wait()
@@ -223,7 +223,7 @@ class Link:
             await wire.closed.wait()
 
     async def _request(
-        self, wire: "Wire", listed: Listed, arguments: dict[str, Any], context: ToolContext
+        self, wire: "McpWire", listed: Listed, arguments: dict[str, Any], context: ToolContext
     ) -> ServerAnswer:
         """In a task of its own: the SDK tells the server of a cancellation, and its caller need not wait for that."""
         work = asyncio.ensure_future(wire.call(listed.name, arguments, context.key, context.progress))
@@ -276,10 +276,10 @@ class Link:
             await asyncio.sleep(self._gone(was_ready=self.connects > connects))
             self._retry_at = None
 
-    async def _load(self) -> "Wire":
+    async def _load(self) -> "McpWire":
         if self._wires is None:
             self._wires = await self._run_sync(self._load_off_the_loop)
-        wire: Wire = self._wires.Wire(self.server, self._stirred)
+        wire: McpWire = self._wires.McpWire(self.server, self._stirred)
         return wire
 
     def _load_off_the_loop(self) -> Any:
@@ -294,7 +294,7 @@ class Link:
             self._down()
         self._stir.set()
 
-    async def _live(self, wire: "Wire") -> None:
+    async def _live(self, wire: "McpWire") -> None:
         """One connection, from its start to its end. Ends with an error."""
         stack = AsyncExitStack()
         try:
@@ -307,7 +307,7 @@ class Link:
             await _leave(stack)
             wire.closed.set()
 
-    async def _open(self, stack: AsyncExitStack, wire: "Wire") -> None:
+    async def _open(self, stack: AsyncExitStack, wire: "McpWire") -> None:
         try:
             async with asyncio.timeout(self.server.connect_s) as limit:
                 await stack.enter_async_context(self._wires.connect(wire, self.server, self._children))
@@ -316,7 +316,7 @@ class Link:
                 raise
             raise McpConnectTimeout(self.server.name, "no session", self.server.connect_s) from None
 
-    def _up(self, wire: "Wire") -> None:
+    def _up(self, wire: "McpWire") -> None:
         self.connects += 1
         self._wire, self._proven, self._doubted, self._ready_at = wire, False, False, _now()
         self._decide("ready")
@@ -339,7 +339,7 @@ class Link:
         self._first.set()
         self._decided.set()
 
-    async def _serve(self, wire: "Wire") -> None:
+    async def _serve(self, wire: "McpWire") -> None:
         while True:
             if wire.ended is not None:
                 raise McpUnavailable(self.server.name, wire.ended.reason)
@@ -353,7 +353,7 @@ class Link:
             await self._stir.wait()
             self._stir.clear()
 
-    async def _ping(self, wire: "Wire") -> None:
+    async def _ping(self, wire: "McpWire") -> None:
         try:
             async with asyncio.timeout(self.server.ping_s) as limit:
                 with suppress(ErrorAnswer):  # an answer all the same
@@ -363,7 +363,7 @@ class Link:
                 raise
             raise McpPingTimeout(self.server.name, "it hangs: no answer to a ping", self.server.ping_s) from None
 
-    async def _list(self, wire: "Wire") -> None:
+    async def _list(self, wire: "McpWire") -> None:
         try:
             async with asyncio.timeout(self.server.list_s) as limit:
                 listing = await wire.list()
@@ -375,7 +375,7 @@ class Link:
             self._listing = listing
             self.tools = MappingProxyType(tools_of(self.server, listing, self.call))
 
-    async def _list_again(self, wire: "Wire") -> None:
+    async def _list_again(self, wire: "McpWire") -> None:
         """A list that does not come changes nothing: the last one stays, and the server is asked whether it lives."""
         try:
             await self._list(wire)
@@ -432,7 +432,7 @@ def _now() -> float:
     return time.monotonic()
 
 
-def _story(wire: "Wire", error: Exception) -> str:
+def _story(wire: "McpWire", error: Exception) -> str:
     """What went wrong, and what the server itself said last."""
     reason = wire.ended.reason if wire.ended is not None else _words(error)
     return "; ".join(filter(None, (reason, wire.epitaph()))).rstrip(".")

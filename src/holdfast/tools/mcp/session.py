@@ -80,7 +80,7 @@ class SessionEnded(Frozen):
     reason: str
 
 
-class Wire:
+class McpWire:
     """A session. `stirred` is called when it ends, and when its list of tools has changed."""
 
     def __init__(self, server: McpServer, stirred: Callable[[], None]) -> None:
@@ -202,7 +202,7 @@ def _schema_of(tool: mcp_types.Tool) -> Raw:
 
 
 @asynccontextmanager
-async def connect(wire: Wire, server: McpServer, children: Children | None) -> AsyncIterator[Wire]:
+async def connect(wire: McpWire, server: McpServer, children: Children | None) -> AsyncIterator[McpWire]:
     """A session, until the block ends. Enter and leave it in the same task; bounded by the caller."""
     opened = _program(wire, server, children) if server.command else _over_http(wire, server)
     async with opened as (read, write):
@@ -217,7 +217,7 @@ async def connect(wire: Wire, server: McpServer, children: Children | None) -> A
 
 @asynccontextmanager
 async def _program(
-    wire: Wire, server: McpServer, children: Children | None
+    wire: McpWire, server: McpServer, children: Children | None
 ) -> AsyncGenerator[tuple["_Lines", "_Mouth"], None]:
     env = processes.environment(server.variables())
     await processes.prepare()
@@ -331,7 +331,7 @@ class _Stream:
 class _Lines(_Stream):
     """Messages from a program's standard output, a line each."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: McpWire) -> None:
         self._wire = wire
         self._reader = asyncio.StreamReader(limit=MESSAGE_BYTES_MAX)
         self._transport: asyncio.ReadTransport | None = None
@@ -378,7 +378,7 @@ def _message(line: bytes) -> SessionMessage | Exception:
 class _Mouth(_Stream):
     """Messages to a program's standard input. It never waits: a program that does not read holds up nothing."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: McpWire) -> None:
         self._wire = wire
         self._transport: asyncio.WriteTransport | None = None
 
@@ -409,7 +409,7 @@ def tls() -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def _over_http(wire: Wire, server: McpServer) -> AsyncGenerator[tuple[Any, Any], None]:
+async def _over_http(wire: McpWire, server: McpServer) -> AsyncGenerator[tuple[Any, Any], None]:
     limits = httpx2.Timeout(server.connect_s, read=server.connect_s + server.call_s)
     transport = _Contained(httpx2.AsyncHTTPTransport(verify=tls()), server)
     client = httpx2.AsyncClient(headers=server.all_headers(), timeout=limits, transport=transport)

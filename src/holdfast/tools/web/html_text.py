@@ -32,16 +32,16 @@ LINK_CHARS_MAX = 500
 SHORT_ATTRIBUTES_CHARS = 1_000
 
 
-class Page:
+class PageText:
     def __init__(self) -> None:
         self.title = ""
         self.text = ""
 
 
-def readable(source: str) -> Page:
+def readable(source: str) -> PageText:
     scanner = _Scanner(source)
     scanner.run()
-    page = Page()
+    page = PageText()
     page.title = " ".join(_unescaped(scanner.title).split())
     page.text = _tidy("".join(scanner.pieces))
     return page
