@@ -153,8 +153,8 @@ def commands_for(row: str, snapshot: Snapshot, by: cmd.Writer) -> list[cmd.Comma
             return [cmd.Descendant(chat_id="child", agent="agent", asking=snapshot.calls, answered=snapshot.calls)]
         case "responded":
             return [
-                cmd.Responded(by=by, message=assistant("r1"), attempt=attempt),
-                cmd.Responded(by=by, message=asked, attempt=attempt, plans=plans),
+                cmd.Respond(by=by, message=assistant("r1"), attempt=attempt),
+                cmd.Respond(by=by, message=asked, attempt=attempt, plans=plans),
             ]
         case "rename":
             return [cmd.Rename(title="A name"), cmd.Rename(title="A name", unless_titled=True)]

@@ -91,6 +91,15 @@ def test_who_a_childs_parent_is_does_not_depend_on_what_the_runner_says() -> Non
     assert (child.parent_id, child.parent_call, child.depth) == ("chat", "a", 1)
 
 
+@pytest.mark.parametrize("said", ["", "eve"])
+def test_a_childs_owner_is_that_of_its_parent_whatever_the_runner_says(said: str) -> None:
+    story = model_next().calls("a")
+    chats = story.store.chats
+    chats["chat"] = replace(chats["chat"], owner="ada")
+    waits_for_child(story, spawn=replace(CHILD, owner=said))
+    assert story.store.get("child").chat.owner == "ada"
+
+
 def test_a_child_with_a_message_that_no_user_sends_is_refused_with_everything_else() -> None:
     story = model_next().calls("a", start=True)
     wrong = NewChat(id="child", agent="helper", message=assistant("x"))

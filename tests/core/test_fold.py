@@ -30,7 +30,9 @@ from holdfast.core.updates import (
     CallAsked,
     CallBegan,
     CallDone,
+    CallDrafted,
     CallProgress,
+    CallView,
     Finished,
     Happened,
     Paused,
@@ -40,7 +42,10 @@ from holdfast.core.updates import (
     Restarted,
     Retrying,
     TextAdded,
+    TurnUsage,
+    TurnView,
     Update,
+    with_call,
 )
 from holdfast.errors import WrongCursor
 from tests.support.screens import Screen, shown
@@ -184,7 +189,60 @@ def test_each_response_has_an_answer_and_the_turn_all_text() -> None:
     journal.end()
     last = journal.updates()[-1].turn
     assert (last.text, last.answer, last.state) == ("I look. It rains.", "It rains.", "done")
-    assert (last.input_tokens, last.output_tokens) == (7, 3)
+    assert last.response is not None
+    assert last.response.text == "It rains."
+    assert last.usage == TurnUsage(responses=2, input_tokens=7, output_tokens=3, total_tokens=10)
+
+
+def test_a_turn_adds_up_what_it_took_until_its_end_says_it() -> None:
+    journal = Journal()
+    lost = jn.AttemptFailed(attempt=1, model="m", error="gone", retry_in_ms=5, tokens=20)
+    journal.tell(lost)
+    journal.tell(jn.Compacted(upto=1, summary="so far", why="near_limit", tokens=300))
+    journal.respond(2, "It rains.", estimated_tokens=4_000)
+    journal.tell(jn.ChatRenamed(title="Rain", tokens=50_000, cost=0.5))
+    running = journal.updates()[-1].turn
+    assert (running.usage.total_tokens, running.cost) == (54_320, None)
+    assert (running.usage.responses, running.usage.input_tokens) == (1, 0), "estimates are no counts"
+    journal.tell(jn.TurnEnded(turn=1, state=State.IDLE, tokens=60_000, cost=1.25))
+    journal.tell(jn.ChatRenamed(title="Rain in Bern", tokens=7, cost=0.25))  # made beside the turn, told after it
+    journal.tell(jn.Compacted(upto=1, summary="so far", why="asked", tokens=900))  # of a chat at rest
+    last = journal.updates()[-1].turn
+    assert (last.usage.total_tokens, last.cost) == (60_007, 1.5)
+
+
+def test_a_turn_that_older_code_ended_has_what_was_added_up_and_no_cost() -> None:
+    journal = Journal()
+    journal.respond(1, "It rains.", input_tokens=7, output_tokens=3)
+    journal.end()
+    last = journal.updates()[-1].turn
+    assert (last.usage.total_tokens, last.cost) == (10, None)
+
+
+def test_an_edit_takes_the_response_from_a_turn_that_goes_on_and_not_from_one_that_is_over() -> None:
+    edited, over = Journal(), Journal()
+    for journal in (edited, over):
+        journal.respond(1, "I look. ", ToolCall(call_id="c1", name="pay", arguments="{}"))
+    over.end()
+    for journal in (edited, over):
+        journal.tell(jn.HistoryCut(length=0, epoch=1))
+    edited.end(Cause.SUPERSEDED)
+    cut, kept = edited.updates()[-1].turn, over.updates()[-1].turn
+    assert (cut.response, cut.answer, cut.text) == (None, "", "I look. ")
+    assert kept.response is not None
+    assert kept.answer == "I look. "
+
+
+def test_a_compaction_at_rest_that_fails_is_none_of_the_turn_before_it() -> None:
+    journal = Journal()
+    journal.respond(1, "Done.")
+    journal.end()
+    failed = jn.ChatFailed(error=Failure(code="crash", message="five workers were lost", cause=Cause.CRASH))
+    journal.tell(failed)
+    *_, last = journal.updates()
+    assert isinstance(last, Happened)
+    assert last.entry == failed
+    assert (last.turn.state, last.turn.error) == ("done", None)
 
 
 def test_a_call_is_told_from_its_start_to_its_end() -> None:
@@ -391,3 +449,102 @@ def test_the_stop_of_a_compaction_at_rest_is_none_of_the_turn_before_it() -> Non
     journal.tell(jn.StopRequested(cause=Cause.USER))
     *_, last = journal.updates()
     assert (last.turn.state, last.turn.cause) == ("done", None)
+
+
+def test_a_reader_may_pause_only_where_a_turn_waits_for_people() -> None:
+    journal, fold = Journal(), Fold()
+    journal.respond(1, ToolCall(call_id="c1", name="pay", arguments="{}"))
+    journal.tell(jn.CallChanged(call_id="c1", name="pay", state=CallState.ASKING))
+    journal.tell(jn.TurnWaiting(call_ids=("c1",)))
+    journal.tell(jn.CallChanged(call_id="c1", name="pay", state=CallState.EXTERNAL, external=External.CHILD))
+    found = []
+    for event in journal.events:
+        fold.take(event)
+        found.append(fold.paused)
+    assert found == [False, False, False, True, False], "asked while others run; paused; a sub-agent works"
+
+
+def test_a_call_that_the_model_writes_is_told_once_in_each_attempt() -> None:
+    journal = Journal()
+
+    def write(attempt: int, *call_ids: str | None) -> None:
+        for k, call_id in enumerate(call_ids):
+            body = jn.Delta(part="arguments", text="{", call_id=call_id, name="pay" if call_id == "c1" else None)
+            journal.events.append(
+                jn.Event(cursor=f"{journal.seq}.{attempt}.{k}", at=0, body=body, raw=b"", attempt=attempt, k=k)
+            )
+
+    write(1, "c1", "c1", None, "c2")
+    write(2, "c3")
+    drafted = [(one.call.id, one.call.name) for one in journal.updates() if isinstance(one, CallDrafted)]
+    assert drafted == [("c1", "pay"), ("c2", ""), ("c3", "")]
+    updates = journal.updates()
+    place, mark = parse_cursor(updates[1].cursor)
+    assert mark is not None
+    assert (mark.turn, mark.drafts) == (1, (1, 2))
+    again = Fold()
+    again.take(journal.events[0])
+    again.resume(mark, place)
+    told = [update for event in journal.events[1:] for update in again.take(event)]
+    assert [one.call.id for one in told if isinstance(one, CallDrafted)] == ["c3"], "those of the first were told"
+
+
+def test_what_a_tool_says_is_progress_of_its_call_and_other_notes_are_told_as_they_are() -> None:
+    journal = Journal()
+    journal.tell(jn.Noted(topic="progress", text="half", call_id="c1"))
+    journal.tell(jn.Noted(topic="progress", text="loading"))
+    journal.tell(jn.Noted(topic="error", text="oh", call_id="c1"))
+    assert [type(update) for update in journal.updates()] == [CallProgress, Happened, Happened]
+
+
+def test_a_result_says_how_its_call_ended() -> None:
+    journal = Journal()
+    message = result_message(ToolResult(call_id="c1", name="pay", content="paid"), 0)
+    journal.tell(jn.MessageAdded(raw=Raw(encode(message))))  # older code did not say
+    journal.result("c2", "stopped", CallState.CANCELLED)
+    ends = [update.call for update in journal.updates() if isinstance(update, CallDone)]
+    assert [(call.id, call.state, call.over) for call in ends] == [("c1", "done", True), ("c2", "cancelled", True)]
+
+
+def test_an_answer_in_a_sub_agent_is_told_also_to_who_never_heard_the_question() -> None:
+    journal = Journal()
+    journal.tell(jn.DescendantAnswered(chat_id="below", call_id="c1", name="pay", state=CallState.APPROVED))
+    (answered,) = journal.updates()
+    assert isinstance(answered, CallAnswered)
+    call = answered.call
+    assert (call.chat_id, call.id, call.name, call.over) == ("below", "c1", "pay", False)
+
+
+def test_an_end_that_tells_tokens_and_no_cost_leaves_what_was_added_up() -> None:
+    journal = Journal()
+    journal.respond(1, "It rains.", input_tokens=7, output_tokens=3)
+    journal.tell(jn.TurnEnded(turn=1, state=State.IDLE, tokens=99))
+    last = journal.updates()[-1].turn
+    assert (last.usage.total_tokens, last.cost) == (10, None)
+
+
+def test_older_versions_of_a_text_and_of_calls_stay_what_they_were() -> None:
+    one = Prose().plus("a")
+    two, other = one.plus("b"), one.plus("c")
+    assert [str(text) for text in (one, two, other, two.plus("d"))] == ["a", "ab", "ac", "abd"]
+    assert str(Prose().plus("z")) == "z", "the empty one is shared by all"
+    assert two == Prose(("ab",)) != other
+    assert two.cut(2) is two
+    empty = TurnView()
+    first = with_call(empty, CallView(id="c1", name="pay"))
+    both, second = with_call(first, CallView(id="c2", name="pay")), with_call(first, CallView(id="c3", name="pay"))
+    ids = [
+        [call.id for call in turn.calls]
+        for turn in (empty, first, both, second, with_call(both, CallView(id="c4", name="x")))
+    ]
+    assert ids == [[], ["c1"], ["c1", "c2"], ["c1", "c3"], ["c1", "c2", "c4"]]
+    assert both != second
+    assert both == with_call(first, CallView(id="c2", name="pay"))
+
+
+@pytest.mark.parametrize("external", External)
+def test_people_and_clients_are_asked_for_a_call_only_while_it_is_theirs(external: External) -> None:
+    asked = {External.QUESTION: "question", External.CLIENT: "client"}.get(external)
+    for state in CallState:
+        kind = CallView(id="c1", name="pay", state=state, external=external).kind
+        assert kind == ("approval" if state is CallState.ASKING else asked if state is CallState.EXTERNAL else None)

@@ -228,7 +228,7 @@ class RandomLives(RuleBasedStateMachine):
             return [cmd.FinishStop(by=by)]
         if chat.phase is Phase.MODEL:
             message = assistant(self._fresh("r"))
-            return [cmd.Responded(by=by, message=message, attempt=next_attempt(snapshot))]
+            return [cmd.Respond(by=by, message=message, attempt=next_attempt(snapshot))]
         if chat.phase is Phase.CALLS:
             return [self._next_for_call(by, call) for call in snapshot.open_calls if call.state in _RUNNABLE][:1] or [
                 cmd.Park(by=by)

@@ -39,7 +39,13 @@ def test_the_table_has_a_row_for_every_kind_and_says_what_the_docs_say() -> None
         Kind.LOST_RESULT,
     }
     only_elsewhere = {kind for kind, row in TABLE.items() if row.fallback and not row.retried}
-    assert only_elsewhere == {Kind.PAYMENT, Kind.AUTHENTICATION, Kind.NOT_FOUND, Kind.MODEL_BROKE}
+    assert only_elsewhere == {
+        Kind.PAYMENT,
+        Kind.AUTHENTICATION,
+        Kind.REGION,
+        Kind.NOT_FOUND,
+        Kind.MODEL_BROKE,
+    }
     assert {kind for kind, row in TABLE.items() if row.cools} == {Kind.RATE_LIMIT}
     assert {kind for kind, row in TABLE.items() if row.amended} == {Kind.UNSUPPORTED_PARAMETER}
 
@@ -55,6 +61,12 @@ TOO_LARGE = "Request too large for m on tokens per min (TPM): Limit 30000, Reque
         (429, {"code": "insufficient_quota"}, "payment"),  # OpenAI: the account is empty
         (429, {"type": "RESOURCE_EXHAUSTED", "message": "You exceeded your current quota"}, "rate_limit"),  # Google
         (402, {}, "payment"),
+        (403, {"code": "unsupported_country_region_territory", "type": "request_forbidden"}, "region"),  # OpenAI
+        (
+            400,
+            {"type": "FAILED_PRECONDITION", "message": "User location is not supported for the API use."},
+            "region",
+        ),
         (400, {"message": "Your credit balance is too low to access the API"}, "payment"),  # Anthropic
         (529, {"type": "overloaded_error"}, "overloaded"),  # Anthropic
         (529, {}, "overloaded"),

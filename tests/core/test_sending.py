@@ -66,7 +66,7 @@ def test_a_message_to_an_archived_chat_takes_it_out_of_the_archive() -> None:
 
 def test_a_new_turn_counts_its_steps_and_tokens_from_zero() -> None:
     story = Story().claimed()
-    story.does(cmd.Responded(by=story.by, message=assistant("r1"), attempt=story.next_attempt(), tokens=7))
+    story.does(cmd.Respond(by=story.by, message=assistant("r1"), attempt=story.next_attempt(), tokens=7))
     assert (story.chat.step, story.chat.turn_tokens) == (1, 7)
     story.finishes()
     story.sends("m2")

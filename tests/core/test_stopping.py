@@ -224,7 +224,7 @@ def test_a_response_that_comes_while_stopping_goes_into_the_end_of_the_stop() ->
     whole = assistant("whole", *asks_for("a", "b"))
     attempt = story.next_attempt()
     plans = (cmd.PlannedCall(id="a"), cmd.PlannedCall(id="b"))
-    story.refuses(cmd.Responded(by=story.by, message=whole, attempt=attempt, plans=plans), reason="state")
+    story.refuses(cmd.Respond(by=story.by, message=whole, attempt=attempt, plans=plans), reason="state")
     story.finishes_stop(whole, attempt)
     assert story.ids == ["m1", "whole", "a.result", "b.result"]
     assert story.result("a").content == "Never ran: stopped by the user."

@@ -132,7 +132,7 @@ def test_every_call_of_a_response_has_exactly_one_plan() -> None:
     story = model_next()
     message, attempt = assistant("r", *asks_for("a", "b")), story.next_attempt()
     for plans in ((), (cmd.PlannedCall(id="a"),), tuple(cmd.PlannedCall(id=id) for id in "abc")):
-        command = cmd.Responded(by=story.by, message=message, attempt=attempt, plans=plans)
+        command = cmd.Respond(by=story.by, message=message, attempt=attempt, plans=plans)
         story.refuses(command, reason="wrong_message")
 
 
@@ -191,14 +191,14 @@ def test_an_attempt_that_is_over_neither_responds_nor_is_lost_again() -> None:
     lost = cmd.AttemptLost(by=story.by, attempt=attempt, model="m", error="x")
     story.does(lost)
     story.refuses(lost, reason="wrong_message")
-    story.refuses(cmd.Responded(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
+    story.refuses(cmd.Respond(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
 
 
 @pytest.mark.parametrize("fence", [1, 3])
 def test_an_attempt_of_another_fence_neither_responds_nor_is_lost(fence: int) -> None:
     story = model_next().lost().claimed("w2")
     attempt = attempt_id(fence, 1)
-    story.refuses(cmd.Responded(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
+    story.refuses(cmd.Respond(by=story.by, message=assistant("r"), attempt=attempt), reason="wrong_message")
     story.refuses(cmd.AttemptLost(by=story.by, attempt=attempt, model="m", error="x"), reason="wrong_message")
 
 
@@ -374,6 +374,50 @@ def test_a_users_stop_ends_a_compaction_as_well() -> None:
     change = story.finishes_stop()
     assert (story.state, story.chat.compact) == ("idle", False)
     assert [line.entry for line in change.lines] == [CompactionFailed(error="stopped by the user")]
+
+
+def test_the_stop_of_a_compaction_at_rest_leaves_the_last_turn_what_it_was() -> None:
+    done = compacting()
+    short = model_next().says(text="Well.")
+    short.does(cmd.FinishTurn(by=short.by, cause=Cause.BUDGET))
+    short.does(cmd.Compact())
+    for story, cause in ((done, None), (short.claimed(), Cause.BUDGET)):
+        story.stops()
+        assert (story.state, story.chat.cause, story.snapshot.stop_cause) == ("stopping", cause, Cause.USER)
+        story.lost().claimed("w2").finishes_stop()
+        assert (story.state, story.chat.cause, story.chat.compact) == ("idle", cause, False)
+        assert story.tells(CompactionFailed) == [CompactionFailed(error="stopped by the user")]
+
+
+def test_a_message_that_supersedes_a_compaction_at_rest_leaves_it_owed_and_the_last_turn_what_it_was() -> None:
+    story = compacting()
+    story.does(cmd.Send(message=user("m2"), mode="interrupt"))
+    assert (story.state, story.chat.cause, story.snapshot.stop_cause) == ("stopping", None, Cause.SUPERSEDED)
+    story.does(cmd.Withdraw(message_id="m2"))
+    story.finishes_stop()
+    assert (story.state, story.chat.compact, story.chat.turn_started_at) == ("running", True, None)
+    story.does(cmd.FinishCompaction(by=story.by, upto=1, summary="short"))
+    assert (story.finishes().state, story.chat.cause) == ("idle", None)
+
+
+def test_a_users_stop_of_a_compaction_beats_the_message_that_superseded_it() -> None:
+    story = compacting()
+    story.does(cmd.Send(message=user("m2"), mode="interrupt"))
+    story.stops()
+    assert story.snapshot.stop_cause is Cause.USER
+    story.finishes_stop()
+    assert (story.state, story.chat.compact, story.ids[-1]) == ("running", False, "m2")
+    assert story.tells(CompactionFailed) == [CompactionFailed(error="stopped by the user")]
+
+
+def test_the_stop_of_a_compaction_at_rest_that_older_code_began_ends_it() -> None:
+    """It wrote the stop's cause over the turn's, and forgot the compaction only at the end."""
+    story = compacting()
+    story.stops()
+    story.store.chats["chat"] = replace(story.chat, cause=Cause.USER, compact=True)
+    assert story.snapshot.stop_cause is Cause.USER
+    story.finishes_stop()
+    assert (story.state, story.chat.compact) == ("idle", False)
 
 
 def test_a_users_stop_of_a_waiting_chat_forgets_the_compaction_that_was_noted() -> None:
@@ -604,7 +648,7 @@ def test_what_failed_attempts_used_counts_in_the_turn_and_the_next_turn_begins_a
     story = model_next()
     lost = cmd.AttemptLost(by=story.by, attempt=story.next_attempt(), model="m", error="cut", tokens=7, cost=0.5)
     story.does(lost)
-    story.does(cmd.Responded(by=story.by, message=assistant("r"), attempt=story.next_attempt(), tokens=3, cost=0.25))
+    story.does(cmd.Respond(by=story.by, message=assistant("r"), attempt=story.next_attempt(), tokens=3, cost=0.25))
     assert (story.chat.turn_tokens, story.chat.turn_cost) == (10, 0.75)
     story.does(cmd.FinishTurn(by=story.by))
     story.sends("m2")

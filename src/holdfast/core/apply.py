@@ -14,7 +14,7 @@ from holdfast.core.change import Change, Refusal, Refused
 from holdfast.core.draft import Draft
 from holdfast.core.history import problems
 from holdfast.core.limits import LIMITS, Limits
-from holdfast.core.records import Chat, NewChat, Role, Snapshot
+from holdfast.core.records import ChatRecord, NewChat, Role, Snapshot
 from holdfast.core.states import AT_REST, EXECUTION
 from holdfast.errors import InvalidInput, LimitReached
 
@@ -51,7 +51,7 @@ def apply(snapshot: Snapshot, command: cmd.Command, now: int, limits: Limits = L
 
 def create(new: NewChat, now: int, limits: Limits = LIMITS, *, parent_turn: int | None = None) -> Change:
     """A new chat; with a first message it is running. Raises InvalidInput for a message that no user sends."""
-    chat = Chat(
+    chat = ChatRecord(
         id=new.id,
         agent=new.agent,
         owner=new.owner,
@@ -99,17 +99,17 @@ def _check_given(new: NewChat, limits: Limits) -> None:
         raise InvalidInput("past", f"is not a history that a provider accepts: {'; '.join(found[:5])}")
 
 
-def _check_unmoved(chat: Chat, length: int | None) -> None:
+def _check_unmoved(chat: ChatRecord, length: int | None) -> None:
     if length is not None and (chat.state not in AT_REST or chat.length != length):
         raise Refusal("moved_on", f"the chat is {chat.state} with {chat.length} positions, not at rest with {length}")
 
 
-def _check_writer(chat: Chat, command: cmd.RunnerCommand) -> None:
+def _check_writer(chat: ChatRecord, command: cmd.RunnerCommand) -> None:
     by = command.by
     if chat.worker != by.worker or chat.fence != by.fence:
         raise Refusal(
             "stale_writer",
-            f"the chat is held by {chat.worker or 'nobody'} under fence {chat.fence}, "
+            f"the chat is held by {chat.worker or 'no worker'} under fence {chat.fence}, "
             f"not by {by.worker} under fence {by.fence}",
         )
     if command.name not in cmd.EPOCH_FREE and chat.epoch != by.epoch:

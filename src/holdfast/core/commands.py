@@ -8,12 +8,14 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from holdfast.core.journal import Traced
 from holdfast.core.records import (
     Call,
     Cause,
     CompactionWhy,
     External,
     Failure,
+    File,
     Frozen,
     LeaseEnd,
     Message,
@@ -22,6 +24,7 @@ from holdfast.core.records import (
     Replay,
     Role,
     SendMode,
+    Terms,
 )
 
 
@@ -97,12 +100,16 @@ class Deny(Command):
 
 
 class Submit(Command):
-    """The result of a call that a client ran, or the answer to a question."""
+    """The result of a call that a client ran, or the answer to a question. `terms`: what the client asks of the turn
+    from here on, in place of what was asked when it began.
+    """
 
     call_id: str
     content: str
     error: bool = False
     by: str = ""
+    files: tuple[File, ...] = ()
+    terms: Terms | None = None
 
     name = "submit"
 
@@ -200,7 +207,7 @@ class PlannedCall(Frozen):
     start: bool = False  # its body begins with this commit: nothing can come between
 
 
-class Responded(RunnerCommand):
+class Respond(RunnerCommand):
     """The model's response is complete."""
 
     message: Message
@@ -312,9 +319,12 @@ class Outcome(RunnerCommand):
 
 
 class Note(RunnerCommand):
+    """Words for clients to see; or, for operators alone, where an exception came from (`trace`)."""
+
     topic: str
     text: str = ""
     call_id: str | None = None
+    trace: Traced | None = None
 
     name = "note"
 
@@ -426,7 +436,7 @@ COMMANDS: dict[str, type[Command]] = {
         *(Send, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork),
         *(Archive, Rename, Delete),
         *(ChildEnded, Due, Descendant),
-        *(Responded, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),
+        *(Respond, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),
         *(FinishCompaction, Park, FinishTurn, FinishStop, Fail),
         *(Claim, Release, LeaseExpired, LeaseOutlived, Repair),
     )

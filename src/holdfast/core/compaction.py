@@ -77,12 +77,17 @@ def estimated_message(message: Message) -> int:
             tokens += MESSAGE_TOKENS + estimated(part.name) + estimated(part.arguments)
         elif isinstance(part, ToolResult):
             tokens += MESSAGE_TOKENS + estimated(part.name) + estimated(part.content)
+            tokens += sum(map(_estimated_file, part.files)) if part.files else 0
         elif isinstance(part, File):
-            inline = part.is_text and part.uri.startswith("data:")
-            tokens += max(FILE_TOKENS, len(part.uri) * 3 // 4 // BYTES_PER_TOKEN) if inline else FILE_TOKENS
+            tokens += _estimated_file(part)
         elif part.signed:
             tokens += estimated(part.text) + len(part.signature) // BYTES_PER_TOKEN
     return tokens
+
+
+def _estimated_file(file: File) -> int:
+    inline = file.is_text and file.uri.startswith("data:")
+    return max(FILE_TOKENS, len(file.uri) * 3 // 4 // BYTES_PER_TOKEN) if inline else FILE_TOKENS
 
 
 class Window(Frozen):
@@ -119,7 +124,10 @@ def counted(window: Window) -> TokenCount:
 
 
 def _told_since(window: Window, at: int) -> int:
-    """Instructions that came with the open turn: a figure from before it does not hold them."""
+    """Instructions that came with the open turn, or with a result: a figure from before does not hold them."""
+    for message in reversed(window.messages[at + 1 :]):
+        if message.terms is not None:
+            return estimated(message.terms.instructions or "")
     opener = window.turn_from - window.start if window.turn_from is not None else -1
     if not at < opener < len(window.messages):
         return 0
@@ -323,8 +331,9 @@ def _lines(message: Message, tokens: int) -> Iterable[str]:
                 yield f"[{message.role}] (a file: {media_type}, {shortened(uri, 64)})"
             case ToolCall(name=name, arguments=arguments):
                 yield f"[assistant calls {name}] {shortened(arguments, tokens)}"
-            case ToolResult(name=name, content=content, error=error):
-                yield f"[{name} {'failed' if error else 'returned'}] {shortened(content, tokens)}"
+            case ToolResult(name=name, content=content, error=error, files=files):
+                shown = "".join(f" (a file: {file.media_type})" for file in files)
+                yield f"[{name} {'failed' if error else 'returned'}] {shortened(content, tokens)}{shown}"
             case _:
                 pass  # reasoning led to what was said, and that is here
 

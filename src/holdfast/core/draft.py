@@ -30,9 +30,11 @@ from holdfast.core.records import (
     Snapshot,
     State,
     Synthetic,
+    Terms,
     ToolResult,
     last_attempt_of,
     result_message,
+    stop_cause_of,
 )
 from holdfast.core.states import (
     CALLS,
@@ -120,8 +122,17 @@ class Draft:
         """To running: the holder goes on, or the next worker is called now."""
         self.set(state=State.RUNNING, wake_at=None if self.chat.worker else self.now, backoff_ms=0)
 
+    @property
+    def stop_cause(self) -> Cause:
+        return stop_cause_of(self.chat, self.queue)
+
     def stopping(self, cause: Cause) -> None:
-        self.set(state=State.STOPPING, cause=cause, wake_at=None if self.chat.worker else self.now, backoff_ms=0)
+        """Its turn, or the compaction that it does at rest: that one is not the turn's (see `stop_cause_of`)."""
+        if self.chat.turn_started_at is not None:
+            self.set(cause=cause)
+        elif cause is Cause.USER:
+            self.set(compact=False)
+        self.set(state=State.STOPPING, wake_at=None if self.chat.worker else self.now, backoff_ms=0)
         self.tell(journal.StopRequested(cause=cause))
 
     def end_turn(
@@ -304,10 +315,10 @@ class Draft:
         self.calls = tuple([moved if other is call else other for other in self.calls])
         return moved
 
-    def answer(self, call: Call, result: ToolResult) -> None:
+    def answer(self, call: Call, result: ToolResult, terms: Terms | None = None) -> None:
         """Write the call's one result, at the position kept for it; off history if that was cut away."""
         in_history = call.pos < self.chat.length
-        message = result_message(result, self.now)
+        message = result_message(result, self.now, terms)
         entry = journal.MessageAdded(raw=Raw(encode(message)), call_state=call.state, off_history=not in_history)
         self.lines.append(Line(entry, call.pos if in_history else None, Role.TOOL, message.id))
 

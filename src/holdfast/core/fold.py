@@ -182,8 +182,8 @@ class Fold:
                 self._start_turn(entry, event.seq or 0)
             case jn.TurnEnded():
                 self._end_turn(entry)
-            case jn.ChatFailed():
-                self._set(state="failed", error=entry.error)
+            case jn.ChatFailed() if self.turn.state == "failed":  # else a compaction at rest did
+                self._set(error=entry.error)
                 self._tell(up.Finished)
             case jn.TurnWaiting():
                 self._set(state="waiting")
@@ -205,6 +205,8 @@ class Fold:
                 )
             case jn.DescendantAsking() | jn.DescendantAnswered():
                 self._descend(entry)
+            case jn.Traced():
+                pass  # for operators
             case _:
                 self._go_on(entry)
                 self._tell(up.Happened, entry=entry)
@@ -212,12 +214,21 @@ class Fold:
     def _go_on(self, entry: jn.AnyEntry) -> None:
         """What changes how the turn stands, and is told as it is."""
         match entry:
-            case jn.StopRequested() if self.turn.state in ("running", "waiting"):  # else of a compaction at rest
+            case jn.StopRequested() if not self.turn.over:  # else of a compaction at rest
                 self._set(state="stopping", cause=entry.cause)
             case jn.TurnResumed():
                 self._set(state="running")
             case jn.ChatRetried():
                 self._set(state="running", cause=None, detail=None, error=None)
+            case jn.HistoryCut() if not self.turn.over:  # what it had said is not said any more
+                self._answer_from = self._text.committed_chars
+                self._set(response=None, answer_from=self._answer_from)
+            case jn.Compacted(tokens=tokens) | jn.CompactionFailed(tokens=tokens) if not self.turn.over:
+                self.turn = up.with_tokens(self.turn, tokens)  # one of a chat at rest is none of the turn's
+            case jn.AttemptFailed(tokens=tokens):
+                self.turn = up.with_tokens(self.turn, tokens)
+            case jn.ChatRenamed(tokens=tokens, cost=cost):
+                self.turn = up.with_tokens(self.turn, tokens, cost)
 
     def _start_turn(self, entry: jn.TurnStarted, seq: int) -> None:
         self._end_response()
@@ -232,8 +243,10 @@ class Fold:
         """What was shown and not committed by now never will be."""
         self._end_response()
         failed = entry.state is State.FAILED
-        state: up.TurnState = "failed" if failed else "stopped" if entry.cause is not None else "done"
+        state: up.TurnViewState = "failed" if failed else "stopped" if entry.cause is not None else "done"
         self._set(number=entry.turn, state=state, cause=entry.cause, detail=entry.detail)
+        if entry.tokens is not None and entry.cost is not None:  # older code did not say
+            self._set(usage=replace(self.turn.usage, total_tokens=entry.tokens), cost=entry.cost)
         if not failed:  # the next entry says why
             self._tell(up.Finished)
 
@@ -244,6 +257,7 @@ class Fold:
             self._tell(up.Happened, entry=entry)
 
     def _lose_attempt(self, entry: jn.AttemptFailed, at: int) -> None:
+        self._go_on(entry)
         if entry.retry_in_ms is None:
             self._tell(up.Happened, entry=entry)
             return
@@ -274,10 +288,7 @@ class Fold:
         self._end_response(message.text, thought)
         for part in message.calls:
             self._keep(CallView(id=part.call_id, name=part.name, arguments=part.arguments))
-        self._set(
-            input_tokens=self.turn.input_tokens + (message.input_tokens or 0),
-            output_tokens=self.turn.output_tokens + (message.output_tokens or 0),
-        )
+        self.turn = up.with_response(self.turn, message)
         self._tell(up.Responded, message=message)
         for call_id in entry.started:
             self._begin_call(call_id, at)

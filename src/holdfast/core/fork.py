@@ -6,7 +6,16 @@ from msgspec.structs import replace
 from holdfast.core import journal
 from holdfast.core.change import Change, Line, Refused
 from holdfast.core.codec import encode
-from holdfast.core.records import CallState, Chat, Message, Role, Snapshot, Synthetic, ToolResult, last_attempt_of
+from holdfast.core.records import (
+    CallState,
+    ChatRecord,
+    Message,
+    Role,
+    Snapshot,
+    Synthetic,
+    ToolResult,
+    last_attempt_of,
+)
 
 
 def fork(
@@ -22,7 +31,7 @@ def fork(
         return Refused(reason="no_such_message", state=source.chat.state, command="fork", message=why)
     open_calls = [call for call in source.open_calls if call.pos < end]
     copied = end - len(open_calls)
-    chat = Chat(
+    chat = ChatRecord(
         id=new_id,
         agent=source.chat.agent,
         owner=source.chat.owner if owner is None else owner,

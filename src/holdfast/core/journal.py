@@ -222,6 +222,24 @@ class Noted(Entry, tag="note"):
     call_id: str | None = None
 
 
+FOR_OPERATORS = b'{"kind":"trace",'  # how the entries begin that clients are not shown
+TraceSource = Literal["tool", "hook", "model", "runner"]
+
+
+class Traced(Entry, tag="trace"):
+    """An exception in what users bring, or in the runner itself, with its traceback: bounded and without secrets.
+
+    For operators. No model and no reader of a stream is shown it; `holdfast chats show` does.
+    """
+
+    source: TraceSource
+    name: str  # of the tool, the hook or the model
+    error: str  # the exception's type
+    text: str
+    turn: int = 0
+    call_id: str | None = None
+
+
 AnyEntry = (
     ChatCreated
     | MessageAdded
@@ -248,6 +266,7 @@ AnyEntry = (
     | ChatRenamed
     | ChatRepaired
     | Noted
+    | Traced
 )
 
 

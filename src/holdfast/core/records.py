@@ -2,7 +2,7 @@
 
 A record that is stored as JSON is written once and never re-encoded: what newer code wrote survives older code,
 which ignores fields it does not know and refuses kinds it does not know (`UnknownRecord`). What changes over a
-chat's life (`Chat`, `Call`) is stored in columns instead, for the same reason.
+chat's life (`ChatRecord`, `Call`) is stored in columns instead, for the same reason.
 
 All instants are wall-clock milliseconds and end in `_at`.
 """
@@ -123,6 +123,7 @@ class ToolResult(Record, tag="tool_result", tag_field="kind"):
     content: str = ""
     error: bool = False
     synthetic: Synthetic | None = None
+    files: tuple[File, ...] = ()  # images and the like that the model is shown with it
 
 
 Part = Text | Reasoning | File | ToolCall | ToolResult
@@ -144,6 +145,7 @@ class OutputFormat(Record):
     name: str
     schema: Raw
     strict: bool = False
+    any_object: bool = False  # whatever JSON object it is: the schema says no more than that
 
 
 class Sampling(Record):
@@ -154,9 +156,20 @@ class Sampling(Record):
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    tool_choice: str | None = None  # "required", or a tool's name: of the first response that it is asked for
     parallel_calls: bool | None = None
     reasoning_effort: str | None = None
     output: OutputFormat | None = None
+
+
+class Terms(Record):
+    """What a client asks of a turn beside its words."""
+
+    instructions: str | None = None  # after the agent's
+    sampling: Sampling | None = None
+    active_tools: tuple[str, ...] | None = None  # None: all of the agent's
+    client_tools: tuple[ClientTool, ...] = ()  # that the client runs
+    metadata: Raw = NOTHING
 
 
 class Message(Record):
@@ -170,6 +183,8 @@ class Message(Record):
     agent_fingerprint: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int = 0  # of its input, as its provider counted
+    reasoning_tokens: int = 0  # of its output
     estimated_tokens: int | None = None  # of request and response, as we estimate them: its provider counted nothing
     context_limit: int | None = None  # tokens the model that wrote it could hold, where known
     covered: int = 0  # history positions that its request held only as a summary
@@ -179,12 +194,25 @@ class Message(Record):
     client_tools: tuple[ClientTool, ...] = ()  # of a user message: tools that its client runs in that turn
     instructions: str | None = None  # of a user message: for the turn it begins, after the agent's
     sampling: Sampling | None = None  # of a user message: for the turn it begins
+    terms: Terms | None = None  # of a result that a client brought: from here on, in place of those of its turn
     synthetic: Synthetic | None = None  # written by the runtime, and why
+    traceparent: str | None = None  # of a user message: the trace it was sent from, as W3C Trace Context writes it
     metadata: Raw = NOTHING
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         return tuple([part for part in self.parts if isinstance(part, ToolCall)])
+
+    @property
+    def asked(self) -> Terms:
+        """Those of the turn that a user message begins."""
+        return Terms(
+            instructions=self.instructions,
+            sampling=self.sampling,
+            active_tools=self.active_tools,
+            client_tools=self.client_tools,
+            metadata=self.metadata,
+        )
 
     @property
     def text(self) -> str:
@@ -198,9 +226,9 @@ class Message(Record):
         return "".join(last).strip() if last else self.text
 
 
-def result_message(result: ToolResult, created_at: int) -> Message:
+def result_message(result: ToolResult, created_at: int, terms: Terms | None = None) -> Message:
     """A call's one result, as it stands in history."""
-    return Message(id=f"{result.call_id}.result", role=Role.TOOL, parts=(result,), created_at=created_at)
+    return Message(id=f"{result.call_id}.result", role=Role.TOOL, parts=(result,), created_at=created_at, terms=terms)
 
 
 # --- a chat and its parts --------------------------------------------------------------------------
@@ -259,15 +287,16 @@ OnUnknown = Literal["tell_model", "ask"]
 
 
 class Failure(Record):
-    """Why a chat failed, with the whole chain of causes, first cause last."""
+    """Why a chat failed, with the whole chain of causes, first cause last; `advice` says what to change, if known."""
 
     code: str
     message: str
     cause: Cause | None = None
     chain: tuple[str, ...] = ()
+    advice: str = ""
 
 
-class Chat(Frozen):
+class ChatRecord(Frozen):
     """One durable conversation, without its history. Every field is a column of its own."""
 
     id: str
@@ -304,7 +333,7 @@ class Chat(Frozen):
     turn_tokens: int = 0
     turn_cost: float = 0.0
     turn_ms: int = 0  # that runners have worked in this turn, each by its own boot time
-    cause: Cause | None = None  # why it is stopping; at rest, why the last turn was cut short
+    cause: Cause | None = None  # why its turn is stopping, or its last one was cut short; see `stop_cause_of`
     error: Failure | None = None
     answer_seq: int | None = None  # journal number of the last turn's answer, for a parent; None: it gave none
 
@@ -403,7 +432,7 @@ class Queued(Frozen):
 class Snapshot(Frozen):
     """What the core needs to know of a chat to decide: bounded, whatever the chat's length."""
 
-    chat: Chat
+    chat: ChatRecord
     calls: tuple[Call, ...] = ()  # the current batch, in call order; answered ones included
     queue: tuple[Queued, ...] = ()  # by rank
 
@@ -413,6 +442,21 @@ class Snapshot(Frozen):
 
     def call(self, call_id: str) -> Call | None:
         return next((call for call in self.calls if call.id == call_id), None)
+
+    @property
+    def stop_cause(self) -> Cause:
+        return stop_cause_of(self.chat, self.queue)
+
+
+def stop_cause_of(chat: ChatRecord, queue: tuple[Queued, ...]) -> Cause:
+    """Why a stopping chat is stopping. The stop of a compaction at rest is none of the last turn's, whose `cause`
+    stays: the user's stop forgets the compaction at once, a message that supersedes it leaves it owed. (Older code
+    wrote the cause of a user's stop over the turn's, and forgot the compaction only at the end.)
+    """
+    if chat.turn_started_at is not None:
+        return chat.cause or Cause.USER
+    superseded = chat.compact and (bool(queue) or chat.cause is not Cause.USER)
+    return Cause.SUPERSEDED if superseded else Cause.USER
 
 
 FINAL = frozenset({CallState.DONE, CallState.DENIED, CallState.UNKNOWN, CallState.CANCELLED})

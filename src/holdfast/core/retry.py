@@ -23,6 +23,7 @@ class Kind(StrEnum):
     LOST_RESULT = "lost_result"
     PAYMENT = "payment"
     AUTHENTICATION = "authentication"
+    REGION = "region"  # it does not serve where the request comes from
     NOT_FOUND = "not_found"
     MODEL_BROKE = "model_broke"  # a model that a user brought raised what no model may
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
@@ -50,9 +51,10 @@ TABLE: Mapping[Kind, Treatment] = MappingProxyType(
         Kind.TIMEOUT: _AGAIN,
         Kind.CONNECTION: _AGAIN,
         Kind.LOST_RESULT: _AGAIN,
-        # The account, the key or the name is wrong here and may be right elsewhere; asking again changes nothing.
+        # The account, the key, the place or the name is wrong here and may be right elsewhere; no use asking again.
         Kind.PAYMENT: _ELSEWHERE,
         Kind.AUTHENTICATION: _ELSEWHERE,
+        Kind.REGION: _ELSEWHERE,
         Kind.NOT_FOUND: _ELSEWHERE,
         Kind.MODEL_BROKE: _ELSEWHERE,
         Kind.UNSUPPORTED_PARAMETER: Treatment(retried=False, fallback=False, amended=True),
@@ -124,6 +126,7 @@ _BY_IDENTIFIER = MappingProxyType(
         "invalid_api_key": Kind.AUTHENTICATION,
         "authentication_error": Kind.AUTHENTICATION,
         "permission_error": Kind.AUTHENTICATION,
+        "unsupported_country_region_territory": Kind.REGION,  # OpenAI
         "rate_limit_exceeded": Kind.RATE_LIMIT,
         "rate_limit_error": Kind.RATE_LIMIT,
         "resource_exhausted": Kind.RATE_LIMIT,
@@ -162,6 +165,7 @@ _BY_WORDS = (
         ),
     ),
     (Kind.AUTHENTICATION, ("api key not valid",)),  # Gemini says 400
+    (Kind.REGION, ("user location is not supported",)),  # Gemini says 400
     (Kind.PAYMENT, ("credit balance is too low", "insufficient credits", "insufficient balance", "api usage limits")),
     (Kind.REFUSED, ("content management policy", "content policy")),
     (Kind.OVERLOADED, ("overloaded",)),

@@ -8,14 +8,14 @@ from holdfast.core.updates import NO_PROSE, Prose
 _DIGEST_BYTES = 6
 
 
-class Shown(NamedTuple):
+class ShownPrefix(NamedTuple):
     """So many characters of a response that is not committed, and a digest of them."""
 
     chars: int = 0
     digest: bytes = b""
 
 
-NOTHING_SHOWN = Shown()
+NOTHING_SHOWN = ShownPrefix()
 
 
 class Heard(NamedTuple):
@@ -38,23 +38,23 @@ class ShownWords:
         self.all: Prose = NO_PROSE  # of the turn
         self._shown: Prose = NO_PROSE  # the end of it that is not committed
         self._hash = _new_hash()  # of that
-        self._unseen: Shown | None = None  # what was shown by another process, whatever it is
+        self._unseen: ShownPrefix | None = None  # what was shown by another process, whatever it is
         self._heard: list[str] = []  # while there is such: what the attempt said so far
         self._heard_chars = 0
         self._old = ""  # while the attempt repeats what is shown: that
         self._said = 0  # characters of it that the attempt has said
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> ShownPrefix:
         if self._unseen is not None:
             return self._unseen
-        return Shown(self._shown.chars, _digest(self._hash)) if self._shown.chars else NOTHING_SHOWN
+        return ShownPrefix(self._shown.chars, _digest(self._hash)) if self._shown.chars else NOTHING_SHOWN
 
     @property
     def committed_chars(self) -> int:
         return self.all.chars - self._shown.chars
 
-    def resume(self, shown: Shown) -> None:
+    def resume(self, shown: ShownPrefix) -> None:
         """Another process has shown this of the response that comes."""
         self._unseen = shown if shown.chars else None
 

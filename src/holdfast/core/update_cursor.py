@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.core.shown_words import NOTHING_SHOWN, Shown
+from holdfast.core.shown_words import NOTHING_SHOWN, ShownPrefix
 from holdfast.errors import WrongCursor
 
 _MARK_CHARS_MAX = 96
@@ -20,8 +20,8 @@ class Mark(NamedTuple):
 
     turn: int = 0
     told: int = 0
-    text: Shown = NOTHING_SHOWN
-    reasoning: Shown = NOTHING_SHOWN
+    text: ShownPrefix = NOTHING_SHOWN
+    reasoning: ShownPrefix = NOTHING_SHOWN
     drafts: tuple[int, int] = (0, 0)
 
 
@@ -48,7 +48,7 @@ def parse_cursor(cursor: str) -> tuple[str, Mark | None]:
     turn, told, chars, digest, reasoning_chars, reasoning_digest, attempt, drafts = found
     if min(turn, told, chars, reasoning_chars) < 0:
         raise _not_one(cursor)
-    said, thought = Shown(chars, digest), Shown(reasoning_chars, reasoning_digest)
+    said, thought = ShownPrefix(chars, digest), ShownPrefix(reasoning_chars, reasoning_digest)
     return place, Mark(turn, told, said, thought, (attempt, drafts))
 
 

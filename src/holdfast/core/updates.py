@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from holdfast.core.journal import AnyEntry
 from holdfast.core.records import FINAL, CallState, Cause, External, Failure, Frozen, Message
 
-TurnState = Literal["running", "stopping", "waiting", "done", "stopped", "failed"]
+# queued: the message that begins it waits for its turn. waiting: people or clients have to act.
+TurnState = Literal["queued", "running", "waiting", "done", "stopped", "failed"]
+TurnViewState = Literal["running", "stopping", "waiting", "done", "stopped", "failed"]
 AskedKind = Literal["approval", "question", "client"]
 
 
@@ -133,21 +135,41 @@ class _Calls:
         return hash(self.all())
 
 
+class TurnUsage(Frozen):
+    """What a turn took. `input_tokens` and `output_tokens` are those of its committed responses, as their providers
+    counted them; `total_tokens` is what counts against its budget: lost attempts, summaries and a title are in it.
+    """
+
+    responses: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+
+
+NO_USAGE = TurnUsage()
+
+
 class TurnView(Frozen):
     """A turn as its journal tells it so far. Cheap to make for each update: text is joined when it is asked for."""
 
     number: int = 0  # 0: no turn has begun
-    state: TurnState = "done"
+    state: TurnViewState = "done"
     cause: Cause | None = None
     detail: str | None = None
     error: Failure | None = None
     retries: int = 0  # of the response that is being asked for
-    input_tokens: int = 0
-    output_tokens: int = 0
+    usage: TurnUsage = NO_USAGE
+    cost: float | None = None  # None: it has not ended, or older code ended it and did not say
+    response: Message | None = None  # the last one that was committed and stands
     answer_from: int = 0  # where in the text the last response begins
     _text: Prose = NO_PROSE
     _reasoning: Prose = NO_PROSE
     _calls: _Calls = _Calls()
+
+    @property
+    def over(self) -> bool:
+        """It has ended. A retry opens a failed one again."""
+        return self.state in ("done", "stopped", "failed")
 
     @property
     def text(self) -> str:
@@ -172,6 +194,26 @@ class TurnView(Frozen):
     def open(self) -> tuple[CallView, ...]:
         """What a person or a client has to answer, in this chat and in those of its sub-agents."""
         return tuple([call for call in self._calls.all() if call.kind is not None])
+
+
+def with_response(turn: TurnView, message: Message) -> TurnView:
+    asked, said, usage = message.input_tokens or 0, message.output_tokens or 0, turn.usage
+    return replace(
+        turn,
+        response=message,
+        usage=TurnUsage(
+            responses=usage.responses + 1,
+            input_tokens=usage.input_tokens + asked,
+            output_tokens=usage.output_tokens + said,
+            total_tokens=usage.total_tokens + (asked + said or message.estimated_tokens or 0),
+        ),
+    )
+
+
+def with_tokens(turn: TurnView, tokens: int, cost: float = 0.0) -> TurnView:
+    """It took so many more than its responses. What they cost is known by its end, and added to that afterwards."""
+    usage = replace(turn.usage, total_tokens=turn.usage.total_tokens + tokens)
+    return replace(turn, usage=usage, cost=None if turn.cost is None else turn.cost + cost)
 
 
 def with_progress(call: CallView, text: str) -> CallView:

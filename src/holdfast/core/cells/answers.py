@@ -4,7 +4,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.instants import iso
-from holdfast.core.records import Call, CallState, External, Synthetic, ToolResult
+from holdfast.core.records import Call, CallState, External, Synthetic, Terms, ToolResult
 from holdfast.core.states import OUTSIDE, CallMove
 
 
@@ -38,7 +38,10 @@ def submit(draft: Draft, command: cmd.Submit) -> None:
     call = draft.call(command.call_id)
     if call.external not in (External.CLIENT, External.QUESTION):
         raise Refusal("call_state", f"call {call.id!r} is not one that a client answers")
-    finish_external(draft, call, command.content, error=command.error, by=command.by)
+    result = ToolResult(
+        call_id=call.id, name=call.name, content=command.content, error=command.error, files=command.files
+    )
+    _finish(draft, call, result, command.by, command.terms)
     _check_in_time(draft, call)
     draft.settle()
 
@@ -59,10 +62,13 @@ def due(draft: Draft, command: cmd.Command) -> None:
 
 
 def finish_external(draft: Draft, call: Call, content: str, *, error: bool, by: str) -> None:
+    _finish(draft, call, ToolResult(call_id=call.id, name=call.name, content=content, error=error), by)
+
+
+def _finish(draft: Draft, call: Call, result: ToolResult, by: str, terms: Terms | None = None) -> None:
     if call.state is not CallState.EXTERNAL:
         raise Refusal("call_state", f"call {call.id!r} is {call.state} and waits for no answer from outside")
-    moved = draft.move(call, CallMove.FINISH, answered_by=by)
-    draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=content, error=error))
+    draft.answer(draft.move(call, CallMove.FINISH, answered_by=by), result, terms)
 
 
 def _check_in_time(draft: Draft, call: Call) -> None:

@@ -54,12 +54,13 @@ def spawn_child(draft: Draft, call: Call, new: NewChat) -> None:
     draft.effects["spawned"] = replace(
         new,
         metadata=_inherited(chat.metadata, new.metadata),
+        owner=chat.owner,  # what a chat has others do for it is its owner's
         parent_id=chat.id,
         parent_call=call.id,
         root_id=chat.root_id or chat.id,
         depth=chat.depth + 1,
     )
-    if chat.state is State.STOPPING and chat.cause is Cause.USER:
+    if chat.state is State.STOPPING and draft.stop_cause is Cause.USER:
         # The stop has already gone through the children and would miss this one.
         draft.effects["stop_children"] = (new.id,)
 

@@ -12,7 +12,17 @@ from holdfast.core.cells.turn import fail_with
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.limits import unclean_backoff_ms
-from holdfast.core.records import CallState, Cause, Chat, Failure, LeaseEnd, Phase, Replay, State, last_attempt_of
+from holdfast.core.records import (
+    CallState,
+    Cause,
+    ChatRecord,
+    Failure,
+    LeaseEnd,
+    Phase,
+    Replay,
+    State,
+    last_attempt_of,
+)
 from holdfast.core.states import CallMove, OwnerMove
 
 
@@ -24,7 +34,7 @@ def claim(draft: Draft, command: cmd.Claim) -> None:
     _settle_lost_calls(draft)
 
 
-def backs_off(chat: Chat, now: int) -> bool:
+def backs_off(chat: ChatRecord, now: int) -> bool:
     """Of a chat that runs. One that lies further ahead than it is long is over: the clock was set back."""
     return chat.wake_at is not None and 0 < chat.wake_at - now <= chat.backoff_ms
 
@@ -56,7 +66,9 @@ def release(draft: Draft, command: cmd.Release) -> None:
 
 def expire_lease(draft: Draft, command: cmd.LeaseExpired) -> None:
     if draft.chat.worker != command.worker:
-        raise Refusal("stale_writer", f"the chat is held by {draft.chat.worker or 'nobody'}, not by {command.worker}")
+        raise Refusal(
+            "stale_writer", f"the chat is held by {draft.chat.worker or 'no worker'}, not by {command.worker}"
+        )
     draft.own(OwnerMove.EXPIRE)
     if command.how is LeaseEnd.RETIRED:
         _hand_over(draft, Cause.LEASE_LOST)  # by a worker that lives: there is nothing to count

@@ -30,7 +30,7 @@ def stop_again(draft: Draft, command: cmd.Stop) -> None:
     if command.clear_queue:
         draft.drop(draft.queue, "cleared")
     draft.effects["stop_all_children"] = True
-    if draft.chat.cause is not Cause.USER:
+    if draft.stop_cause is not Cause.USER:
         draft.stopping(Cause.USER)
 
 
@@ -44,7 +44,7 @@ def stop_waiting(draft: Draft, command: cmd.Stop) -> None:
 
 
 def finish_stop(draft: Draft, command: cmd.FinishStop) -> None:
-    cause = draft.chat.cause or Cause.USER
+    cause = draft.stop_cause
     draft.answer_all(_why(cause))
     if command.partial is not None:
         _add_partial(draft, command, command.partial, cause)
@@ -87,13 +87,13 @@ def fail_stopping(draft: Draft, command: cmd.Fail) -> None:
 def stop_with_error(draft: Draft, error: Failure) -> None:
     draft.tell(journal.Noted(topic="error", text=f"{error.code}: {error.message}"))
     draft.answer_all("the turn failed while stopping", lost=True)
-    _finish_stopping(draft, draft.chat.cause or Cause.USER, error.code, compact=False)
+    _finish_stopping(draft, draft.stop_cause, error.code, compact=False)
 
 
 def _finish_stopping(draft: Draft, cause: Cause, detail: str | None, **fields: Any) -> None:
     if cause is Cause.USER:
         fields["compact"] = False  # the user's stop ends a compaction as well
-        if draft.chat.compact:
+        if draft.chat.compact or draft.chat.turn_started_at is None:
             draft.tell(journal.CompactionFailed(error=_why(cause)))
     draft.end_turn_and_go_on(cause, detail, **fields)
 

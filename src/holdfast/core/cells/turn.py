@@ -8,11 +8,22 @@ from holdfast.core.cells.messages import check_spoken
 from holdfast.core.change import Refusal
 from holdfast.core.codec import encode
 from holdfast.core.draft import Draft, next_expiry
-from holdfast.core.records import Cause, Chat, Failure, Message, Phase, Role, State, ToolCall, ToolResult, fence_of
+from holdfast.core.records import (
+    Cause,
+    ChatRecord,
+    Failure,
+    Message,
+    Phase,
+    Role,
+    State,
+    ToolCall,
+    ToolResult,
+    fence_of,
+)
 from holdfast.core.states import OPEN, OUTSIDE, RUNNABLE, CallMove, OwnerMove
 
 
-def respond(draft: Draft, command: cmd.Responded) -> None:
+def respond(draft: Draft, command: cmd.Respond) -> None:
     message, chat = command.message, draft.chat
     if chat.phase is not Phase.MODEL:
         raise Refusal("not_the_models_turn", f"what is next is {chat.phase}, not a model response")
@@ -76,6 +87,9 @@ def record_lost_attempt(draft: Draft, command: cmd.AttemptLost) -> None:
 
 
 def note(draft: Draft, command: cmd.Note) -> None:
+    if command.trace is not None:
+        draft.tell(command.trace)
+        return
     draft.tell(journal.Noted(topic=command.topic, text=command.text, call_id=command.call_id))
 
 
@@ -143,7 +157,7 @@ def check_response(message: Message) -> set[str]:
     return unique
 
 
-def _check_attempt(chat: Chat, attempt: int) -> None:
+def _check_attempt(chat: ChatRecord, attempt: int) -> None:
     if fence_of(attempt) != chat.fence:
         raise Refusal("wrong_message", f"attempt {attempt} was not made under fence {chat.fence}")
     if attempt <= chat.attempt_ended:
