@@ -59,8 +59,8 @@ SQLITE_ONLY = {
 
 # Of commands: whoever is killed there is tried in tests/cli, test_backups.py and test_pruning.py.
 OF_COMMANDS = {"copy.step", "backup.checked", "restore.prepared", "restore.kept", "vacuum.rebuilt"}
-# Of chats that are larger than the scenario's: tests/crash/test_slices.py.
-OF_LARGE_CHATS = {"fork.slice", "clear.before", "clear.after"}
+# Of chats that are larger than the scenario's, and of imports: test_slices.py and test_transfers.py of tests/crash.
+OF_LARGE_CHATS = {"import.before", "import.slice", "import.after", "fork.slice", "clear.before", "clear.after"}
 POINTS = set(faults.POINTS) - OF_COMMANDS - OF_LARGE_CHATS
 
 STEPS_PER_POINT = 5

@@ -124,7 +124,7 @@ async def test_a_stale_writer_is_refused_even_before_anyone_else_claims(
 ) -> None:
     late = hand.response("too late")
     await silence(store, clock)
-    with pytest.raises(StaleWriter, match="held by nobody"):
+    with pytest.raises(StaleWriter, match="held by no worker"):
         await store.commit(hand.held, [late], "late")
 
 
@@ -194,7 +194,7 @@ async def test_a_commit_for_a_deleted_chat_says_so(store: Store, hand: Hand) -> 
 
 async def test_a_pure_call_runs_again_and_an_unsafe_one_never(store: Store, hand: Hand, clock: FakeClock) -> None:
     await hand.commit(
-        cmd.Responded(
+        cmd.Respond(
             by=hand.by,
             message=assistant(call("read"), call("pay")),
             attempt=hand.response("x").attempt,

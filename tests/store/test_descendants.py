@@ -89,7 +89,7 @@ async def test_a_lost_call_below_that_a_person_is_asked_about_is_told_at_the_roo
     await hand.commit(cmd.Refuse(by=hand.by, call_id="pay", content="not now"))
     message = hand.response(call("send", "send"), start=True)
     plan = cmd.PlannedCall(id="send", on_unknown="ask", start=True)
-    await hand.commit(cmd.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
+    await hand.commit(cmd.Respond(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
     await hand.dies()
     successor = Hand(store)
     claimed = {snapshot.chat.id for snapshot in await successor.claim()}
@@ -122,7 +122,7 @@ async def test_what_a_hook_made_of_a_lost_call_is_shown_without_its_secrets_too(
     await hand.commit(cmd.Refuse(by=hand.by, call_id="pay", content="not now"))
     response = hand.response(call("send", "send"))
     plan = cmd.PlannedCall(id="send", on_unknown="ask")
-    await hand.commit(cmd.Responded(by=hand.by, message=response.message, attempt=response.attempt, plans=(plan,)))
+    await hand.commit(cmd.Respond(by=hand.by, message=response.message, attempt=response.attempt, plans=(plan,)))
     raw, clean = {"send": '{"key": "sk-1"}'}, {"send": '{"key": "[KEY]"}'}
     await hand.commit(cmd.StartCalls(by=hand.by, call_ids=("send",), arguments=raw, told=clean))
     await hand.commit(cmd.Outcome(by=hand.by, call_id="send", content="It hung up.", error=True, unknown=True))
@@ -142,7 +142,7 @@ async def test_chats_claimed_together_with_their_root_are_handed_over_as_they_ar
         hand.snapshot = claimed[f"child{n}"]
         message = hand.response(call(f"send{n}", "send"), start=True)
         plan = cmd.PlannedCall(id=f"send{n}", on_unknown="ask", start=True)
-        await hand.commit(cmd.Responded(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
+        await hand.commit(cmd.Respond(by=hand.by, message=message.message, attempt=message.attempt, plans=(plan,)))
     await hand.dies()
     successor = Hand(store)
     taken = await successor.claim()

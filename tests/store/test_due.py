@@ -9,7 +9,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import State
 from holdfast.store import open_store
 from holdfast.store.contract import Store
-from holdfast.store.sqlite.sql import DUE_CHATS
+from holdfast.store.sqlite.sql import DUE_CHATS, DUE_CHATS_OF_OWNER
 from holdfast.system.clock import FakeClock
 from tests.support.behind import sql
 from tests.support.chats import Hand, new_chat, user
@@ -130,7 +130,12 @@ async def test_looking_for_work_uses_the_indexes_of_what_is_ready_and_of_what_ri
     """Twenty thousand approvals that may expire must not be read by every claim."""
     url = f"sqlite:///{tmp_path}/holdfast.db"
     async with open_store(url):
-        steps = [str(row[3]) for row in sql(url, f"EXPLAIN QUERY PLAN {DUE_CHATS}", ("agent", 1, 5))]
-    assert any("chats_ready" in step for step in steps)
-    assert any("chats_timers" in step for step in steps)
-    assert not any(step.startswith("SCAN chats") for step in steps)
+        values = {"agent": "agent", "owner": "ann", "now": 1, "limit": 5}
+        plans = {
+            kind: [str(row[3]) for row in sql(url, f"EXPLAIN QUERY PLAN {statement}", values)]
+            for kind, statement in (("", DUE_CHATS), ("_owner", DUE_CHATS_OF_OWNER))
+        }
+    for kind, steps in plans.items():
+        assert any(f"USING INDEX chats_ready{kind} " in step for step in steps)
+        assert any(f"USING INDEX chats_timers{kind} " in step for step in steps)
+        assert not any(step.startswith("SCAN chats") or "TEMP B-TREE" in step for step in steps)

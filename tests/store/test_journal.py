@@ -316,3 +316,38 @@ async def test_a_cursor_with_a_number_that_no_store_can_hold_is_refused(store: S
     cursor = parse((await store.read_journal("c1")).cursor)
     with pytest.raises(WrongCursor, match="cursor"):
         await store.read_journal("c1", str(replace(cursor, **{field: value})))
+
+
+async def test_a_page_ends_with_the_item_that_reaches_its_bytes(store: Store) -> None:
+    """Lines and pieces of a stream alike: a chat of large messages is read in pages that are not larger than it."""
+    hand = await claimed(store)
+    for n in range(6):
+        await hand.respond("x" * 40_000, call(f"k{n}"))
+        await hand.finish(f"k{n}")
+    await store.add_deltas([batch(hand, hand.attempt(), 0, *("y" * 40_000 for _ in range(6)))])
+    whole = (await store.read_journal("c1", bytes_max=1 << 30)).items
+    assert {item.seq is None for item in whole} == {True, False}
+    seen: list[Item] = []
+    after: str | None = None
+    while (page := await store.read_journal("c1", after, bytes_max=100_000)).items:
+        sizes = [len(item.body) for item in page.items]
+        assert sum(sizes[:-1]) < 100_000
+        assert page.more or sum(sizes) < 100_000
+        seen += page.items
+        after = page.cursor
+    assert tuple(seen) == whole
+    assert [len((await store.read_journal("c1", item.cursor, bytes_max=1)).items) for item in whole[:-1]] == [1] * (
+        len(whole) - 1
+    )
+
+
+async def test_a_page_of_history_ends_with_the_message_that_reaches_its_bytes(store: Store) -> None:
+    hand = await claimed(store)
+    for n in range(4):
+        await hand.respond("x" * 40_000, call(f"k{n}"))
+        await hand.finish(f"k{n}")
+    whole = await store.read_history("c1")
+    found = [await store.read_history("c1", start=row.pos, bytes_max=1) for row in whole]
+    assert found == [[row] for row in whole]
+    assert len(await store.read_history("c1", bytes_max=50_000)) < len(whole)
+    assert await store.read_history("c1", bytes_max=1 << 30) == whole

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.core import commands as cmd
-from holdfast.core.records import Chat, Snapshot, State
+from holdfast.core.records import ChatRecord, Snapshot, State
 from holdfast.errors import NotFound, OwnershipLost, StaleWriter, WrongCursor
 from holdfast.store.contract import Store
 from holdfast.store.cursor import Cursor
@@ -264,7 +264,7 @@ async def test_a_chat_that_is_deleted_between_two_looks_is_not_a_database_that_w
     await successor.end_turn()
     look = store._line_stamp
 
-    async def look_late(chat: Chat) -> int | None:
+    async def look_late(chat: ChatRecord) -> int | None:
         await store.delete_chat("c1")
         if again:
             await store.create_chat(new_chat(id="c1"))

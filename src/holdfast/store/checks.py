@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from holdfast.core.codec import JSON_DEPTH_MAX, check_text, is_too_deep, too_deep
-from holdfast.core.commands import Command, Edit, Send
+from holdfast.core.commands import Command, Edit, Send, Submit
 from holdfast.core.history import TOOL_NAME
 from holdfast.core.limits import Limits
-from holdfast.core.records import NOTHING, ClientTool, Message, NewChat, Sampling, Text
+from holdfast.core.records import NOTHING, ClientTool, Message, NewChat, Sampling, Terms, Text
 from holdfast.errors import InvalidInput, LimitReached, RefusedError
 from holdfast.store.records import DeleteChildren, Key
 
@@ -51,18 +51,40 @@ def check_fork(new_id: str, owner: str | None, key: Key | None) -> None:
 def check_command(command: Command, limits: Limits) -> None:
     if isinstance(command, Send | Edit):
         check_message(command.message, limits)
+    if isinstance(command, Submit):
+        _check_result(command, limits)
     for name in command.__struct_fields__:
         value = getattr(command, name)
         if isinstance(value, str):
             check_text(name, value, bytes_max=limits.message_bytes_max)
 
 
+def _check_result(command: Submit, limits: Limits) -> None:
+    limit = limits.message_bytes_max
+    size = len(command.content) + (_check_terms(command.terms, limits) if command.terms is not None else 0)
+    for file in command.files:
+        for name in ("media_type", "uri", "name"):
+            check_text(f"file {name}", getattr(file, name) or "", bytes_max=limit)
+        size += len(file.uri)
+    if size > limit:
+        raise InvalidInput("content", f"is over {limit:,} bytes; send large content as file references")
+
+
+def _check_terms(terms: Terms, limits: Limits) -> int:
+    """Returns how long they are, but for what has a limit of its own."""
+    check_names(terms.active_tools, limits)
+    check_client_tools(terms.client_tools, limits)
+    check_text("instructions", terms.instructions or "", bytes_max=limits.message_bytes_max)
+    size = check_sampling(terms.sampling) if terms.sampling is not None else 0
+    if terms.metadata != NOTHING:
+        check_json("message metadata", bytes(terms.metadata))
+        size += len(bytes(terms.metadata))
+    return size
+
+
 def check_message(message: Message, limits: Limits) -> None:
     check_text("message id", message.id, bytes_max=512)
-    check_names(message.active_tools, limits)
-    check_client_tools(message.client_tools, limits)
-    check_text("instructions", message.instructions or "", bytes_max=limits.message_bytes_max)
-    size = check_sampling(message.sampling) if message.sampling is not None else 0
+    size = _check_terms(message.asked, limits)
     if not message.id or not message.parts:
         raise InvalidInput("message", "needs an id and at least one part")
     limit = limits.message_bytes_max
@@ -72,10 +94,6 @@ def check_message(message: Message, limits: Limits) -> None:
             if isinstance(value, str):
                 check_text(f"message {type(part).__name__.lower()} {name}", value, bytes_max=limit)
                 size += len(value)
-    if message.metadata != NOTHING:
-        metadata = bytes(message.metadata)
-        check_json("message metadata", metadata)
-        size += len(metadata)
     if not any(not isinstance(part, Text) or part.text for part in message.parts):
         raise InvalidInput("message", "says nothing; send some text or a file")
     if size > limit:
@@ -114,7 +132,8 @@ def check_client_tools(tools: tuple[ClientTool, ...], limits: Limits) -> None:
 def check_sampling(sampling: Sampling) -> int:
     """Returns how long it is."""
     output = sampling.output
-    for text in (*sampling.stop, sampling.reasoning_effort or "", output.name if output is not None else ""):
+    words = (sampling.reasoning_effort or "", sampling.tool_choice or "", output.name if output is not None else "")
+    for text in (*sampling.stop, *words):
         check_text("sampling", text, bytes_max=512)
     for number in (sampling.temperature, sampling.top_p):
         if number is not None and not math.isfinite(number):

@@ -17,12 +17,13 @@ from msgspec import Raw
 
 from holdfast.core.commands import Command
 from holdfast.core.leases import LeaseWatch
-from holdfast.core.records import Chat, Compaction, Lease, LeaseEnd, NewChat, Snapshot
+from holdfast.core.records import ChatRecord, Compaction, Lease, LeaseEnd, NewChat, Snapshot
 from holdfast.core.wake import WakeState
 from holdfast.errors import NotFound, StoreError, WentBack
 from holdfast.store.checks import check_command, check_fork, check_key, check_new_chat
-from holdfast.store.claims import Claims
+from holdfast.store.claims import Claims, claim_wanted
 from holdfast.store.cursor import AfterCursor
+from holdfast.store.fairness import NO_SHARES, Shares
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.notify.bell import Bell
@@ -30,6 +31,7 @@ from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
 from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, AskedCall, GivenArguments, OpenCallRecord, open_call
 from holdfast.store.receipts import RECEIPT_DAYS, RECEIPTS_STEP_MS_MAX, own_key, request_of
 from holdfast.store.records import (
+    PAGE_BYTES,
     PAGE_ROWS,
     Answer,
     ChatFilter,
@@ -43,6 +45,7 @@ from holdfast.store.records import (
     HistoryRow,
     Key,
     Located,
+    Ownership,
     Page,
     Size,
     StoreOptions,
@@ -53,6 +56,8 @@ from holdfast.store.recovery import Recovery
 from holdfast.store.remnants import LARGE_DEADLINE_S, SWEPT_S, Occupied
 from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.stamps import Past, check_past, is_proven, judge
+from holdfast.store.tokens import Tokens
+from holdfast.store.transfers import Transfers
 from holdfast.store.write_probe import Pulse
 from holdfast.system.clock import Countdown
 
@@ -90,6 +95,8 @@ class Store(ABC):
     claims: Claims
     recovery: Recovery
     large_chats: LargeChats
+    transfers: Transfers
+    tokens: Tokens
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
@@ -117,9 +124,9 @@ class Store(ABC):
         """
 
     @property
-    def write_lock_path(self) -> str | None:
-        """The file whose lock every writer on this host needs, if there is one: who freezes with it is ended."""
-        return None
+    def write_lock_paths(self) -> tuple[str, ...]:
+        """The files whose locks every writer on this host needs: a worker that is frozen with one is ended."""
+        return ()
 
     @property
     def why_read_only(self) -> StoreError | None:
@@ -203,6 +210,10 @@ class Store(ABC):
         return seen
 
     @abstractmethod
+    async def read_owner(self, chat_id: str) -> Ownership | None:
+        """Whose chat it is, also where newer code wrote the rest of it; None where there is none."""
+
+    @abstractmethod
     async def list_chats(
         self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
@@ -238,7 +249,7 @@ class Store(ABC):
         """The journal entry with this number, as it is stored."""
 
     @abstractmethod
-    async def count_children(self, chat: Chat) -> ChildCounts: ...
+    async def count_children(self, chat: ChatRecord) -> ChildCounts: ...
 
     async def fork_chat(
         self, chat_id: str, new_id: str, *, upto: int | None = None, owner: str | None = None, key: Key | None = None
@@ -268,8 +279,12 @@ class Store(ABC):
     # --- history and journal ------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def read_history(self, chat_id: str, *, start: int = 0, limit: int = 10_000) -> list[HistoryRow]:
-        """Positions from `start` on, in order. While calls are open, the positions of their results are missing."""
+    async def read_history(
+        self, chat_id: str, *, start: int = 0, limit: int = 10_000, bytes_max: int | None = None
+    ) -> list[HistoryRow]:
+        """Positions from `start` on, in order. While calls are open, the positions of their results are missing.
+        With `bytes_max` the row that reaches it is the last, and there is at least one.
+        """
 
     @abstractmethod
     async def read_compaction(self, chat_id: str) -> Compaction | None: ...
@@ -279,8 +294,11 @@ class Store(ABC):
         """Where a message stands in history now. Raises NotFound."""
 
     @abstractmethod
-    async def read_journal(self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS) -> Page:
-        """What a reader at cursor `after` has not seen. Raises NotFound, WrongCursor for a cursor that no reader of
+    async def read_journal(
+        self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS, bytes_max: int = PAGE_BYTES
+    ) -> Page:
+        """What a reader at cursor `after` has not seen: at most `limit` items, and the one that reaches `bytes_max`
+        is the last, so that a page has at least one. Raises NotFound, WrongCursor for a cursor that no reader of
         this chat can have.
 
         Deltas come only for an attempt that is still open, and only as far as none is missing; once its message is
@@ -319,14 +337,20 @@ class Store(ABC):
         """A connection for leases alone; call from the thread that keeps them."""
 
     async def claim_chats(
-        self, worker: str, agents: Mapping[str, int], limit: int, suspects: int | None = None
+        self,
+        worker: str,
+        agents: Mapping[str, int],
+        limit: int,
+        suspects: int | None = None,
+        shares: Shares = NO_SHARES,
     ) -> list[Snapshot]:
-        """Take chats that are due, oldest first, in turn between agents, at most `agents[name]` of each, and at most
-        so many `suspects` among them: chats that lost several workers in a row (None: as many as there are).
+        """Take chats that are due, in turn between owners and agents, oldest first, at most `agents[name]` of each,
+        and at most so many `suspects` among them: chats that lost several workers in a row (None: as many as there
+        are). `shares`: what the worker has of each owner already, and the most that it takes of one.
 
         A chat goes to one worker only. A chat this code cannot read is left for a worker that can. Raises LeaseLost.
         """
-        return await self.claims.claim_chats(worker, agents, limit, limit if suspects is None else suspects)
+        return await self.claims.claim_chats(claim_wanted(worker, agents, limit, suspects, shares))
 
     @property
     def file(self) -> str | None:
@@ -425,7 +449,7 @@ class Store(ABC):
     async def _read_notes(self) -> dict[str, int]: ...
 
     @abstractmethod
-    async def _line_stamp(self, known: Chat) -> int | None:
+    async def _line_stamp(self, known: ChatRecord) -> int | None:
         """What the line that `known` ends with is stamped with now; None where it is gone."""
 
     async def read_repairs(self) -> dict[str, int]:

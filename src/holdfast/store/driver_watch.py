@@ -10,7 +10,7 @@ import math
 import msgspec
 
 from holdfast.core.leases import LeaseWatch
-from holdfast.core.records import Chat, Lease, Snapshot, State
+from holdfast.core.records import ChatRecord, Lease, Snapshot, State
 from holdfast.errors import NotFound, NoWorker
 from holdfast.store import host_lock
 from holdfast.store.contract import Store
@@ -42,7 +42,7 @@ class DriverWatch:
         self._live: list[tuple[str, _Told]] = []
         self._looked_at_ms = -math.inf
 
-    async def undriven(self, snapshot: Snapshot) -> Chat | None:
+    async def undriven(self, snapshot: Snapshot) -> ChatRecord | None:
         """The chat that needs a worker and has none: this one, or a sub-agent's that it waits for."""
         chat = snapshot.chat
         if chat.state is State.WAITING and (
@@ -53,7 +53,7 @@ class DriverWatch:
             return None
         return chat
 
-    async def _undriven_child(self, snapshot: Snapshot) -> Chat | None:
+    async def _undriven_child(self, snapshot: Snapshot) -> ChatRecord | None:
         for call in snapshot.open_calls:
             if call.child_id is None:
                 continue
@@ -65,7 +65,7 @@ class DriverWatch:
                 return found
         return None
 
-    async def _has_driver(self, chat: Chat) -> bool:
+    async def _has_driver(self, chat: ChatRecord) -> bool:
         await self._look()
         return any(
             worker == chat.worker or (chat.agent in told.agents and not told.draining) for worker, told in self._live

@@ -17,6 +17,7 @@ def page_of(
     last_seq: int,
     state: str,
     limit: int,
+    bytes_max: int,
 ) -> Page:
     """Journal rows, then, once a reader is at the journal's end, the open attempt's deltas up to the
     first gap: what lies behind one would be read as if it followed.
@@ -36,5 +37,5 @@ def page_of(
         items=tuple(items),
         cursor=str(cursor),
         at_rest=at_end and state in ("idle", "failed"),
-        more=not at_end or len(items) >= limit,
+        more=not at_end or len(items) >= limit or sum(len(item.body) for item in items) >= bytes_max,
     )

@@ -8,12 +8,13 @@ from msgspec import Raw
 from holdfast.core.codec import check_text, encode
 from holdfast.core.deadlines import WAKE_DEADLINES, WakeDeadlines
 from holdfast.core.limits import LIMITS, Limits
-from holdfast.core.records import Chat, Frozen, Record, Role, State
+from holdfast.core.records import ChatRecord, Frozen, Record, Role, State
 from holdfast.system.clock import Clock, SystemClock
 
 STORE_DEADLINE_S = 8.0
 POLL_INTERVAL_S = 0.25
 PAGE_ROWS = 500
+PAGE_BYTES = 1 << 20  # of bodies: the one that reaches it is the last of its page
 OPENING_SHOWN = 80
 # What a store is asked for without writing. Each has room of its own, so that none waits for the next one's slowness:
 # the point reads that every caller needs, pages of listings, and searches, which read as much as there is.
@@ -108,7 +109,7 @@ class DeltaBatch(Frozen):
     only while its claim holds, and while all that it knew is in the chat's past.
     """
 
-    chat: Chat
+    chat: ChatRecord
     attempt: int
     first_k: int
     bodies: tuple[bytes, ...]
@@ -164,6 +165,7 @@ class ChatFilter(Frozen):
     """Which chats a listing shows. What is None, or empty, filters nothing."""
 
     owner: str | None = None
+    id: str | None = None
     agent: str | None = None
     state: State | None = None
     archived: bool | None = None
@@ -172,12 +174,13 @@ class ChatFilter(Frozen):
 
     def values(self) -> dict[str, Any]:
         """For a statement, by name: what both stores can compare."""
-        for field in ("owner", "agent", "search"):
+        for field in ("owner", "id", "agent", "search"):
             check_text(field, getattr(self, field) or "", bytes_max=512)
         for name, value in self.metadata.items():
             check_text("metadata", name + value, bytes_max=2048)
         return {
             "owner": self.owner,
+            "id": self.id,
             "agent": self.agent,
             "pattern": _containing(self.search) if self.search else None,
             "metadata": encode(self.metadata).decode() if self.metadata else None,
@@ -185,7 +188,7 @@ class ChatFilter(Frozen):
 
     def given(self, before: str | None) -> tuple[State | None, bool | None, frozenset[str]]:
         """What the statement depends on: which filters there are."""
-        names = ("owner", "agent", "metadata")
+        names = ("owner", "id", "agent", "metadata")
         given = {name for name in names if getattr(self, name) not in (None, {})}
         given |= {"before"} if before is not None else set()
         return self.state, self.archived, frozenset(given | ({"pattern"} if self.search else set()))
@@ -209,6 +212,13 @@ class Size(NamedTuple):
 
     total: int
     free: int | None
+
+
+class Ownership(NamedTuple):
+    """Whose chat it is, and which chat spawned it."""
+
+    owner: str
+    parent_id: str | None
 
 
 class ChildCounts(NamedTuple):

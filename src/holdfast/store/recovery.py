@@ -16,6 +16,7 @@ from holdfast.errors import NotFound, RecordError, RefusedError, StaleWriter, St
 from holdfast.store import host_lock
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.records import Held, StoreOptions, Violation
+from holdfast.store.statements import StatementRunner, Statements
 
 log = logging.getLogger("holdfast.store")
 
@@ -23,9 +24,17 @@ log = logging.getLogger("holdfast.store")
 class Recovery(ABC):
     """Of one store. Its verbs are told in `contract.py`, where they have the same names."""
 
-    def __init__(self, options: StoreOptions, read_chat: Callable[[str], Awaitable[Snapshot]]) -> None:
+    def __init__(
+        self,
+        options: StoreOptions,
+        read_chat: Callable[[str], Awaitable[Snapshot]],
+        transactor: StatementRunner,
+        sql: Statements,
+    ) -> None:
         self._options = options
         self._read_chat = read_chat
+        self._statements = transactor
+        self._sql = sql
         self._swept_upto = ("", "")  # chats that wait, and chats with a queue
         self._torn_upto = ""  # how far sweeps have looked
         self.poisoned = 0  # chats that were failed here because they had lost every worker
@@ -141,28 +150,28 @@ class Recovery(ABC):
     @abstractmethod
     async def list_workers(self) -> list[Lease]: ...
 
-    @abstractmethod
-    async def held_chats(self, worker: str) -> set[Held]: ...
+    async def held_chats(self, worker: str) -> set[Held]:
+        return {(chat_id, stamp) for chat_id, stamp in await self._statements.rows(self._sql.HELD_CHATS, worker)}
 
     @abstractmethod
     async def end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
         """False: it was ended before, or `renewal` is not its number any more."""
 
-    @abstractmethod
     async def retire_lease(self, worker: str) -> None:
         """Ended by its own worker, which lives: that beats what others took it for."""
+        await self._statements.write_alone(self._sql.RETIRE_WORKER, worker)
 
-    @abstractmethod
     async def lost_in_silence(self, worker: str) -> list[str]:
         """Chats that were taken from this worker as from one that may live, and have made no progress since."""
+        return [row[0] for row in await self._statements.named_rows(self._sql.LOST_IN_SILENCE, worker=worker)]
 
-    @abstractmethod
     async def unknown_holders(self) -> list[str]:
         """Workers that hold chats and have no row: no lease's end would ever take those chats back."""
+        return [row[0] for row in await self._statements.rows(self._sql.UNKNOWN_HOLDERS)]
 
-    @abstractmethod
     async def drop_worker(self, worker: str) -> None:
         """Forget a worker that holds nothing any more."""
+        await self._statements.write_alone(self._sql.DROP_WORKER, worker)
 
     @abstractmethod
     async def apply_upkeep(self, chat_id: str, command: Command) -> None:
@@ -179,12 +188,13 @@ class Recovery(ABC):
     async def find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
         """As `find_violations`, but of the chats that wait or have a queue only these are looked at."""
 
-    @abstractmethod
     async def next_torn(self, after: str) -> list[tuple[str, str, bool]]:
         """The next SWEPT_MAX chats behind this id: id, state, and whether its journal has lines beyond its row."""
+        found = await self._statements.rows(self._sql.NEXT_TORN, after)
+        return [(id, state, bool(torn)) for id, state, torn in found]
 
-    @abstractmethod
-    async def read_repairs(self) -> dict[str, int]: ...
+    async def read_repairs(self) -> dict[str, int]:
+        return dict(await self._statements.rows(self._sql.READ_REPAIRS))
 
 
 def _torn(looked_at: Sequence[tuple[str, str, bool]]) -> list[Violation]:

@@ -27,9 +27,10 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from holdfast.core.records import Chat, Frozen, Snapshot
+from holdfast.core.records import ChatRecord, Frozen, Snapshot
 from holdfast.errors import StoreUnavailable
-from holdfast.store.rows import ChatWrite, Row
+from holdfast.store.decisions import ChatWrite
+from holdfast.store.rows import Row
 
 ABANDONED_MS = 60_000  # without a slice, while a process looks
 LARGE_DEADLINE_S = 300.0  # of a verb that goes on slice by slice; each slice has the store's own
@@ -80,7 +81,7 @@ class Copying(Frozen):
     whole: bool  # the chat is there after it
 
 
-def copied_so_far(left: Remnant | None, chat_id: str, source: Chat, end: int) -> Remnant | None:
+def copied_so_far(left: Remnant | None, chat_id: str, source: ChatRecord, end: int) -> Remnant | None:
     """What is copied already of a fork of `source` up to `end`. Raises Occupied where it is something else."""
     if left is None:
         return None
@@ -123,7 +124,7 @@ def rows_within(sizes: Sequence[tuple[int, int]], bound: Slice) -> int:
     return count
 
 
-def record_of(chat_id: str, source: Chat, copying: Copying, copied: int) -> Remnant:
+def record_of(chat_id: str, source: ChatRecord, copying: Copying, copied: int) -> Remnant:
     """After a slice that copied so many lines."""
     return Remnant(
         chat_id=chat_id,

@@ -1,22 +1,17 @@
-"""Records to rows and back: shared by both stores, which differ only in SQL.
-
-`writes_of` turns the stamped changes of a transaction into one `ChatWrite` per chat: the new chat row, guarded by
-what it replaces, and the rows that differ between the snapshots before and after.
-"""
+"""Records to rows and back: shared by both stores, which differ only in SQL."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw
 from msgspec.structs import astuple
 
-from holdfast.core.change import Change
 from holdfast.core.codec import decode_client_tools, decode_failure, decode_names, encode
 from holdfast.core.records import (
     Call,
     CallState,
     Cause,
-    Chat,
+    ChatRecord,
     Compaction,
     External,
     Lease,
@@ -31,7 +26,7 @@ from holdfast.core.records import (
 from holdfast.errors import StoreCorrupt, UnknownRecord
 from holdfast.store.records import ChatLine, DeltaRow, HistoryRow, Located, Violation
 
-CHAT_COLUMNS: tuple[str, ...] = Chat.__struct_fields__
+CHAT_COLUMNS: tuple[str, ...] = ChatRecord.__struct_fields__
 # From `updated_at` on, columns move with every change; those before are set when the chat is created.
 _METADATA = CHAT_COLUMNS.index("metadata")
 _ACTIVE_TOOLS = CHAT_COLUMNS.index("active_tools")
@@ -44,82 +39,7 @@ CALL_COLUMNS: tuple[str, ...] = Call.__struct_fields__
 Row = tuple[Any, ...]
 
 
-class ChatWrite(Struct, gc=False):
-    """Everything one transaction writes for one chat. `before` None: the chat is new."""
-
-    before: Chat | None
-    after: Chat
-    journal: list[Row] = field(default_factory=list)  # seq, stamp, at, role, pos, ref, body
-    cut_from: int | None = None
-    calls: list[Call] = field(default_factory=list)
-    queue_put: list[Queued] = field(default_factory=list)
-    queue_drop: list[str] = field(default_factory=list)
-    compaction: Compaction | None = None
-    ended_attempt: int | None = None
-
-
-def writes_of(changes: Iterable[Change]) -> list[ChatWrite]:
-    """One write per chat, in order of first touch."""
-    writes: dict[str, ChatWrite] = {}
-    for change in changes:
-        chat = change.after.chat
-        write = writes.get(chat.id)
-        if write is None:
-            before = change.before.chat if change.before is not None else None
-            write = writes[chat.id] = ChatWrite(before=before, after=chat)
-        _add(write, change)
-    return list(writes.values())
-
-
-def _add(write: ChatWrite, change: Change) -> None:
-    write.after = change.after.chat
-    if change.cut_from is not None:
-        # A cut takes back what this very transaction had added behind it.
-        write.journal = [
-            (seq, stamp, at, role, None if pos is not None and pos >= change.cut_from else pos, ref, body)
-            for seq, stamp, at, role, pos, ref, body in write.journal
-        ]
-        write.cut_from = min(change.cut_from, write.cut_from if write.cut_from is not None else change.cut_from)
-    first = change.after.chat.seq - len(change.lines) + 1
-    stamp, at = change.after.chat.stamp, change.after.chat.updated_at
-    for n, line in enumerate(change.lines):
-        write.journal.append((first + n, stamp, at, line.role, line.pos, line.ref, encode(line.entry).decode()))
-    before = change.before
-    had_calls = before.calls if before is not None else ()
-    if change.after.calls is not had_calls:
-        known = [id(call) for call in had_calls]
-        changed = [call for call in change.after.calls if id(call) not in known]
-        if write.calls:  # of an earlier change in this transaction
-            again = {(call.batch, call.id) for call in changed}
-            changed = [call for call in write.calls if (call.batch, call.id) not in again] + changed
-        write.calls = changed
-    had_queue = before.queue if before is not None else ()
-    if change.after.queue is not had_queue:
-        _diff_queue(write, had_queue, change.after.queue)
-    if change.compaction is not None:
-        write.compaction = change.compaction
-    if change.ended_attempt is not None:
-        write.ended_attempt = change.ended_attempt
-
-
-def _diff_queue(write: ChatWrite, before: Sequence[Queued], after: Sequence[Queued]) -> None:
-    had = {queued.id: queued for queued in before}
-    has = {queued.id: queued for queued in after}
-    for gone in had.keys() - has.keys():
-        put = [queued for queued in write.queue_put if queued.id == gone]
-        write.queue_put = [queued for queued in write.queue_put if queued.id != gone]
-        if not put or had[gone] is not put[0]:
-            write.queue_drop.append(gone)
-    for queued in after:
-        if had.get(queued.id) is not queued:
-            write.queue_put = [other for other in write.queue_put if other.id != queued.id]
-            write.queue_put.append(queued)
-
-
-# --- values ---------------------------------------------------------------------------------------------------
-
-
-def chat_row(chat: Chat) -> Row:
+def chat_row(chat: ChatRecord) -> Row:
     values = list(astuple(chat))
     values[_METADATA] = bytes(chat.metadata).decode()
     if chat.active_tools is not None:
@@ -130,14 +50,14 @@ def chat_row(chat: Chat) -> Row:
     return tuple(values)
 
 
-def moving_row(chat: Chat) -> Row:
+def moving_row(chat: ChatRecord) -> Row:
     """The values of MOVING_COLUMNS."""
     if chat.error is not None:
         return chat_row(chat)[_FIRST_MOVING:]
     return astuple(chat)[_FIRST_MOVING:]
 
 
-def chat_of(row: Sequence[Any]) -> Chat:
+def chat_of(row: Sequence[Any]) -> ChatRecord:
     values = dict(zip(CHAT_COLUMNS, row, strict=True))
     values["metadata"] = Raw(values["metadata"].encode())
     if values["active_tools"] is not None:
@@ -154,7 +74,7 @@ def chat_of(row: Sequence[Any]) -> Chat:
     values["compact"] = bool(values["compact"])
     if values["error"] is not None:
         values["error"] = decode_failure(values["error"])
-    return Chat(**values)
+    return ChatRecord(**values)
 
 
 def call_row(call: Call) -> Row:

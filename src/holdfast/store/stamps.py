@@ -11,49 +11,14 @@ the chat is held: the same claim is in both pasts. `line_stamp` is that of the l
 something, and the line keeps it: where line `seq` of the runner's snapshot still has that stamp, all that led to it
 is there. What tells nothing (a stop asked for twice, a compaction noted) may be undone without misleading a reader.
 
-Stamps are drawn here and nowhere else; the core does not know of them. 0 is a stamp of code that knew none.
+Stamps are drawn in `decisions.py` and nowhere else; the core does not know of them. 0 is a stamp of code that knew
+none.
 """
 
 import enum
-from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from holdfast.core.change import Change
-from holdfast.core.records import Chat
+from holdfast.core.records import ChatRecord
 from holdfast.errors import StaleWriter, WentBack
-from holdfast.ids import new_stamp
-
-
-def stamped(changes: Sequence[Change], commit_id: str | None = None) -> tuple[Change, ...]:
-    """The changes of one transaction, with one new stamp for each chat. `commit_id` marks the first chat: a runner's
-    own.
-    """
-    made: list[Change] = []
-    latest: dict[str, Chat] = {}
-    for change in changes:
-        chat = change.after.chat
-        marks = _marks(change, latest.get(chat.id))
-        if commit_id is not None and chat.id == changes[0].after.chat.id:
-            marks["commit_id"] = commit_id
-        chat = latest[chat.id] = replace(chat, **marks)
-        made.append(replace(change, after=replace(change.after, chat=chat)))
-    return tuple(made)
-
-
-def _marks(change: Change, earlier: Chat | None) -> dict[str, int | str]:
-    """`earlier`: the chat after the change of this transaction that came before, if any."""
-    before = change.before.chat if change.before is not None else None
-    known = earlier or before
-    stamp = earlier.stamp if earlier is not None else new_stamp()
-    marks: dict[str, int | str] = {"stamp": stamp}
-    if known is None:
-        return marks | {"life": stamp, "line_stamp": stamp}
-    claimed = before is not None and change.after.chat.fence != before.fence
-    marks["life"] = known.life
-    marks["claim_stamp"] = stamp if claimed else known.claim_stamp
-    marks["line_stamp"] = stamp if change.lines else known.line_stamp
-    return marks
 
 
 class Past(enum.Enum):
@@ -62,12 +27,12 @@ class Past(enum.Enum):
     UNDONE = "undone"  # what was known to be written is not there: the database went back
 
 
-def is_proven(seen: Chat, known: Chat) -> bool:
+def is_proven(seen: ChatRecord, known: ChatRecord) -> bool:
     """Without a look at the journal."""
     return (seen.stamp, seen.version) == (known.stamp, known.version)
 
 
-def judge(seen: Chat, known: Chat, line: int | None) -> Past:
+def judge(seen: ChatRecord, known: ChatRecord, line: int | None) -> Past:
     """What `seen` is to a runner who knew `known` before it was read. `line`: the stamp that line `known.seq` of the
     journal has now, None where there is no such line.
     """
@@ -82,13 +47,13 @@ def judge(seen: Chat, known: Chat, line: int | None) -> Past:
     return Past.SAME
 
 
-def check_past(seen: Chat, known: Chat, line: int | None) -> None:
+def check_past(seen: ChatRecord, known: ChatRecord, line: int | None) -> None:
     """As `judge`. Raises StaleWriter, WentBack."""
     match judge(seen, known, line):
         case Past.OTHER:
             raise StaleWriter(
-                f"the chat is held by {seen.worker or 'nobody'} under fence {seen.fence}, not under the claim that "
-                f"was made with fence {known.fence}"
+                f"the chat is held by {seen.worker or 'no worker'} under fence {seen.fence}, not under the claim "
+                f"that was made with fence {known.fence}"
             )
         case Past.UNDONE:
             raise WentBack(

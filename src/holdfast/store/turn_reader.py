@@ -6,17 +6,19 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.codec import decode_delta, decode_entry
-from holdfast.core.journal import AnyEntry, MessageAdded, MessagesDropped, TurnStarted
-from holdfast.core.records import Cause, Failure, Frozen, Message, Role, Snapshot, State
-from holdfast.core.turns import NO_USAGE, TurnFold, TurnState, TurnUsage
-from holdfast.errors import MessageDropped, NotFound, NoTurn, UnknownRecord
-from holdfast.store.contract import Store
+from holdfast.core.fold import Fold
+from holdfast.core.journal import MessageAdded, MessagesDropped, TurnStarted
+from holdfast.core.records import Cause, ChatRecord, Failure, Frozen, Message, Role, Snapshot, State
+from holdfast.core.updates import NO_USAGE, TurnState, TurnUsage, TurnView
+from holdfast.errors import MessageDropped, NotFound, NoTurn
+from holdfast.store.chat_store import ChatStore
 from holdfast.store.cursor import Cursor
 from holdfast.store.driver_watch import Patience
 from holdfast.store.notify.bell import rest_topic
 from holdfast.store.open_calls import OpenCallRecord
-from holdfast.store.records import Answer, Item
+from holdfast.store.records import Answer
+from holdfast.store.turn_starts import find_turn_start
+from holdfast.store.update_reader import event_of
 
 Found = TypeVar("Found")
 AT_REST = (State.IDLE, State.FAILED)
@@ -32,7 +34,7 @@ class TurnRead(Frozen):
     detail: str | None = None
     error: Failure | None = None
     response: Message | None = None  # the last one that was committed
-    streamed: str = ""  # of the one that is under way
+    said: str = ""  # in its last response, the one that is under way if there is one
     open: tuple[OpenCallRecord, ...] = ()
     usage: TurnUsage = NO_USAGE
     cost: float | None = None
@@ -50,7 +52,7 @@ class TurnReader:
 
     def __init__(
         self,
-        store: Store,
+        store: ChatStore,
         chat_id: str,
         patience: Patience,
         answer: Answer | None = None,
@@ -121,7 +123,8 @@ class TurnReader:
         """It is still queued. Nothing takes it while the turn before it waits for people, or has failed."""
         chat = snapshot.chat
         if chat.state is State.FAILED:
-            return TurnRead(agent=chat.agent, state="failed", cause=chat.cause, error=chat.error)
+            cause = chat.error.cause if chat.error is not None else None
+            return TurnRead(agent=chat.agent, state="failed", cause=cause, error=chat.error)
         if chat.state is State.WAITING and (asked := await self._store.open_calls(chat.id)):
             return TurnRead(agent=chat.agent, state="waiting", open=tuple(asked))
         return None
@@ -153,7 +156,7 @@ class TurnReader:
         while True:
             page = await self._store.read_journal(self._chat_id, cursor)
             for item in page.items:
-                match _entry(item):
+                match event_of(item).body:
                     case TurnStarted(turn=turn):
                         spot = _Spot(number=turn, start=(item.seq or 1) - 1)
                     case MessageAdded(attempt=None, off_history=False) as added:
@@ -166,54 +169,46 @@ class TurnReader:
             cursor = page.cursor
 
     async def _read(self, spot: _Spot, snapshot: Snapshot) -> TurnRead:
-        start = spot.start
-        if start is None:
-            start = await self._start_of(spot.number, snapshot)
-        fold, streamed = await self._fold(spot.number, start)
-        if not fold.begun and start:
-            fold, streamed = await self._fold(spot.number, 0)
-        chat, usage, cost = snapshot.chat, fold.usage, fold.cost
-        if fold.state in ("running", "waiting") and chat.turn == spot.number:
-            usage, cost = replace(usage, total_tokens=chat.turn_tokens), chat.turn_cost
-        return TurnRead(
-            agent=chat.agent,
-            number=spot.number,
-            state=fold.state,
-            cause=fold.cause,
-            detail=fold.detail,
-            error=fold.error,
-            response=fold.response,
-            streamed=streamed,
-            usage=usage,
-            cost=cost,
-        )
+        turn = await self._fold(spot.number, spot.start) if spot.start is not None else None
+        if turn is None:
+            start = await find_turn_start(self._store, snapshot.chat, spot.number)
+            turn = await self._fold(spot.number, start - 1) if start is not None else None
+        return _read_of(turn or TurnView(number=spot.number, state="running"), snapshot.chat)
 
-    async def _start_of(self, number: int, snapshot: Snapshot) -> int:
-        """A journal number before the turn's start. The journal's own where history does not tell: an edit has cut
-        away the message that began the turn, or the turn took a message that steered and is long over.
-        """
-        chat = snapshot.chat
-        if chat.turn == number:
-            rows = await self._store.read_history(chat.id, start=chat.turn_from, limit=1)
-            if rows and rows[0].pos == chat.turn_from:
-                return max(0, rows[0].seq - 2)  # its start is told just before the message that began it
-        return 0
-
-    async def _fold(self, number: int, start: int) -> tuple[TurnFold, str]:
-        """And what is streamed of a response that is under way."""
-        fold, streamed = TurnFold(number), ""
+    async def _fold(self, number: int, start: int) -> TurnView | None:
+        """None: it has not begun behind there."""
+        fold, begun = Fold(), False
         cursor: Cursor | str = Cursor(seq=start)
         while True:
             page = await self._store.read_journal(self._chat_id, cursor)
-            for item in page.items:
-                if (entry := _entry(item)) is not None:
-                    fold.take(entry)
-                elif item.seq is None:
-                    delta = decode_delta(item.body)
-                    streamed += delta.text if delta.part == "text" else ""
-            if fold.closed or not page.more:
-                return fold, "" if fold.closed else streamed
+            for event in map(event_of, page.items):
+                if isinstance(event.body, TurnStarted):
+                    if event.body.turn > number:  # only now is it over for certain: a retry opens a failed one again
+                        return fold.turn if begun else None
+                    begun = event.body.turn == number
+                if begun:
+                    fold.take(event)
+            if not page.more:
+                return fold.turn if begun else None
             cursor = page.cursor
+
+
+def _read_of(turn: TurnView, chat: ChatRecord) -> TurnRead:
+    usage, cost = turn.usage, turn.cost
+    if not turn.over and chat.turn == turn.number:
+        usage, cost = replace(usage, total_tokens=chat.turn_tokens), chat.turn_cost
+    return TurnRead(
+        agent=chat.agent,
+        number=turn.number,
+        state="running" if turn.state == "stopping" else turn.state,
+        cause=turn.cause if turn.over else None,
+        detail=turn.detail,
+        error=turn.error,
+        response=turn.response,
+        said=turn.answer,
+        usage=usage,
+        cost=cost,
+    )
 
 
 def _spot_of(answer: Answer | None) -> _Spot | None:
@@ -221,16 +216,6 @@ def _spot_of(answer: Answer | None) -> _Spot | None:
         return None
     # The message is the last thing that such a call tells, and the start of its turn comes just before it.
     return _Spot(number=answer.turn, start=max(0, answer.seq - 2) if answer.placed == "began" else None)
-
-
-def _entry(item: Item) -> AnyEntry | None:
-    """None: a piece of a stream, or something that newer code wrote and that is not of this turn's making."""
-    if item.seq is None:
-        return None
-    try:
-        return decode_entry(item.body)
-    except UnknownRecord:
-        return None
 
 
 class _Head(msgspec.Struct):

@@ -5,7 +5,7 @@ too many costs a look and a ring too few costs one poll interval.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.core.change import Change
 from holdfast.store.records import QUIET
@@ -30,6 +30,7 @@ class Bell:
 
     def __init__(self) -> None:
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
+        self.witness: Callable[[Sequence[Change]], None] | None = None  # is told of every commit of this process
 
     @property
     def waiter_count(self) -> int:
@@ -39,6 +40,17 @@ class Bell:
     def awaited(self) -> bool:
         """Whether there is a waiter. From any thread."""
         return bool(self._waiters)
+
+    def tell(self, changes: Sequence[Change], topics: Iterable[str] = ()) -> None:
+        """Of changes that are committed, to who may want to know of them; and ring these topics."""
+        self.show(changes)
+        if self._waiters:
+            self.ring(topics_of(changes).union(topics))
+
+    def show(self, changes: Sequence[Change]) -> None:
+        """To the witness, if there is one."""
+        if self.witness is not None and changes:
+            self.witness(changes)
 
     def ring(self, topics: Iterable[str]) -> None:
         for topic in topics:

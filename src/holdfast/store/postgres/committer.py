@@ -22,14 +22,13 @@ from psycopg import pq
 from holdfast.core.codec import NOT_UNICODE
 from holdfast.errors import HoldfastError, InvalidInput, Outcome, StoreClosed, StoreTimeout, StoreUnavailable
 from holdfast.faults import reach
-from holdfast.store.decisions import Decided
+from holdfast.store.decisions import ChatWrite, Decided
 from holdfast.store.postgres import swaps
 from holdfast.store.postgres.connection import Connector
 from holdfast.store.postgres.errors import READ_ONLY, Fate, NoAnswer, explain, fate_of
 from holdfast.store.postgres.pauses import FIRST_S, pauses
 from holdfast.store.postgres.transactions import reach_written
 from holdfast.store.postgres.wire import ServerWire
-from holdfast.store.rows import ChatWrite
 
 log = logging.getLogger("holdfast.store")
 

@@ -15,8 +15,7 @@ from holdfast.store.large_chats import LargeChats
 from holdfast.store.liveness import SWEPT_MAX
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.connection import Row
-from holdfast.store.postgres.transactions import Transaction
-from holdfast.store.postgres.transactor import Transactor
+from holdfast.store.postgres.transactions import Transaction, Transactor
 from holdfast.store.records import Answer, DeleteChildren, Forking, StoreOptions
 from holdfast.store.remnants import (
     Remnant,
@@ -131,7 +130,8 @@ class PostgresLargeChats(LargeChats):
             changes = await transaction.apply(await transaction.must_load(chat_id), (Delete(),))
             told = [change for change in changes if change.after.chat.id != chat_id]
             await self._check_at_rest(transaction, ids[1:])
-            await transaction.write(decided(told).writes)
+            if told:
+                await transaction.write(decided(told).writes)
             await transaction.rows(sql.DELETE_CHATS, ids)
             left = await transaction.take_rows(ids, self.slice)
             if left:

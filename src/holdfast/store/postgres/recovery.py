@@ -10,9 +10,8 @@ from holdfast.core.records import Lease, LeaseEnd, Snapshot
 from holdfast.store.decisions import decided
 from holdfast.store.liveness import JOURNAL_AHEAD
 from holdfast.store.postgres import sql
-from holdfast.store.postgres.transactions import Transaction
-from holdfast.store.postgres.transactor import Transactor
-from holdfast.store.records import Held, StoreOptions, Violation
+from holdfast.store.postgres.transactions import Transaction, Transactor
+from holdfast.store.records import StoreOptions, Violation
 from holdfast.store.recovery import Recovery
 from holdfast.store.rows import lease_of, violation
 
@@ -26,7 +25,7 @@ class PostgresRecovery(Recovery):
         *,
         host: str,
     ) -> None:
-        super().__init__(options, read_chat)
+        super().__init__(options, read_chat, transactor, sql)
         self._transactor = transactor
         self._host = host
 
@@ -37,32 +36,14 @@ class PostgresRecovery(Recovery):
         # On another machine the same path is another file, or a network's idea of a lock.
         return [lease if lease.host == self._host else replace(lease, lock_path=None) for lease in leases]
 
-    async def held_chats(self, worker: str) -> set[Held]:
-        return {(chat_id, stamp) for chat_id, stamp in await self._transactor.rows(sql.HELD_CHATS, worker)}
-
     async def end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
         points = ("expire.before", "expire.after")
         return bool(await self._transactor.write_alone(sql.END_LEASE, worker, renewal, how, points=points))
-
-    async def retire_lease(self, worker: str) -> None:
-        await self._transactor.write_alone(sql.RETIRE_WORKER, worker)
-
-    async def lost_in_silence(self, worker: str) -> list[str]:
-        return [row[0] for row in await self._transactor.named_rows(sql.LOST_IN_SILENCE, worker=worker)]
-
-    async def unknown_holders(self) -> list[str]:
-        return [row[0] for row in await self._transactor.rows(sql.UNKNOWN_HOLDERS)]
-
-    async def drop_worker(self, worker: str) -> None:
-        await self._transactor.write_alone(sql.DROP_WORKER, worker)
 
     # --- violations ---------------------------------------------------------------------------------------------
 
     async def find_violations(self) -> list[Violation]:
         return [violation(row) for row in await self._transactor.planned_rows(sql.FIND_VIOLATIONS)]
-
-    async def next_torn(self, after: str) -> list[tuple[str, str, bool]]:
-        return [(id, state, torn) for id, state, torn in await self._transactor.rows(sql.NEXT_TORN, after)]
 
     async def next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
         waiting = await self._transactor.rows(sql.NEXT_WAITING, after[0])
@@ -94,6 +75,3 @@ class PostgresRecovery(Recovery):
             transaction.tell(made.changes)
 
         await self._transactor.write(work, "work")
-
-    async def read_repairs(self) -> dict[str, int]:
-        return dict(await self._transactor.rows(sql.READ_REPAIRS))

@@ -36,6 +36,7 @@ TABLES = (
     "receipts",
     "repairs",
     "remnants",
+    "tokens",
 )
 
 

@@ -10,6 +10,7 @@ from holdfast.store import liveness, retention
 from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
+from holdfast.store.tokens import token_statements
 
 # The server's wall clock in whole milliseconds, as it moves inside a transaction too.
 NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -150,6 +151,32 @@ WITH RECURSIVE family (id, state, generation) AS (
 SELECT id, state FROM family ORDER BY generation, id
 """
 
+# The same with all that is known of each, parents first.
+READ_WHOLE_FAMILY = f"""
+WITH RECURSIVE family (id) AS (
+    SELECT id FROM chats WHERE id = %s
+    UNION SELECT chats.id FROM chats JOIN family ON chats.parent_id = family.id
+)
+SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id IN (SELECT id FROM family) ORDER BY depth, id LIMIT %s
+"""
+
+# From one to the next by its index: the chats of each are counted, and nothing of them is read.
+LIST_OWNERS = """
+SELECT owner, count(*) FROM chats WHERE %s::text IS NULL OR owner > %s GROUP BY owner ORDER BY owner LIMIT %s
+"""
+
+INSERT_CHAT = f"INSERT INTO chats ({_columns(CHAT_COLUMNS)}) VALUES ({', '.join(['%s'] * len(CHAT_COLUMNS))})"
+
+
+def transfer_sizes(table: str, key: tuple[str, ...], large: str) -> str:
+    """What each of the next rows takes; the length is known without reading the text."""
+    marks = ", ".join(["%s"] * len(key))
+    return (
+        f"SELECT octet_length({large}) FROM {table} WHERE chat_id = %s AND ({_columns(key)}) > ({marks}) "
+        f"ORDER BY {_columns(key)} LIMIT %s"
+    )
+
+
 # What people and clients have to answer in a chat and in all that was spawned below it.
 OPEN_CALLS = f"""
 WITH RECURSIVE family (id, agent, batch, depth) AS (
@@ -209,6 +236,7 @@ NOT EXISTS (
 def list_chats(state: State | None, archived: bool | None, given: FilterNames) -> str:
     conditions = {
         "owner": "owner = %(owner)s",
+        "id": "id = %(id)s",
         "agent": "agent || '' = %(agent)s" if "owner" in given else "agent = %(agent)s",  # not by its index
         "before": "id < %(before)s",
         "pattern": _SEARCHED,
@@ -244,6 +272,15 @@ SELECT pos, seq, role, ref, body FROM journal
 WHERE chat_id = %(id)s AND pos >= %(start)s AND {_THERE} ORDER BY pos LIMIT %(limit)s
 """
 
+# The length of a body is known without reading it.
+READ_HISTORY_UP_TO = f"""
+SELECT pos, seq, role, ref, body FROM (
+    SELECT pos, seq, role, ref, body,
+           sum(octet_length(body)) OVER (ORDER BY pos) - octet_length(body) AS bytes_before
+    FROM journal WHERE chat_id = %(id)s AND pos >= %(start)s AND {_THERE} ORDER BY pos LIMIT %(limit)s
+) AS page WHERE bytes_before < %(bytes_max)s ORDER BY pos
+"""
+
 # Newest first: who edits, edits near the end.
 LOCATE_MESSAGE = """
 SELECT journal.pos, journal.role, chats.epoch FROM journal JOIN chats ON chats.id = journal.chat_id
@@ -253,12 +290,15 @@ WHERE journal.chat_id = %s AND journal.pos IS NOT NULL AND journal.ref = %s ORDE
 READ_ENTRY = "SELECT body FROM journal WHERE chat_id = %s AND seq = %s"
 
 # A page in one statement, so in one moment: the chat's place, and what there is at the reader's (parts -1 and 0),
-# journal entries (1) and, where these reach the end, the deltas of the open attempt (2).
+# journal entries (1) and, where these reach the end, the deltas of the open attempt (2). The row that reaches
+# `bytes_max` is the last one; the length of a body is known without reading it.
 READ_JOURNAL = """
 WITH place AS MATERIALIZED (SELECT state, seq, fence, attempt_ended, life FROM chats WHERE id = %(id)s),
 lines AS MATERIALIZED (
-    SELECT seq, stamp, at, body FROM journal
-    WHERE chat_id = %(id)s AND seq > %(seq)s AND seq <= (SELECT seq FROM place) ORDER BY seq LIMIT %(limit)s
+    SELECT seq, stamp, at, body, bytes_upto FROM (
+        SELECT seq, stamp, at, body, sum(octet_length(body)) OVER (ORDER BY seq) AS bytes_upto FROM journal
+        WHERE chat_id = %(id)s AND seq > %(seq)s AND seq <= (SELECT seq FROM place) ORDER BY seq LIMIT %(limit)s
+    ) AS page WHERE bytes_upto - octet_length(body) < %(bytes_max)s
 )
 SELECT -1 AS part, seq AS a, fence AS b,
        (SELECT stamp FROM journal WHERE chat_id = %(id)s AND seq = %(seq)s) AS stamp, life AS at, state AS body
@@ -267,12 +307,14 @@ UNION ALL SELECT 0, attempt_ended, NULL,
        (SELECT stamp FROM deltas WHERE chat_id = %(id)s AND attempt = %(attempt)s AND k = %(k)s), NULL, NULL
 FROM place
 UNION ALL SELECT 1, seq, NULL, stamp, at, body FROM lines
-UNION ALL SELECT * FROM (
-    SELECT 2, attempt, k, stamp, at, body FROM deltas
+UNION ALL SELECT 2, attempt, k, stamp, at, body FROM (
+    SELECT attempt, k, stamp, at, body,
+           sum(octet_length(body)) OVER (ORDER BY attempt, k) - octet_length(body) AS bytes_before FROM deltas
     WHERE chat_id = %(id)s AND attempt > (SELECT attempt_ended FROM place) AND (attempt, k) > (%(attempt)s, %(k)s)
           AND coalesce((SELECT max(seq) FROM lines), %(seq)s) >= (SELECT seq FROM place)
     ORDER BY attempt, k LIMIT (SELECT %(limit)s - count(*) FROM lines)
 ) AS previews
+WHERE bytes_before < %(bytes_max)s - coalesce((SELECT max(bytes_upto) FROM lines), 0)
 ORDER BY part, a, b
 """
 
@@ -355,6 +397,11 @@ ADD_REMNANT = f"INSERT INTO remnants ({_columns(REMNANT_COLUMNS)}) VALUES (%s, %
 
 # Fails where the record was given up or dropped since the transaction's moment: what it counts on is not there then.
 MOVE_REMNANT = "UPDATE remnants SET pos = %s, seq = %s WHERE chat_id = %s"
+
+# Only while it is ours.
+MOVE_IMPORT = "UPDATE remnants SET seq = seq + %s WHERE chat_id = %s AND source_id = %s RETURNING 1"
+
+DROP_IMPORT = "DELETE FROM remnants WHERE chat_id = ANY(%s) AND source_id = %s RETURNING 1"
 
 _HAS_LINES = "EXISTS (SELECT 1 FROM journal WHERE journal.chat_id = {id})"
 
@@ -526,16 +573,75 @@ _READY = (
     "wake_at IS NOT NULL AND state IN ('running', 'stopping') "
     "AND (backoff_ms = 0 OR wake_at <= {now} OR wake_at - {now} > backoff_ms)"
 )
+_TIMED = "wake_at IS NOT NULL AND state = 'waiting'"
 _RUNG = "wake_at <= {now} AND state = 'waiting'"
 
-# A look without a lock, so that a poll that finds nothing costs one statement.
+
+def _owners(due: str, after: str, together: str) -> str:
+    """So many owners after one, and from the first on behind the last, with the time of each one's oldest. The next
+    one is found without reading what the last one has. The one it began with may come twice.
+    """
+    following = f"""
+(SELECT owner FROM chats WHERE agent = given.agent AND {{after}} {due} ORDER BY owner, wake_at LIMIT 1)
+"""
+    first = following.format(after="")
+    return f"""
+    WITH RECURSIVE walk (owner, begun, n) AS (
+        SELECT found, found, 1 FROM (
+            SELECT coalesce({following.format(after=f"owner > {after} AND")}, {first}) AS found
+        ) AS start
+        UNION ALL
+        SELECT coalesce({following.format(after="owner > walk.owner AND")}, {first}), begun, n + 1
+        FROM walk WHERE n < {together} AND walk.owner IS NOT NULL AND (n = 1 OR walk.owner <> walk.begun)
+    )
+    SELECT oldest.wake_at, walk.owner, walk.n FROM walk CROSS JOIN LATERAL (
+        SELECT wake_at FROM chats WHERE agent = given.agent AND owner = walk.owner AND {due} ORDER BY wake_at LIMIT 1
+    ) AS oldest
+"""
+
+
+def _oldest(of: str, due: str, limit: str) -> str:
+    """Sorted, so that the index by time is the cheapest: the one by owner would be read from end to end for those
+    whose time has come.
+    """
+    return f"SELECT true AS found FROM chats WHERE {of} AND {due} ORDER BY wake_at LIMIT {limit}"
+
+
+def _as_many(due: str) -> str:
+    """As there is room for: more may lie behind them."""
+    oldest = _oldest("agent = given.agent", due, "given.room")
+    return f"(SELECT count(*) FROM ({oldest}) AS found) >= given.room"
+
+
+# A look without a lock, so that a poll that finds nothing costs one statement. Where chats pile up, with the next of
+# the owners that have something due, and (the last column) of those with a timer, be it due or not: to look for the
+# next one that is due would read all that are not.
 ANYTHING_DUE = f"""
-SELECT {NOW}, (SELECT ended IS NULL FROM workers WHERE id = %(worker)s), EXISTS (
-    SELECT 1 FROM unnest(%(agents)s::text[]) AS given(agent)
-    CROSS JOIN (SELECT {_WALL_NOW} AS now) AS moment
-    WHERE EXISTS (SELECT 1 FROM chats WHERE agent = given.agent AND {_READY.format(now="moment.now")})
-       OR EXISTS (SELECT 1 FROM chats WHERE agent = given.agent AND {_RUNG.format(now="moment.now")})
+WITH moment AS MATERIALIZED (SELECT {_WALL_NOW} AS now),
+look AS MATERIALIZED (
+    SELECT moment.now, EXISTS (
+        SELECT 1 FROM unnest(%(agents)s::text[]) AS given(agent)
+        WHERE ({_oldest("agent = given.agent", _READY.format(now="moment.now"), "1")})
+           OR ({_oldest("agent = given.agent", _RUNG.format(now="moment.now"), "1")})
+    ) AS due FROM moment
 )
+SELECT {NOW}, (SELECT ended IS NULL FROM workers WHERE id = %(worker)s), look.due,
+       walked.wake_at, walked.agent, walked.owner, walked.timed
+FROM look
+LEFT JOIN LATERAL (
+    SELECT given.agent, walk.wake_at, walk.owner, walk.timed, walk.n
+    FROM unnest(%(agents)s::text[], %(rooms)s::bigint[], %(after_ready)s::text[], %(after_timed)s::text[])
+        AS given(agent, room, after_ready, after_timed)
+    CROSS JOIN LATERAL (
+        SELECT ready.wake_at, ready.owner, false AS timed, ready.n FROM (
+            {_owners(_READY.format(now="look.now"), "given.after_ready", "%(owners_together)s::bigint")}
+        ) AS ready WHERE {_as_many(_READY.format(now="look.now"))}
+        UNION ALL SELECT timed.wake_at, timed.owner, true, timed.n FROM (
+            {_owners(_TIMED, "given.after_timed", "%(timers_together)s::bigint")}
+        ) AS timed WHERE {_as_many(_RUNG.format(now="look.now"))}
+    ) AS walk
+) AS walked ON look.due
+ORDER BY walked.n
 """
 
 # Renewals pass this lock; who ends the lease waits for it.
@@ -546,21 +652,33 @@ SELECT {NOW} FROM workers WHERE id = %(worker)s AND ended IS NULL FOR KEY SHARE
 # The same, but waits until every claim that this lease was making is decided.
 SETTLE_LEASE = SHARE_LEASE.replace("FOR KEY SHARE", "FOR UPDATE")
 
-# The oldest due chats of each agent. What another worker is claiming, or a client is changing, is left to them.
-DUE_CHATS = f"""
-SELECT due.id, due.agent, due.wake_at FROM unnest(%(agents)s::text[], %(rooms)s::bigint[]) AS given(agent, room)
+
+def _due(of: str) -> str:
+    """The oldest of each. What another worker is claiming, or a client is changing, is left to them."""
+    return f"""
 CROSS JOIN LATERAL (
     SELECT * FROM (
-        SELECT id, agent, wake_at FROM chats
-        WHERE agent = given.agent AND {_READY.format(now="%(due)s")} AND id <> ALL(%(passed)s::text[])
+        SELECT wake_at, id, agent, owner FROM chats
+        WHERE {of} AND {_READY.format(now="%(due)s")} AND id <> ALL(%(passed)s::text[])
         ORDER BY wake_at LIMIT given.room FOR UPDATE SKIP LOCKED
     ) AS ready
     UNION ALL SELECT * FROM (
-        SELECT id, agent, wake_at FROM chats
-        WHERE agent = given.agent AND {_RUNG.format(now="%(due)s")} AND id <> ALL(%(passed)s::text[])
+        SELECT wake_at, id, agent, owner FROM chats
+        WHERE {of} AND {_RUNG.format(now="%(due)s")} AND id <> ALL(%(passed)s::text[])
         ORDER BY wake_at LIMIT given.room FOR UPDATE SKIP LOCKED
     ) AS rung
 ) AS due
+"""
+
+
+DUE_CHATS = f"""
+SELECT due.* FROM unnest(%(agents)s::text[], %(rooms)s::bigint[]) AS given(agent, room)
+{_due("agent = given.agent")}
+"""
+
+DUE_CHATS_OF_OWNERS = f"""
+SELECT due.* FROM unnest(%(agents)s::text[], %(owners)s::text[], %(rooms)s::bigint[]) AS given(agent, owner, room)
+{_due("agent = given.agent AND owner = given.owner")}
 """
 
 CLAIMED_AS = """
@@ -579,6 +697,13 @@ FIND_VIOLATIONS_AMONG = liveness_query(
 NEXT_WAITING = liveness.NEXT_WAITING.format(after="%s", limit=liveness.SWEPT_MAX)
 
 NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="%s", limit=liveness.SWEPT_MAX)
+
+# -- tokens
+
+TOKENS = token_statements("%s", "id IN (SELECT json_array_elements_text(%s::json))")
+
+# Whose it is, without the rest of it.
+READ_OWNER = "SELECT owner, parent_id FROM chats WHERE id = %s"
 
 PUT_NOTE = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 

@@ -16,18 +16,16 @@ import psycopg
 from holdfast.core.apply import create
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.commands import Command
-from holdfast.core.records import Chat, Compaction, NewChat, Snapshot
+from holdfast.core.records import ChatRecord, NewChat, Snapshot
 from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.ids import new_id
-from holdfast.store.checks import page_size
-from holdfast.store.contract import LeaseLine, Store
+from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from holdfast.store.notify.bell import WORK, topics_of
-from holdfast.store.open_calls import OPEN_CALLS_MAX, AskedCall, asked_of
 from holdfast.store.pages import page_of
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.address import DatabaseAddress
@@ -41,23 +39,18 @@ from holdfast.store.postgres.leases import PostgresLeaseLine
 from holdfast.store.postgres.recovery import PostgresRecovery
 from holdfast.store.postgres.schema import TABLES, check_server, migrate
 from holdfast.store.postgres.swaps import is_plain
-from holdfast.store.postgres.transactions import Transaction, snapshot_from
-from holdfast.store.postgres.transactor import Transactor
+from holdfast.store.postgres.transactions import Transaction, Transactor, snapshot_from
+from holdfast.store.postgres.transfers import PostgresTransfers
 from holdfast.store.postgres.vacuum import vacuum
 from holdfast.store.postgres.wakes import PostgresWakes
 from holdfast.store.receipts import PRUNED_MAX, request_of
 from holdfast.store.records import (
-    ALL_CHATS,
+    PAGE_BYTES,
     PAGE_ROWS,
     Answer,
-    ChatFilter,
-    ChatLine,
-    ChildCounts,
     DeltaBatch,
-    DeltaRow,
     HistoryRow,
     Key,
-    Located,
     Page,
     Size,
     StoreOptions,
@@ -65,9 +58,11 @@ from holdfast.store.records import (
 from holdfast.store.remnants import (
     Occupied,
 )
-from holdfast.store.retention import Amount, Cutoffs, Leftover
-from holdfast.store.rows import chat_line, compaction_of, delta_row, history_row, located_of
+from holdfast.store.retention import Amount, Leftover
+from holdfast.store.rows import history_row
+from holdfast.store.sql_store import SqlStore
 from holdfast.store.stamps import check_past, is_proven
+from holdfast.store.tokens import Tokens
 from holdfast.system.clock import boot_id
 
 log = logging.getLogger(__name__)
@@ -80,7 +75,10 @@ FIRST_TRY_S = 1.0  # until the log says what is waited for; the next tries are l
 BETWEEN_TRIES_S = 0.25
 
 
-class PostgresStore(Store):
+class PostgresStore(SqlStore):
+    _sql = sql
+    _transactor: Transactor
+
     def __init__(self, url: str, options: StoreOptions) -> None:
         super().__init__(options)
         self.address = DatabaseAddress(url)
@@ -91,10 +89,12 @@ class PostgresStore(Store):
         self._left_over = False  # rows without a chat were there when it was opened
         self._flushing: dict[str, set[asyncio.Task[Any]]] = {}
         self._opening_or_closing = asyncio.Lock()
-        self._transactor = Transactor(self._connector, self._clock, options, self._announce)
+        self._transactor = Transactor(self._connector, self._clock, options, self.bell, self._announce)
         self.claims = PostgresClaims(self._transactor, options.limits, self._clock)
         self.recovery = PostgresRecovery(self._transactor, options, self.read_chat, host=self._host)
         self.large_chats = PostgresLargeChats(self._transactor, options)
+        self.transfers = PostgresTransfers(self._transactor, self.large_chats)
+        self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
 
     def __str__(self) -> str:
         return str(self.address)
@@ -187,6 +187,9 @@ class PostgresStore(Store):
         if self._hints is not None:
             self._hints.add(told)
 
+    def _tell_of_failover(self, why: str) -> None:
+        self.incidents.tell(FAILED_OVER, why)
+
     # --- chats ------------------------------------------------------------------------------------------------
 
     async def _create(self, new: NewChat, key: Key, hash: str) -> Answer:
@@ -254,6 +257,7 @@ class PostgresStore(Store):
     ) -> None:
         """Whether or not the caller still waits for the answer."""
         if verdict is True:
+            self.bell.show(entry.decided.changes)
             self._announce(topics_of(entry.decided.changes))
             if not answer.done():
                 answer.set_result(entry.decided.after)
@@ -296,46 +300,28 @@ class PostgresStore(Store):
             raise NotFound("chat", chat_id)
         return snapshot_from(found[0])
 
-    async def list_chats(
-        self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
-    ) -> list[ChatLine]:
-        wanted = filter or ALL_CHATS
-        values = wanted.values() | {"before": before, "limit": page_size(limit)}
-        found = await self._transactor.scan(sql.list_chats(*wanted.given(before)), wanted.lane, **values)
-        return [chat_line(row) for row in found]
-
-    async def _asked(self, chat_id: str) -> list[AskedCall]:
-        return [asked_of(row) for row in await self._transactor.rows(sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)]
-
-    async def _response(self, chat_id: str, seq: int) -> bytes | None:
-        found = await self._transactor.rows(sql.READ_ENTRY, chat_id, seq)
-        return found[0][0].encode() if found else None
-
-    async def count_children(self, chat: Chat) -> ChildCounts:
-        values = {"chat": chat.id, "root": chat.root_id or chat.id, "turn": chat.turn}
-        found = await self._transactor.named_rows(sql.COUNT_CHILDREN, **values)
-        return ChildCounts(*found[0])
+    async def _line_stamp(self, known: ChatRecord) -> int | None:
+        return await self._transactor.write(lambda transaction: transaction.line_stamp(known))
 
     # --- history and journal ------------------------------------------------------------------------------------
 
-    async def read_history(self, chat_id: str, *, start: int = 0, limit: int = 10_000) -> list[HistoryRow]:
-        found = await self._transactor.named_rows(sql.READ_HISTORY, id=chat_id, start=start, limit=limit)
+    async def read_history(
+        self, chat_id: str, *, start: int = 0, limit: int = 10_000, bytes_max: int | None = None
+    ) -> list[HistoryRow]:
+        if bytes_max is None:
+            found = await self._transactor.named_rows(sql.READ_HISTORY, id=chat_id, start=start, limit=limit)
+        else:
+            values = {"id": chat_id, "start": start, "limit": limit, "bytes_max": bytes_max}
+            found = await self._transactor.named_rows(sql.READ_HISTORY_UP_TO, **values)
         return [history_row(row) for row in found]
 
-    async def read_compaction(self, chat_id: str) -> Compaction | None:
-        found = await self._transactor.named_rows(sql.READ_COMPACTION, id=chat_id)
-        return compaction_of(found[0]) if found else None
-
-    async def locate_message(self, chat_id: str, message_id: str) -> Located:
-        found = await self._transactor.rows(sql.LOCATE_MESSAGE, chat_id, message_id)
-        if not found:
-            raise NotFound("message", message_id)
-        return located_of(found[0])
-
-    async def read_journal(self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS) -> Page:
+    async def read_journal(
+        self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS, bytes_max: int = PAGE_BYTES
+    ) -> Page:
         cursor = parse(after)
+        place = {"seq": cursor.seq, "attempt": cursor.attempt, "k": cursor.k}
         found = await self._transactor.named_rows(
-            sql.READ_JOURNAL, id=chat_id, seq=cursor.seq, attempt=cursor.attempt, k=cursor.k, limit=limit
+            sql.READ_JOURNAL, id=chat_id, **place, limit=limit, bytes_max=bytes_max
         )
         if not found:
             raise NotFound("chat", chat_id)
@@ -343,7 +329,7 @@ class PostgresStore(Store):
         cursor = placed(cursor, ReadersPlace(chat_id, life, last_seq, fence, attempt_ended, line_stamp, delta_stamp))
         journal = [(seq, stamp, at, body) for part, seq, _, stamp, at, body in found if part == 1]
         deltas = [tuple(piece) for part, *piece in found if part == 2]
-        return page_of(cursor, journal, deltas, last_seq=last_seq, state=state, limit=limit)
+        return page_of(cursor, journal, deltas, last_seq=last_seq, state=state, limit=limit, bytes_max=bytes_max)
 
     async def add_deltas(self, batches: Sequence[DeltaBatch]) -> tuple[str, ...]:
         self._transactor.check_open()
@@ -387,10 +373,6 @@ class PostgresStore(Store):
         self._announce({batch.chat_id for batch in batches})
         return tuple(batch.chat_id for n, batch in enumerate(batches) if n not in taken)
 
-    async def read_deltas(self, chat_id: str, attempt: int) -> list[DeltaRow]:
-        found = await self._transactor.named_rows(sql.READ_DELTAS, id=chat_id, attempt=attempt)
-        return [delta_row(row) for row in found]
-
     # --- workers ------------------------------------------------------------------------------------------------
 
     def lease_line(self) -> LeaseLine:
@@ -399,17 +381,9 @@ class PostgresStore(Store):
 
     # --- upkeep ---------------------------------------------------------------------------------------------------
 
-    def _tell_of_failover(self, why: str) -> None:
-        self.incidents.tell(FAILED_OVER, why)
-
     async def _prune_receipts(self, before: int) -> int:
         ((count,),) = await self._transactor.write_alone(sql.PRUNE_RECEIPTS, before, PRUNED_MAX)
         return int(count)
-
-    async def next_with_leftovers(self, cutoffs: Cutoffs, after: str) -> list[tuple[str, bool]]:
-        values = {"attempts": cutoffs.attempts, "calls": cutoffs.calls, "compactions": cutoffs.compactions}
-        found = await self._transactor.scan(sql.NEXT_WITH_LEFTOVERS, "lists", after=after, **values)
-        return [(id, has_some) for id, has_some in found]
 
     async def drop_leftovers(
         self, kind: Leftover, chat_ids: Sequence[str], before: int, *, dry_run: bool = False
@@ -419,10 +393,6 @@ class PostgresStore(Store):
             return Amount(count, int(size))
         sizes = await self._transactor.write_alone(sql.DROP_LEFTOVERS[kind], list(chat_ids), before)
         return Amount(len(sizes), sum(size for (size,) in sizes))
-
-    async def next_expired(self, before: int, after: str) -> list[tuple[str, int]]:
-        found = await self._transactor.scan(sql.NEXT_EXPIRED, "lists", after=after, before=before)
-        return [(id, family) for id, family in found]
 
     async def measure(self) -> Size:
         ((total,),) = await self._transactor.rows(sql.MEASURE, list(TABLES))
@@ -437,18 +407,6 @@ class PostgresStore(Store):
 
     def now_ms(self) -> int:
         return self._clock.now()
-
-    async def _line_stamp(self, known: Chat) -> int | None:
-        return await self._transactor.write(lambda transaction: transaction.line_stamp(known))
-
-    async def _note(self, key: str, value: int) -> None:
-        await self._transactor.write_alone(sql.PUT_NOTE, key, value)
-
-    async def _read_notes(self) -> dict[str, int]:
-        return dict(await self._transactor.rows(sql.READ_NOTES))
-
-    async def prove_writing(self) -> None:
-        await self._transactor.write_alone(sql.PROVE_WRITING)
 
     def stats(self) -> dict[str, int | float | str | None]:
         facts = self._connector.facts

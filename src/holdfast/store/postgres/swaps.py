@@ -22,8 +22,9 @@ import msgspec
 from msgspec import Struct
 from psycopg import pq
 
-from holdfast.core.records import Call, Chat
-from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS, ChatWrite, call_row, chat_row, moving_row
+from holdfast.core.records import Call, ChatRecord
+from holdfast.store.decisions import ChatWrite
+from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS, call_row, chat_row, moving_row
 
 # Beyond these, one chat goes as a batch of one.
 LINES_MAX = 3
@@ -56,7 +57,7 @@ def _type(annotation: Any) -> str:
     return next((known[kind] for kind in kinds if kind in known), "text")
 
 
-_TYPES = {field.name: _type(field.type) for struct in (Call, Chat) for field in msgspec.structs.fields(struct)}
+_TYPES = {field.name: _type(field.type) for struct in (Call, ChatRecord) for field in msgspec.structs.fields(struct)}
 _TYPES |= dict.fromkeys(("chat_id", "role", "ref", "body", "mode"), "text")
 _TYPES |= dict.fromkeys(("at", "rank", "ended", "was_stamp", "was_version"), "bigint")
 

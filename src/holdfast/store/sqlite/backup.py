@@ -21,7 +21,8 @@ import apsw
 
 from holdfast.errors import ConfigError, StoreBusy, StoreCorrupt
 from holdfast.faults import reach
-from holdfast.store.sqlite.connection import check_whose, connect, reading, translated
+from holdfast.store.sqlite.connection import check_whose, connect, reading
+from holdfast.store.sqlite.errors import translated
 from holdfast.store.sqlite.holder import posix_holders
 from holdfast.system import disk
 

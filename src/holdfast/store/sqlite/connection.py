@@ -1,5 +1,5 @@
-"""Opening a SQLite file: pragmas one by one and read back, checks of what the file is and where it lies, and what
-SQLite's errors mean in ours.
+"""Opening a SQLite file: pragmas one by one and read back, checks of what the file is and where it lies, and the
+locks around each write.
 
 The database file is never opened by other means: closing a second descriptor in this process would drop SQLite's
 own locks. `-wal` and `-shm` are SQLite's alone.
@@ -17,19 +17,8 @@ from typing import Any
 
 import apsw
 
-from holdfast.core.codec import NOT_UNICODE
-from holdfast.errors import (
-    ConfigError,
-    HoldfastError,
-    InvalidInput,
-    SchemaError,
-    StoreCorrupt,
-    StoreFull,
-    StoreGone,
-    StoreReadOnly,
-    StoreTimeout,
-    StoreUnavailable,
-)
+from holdfast.errors import ConfigError, SchemaError, StoreGone, StoreReadOnly, StoreTimeout, StoreUnavailable
+from holdfast.store.sqlite.errors import DAMAGED, translated
 from holdfast.store.sqlite.holder import holder_of
 from holdfast.system import threads
 from holdfast.system.disk import have_private_file
@@ -168,44 +157,6 @@ def reading(connection: apsw.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-@contextmanager
-def translated(path: str, *, committing: bool = False) -> Iterator[None]:
-    """SQLite's errors as ours. `committing`: an I/O error leaves open whether the commit reached the disk."""
-    try:
-        yield
-    except (apsw.Error, UnicodeError) as error:
-        raise explain(error, path, committing=committing) from error
-
-
-# What SQLite says of a damaged file, and of a read that went wrong without an error (a bad cable, memory that flips).
-# A file counts as damaged when a second look finds it so.
-DAMAGED = (apsw.CorruptError, apsw.NotADBError)
-
-
-def explain(error: apsw.Error | UnicodeError, path: str, *, committing: bool = False) -> HoldfastError:
-    match error:
-        case UnicodeError():
-            return InvalidInput("text", f"{NOT_UNICODE}; decode the input properly")
-        case apsw.FullError():
-            return StoreFull(f"no room left on the disk of {path}: nothing was written; free some and try again")
-        case apsw.IOError() if not committing and getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
-            # The shared memory of the WAL is a file, too. (In a commit the frames are on the disk by then.)
-            return StoreFull(f"no room left on the disk of {path} to open it: free some and try again")
-        case apsw.ReadOnlyError() | apsw.PermissionsError():
-            return StoreReadOnly(f"{path} cannot be written to ({error}): check the permissions of file and folder")
-        case apsw.NotADBError():
-            return StoreCorrupt(f"{path} is not a SQLite database: name another file, nothing in it was changed")
-        case apsw.CorruptError():
-            return StoreCorrupt(f"{path} is damaged ({error}): restore it from a backup, and keep the damaged file")
-        case apsw.CantOpenError():
-            return StoreUnavailable(f"{path} cannot be opened ({error}): is its folder there, and writable?")
-        case apsw.BusyError() | apsw.LockedError():
-            return StoreTimeout(f"{path} is locked by another program, which does not let go: end it, or try again")
-        case _:
-            outcome = "unknown" if committing else "not_written"
-            return StoreUnavailable(f"{path}: {error}; ask again", outcome=outcome)  # type: ignore[arg-type]
-
-
 # --- where the file lies ------------------------------------------------------------------------------------------
 
 
@@ -300,6 +251,15 @@ def lock_path(path: str) -> str:
     return f"{path}.lock"
 
 
+def gate_path(path: str) -> str:
+    return f"{path}.gate"
+
+
+def lock_paths(path: str) -> tuple[str, str]:
+    """Both keep every other writer out: who waits for the lock holds the gate meanwhile."""
+    return lock_path(path), gate_path(path)
+
+
 class WriteLock:
     """The `flock` side files around each write transaction, across processes and across our own connections.
 
@@ -318,7 +278,7 @@ class WriteLock:
         """Again, where `_let_go` had to close one of them."""
         try:
             if self._gate < 0:
-                self._gate = _open_side_file(f"{self._database}.gate")
+                self._gate = _open_side_file(gate_path(self._database))
             if self._lock < 0:
                 self._lock = _open_side_file(self.path)
         except BaseException:
@@ -360,7 +320,7 @@ class WriteLock:
 
     @property
     def holder(self) -> str:
-        return holder_of(self.path) or "a process that is not known here"
+        return holder_of(*lock_paths(self._database)) or "a process that is not known here"
 
     def close(self) -> None:
         """Does nothing the second time."""

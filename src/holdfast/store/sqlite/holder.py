@@ -9,9 +9,11 @@ import os
 from holdfast.system.guard_process import lock_holders
 
 
-def holder_of(lock_path: str) -> str | None:
-    """`pid 17 (holdfast worker), which is stopped`. None: no process holds it, or it cannot be known here."""
-    pid = next(iter(_pids(lock_path, "FLOCK")), 0)
+def holder_of(*lock_paths: str) -> str | None:
+    """`pid 17 (holdfast worker), which is stopped`: of the first that is held. None: no process holds one of them, or
+    it cannot be known here.
+    """
+    pid = next((pid for path in lock_paths for pid in _pids(path, "FLOCK")), 0)
     return f"pid {pid}{_described(pid)}" if pid else None
 
 

@@ -24,8 +24,7 @@ from holdfast.store.remnants import (
     without_first_line,
 )
 from holdfast.store.sqlite import sql
-from holdfast.store.sqlite.transactions import Transaction
-from holdfast.store.sqlite.transactor import Transactor
+from holdfast.store.sqlite.transactions import Transaction, Transactor
 
 
 class SqliteLargeChats(LargeChats):

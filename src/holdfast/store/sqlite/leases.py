@@ -17,7 +17,8 @@ from holdfast.store.records import StoreOptions, WorkerInfo
 from holdfast.store.rows import lease_of
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import InDoubt, checkpoint, leave
-from holdfast.store.sqlite.connection import FileIdentity, TimedWriteLock, connect, translated
+from holdfast.store.sqlite.connection import FileIdentity, TimedWriteLock, connect
+from holdfast.store.sqlite.errors import translated
 
 # The writer checkpoints at half of this. In a process that is idle but for its leases, no writer does: at two pages
 # and one renewal every ten seconds the WAL would pass its bound within a day.

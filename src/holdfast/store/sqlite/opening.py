@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from holdfast.errors import StoreTimeout
-from holdfast.store.sqlite.connection import lock_path
+from holdfast.store.sqlite.connection import lock_paths
 from holdfast.store.sqlite.holder import holder_of
 from holdfast.store.sqlite.schema import MIGRATION_DEADLINE_S
 from holdfast.store.sqlite.writer import WriterThread
@@ -76,6 +76,6 @@ class Opening:
     def _why(self, what: str) -> str:
         if self._migrating:
             return f"{self._path} {what}: it is being brought to a new schema"
-        if (holder := holder_of(lock_path(self._path))) is not None:
+        if (holder := holder_of(*lock_paths(self._path))) is not None:
             return f"{self._path} {what}: {holder} holds its write lock; end it, or let it go on"
         return f"{self._path} {what}: is the disk, or a process, stuck?"

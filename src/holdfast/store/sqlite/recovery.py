@@ -8,13 +8,12 @@ from holdfast.core.records import Lease, LeaseEnd, Snapshot
 from holdfast.faults import reach
 from holdfast.store.decisions import decided
 from holdfast.store.liveness import JOURNAL_AHEAD
-from holdfast.store.records import Held, StoreOptions, Violation
+from holdfast.store.records import StoreOptions, Violation
 from holdfast.store.recovery import Recovery
 from holdfast.store.rows import lease_of, violation
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.leases import located
-from holdfast.store.sqlite.transactions import Transaction
-from holdfast.store.sqlite.transactor import Transactor
+from holdfast.store.sqlite.transactions import Transaction, Transactor
 
 
 class SqliteRecovery(Recovery):
@@ -27,7 +26,7 @@ class SqliteRecovery(Recovery):
         host: str,
         lock_folder: str,
     ) -> None:
-        super().__init__(options, read_chat)
+        super().__init__(options, read_chat, transactor, sql)
         self._transactor = transactor
         self._host = host
         self._lock_folder = lock_folder
@@ -38,9 +37,6 @@ class SqliteRecovery(Recovery):
         leases = [lease_of(row) for row in await self._transactor.rows(sql.LIST_WORKERS)]
         return [located(lease, self._lock_folder, self._host) for lease in leases]
 
-    async def held_chats(self, worker: str) -> set[Held]:
-        return {(chat_id, stamp) for chat_id, stamp in await self._transactor.rows(sql.HELD_CHATS, worker)}
-
     async def end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
         def work(transaction: Transaction) -> bool:
             reach("expire.before")
@@ -50,25 +46,10 @@ class SqliteRecovery(Recovery):
 
         return await self._transactor.write(work)
 
-    async def retire_lease(self, worker: str) -> None:
-        await self._transactor.write_alone(sql.RETIRE_WORKER, worker)
-
-    async def lost_in_silence(self, worker: str) -> list[str]:
-        return [row[0] for row in await self._transactor.rows(sql.LOST_IN_SILENCE, worker)]
-
-    async def unknown_holders(self) -> list[str]:
-        return [row[0] for row in await self._transactor.rows(sql.UNKNOWN_HOLDERS)]
-
-    async def drop_worker(self, worker: str) -> None:
-        await self._transactor.write_alone(sql.DROP_WORKER, worker)
-
     # --- violations ---------------------------------------------------------------------------------------------
 
     async def find_violations(self) -> list[Violation]:
         return [violation(row) for row in await self._transactor.rows(sql.FIND_VIOLATIONS)]
-
-    async def next_torn(self, after: str) -> list[tuple[str, str, bool]]:
-        return [(id, state, bool(torn)) for id, state, torn in await self._transactor.rows(sql.NEXT_TORN, after)]
 
     async def next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
         def work(transaction: Transaction) -> tuple[list[str], list[str]]:
@@ -95,6 +76,3 @@ class SqliteRecovery(Recovery):
             transaction.tell(made.changes)
 
         await self._transactor.write(work)
-
-    async def read_repairs(self) -> dict[str, int]:
-        return dict(await self._transactor.rows(sql.READ_REPAIRS))

@@ -8,6 +8,7 @@ from holdfast.store import liveness, retention
 from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
+from holdfast.store.tokens import token_statements
 
 
 def _columns(names: tuple[str, ...]) -> str:
@@ -62,6 +63,20 @@ WITH RECURSIVE family (id, state) AS (
 SELECT id, state FROM family
 """
 
+# The same with all that is known of each, parents first.
+READ_WHOLE_FAMILY = f"""
+WITH RECURSIVE family (id) AS (
+    SELECT id FROM chats WHERE id = ?
+    UNION SELECT chats.id FROM chats JOIN family ON chats.parent_id = family.id
+)
+SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id IN (SELECT id FROM family) ORDER BY depth, id LIMIT ?
+"""
+
+# From one to the next by its index: the chats of each are counted, and nothing of them is read.
+LIST_OWNERS = """
+SELECT owner, count(*) FROM chats WHERE ?1 IS NULL OR owner > ?1 GROUP BY owner ORDER BY owner LIMIT ?2
+"""
+
 # What people and clients have to answer in a chat and in all that was spawned below it.
 OPEN_CALLS = f"""
 WITH RECURSIVE family (id, agent, batch, depth) AS (
@@ -77,9 +92,9 @@ ORDER BY family.depth, family.id, calls.pos LIMIT ?
 
 # Open ones of a chat; those it made since an instant; open ones of the whole family.
 COUNT_CHILDREN = """
-SELECT (SELECT count(*) FROM chats WHERE parent_id = ?1 AND state IN ('running', 'stopping', 'waiting')),
-       (SELECT count(*) FROM chats WHERE parent_id = ?1 AND parent_turn = ?3),
-       (SELECT count(*) FROM chats WHERE root_id = ?2 AND state IN ('running', 'stopping', 'waiting'))
+SELECT (SELECT count(*) FROM chats WHERE parent_id = :chat AND state IN ('running', 'stopping', 'waiting')),
+       (SELECT count(*) FROM chats WHERE parent_id = :chat AND parent_turn = :turn),
+       (SELECT count(*) FROM chats WHERE root_id = :root AND state IN ('running', 'stopping', 'waiting'))
 """
 
 # JSON that its functions cannot read (it is nested deeper than we take it now) is nothing: one such chat must not
@@ -113,6 +128,7 @@ NOT EXISTS (
 def list_chats(state: State | None, archived: bool | None, given: FilterNames) -> str:
     conditions = {
         "owner": "owner = :owner",
+        "id": "id = :id",
         "agent": "+agent = :agent" if "owner" in given else "agent = :agent",  # +: not by its index
         "before": "id < :before",
         "pattern": _SEARCHED,
@@ -156,14 +172,15 @@ ON CONFLICT (chat_id, upto) DO UPDATE SET summary = excluded.summary, created_at
 """
 
 # Rows may stand under an id that has no chat (remnants.py): readers go by the chat.
-_THERE = "EXISTS (SELECT 1 FROM chats WHERE id = ?1)"
+_THERE = "EXISTS (SELECT 1 FROM chats WHERE id = :id)"
 
 READ_COMPACTION = f"""
-SELECT upto, summary, created_at FROM compactions WHERE chat_id = ?1 AND {_THERE} ORDER BY upto DESC LIMIT 1
+SELECT upto, summary, created_at FROM compactions WHERE chat_id = :id AND {_THERE} ORDER BY upto DESC LIMIT 1
 """
 
 READ_HISTORY = f"""
-SELECT pos, seq, role, ref, body FROM journal WHERE chat_id = ?1 AND pos >= ?2 AND {_THERE} ORDER BY pos LIMIT ?3
+SELECT pos, seq, role, ref, body FROM journal
+WHERE chat_id = :id AND pos >= :start AND {_THERE} ORDER BY pos LIMIT :limit
 """
 
 # Newest first: who edits, edits near the end.
@@ -208,7 +225,9 @@ SELECT attempt, k, stamp, at, body FROM deltas
 WHERE chat_id = ?1 AND attempt > ?2 AND (attempt, k) > (?3, ?4) ORDER BY attempt, k LIMIT ?5
 """
 
-READ_DELTAS = f"SELECT attempt, k, body FROM deltas WHERE chat_id = ?1 AND attempt = ?2 AND {_THERE} ORDER BY k"
+READ_DELTAS = f"""
+SELECT attempt, k, body FROM deltas WHERE chat_id = :id AND attempt = :attempt AND {_THERE} ORDER BY k
+"""
 
 DROP_DELTAS = "DELETE FROM deltas WHERE chat_id = ? AND attempt = ?"
 
@@ -306,7 +325,7 @@ DELETE FROM receipts WHERE (principal, key) IN (
 _GIVEN = "(SELECT value AS id FROM json_each(?1)) AS given"
 
 NEXT_WITH_LEFTOVERS = retention.NEXT_WITH_LEFTOVERS.format(
-    after="?1", attempts="?2", calls="?3", compactions="?4", limit=retention.LOOKED_AT_MAX
+    after=":after", attempts=":attempts", calls=":calls", compactions=":compactions", limit=retention.LOOKED_AT_MAX
 )
 
 COUNT_LEFTOVERS = {kind: retention.count_statement(kind, _GIVEN, "?2") for kind in retention.LEFTOVERS}
@@ -314,7 +333,7 @@ COUNT_LEFTOVERS = {kind: retention.count_statement(kind, _GIVEN, "?2") for kind 
 DROP_LEFTOVERS = {kind: retention.drop_statement(kind, _GIVEN, "?2") for kind in retention.LEFTOVERS}
 
 NEXT_EXPIRED = retention.NEXT_EXPIRED.format(
-    after="?1", before="?2", archived="archived = 1", limit=retention.LOOKED_AT_MAX
+    after=":after", before=":before", archived="archived = 1", limit=retention.LOOKED_AT_MAX
 )
 
 IS_EXPIRED = retention.IS_EXPIRED.format(id="?1", before="?2", archived="archived = 1")
@@ -352,11 +371,11 @@ HELD_CHATS = "SELECT id, claim_stamp FROM chats WHERE worker = ?"
 # By the indexes of what runs: due, or held by another worker.
 LOST_IN_SILENCE = """
 SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stopping')
-    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
+    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || :worker || ' ')
 UNION ALL SELECT id FROM chats WHERE worker IS NOT NULL
-    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
+    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || :worker || ' ')
 UNION ALL SELECT id FROM chats WHERE state = 'failed'
-    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || ?1 || ' ')
+    AND silent <> '' AND instr(' ' || silent || ' ', ' ' || :worker || ' ')
 """
 
 # Chats whose holder has no row at all: no lease will ever release them.
@@ -367,15 +386,55 @@ SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL AND worker NOT IN (SE
 # -- claims
 
 # Who runs is due, but for a backoff that is not over; who waits is due when the time has come that people chose.
-DUE_CHATS = """
-SELECT wake_at, id FROM (
-    SELECT wake_at, id FROM chats WHERE agent = ?1 AND wake_at IS NOT NULL AND state IN ('running', 'stopping')
-        AND (backoff_ms = 0 OR wake_at <= ?2 OR wake_at - ?2 > backoff_ms)
-    ORDER BY wake_at LIMIT ?3
-) UNION ALL SELECT wake_at, id FROM (
-    SELECT wake_at, id FROM chats WHERE agent = ?1 AND wake_at <= ?2 AND state = 'waiting' ORDER BY wake_at LIMIT ?3
-) ORDER BY wake_at LIMIT ?3
+_MAY_RUN = "wake_at IS NOT NULL AND state IN ('running', 'stopping')"
+_READY = f"{_MAY_RUN} AND (backoff_ms = 0 OR wake_at <= :now OR wake_at - :now > backoff_ms)"
+_TIMED = "wake_at IS NOT NULL AND state = 'waiting'"
+_RUNG = "wake_at <= :now AND state = 'waiting'"
+
+
+def _due(of: str) -> str:
+    """So many that are ready, and so many whose time has come; the last column tells them apart."""
+    return f"""
+SELECT * FROM (
+    SELECT wake_at, id, agent, owner, 0 FROM chats WHERE {of} AND {_READY} ORDER BY wake_at LIMIT :limit
+) UNION ALL SELECT * FROM (
+    SELECT wake_at, id, agent, owner, 1 FROM chats WHERE {of} AND {_RUNG} ORDER BY wake_at LIMIT :limit
+)
 """
+
+
+DUE_CHATS = _due("agent = :agent")
+
+DUE_CHATS_OF_OWNER = _due("agent = :agent AND owner = :owner")
+
+
+def _owners(index: str, due: str) -> str:
+    """So many owners after one, and from the first on behind the last, with the time of each one's oldest. The next
+    one is found without reading what the last one has. The one it began with may come twice.
+    """
+    following = f"""
+(SELECT owner FROM chats INDEXED BY {index} WHERE agent = :agent AND {{after}} {due} ORDER BY owner LIMIT 1)
+"""
+    first = following.format(after="")
+    return f"""
+WITH RECURSIVE walk (owner, begun, n) AS (
+    SELECT found, found, 1 FROM (
+        SELECT coalesce({following.format(after="owner > :after AND")}, {first}) AS found
+    )
+    UNION ALL
+    SELECT coalesce({following.format(after="owner > walk.owner AND")}, {first}), begun, n + 1
+    FROM walk WHERE n < :together AND walk.owner IS NOT NULL AND (n = 1 OR walk.owner <> walk.begun)
+)
+SELECT (SELECT wake_at FROM chats INDEXED BY {index} WHERE agent = :agent AND owner = walk.owner AND {due}
+        ORDER BY wake_at LIMIT 1), :agent, owner
+FROM walk WHERE owner IS NOT NULL ORDER BY n
+"""
+
+
+OWNERS_READY = _owners("chats_ready_owner", _READY)
+
+# Of those with a timer, be it due or not: to look for the next one that is due would read all that are not.
+OWNERS_TIMED = _owners("chats_timers_owner", _TIMED)
 
 # -- upkeep
 
@@ -400,6 +459,13 @@ ON CONFLICT (reason) DO UPDATE SET count = count + 1, last_at = excluded.last_at
 """
 
 READ_REPAIRS = "SELECT reason, count FROM repairs"
+
+# -- tokens
+
+TOKENS = token_statements("?", "id IN (SELECT value FROM json_each(?))")
+
+# Whose it is, without the rest of it.
+READ_OWNER = "SELECT owner, parent_id FROM chats WHERE id = ?"
 
 PUT_NOTE = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 

@@ -12,7 +12,7 @@ from holdfast.core.apply import create
 from holdfast.core.codec import encode
 from holdfast.core.commands import Command
 from holdfast.core.leases import LOOKS_PER_TTL, LeaseWatch
-from holdfast.core.records import Chat, Compaction, NewChat, Snapshot
+from holdfast.core.records import ChatRecord, NewChat, Snapshot
 from holdfast.errors import (
     ConfigError,
     NotFound,
@@ -23,47 +23,43 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.faults import reach
-from holdfast.store.checks import page_size
-from holdfast.store.contract import LeaseLine, Store
+from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
 from holdfast.store.incidents import WENT_BACK
-from holdfast.store.open_calls import OPEN_CALLS_MAX, AskedCall, asked_of
 from holdfast.store.pages import page_of
 from holdfast.store.receipts import PRUNED_MAX, request_of
 from holdfast.store.records import (
-    ALL_CHATS,
+    PAGE_BYTES,
     PAGE_ROWS,
     Answer,
-    ChatFilter,
-    ChatLine,
-    ChildCounts,
     DeltaBatch,
-    DeltaRow,
     HistoryRow,
     Key,
-    Located,
     Page,
     Size,
     StoreOptions,
 )
-from holdfast.store.retention import Amount, Cutoffs, Leftover
-from holdfast.store.rows import chat_line, compaction_of, delta_row, history_row, lease_of, located_of
+from holdfast.store.retention import Amount, Leftover
+from holdfast.store.rows import Row, history_row, lease_of
+from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import in_doubt, leave, write_anew
 from holdfast.store.sqlite.claims import SqliteClaims
-from holdfast.store.sqlite.connection import check_place, connect, lock_path, row, rows, translated
+from holdfast.store.sqlite.connection import check_place, connect, lock_paths, row, rows
+from holdfast.store.sqlite.errors import translated
 from holdfast.store.sqlite.large_chats import SqliteLargeChats
 from holdfast.store.sqlite.leases import SqliteLeaseLine, in_use_elsewhere
 from holdfast.store.sqlite.opening import Opening
 from holdfast.store.sqlite.read_only import check_schema
 from holdfast.store.sqlite.recovery import SqliteRecovery
 from holdfast.store.sqlite.schema import migrate
-from holdfast.store.sqlite.transactions import Transaction
-from holdfast.store.sqlite.transactor import LANES, Transactor
+from holdfast.store.sqlite.transactions import LANES, Transaction, Transactor
+from holdfast.store.sqlite.transfers import SqliteTransfers
 from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, WriterThread
-from holdfast.store.stamps import check_past
+from holdfast.store.stamps import check_past, is_proven
+from holdfast.store.tokens import Tokens
 from holdfast.system.clock import boot_id
 
 log = logging.getLogger(__name__)
@@ -71,7 +67,10 @@ log = logging.getLogger(__name__)
 WATCH_S = 0.5  # how often the leases of other boots are looked at, when the store is opened
 
 
-class SqliteStore(Store):
+class SqliteStore(SqlStore):
+    _sql = sql
+    _transactor: Transactor
+
     def __init__(
         self,
         location: str,
@@ -97,6 +96,8 @@ class SqliteStore(Store):
             self._transactor, options, self.read_chat, host=self._host, lock_folder=self.lock_folder
         )
         self.large_chats = SqliteLargeChats(self._transactor, options)
+        self.transfers = SqliteTransfers(self._transactor, self.large_chats)
+        self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
 
     def __str__(self) -> str:
         return self.path
@@ -111,8 +112,8 @@ class SqliteStore(Store):
         return f"{self.path}-workers"
 
     @property
-    def write_lock_path(self) -> str | None:
-        return os.path.abspath(lock_path(self.path))
+    def write_lock_paths(self) -> tuple[str, ...]:
+        return tuple(os.path.abspath(path) for path in lock_paths(self.path))
 
     @property
     def why_read_only(self) -> StoreError | None:
@@ -227,8 +228,8 @@ class SqliteStore(Store):
             made = decided((create(new, transaction.now, self.options.limits),))
             transaction.write(made.writes)
             answer = transaction.keep_receipt(key, hash, made.changes)
-            transaction.tell(made.changes)
             reach("create.after")
+            transaction.tell(made.changes)
             return answer
 
         return await self._transactor.write(work)
@@ -239,8 +240,9 @@ class SqliteStore(Store):
                 return answer
             made = decided(transaction.apply(transaction.must_load(chat_id), (command,)))
             transaction.write(made.writes)
+            answer = transaction.keep_receipt(key, hash, made.changes)
             transaction.tell(made.changes)
-            return transaction.keep_receipt(key, hash, made.changes)
+            return answer
 
         return await self._transactor.write(work)
 
@@ -254,14 +256,15 @@ class SqliteStore(Store):
             current = transaction.must_load(snapshot.chat.id)
             if current.chat.commit_id == commit_id:
                 return current
-            check_past(current.chat, snapshot.chat, transaction.line_stamp(snapshot.chat))
+            if not is_proven(current.chat, snapshot.chat):
+                with self._noticing():
+                    check_past(current.chat, snapshot.chat, transaction.line_stamp(snapshot.chat))
             made = decided(transaction.apply(current, commands), commit_id)
             transaction.write(made.writes)
             transaction.tell(made.changes)
             return made.after
 
-        with self._noticing():
-            return await self._transactor.write(work)
+        return await self._transactor.write(work)
 
     async def recall(self, key: Key) -> Answer | None:
         return await self._transactor.read(lambda transaction: transaction.read_receipt(key, request_of(key)))
@@ -269,44 +272,24 @@ class SqliteStore(Store):
     async def read_chat(self, chat_id: str) -> Snapshot:
         return await self._transactor.read(lambda transaction: transaction.must_load(chat_id))
 
-    async def list_chats(
-        self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
-    ) -> list[ChatLine]:
-        wanted = filter or ALL_CHATS
-        values = wanted.values() | {"before": before, "limit": page_size(limit)}
-        found = await self._transactor.named_rows(sql.list_chats(*wanted.given(before)), wanted.lane, **values)
-        return [chat_line(row) for row in found]
-
-    async def _asked(self, chat_id: str) -> list[AskedCall]:
-        return [asked_of(row) for row in await self._transactor.rows(sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)]
-
-    async def _response(self, chat_id: str, seq: int) -> bytes | None:
-        found = await self._transactor.rows(sql.READ_ENTRY, chat_id, seq)
-        return found[0][0].encode() if found else None
-
-    async def count_children(self, chat: Chat) -> ChildCounts:
-        found = await self._transactor.rows(sql.COUNT_CHILDREN, chat.id, chat.root_id or chat.id, chat.turn)
-        return ChildCounts(*found[0])
-
-    async def _line_stamp(self, known: Chat) -> int | None:
+    async def _line_stamp(self, known: ChatRecord) -> int | None:
         return await self._transactor.read(lambda transaction: transaction.line_stamp(known))
 
     # --- history and journal ------------------------------------------------------------------------------------
 
-    async def read_history(self, chat_id: str, *, start: int = 0, limit: int = 10_000) -> list[HistoryRow]:
-        return [history_row(row) for row in await self._transactor.rows(sql.READ_HISTORY, chat_id, start, limit)]
+    async def read_history(
+        self, chat_id: str, *, start: int = 0, limit: int = 10_000, bytes_max: int | None = None
+    ) -> list[HistoryRow]:
+        def work(transaction: Transaction) -> list[Row]:
+            if bytes_max is None:
+                return transaction.rows(sql.READ_HISTORY, chat_id, start, limit)
+            return transaction.rows_up_to(bytes_max, sql.READ_HISTORY, chat_id, start, limit)
 
-    async def read_compaction(self, chat_id: str) -> Compaction | None:
-        found = await self._transactor.rows(sql.READ_COMPACTION, chat_id)
-        return compaction_of(found[0]) if found else None
+        return [history_row(row) for row in await self._transactor.read(work)]
 
-    async def locate_message(self, chat_id: str, message_id: str) -> Located:
-        found = await self._transactor.rows(sql.LOCATE_MESSAGE, chat_id, message_id)
-        if not found:
-            raise NotFound("message", message_id)
-        return located_of(found[0])
-
-    async def read_journal(self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS) -> Page:
+    async def read_journal(
+        self, chat_id: str, after: AfterCursor = None, limit: int = PAGE_ROWS, bytes_max: int = PAGE_BYTES
+    ) -> Page:
         given = parse(after)
 
         def work(transaction: Transaction) -> Page:
@@ -315,14 +298,15 @@ class SqliteStore(Store):
                 raise NotFound("chat", chat_id)
             state, place = found[0], ReadersPlace(chat_id, *found[1:])
             cursor = placed(given, place)
-            journal: list[Any] = transaction.rows(sql.READ_JOURNAL, chat_id, cursor.seq, place.seq, limit)
+            lines = (chat_id, cursor.seq, place.seq, limit)
+            journal: list[Any] = transaction.rows_up_to(bytes_max, sql.READ_JOURNAL, *lines)
             at_end = not journal or journal[-1][0] == place.seq
-            room = limit - len(journal)
+            room, room_bytes = limit - len(journal), bytes_max - sum(len(line[-1].encode()) for line in journal)
             deltas: list[Any] = []
-            if at_end and room > 0:
+            if at_end and room > 0 and room_bytes > 0:
                 behind = (place.attempt_ended, cursor.attempt, cursor.k, room)
-                deltas = transaction.rows(sql.READ_OPEN_DELTAS, chat_id, *behind)
-            return page_of(cursor, journal, deltas, last_seq=place.seq, state=state, limit=limit)
+                deltas = transaction.rows_up_to(room_bytes, sql.READ_OPEN_DELTAS, chat_id, *behind)
+            return page_of(cursor, journal, deltas, last_seq=place.seq, state=state, limit=limit, bytes_max=bytes_max)
 
         return await self._transactor.read(work)
 
@@ -350,9 +334,6 @@ class SqliteStore(Store):
         now = self.options.clock.wall_ms()
         return await self._transactor.write(work)
 
-    async def read_deltas(self, chat_id: str, attempt: int) -> list[DeltaRow]:
-        return [delta_row(row) for row in await self._transactor.rows(sql.READ_DELTAS, chat_id, attempt)]
-
     # --- workers ------------------------------------------------------------------------------------------------
 
     def lease_line(self) -> LeaseLine:
@@ -366,11 +347,6 @@ class SqliteStore(Store):
             lambda transaction: transaction.change(sql.PRUNE_RECEIPTS, before, PRUNED_MAX)
         )
 
-    async def next_with_leftovers(self, cutoffs: Cutoffs, after: str) -> list[tuple[str, bool]]:
-        values = (after, cutoffs.attempts, cutoffs.calls, cutoffs.compactions)
-        found = await self._transactor.rows(sql.NEXT_WITH_LEFTOVERS, *values, lane="lists")
-        return [(id, bool(has_some)) for id, has_some in found]
-
     async def drop_leftovers(
         self, kind: Leftover, chat_ids: Sequence[str], before: int, *, dry_run: bool = False
     ) -> Amount:
@@ -380,10 +356,6 @@ class SqliteStore(Store):
             return Amount(count, size)
         sizes = await self._transactor.write_alone(sql.DROP_LEFTOVERS[kind], ids, before)
         return Amount(len(sizes), sum(size for (size,) in sizes))
-
-    async def next_expired(self, before: int, after: str) -> list[tuple[str, int]]:
-        found = await self._transactor.rows(sql.NEXT_EXPIRED, after, before, lane="lists")
-        return [(id, family) for id, family in found]
 
     async def measure(self) -> Size:
         def work(transaction: Transaction) -> Size:
@@ -399,15 +371,6 @@ class SqliteStore(Store):
         except StoreCorrupt as error:  # too damaged even for the check
             return [str(error)]
         return [row[0] for row in found if row[0] != "ok"]
-
-    async def _note(self, key: str, value: int) -> None:
-        await self._transactor.write_alone(sql.PUT_NOTE, key, value)
-
-    async def _read_notes(self) -> dict[str, int]:
-        return dict(await self._transactor.rows(sql.READ_NOTES))
-
-    async def prove_writing(self) -> None:
-        await self._transactor.write_alone(sql.PROVE_WRITING)
 
     def stats(self) -> dict[str, int | float | str | None]:
         writer = self._transactor.writer

@@ -27,7 +27,8 @@ from holdfast.errors import ConfigError, StoreFull, StoreReadOnly, StoreUnavaila
 from holdfast.faults import reach
 from holdfast.store.sqlite.backup import CopyProgress, check_copy, in_use
 from holdfast.store.sqlite.checkpoints import in_doubt, write_anew
-from holdfast.store.sqlite.connection import check_place, check_whose, translated
+from holdfast.store.sqlite.connection import check_place, check_whose
+from holdfast.store.sqlite.errors import translated
 from holdfast.store.sqlite.holder import posix_holders
 from holdfast.system import disk
 

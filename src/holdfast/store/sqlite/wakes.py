@@ -19,7 +19,8 @@ from holdfast.store.notify.bell import WORK
 from holdfast.store.notify.wake_stream import SourceStream, Wake
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import leave
-from holdfast.store.sqlite.connection import FileIdentity, reading, rows, translated
+from holdfast.store.sqlite.connection import FileIdentity, reading, rows
+from holdfast.store.sqlite.errors import translated
 from holdfast.system import threads
 
 T = TypeVar("T")

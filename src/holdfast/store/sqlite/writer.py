@@ -25,14 +25,8 @@ import apsw
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError
 from holdfast.faults import reach
 from holdfast.store.sqlite.checkpoints import InDoubt, checkpoint, leave
-from holdfast.store.sqlite.connection import (
-    BUSY_TIMEOUT_MS,
-    DAMAGED,
-    FileIdentity,
-    WriteLock,
-    explain,
-    translated,
-)
+from holdfast.store.sqlite.connection import BUSY_TIMEOUT_MS, FileIdentity, WriteLock
+from holdfast.store.sqlite.errors import DAMAGED, explain, translated
 from holdfast.system import threads
 
 log = logging.getLogger("holdfast.store")
@@ -204,18 +198,22 @@ class WriterThread:
         return outcomes
 
     def _begin(self, connection: apsw.Connection) -> None:
-        with translated(self._path):
-            try:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except DAMAGED:
+            connection.release_memory()  # a second look is at the file
+            with translated(self._path):
                 connection.execute("BEGIN IMMEDIATE")
-            except DAMAGED:
-                connection.release_memory()  # a second look is at the file
-                connection.execute("BEGIN IMMEDIATE")
+        except apsw.Error as error:
+            raise explain(error, self._path) from error
         reach("write.begun")
 
     def _commit(self, connection: apsw.Connection, identity: FileIdentity) -> None:
         reach("commit.before")
-        with translated(self._path, committing=True):
+        try:
             connection.execute("COMMIT")
+        except apsw.Error as error:
+            raise explain(error, self._path, committing=True) from error
         reach("commit.after")
         identity.check()
         self.transactions += 1

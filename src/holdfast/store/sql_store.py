@@ -1,0 +1,78 @@
+"""The verbs of a store that are one statement each. The contract tells of them; the two stores differ in the SQL."""
+
+from holdfast.core.records import ChatRecord, Compaction
+from holdfast.errors import NotFound
+from holdfast.store.checks import page_size
+from holdfast.store.contract import Store
+from holdfast.store.open_calls import OPEN_CALLS_MAX, AskedCall, asked_of
+from holdfast.store.records import ALL_CHATS, ChatFilter, ChatLine, ChildCounts, DeltaRow, Located, Ownership
+from holdfast.store.retention import Cutoffs
+from holdfast.store.rows import chat_line, compaction_of, delta_row, located_of
+from holdfast.store.statements import StatementRunner, Statements
+
+
+class SqlStore(Store):
+    _sql: Statements
+    _transactor: StatementRunner
+
+    # --- chats ------------------------------------------------------------------------------------------------
+
+    async def read_owner(self, chat_id: str) -> Ownership | None:
+        found = await self._transactor.rows(self._sql.READ_OWNER, chat_id)
+        return Ownership(*found[0]) if found else None
+
+    async def list_chats(
+        self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[ChatLine]:
+        wanted = filter or ALL_CHATS
+        values = wanted.values() | {"before": before, "limit": page_size(limit)}
+        found = await self._transactor.scan(self._sql.list_chats(*wanted.given(before)), wanted.lane, **values)
+        return [chat_line(row) for row in found]
+
+    async def _asked(self, chat_id: str) -> list[AskedCall]:
+        return [asked_of(row) for row in await self._transactor.rows(self._sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)]
+
+    async def _response(self, chat_id: str, seq: int) -> bytes | None:
+        found = await self._transactor.rows(self._sql.READ_ENTRY, chat_id, seq)
+        return found[0][0].encode() if found else None
+
+    async def count_children(self, chat: ChatRecord) -> ChildCounts:
+        values = {"chat": chat.id, "root": chat.root_id or chat.id, "turn": chat.turn}
+        found = await self._transactor.named_rows(self._sql.COUNT_CHILDREN, **values)
+        return ChildCounts(*found[0])
+
+    # --- history and journal ------------------------------------------------------------------------------------
+
+    async def read_compaction(self, chat_id: str) -> Compaction | None:
+        found = await self._transactor.named_rows(self._sql.READ_COMPACTION, id=chat_id)
+        return compaction_of(found[0]) if found else None
+
+    async def locate_message(self, chat_id: str, message_id: str) -> Located:
+        found = await self._transactor.rows(self._sql.LOCATE_MESSAGE, chat_id, message_id)
+        if not found:
+            raise NotFound("message", message_id)
+        return located_of(found[0])
+
+    async def read_deltas(self, chat_id: str, attempt: int) -> list[DeltaRow]:
+        found = await self._transactor.named_rows(self._sql.READ_DELTAS, id=chat_id, attempt=attempt)
+        return [delta_row(row) for row in found]
+
+    # --- upkeep ---------------------------------------------------------------------------------------------------
+
+    async def next_with_leftovers(self, cutoffs: Cutoffs, after: str) -> list[tuple[str, bool]]:
+        values = {"attempts": cutoffs.attempts, "calls": cutoffs.calls, "compactions": cutoffs.compactions}
+        found = await self._transactor.scan(self._sql.NEXT_WITH_LEFTOVERS, "lists", after=after, **values)
+        return [(id, bool(has_some)) for id, has_some in found]
+
+    async def next_expired(self, before: int, after: str) -> list[tuple[str, int]]:
+        found = await self._transactor.scan(self._sql.NEXT_EXPIRED, "lists", after=after, before=before)
+        return [(id, family) for id, family in found]
+
+    async def _note(self, key: str, value: int) -> None:
+        await self._transactor.write_alone(self._sql.PUT_NOTE, key, value)
+
+    async def _read_notes(self) -> dict[str, int]:
+        return dict(await self._transactor.rows(self._sql.READ_NOTES))
+
+    async def prove_writing(self) -> None:
+        await self._transactor.write_alone(self._sql.PROVE_WRITING)
