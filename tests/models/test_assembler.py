@@ -16,9 +16,9 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     Opened,
     ReasoningDelta,
+    ResponseFinished,
     StreamPart,
     TextDelta,
     Usage,
@@ -49,7 +49,7 @@ def test_text_reasoning_and_calls_become_the_parts_of_a_message() -> None:
         CallArguments(index=0, text='"Bern"}'),
         CallEnded(index=0),
         Usage(input_tokens=5, output_tokens=9),
-        Finished(reason="tool_calls"),
+        ResponseFinished(reason="tool_calls"),
     )
     assert made.parts() == (
         Reasoning(text="let me see"),
@@ -77,7 +77,7 @@ def test_interleaved_calls_stay_apart_and_in_order() -> None:
         CallArguments(index=0, text='{"x"'),
         CallArguments(index=1, text=":2}"),
         CallArguments(index=0, text=":1}"),
-        Finished(reason="tool_calls"),
+        ResponseFinished(reason="tool_calls"),
     )
     assert made.parts() == (
         ToolCall(call_id="call_1", name="a", arguments='{"x":1}'),
@@ -107,17 +107,17 @@ def test_a_call_cut_off_by_a_stop_keeps_its_argument_text_verbatim() -> None:
 
 def test_a_response_that_ran_out_of_tokens_in_a_call_is_marked_as_cut() -> None:
     begun = (CallStarted(index=0, name="a"), CallArguments(index=0, text='{"x":'), CallEnded(index=0))
-    made, _ = assembled(*begun, Finished(reason="length"))
+    made, _ = assembled(*begun, ResponseFinished(reason="length"))
     assert made.parts() == (ToolCall(call_id="call_1", name="a", arguments='{"x":', cut=True),)
-    made, _ = assembled(*begun, Finished(reason="tool_calls"))  # wrong, but the model said that this was all
+    made, _ = assembled(*begun, ResponseFinished(reason="tool_calls"))  # wrong, but the model said that this was all
     assert made.parts() == (ToolCall(call_id="call_1", name="a", arguments='{"x":'),)
     whole = (CallStarted(index=0, name="a"), CallArguments(index=0, text="{}"), CallEnded(index=0))
-    made, _ = assembled(*whole, Finished(reason="length"))
+    made, _ = assembled(*whole, ResponseFinished(reason="length"))
     assert made.parts() == (ToolCall(call_id="call_1", name="a", arguments="{}"),)
 
 
 def test_a_call_without_any_argument_text_is_a_call_without_arguments() -> None:
-    made, _ = assembled(CallStarted(index=0, name="now"), CallEnded(index=0), Finished(reason="tool_calls"))
+    made, _ = assembled(CallStarted(index=0, name="now"), CallEnded(index=0), ResponseFinished(reason="tool_calls"))
     assert made.parts() == (ToolCall(call_id="call_1", name="now", arguments="{}"),)
     assert made.partial() == (ToolCall(call_id="call_1", name="now", arguments=""),)
 
@@ -134,7 +134,7 @@ def test_a_signature_closes_its_piece_of_reasoning() -> None:
         ReasoningDelta(text="one"),
         ReasoningDelta(signature=SIGNATURE),
         ReasoningDelta(text="two"),
-        Finished(),
+        ResponseFinished(),
     )
     assert made.parts() == (
         Reasoning(text="one", provider="p", signature=SIGNATURE),
@@ -143,14 +143,14 @@ def test_a_signature_closes_its_piece_of_reasoning() -> None:
 
 
 def test_an_empty_response_is_a_response_without_parts() -> None:
-    made, deltas = assembled(TextDelta(text=""), Finished())
+    made, deltas = assembled(TextDelta(text=""), ResponseFinished())
     assert made.parts() == ()
     assert made.empty
     assert deltas == []
 
 
 def test_what_no_store_can_keep_is_replaced() -> None:
-    made, deltas = assembled(TextDelta(text="a\x00b\ud83dc"), TextDelta(text="水"), Finished())
+    made, deltas = assembled(TextDelta(text="a\x00b\ud83dc"), TextDelta(text="水"), ResponseFinished())
     assert made.parts() == (Text(text="a\ufffdb\ufffdc水"),)
     assert "".join(delta.text for delta in deltas) == "a\ufffdb\ufffdc水"
 
@@ -206,8 +206,8 @@ def streamed(blocks: list[tuple[str, str]], pieces_of: "list[list[str]]") -> lis
 
 @given(BLOCKS, st.data())
 def test_any_split_of_a_response_gives_the_same_message(blocks: list[tuple[str, str]], data: st.DataObject) -> None:
-    whole, _ = assembled(*streamed(blocks, [[text] for _, text in blocks]), Finished())
-    pieces, _ = assembled(*streamed(blocks, [split(text, data) for _, text in blocks]), Finished())
+    whole, _ = assembled(*streamed(blocks, [[text] for _, text in blocks]), ResponseFinished())
+    pieces, _ = assembled(*streamed(blocks, [split(text, data) for _, text in blocks]), ResponseFinished())
     assert pieces.parts() == whole.parts()
 
 
@@ -240,7 +240,7 @@ def test_a_response_that_ended_as_refused_asks_for_nothing() -> None:
         CallStarted(index=0, name="rm"),
         CallArguments(index=0, text='{"path":"/"}'),
         CallEnded(index=0),
-        Finished(reason="refused", provider_reason="content_filter"),
+        ResponseFinished(reason="refused", provider_reason="content_filter"),
     ):
         assembler.add(part)
     assert assembler.parts() == (Text(text="I will"),)

@@ -26,11 +26,11 @@ from holdfast.errors import (
 )
 from holdfast.models.base import (
     Alive,
-    Finished,
     Model,
     Opened,
     Progress,
     Request,
+    ResponseFinished,
     Settings,
     StreamPart,
     TextDelta,
@@ -40,7 +40,7 @@ from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, St
 from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.models.scripted import Call, Cut, Fail, Finish, Hold, Say, ScriptedModel, Stall, Think
-from holdfast.stops import Stop
+from holdfast.stops import StopSignal
 from tests.models.conftest import CALM, KEY, Serve, asking, until
 from tests.models.faketime import FakeTime
 from tests.support.chat_server import (
@@ -423,9 +423,12 @@ async def test_fallbacks_are_asked_in_order_once_each_and_a_failed_one_is_logged
     done = await completed(caller, first, second, third)
     assert [attempt.model for attempt in done.failed] == ["first"] * 5 + ["second"]
     assert (done.message.model, done.n) == ("third", 7)
-    (record,) = [record for record in caplog.records if record.name == "holdfast.models.calls"]
-    assert "second" in record.getMessage()
-    assert record.action == "model.fallback_failed"  # type: ignore[attr-defined]
+    records = [vars(record) for record in caplog.records if record.name == "holdfast.models.calls"]
+    told = [(record["action"], record["model"], record["next_model"], record["code"]) for record in records]
+    assert told == [
+        ("model.fallback", "first", "second", "server_error"),
+        ("model.fallback", "second", "third", "overloaded"),
+    ]
 
 
 async def test_the_final_error_carries_every_error_of_every_model(caller: Caller) -> None:
@@ -487,7 +490,7 @@ async def test_a_stop_in_mid_stream_keeps_what_there_is_and_is_no_failed_attempt
             )
         )
     )
-    notes, stop = Notes(), Stop[Cause]()
+    notes, stop = Notes(), StopSignal[Cause]()
     call = asyncio.create_task(caller.call([model_on(server)], asking(), observer=notes, stop=stop))
     await server.reached_wait()
     await until(lambda: '"main.go"' in notes.told)
@@ -504,7 +507,7 @@ async def test_a_stop_in_mid_stream_keeps_what_there_is_and_is_no_failed_attempt
 
 
 async def test_a_stop_before_the_first_piece_leaves_no_message(caller: Caller) -> None:
-    model, stop = ScriptedModel([Hold(name="here")]), Stop[Cause]()
+    model, stop = ScriptedModel([Hold(name="here")]), StopSignal[Cause]()
     call = asyncio.create_task(caller.call([model], asking(), stop=stop))
     await model.reached("here")
     stop.set(Cause.SHUTDOWN)
@@ -522,7 +525,7 @@ async def test_a_stop_ends_the_wait_for_the_next_attempt_at_once() -> None:
 
     time = FakeTime()
     caller = Caller(Providers(timing=replace(time.timing, sleep=sleep)))
-    model, stop = ScriptedModel(Fail(status=500)), Stop[Cause]()
+    model, stop = ScriptedModel(Fail(status=500)), StopSignal[Cause]()
     call = asyncio.create_task(caller.call([model, ScriptedModel("never")], asking(), stop=stop))
     await waiting.wait()
     stop.set(Cause.USER)
@@ -531,7 +534,7 @@ async def test_a_stop_ends_the_wait_for_the_next_attempt_at_once() -> None:
 
 
 async def test_a_stop_that_was_there_before_asks_nobody(caller: Caller) -> None:
-    model, stop = ScriptedModel("Hi"), Stop[Cause]()
+    model, stop = ScriptedModel("Hi"), StopSignal[Cause]()
     stop.set(Cause.USER)
     outcome = await caller.call([model], asking(), stop=stop)
     assert outcome == Stopped(cause=Cause.USER)
@@ -543,7 +546,7 @@ async def test_a_stop_ends_the_wait_for_a_slot_and_the_slot_is_not_lost(time: Fa
     model = ScriptedModel([Hold(name="busy"), "Hi"], after="repeat")
     busy = asyncio.create_task(caller.call([model], asking()))
     await model.reached("busy")
-    stop = Stop[Cause]()
+    stop = StopSignal[Cause]()
     waiting = asyncio.create_task(caller.call([model], asking(), stop=stop))
     await until(lambda: caller.providers.get("scripted").waiting == 1)
     stop.set(Cause.SUPERSEDED)
@@ -563,7 +566,7 @@ async def test_a_stop_ends_a_cool_down(time: FakeTime) -> None:
 
     caller = Caller(Providers(timing=replace(time.timing, sleep=sleep)))
     caller.providers.get("scripted").cool("scripted", 30)
-    model, stop = ScriptedModel("Hi"), Stop[Cause]()
+    model, stop = ScriptedModel("Hi"), StopSignal[Cause]()
     call = asyncio.create_task(caller.call([model], asking(), stop=stop))
     await waiting.wait()
     stop.set(Cause.USER)
@@ -583,7 +586,7 @@ class Sore(ScriptedModel):
 
 
 async def test_the_error_a_stream_raises_because_we_stopped_it_is_no_failure(caller: Caller) -> None:
-    model, stop, notes = Sore(), Stop[Cause](), Notes()
+    model, stop, notes = Sore(), StopSignal[Cause](), Notes()
     call = asyncio.create_task(caller.call([model], asking(), stop=stop, observer=notes))
     await model.reached("stream")
     stop.set(Cause.USER)
@@ -604,7 +607,7 @@ async def test_the_error_a_stream_raises_because_its_task_was_cancelled_is_the_c
 
 
 async def test_a_cancellation_that_is_not_the_stops_passes_through_and_closes_the_stream(caller: Caller) -> None:
-    model, stop, notes = ScriptedModel(["Hel", Hold(name="here")]), Stop[Cause](), Notes()
+    model, stop, notes = ScriptedModel(["Hel", Hold(name="here")]), StopSignal[Cause](), Notes()
     call = asyncio.create_task(caller.call([model], asking(), stop=stop, observer=notes))
     await model.reached("here")
     call.cancel()
@@ -614,7 +617,7 @@ async def test_a_cancellation_that_is_not_the_stops_passes_through_and_closes_th
 
 
 async def test_a_stop_set_by_the_observer_itself_ends_the_stream(caller: Caller) -> None:
-    stop = Stop[Cause]()
+    stop = StopSignal[Cause]()
 
     class Impatient(Observer):
         def delta(self, delta: Delta) -> None:
@@ -630,7 +633,7 @@ async def test_a_stop_set_by_the_observer_itself_ends_the_stream(caller: Caller)
 
 async def test_a_stop_does_not_interrupt_the_observer_at_its_work(caller: Caller) -> None:
     """It commits a record then; cut in the middle, nobody would know whether it did."""
-    stop = Stop[Cause]()
+    stop = StopSignal[Cause]()
     committed = []
 
     class Committing(Observer):
@@ -646,7 +649,7 @@ async def test_a_stop_does_not_interrupt_the_observer_at_its_work(caller: Caller
 
 
 async def test_a_response_that_was_complete_when_the_stop_came_is_kept_whole(caller: Caller) -> None:
-    stop = Stop[Cause]()
+    stop = StopSignal[Cause]()
 
     class Late(ScriptedModel):
         async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
@@ -789,7 +792,7 @@ class Thinking(ScriptedModel):
             self.loop_time.advance(request.deadlines.silence_s / 2)
             await asyncio.sleep(0.01)  # the guard looks
             yield part
-        yield Finished()
+        yield ResponseFinished()
 
 
 async def test_a_model_that_lives_is_not_ended_because_it_says_nothing(caller: Caller) -> None:
@@ -877,7 +880,7 @@ async def test_a_bug_in_a_model_is_not_retried_and_its_error_stays_in_the_chain(
 async def test_a_hundred_failing_and_stopped_calls_leave_no_task_behind(caller: Caller) -> None:
     before = len(asyncio.all_tasks())
     for n in range(100):
-        stop = Stop[Cause]()
+        stop = StopSignal[Cause]()
         model = ScriptedModel([Say(text="Hel"), Hold(name="here") if n % 2 else Fail()])
         call = asyncio.create_task(caller.call([model], asking(), stop=stop))
         if n % 2:

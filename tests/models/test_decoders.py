@@ -17,8 +17,8 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     ReasoningDelta,
+    ResponseFinished,
     StreamPart,
     TextDelta,
     Usage,
@@ -215,7 +215,7 @@ def test_a_whole_message_in_one_document_is_read_as_well() -> None:
         CallStarted(index=0, name="t", provider_id="i"),
         CallEnded(index=0),
         Usage(input_tokens=1),
-        Finished(reason="tool_calls", provider_reason="tool_use"),
+        ResponseFinished(reason="tool_calls", provider_reason="tool_use"),
     ]
 
 
@@ -230,7 +230,7 @@ def test_a_whole_message_in_one_document_is_read_as_well() -> None:
 )
 def test_the_other_finish_reasons_of_anthropic(stop: str, reason: Any) -> None:
     ended = {"type": "message_delta", "delta": {"stop_reason": stop}}
-    assert read("anthropic", ended) == [Finished(reason=reason, provider_reason=stop)]
+    assert read("anthropic", ended) == [ResponseFinished(reason=reason, provider_reason=stop)]
 
 
 # --- OpenAI Responses
@@ -275,7 +275,7 @@ def test_what_did_not_stream_is_taken_from_the_finished_item() -> None:
     ]
     assert read("responses", *events) == expected
     whole = {"object": "response", "status": "completed", "output": items}
-    assert read("responses", whole) == [*expected, Finished(reason="tool_calls", provider_reason="completed")]
+    assert read("responses", whole) == [*expected, ResponseFinished(reason="tool_calls", provider_reason="completed")]
 
 
 def item_done(at: int, **item: Any) -> dict[str, Any]:
@@ -353,7 +353,7 @@ def test_arguments_that_come_whole_are_read_wherever_they_come(events: list[dict
         CallStarted(index=0, name="t", provider_id="c"),
         CallArguments(index=0, text=ARGUMENTS),
         CallEnded(index=0),
-        Finished(reason="tool_calls", provider_reason="completed"),
+        ResponseFinished(reason="tool_calls", provider_reason="completed"),
     ]
 
 
@@ -429,7 +429,7 @@ def test_a_refusal_is_text_and_says_so_at_the_end() -> None:
     ended = {"type": "response.completed", "response": {"status": "completed"}}
     assert read("responses", refusal, ended) == [
         TextDelta(text="No."),
-        Finished(reason="refused", provider_reason="completed"),
+        ResponseFinished(reason="refused", provider_reason="completed"),
     ]
 
 
@@ -481,7 +481,7 @@ def test_a_signature_comes_right_before_the_part_it_belongs_to() -> None:
 
 def test_a_prompt_that_is_blocked_is_a_refusal() -> None:
     assert read("gemini", {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}) == [
-        Finished(reason="refused", provider_reason="PROHIBITED_CONTENT")
+        ResponseFinished(reason="refused", provider_reason="PROHIBITED_CONTENT")
     ]
 
 

@@ -26,7 +26,7 @@ from holdfast.errors import (
     ProviderError,
     SilenceTimeout,
 )
-from holdfast.models.base import Alive, Finished, Model, Opened, Request, StreamPart, TextDelta, Usage
+from holdfast.models.base import Alive, Model, Opened, Request, ResponseFinished, StreamPart, TextDelta, Usage
 from holdfast.models.calls import Caller, Completed
 from holdfast.models.http.model import HttpModel
 from holdfast.models.http.transport import Endpoint, Transport
@@ -90,7 +90,7 @@ async def test_a_response_streams_part_by_part_and_ends_with_finished(serve: Ser
         TextDelta(text="Hel"),
         TextDelta(text="lo"),
         Usage(input_tokens=7, output_tokens=3, cached_tokens=2, reasoning_tokens=1),
-        Finished(reason="stop", provider_reason="stop"),
+        ResponseFinished(reason="stop", provider_reason="stop", response_id="chatcmpl-1"),
     ]
     (asked,) = server.asked
     assert asked.path == "/v1/chat/completions"
@@ -156,7 +156,7 @@ async def test_what_comes_after_done_is_not_read(serve: Serve, model_on: ModelOn
     assert await parts_of(model_on(server)) == [
         Opened(),
         TextDelta(text="Hi"),
-        Finished(reason="stop", provider_reason="stop"),
+        ResponseFinished(reason="stop", provider_reason="stop", response_id="chatcmpl-1"),
     ]
 
 
@@ -313,7 +313,7 @@ async def test_once_the_response_is_complete_nothing_can_fail_it(serve: Serve, m
     for how, end in ends.items():
         server = await serve(Reply(steps=(chunk({"content": "Hi"}, "stop"), *end)))  # type: ignore[arg-type]
         last = (await parts_of(model_on(server)))[-1]
-        assert last == Finished(reason="stop", provider_reason="stop"), how
+        assert last == ResponseFinished(reason="stop", provider_reason="stop", response_id="chatcmpl-1"), how
 
 
 def test_the_defaults_are_those_of_the_docs() -> None:

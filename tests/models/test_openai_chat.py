@@ -28,10 +28,10 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     OutputSpec,
     ReasoningDelta,
     Request,
+    ResponseFinished,
     Settings,
     StreamPart,
     TextDelta,
@@ -39,7 +39,13 @@ from holdfast.models.base import (
     Usage,
 )
 from holdfast.models.http.sse import SseEvent
-from holdfast.models.wires.openai_chat import FORMS, Decoder, Fragments, OpenAIChat, encode_request
+from holdfast.models.wires.openai_chat import (
+    FORMS,
+    Decoder,
+    OpenAIChat,
+    OpenAIChatFragments,
+    encode_request,
+)
 from tests.models.judge import as_the_sdk_reads_it, assembled, ours, sdk_on_recording, theirs
 from tests.support.chat_server import (
     DONE,
@@ -292,7 +298,7 @@ def test_any_valid_history_is_a_request_the_sdk_understands(history: list[Messag
 
 def test_a_message_is_encoded_once_and_the_text_of_it_is_bounded() -> None:
     """A chat sends its whole history again with every step."""
-    fragments = Fragments(bytes_max=5_000)
+    fragments = OpenAIChatFragments(bytes_max=5_000)
     history = [user("a"), assistant(Text(text="b"))]
     first = fragments.encode(history)
     held = fragments.bytes
@@ -308,7 +314,7 @@ def test_a_message_is_encoded_once_and_the_text_of_it_is_bounded() -> None:
 
 
 def test_equal_messages_that_are_not_the_same_object_are_never_confused() -> None:
-    fragments = Fragments()
+    fragments = OpenAIChatFragments()
     for n in range(2_000):  # ids of dead objects are used again
         assert json.loads(fragments.encode([user(str(n))])) == [{"role": "user", "content": str(n)}]
 
@@ -465,7 +471,7 @@ def test_parts_come_in_order_and_finish_comes_last() -> None:
         CallArguments(index=0, text=":1}"),
         Usage(input_tokens=7, output_tokens=3, cached_tokens=2, reasoning_tokens=1),
         CallEnded(index=0),
-        Finished(reason="tool_calls", provider_reason="tool_calls"),
+        ResponseFinished(reason="tool_calls", provider_reason="tool_calls", response_id="chatcmpl-1"),
     ]
 
 
@@ -480,9 +486,10 @@ def test_parts_come_in_order_and_finish_comes_last() -> None:
     ],
 )
 def test_finish_reasons_have_one_name_each(finish: str, reason: str) -> None:
-    assert read(chunk({"content": "x"}), chunk({}, finish))[-1] == Finished(
+    assert read(chunk({"content": "x"}), chunk({}, finish))[-1] == ResponseFinished(
         reason=reason,  # type: ignore[arg-type]
         provider_reason=finish,
+        response_id="chatcmpl-1",
     )
 
 
@@ -493,7 +500,7 @@ def test_a_stream_without_a_finish_reason_is_not_finished() -> None:
 
 def test_calls_with_a_stop_for_a_reason_are_calls_all_the_same() -> None:
     parts = read(started_call(0, "a", "t", "{}"), chunk({}, "stop"))
-    assert parts[-1] == Finished(reason="tool_calls", provider_reason="stop")
+    assert parts[-1] == ResponseFinished(reason="tool_calls", provider_reason="stop", response_id="chatcmpl-1")
 
 
 def test_whole_calls_without_index_or_id_are_calls_of_their_own() -> None:
@@ -628,12 +635,13 @@ def test_other_choices_and_empty_ones_are_not_ours() -> None:
 def test_a_refusal_is_text_and_says_so_at_the_end() -> None:
     assert read(chunk({"refusal": "No."}), chunk({}, "stop")) == [
         TextDelta(text="No."),
-        Finished(reason="refused", provider_reason="stop"),
+        ResponseFinished(reason="refused", provider_reason="stop", response_id="chatcmpl-1"),
     ]
 
 
 def test_a_whole_completion_in_one_document_is_read_as_well() -> None:
     document = {
+        "id": "chatcmpl-1",
         "object": "chat.completion",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 2},
@@ -641,7 +649,7 @@ def test_a_whole_completion_in_one_document_is_read_as_well() -> None:
     assert read(document) == [
         TextDelta(text="Hi"),
         Usage(input_tokens=1, output_tokens=2),
-        Finished(reason="stop", provider_reason="stop"),
+        ResponseFinished(reason="stop", provider_reason="stop", response_id="chatcmpl-1"),
     ]
 
 

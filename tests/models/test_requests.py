@@ -2,7 +2,10 @@
 
 import base64
 import json
+import sys
 from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -15,9 +18,10 @@ from holdfast.core.history import make_valid
 from holdfast.core.records import Cause, File, Message, Reasoning, Role, Synthetic, Text, ToolCall, ToolResult
 from holdfast.errors import ProviderError
 from holdfast.models.base import OutputSpec, Request, Settings, ToolSpec
-from holdfast.models.wires import anthropic, gemini, openai_responses
+from holdfast.models.wires import anthropic, gemini, openai_chat, openai_responses
 from holdfast.models.wires.failures import provider_error, read_fields
 from holdfast.models.wires.fragments import Fragments
+from tests.models.judge import as_the_sdk_reads_it
 from tests.models.judges import as_anthropic_reads_it, as_google_reads_it, as_openai_reads_it
 
 PROVIDER = "me"
@@ -528,6 +532,33 @@ def test_a_file_that_a_wire_cannot_carry_is_an_error_that_says_so(sends: Sends, 
 # --- what a provider refuses
 
 
+def test_an_image_in_a_result_is_shown_as_each_provider_takes_it() -> None:
+    """Chat Completions has only text in results: there the images follow behind the last result of the batch."""
+    file = File(media_type="image/png", uri="data:image/png;base64,AAAA")
+    said = [user("Look."), assistant(call(1), call(2)), result(1, "a chart", files=(file,)), result(2)]
+    block = ANTHROPIC(*said)["messages"][-1]["content"][0]["content"]
+    assert [part["type"] for part in block] == ["text", "image"]
+    output = RESPONSES(*said)["input"][-2]["output"]
+    assert [part["type"] for part in output] == ["input_text", "input_image"]
+    parts = GEMINI(*said)["contents"][-1]["parts"]
+    assert [next(iter(part)) for part in parts] == ["functionResponse", "inlineData", "functionResponse"]
+    body = json.loads(openai_chat.encode_request("m", Request(messages=[*said, assistant("Fine.")])))
+    assert as_the_sdk_reads_it(body) == body
+    assert [message["role"] for message in body["messages"]] == [
+        "user", "assistant", "tool", "tool", "user", "assistant",
+    ]  # fmt: skip
+    assert [part["type"] for part in body["messages"][4]["content"]] == ["text", "image_url"]
+
+
+def test_any_json_object_is_asked_for_as_each_provider_names_it() -> None:
+    asked = Settings(output=OutputSpec(name="json_object", schema={"type": "object"}, any_object=True))
+    assert "nothing else" in ANTHROPIC(user("go"), settings=asked)["system"][0]["text"]
+    assert RESPONSES(user("go"), settings=asked)["text"] == {"format": {"type": "json_object"}}
+    assert GEMINI(user("go"), settings=asked)["generationConfig"] == {"responseMimeType": "application/json"}
+    chat = json.loads(openai_chat.encode_request("m", Request(messages=[user("go")], settings=asked)))
+    assert chat["response_format"] == {"type": "json_object"}
+
+
 def test_anthropic_gets_no_block_of_white_space() -> None:
     body = ANTHROPIC(system(" "), user("hi", "\n"), assistant("\n\n", call(1)), result(1), assistant(" "), user(" "))
     assert "system" not in body
@@ -680,3 +711,38 @@ def test_a_message_is_encoded_once(sends: Sends) -> None:
     assert len(encoded) == len(
         [message for message in STORY if message.role is not Role.SYSTEM or sends is RESPONSES]
     )
+
+
+def python_calls(work: Callable[[], object]) -> int:
+    """Of functions of holdfast: what collects garbage meanwhile, and what listens to that, is not counted."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_globals.get("__name__", "").startswith("holdfast.")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "wire", [anthropic, openai_responses, gemini, openai_chat], ids=lambda wire: wire.__name__.rpartition(".")[2]
+)
+def test_a_history_that_was_sent_before_is_not_looked_through_again(wire: Any) -> None:
+    """A function of Python per message doubled what a call with 1,000 messages costs the event loop."""
+    short = [
+        user("a"),
+        *(said for n in range(4) for said in (assistant(call(n)), result(n), assistant("b"), user("c"))),
+    ]
+    long = short * 50
+    known = openai_chat.OpenAIChatFragments() if wire is openai_chat else wire.new_fragments(PROVIDER)
+    requests = {"short": Request(messages=short), "long": Request(messages=long)}
+    calls = {}
+    for name, request in requests.items():
+        wire.encode_request("m", request, known=known)
+        calls[name] = python_calls(partial(wire.encode_request, "m", request, known=known))
+    assert calls["long"] == calls["short"]

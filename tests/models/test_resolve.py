@@ -197,8 +197,8 @@ def test_half_a_name_is_an_error_that_shows_a_whole_one(name: str, words: str) -
         ({}, "local"),
         ({"OPENAI_API_KEY": " "}, "local"),
         ({"COMPATIBLE_API_KEY": KEY}, "local"),
-        ({"OPENAI_API_KEY": KEY, "GEMINI_API_KEY": KEY}, "openai:gpt-5"),
-        (KEYS, "anthropic:claude-sonnet-4-5"),
+        ({"OPENAI_API_KEY": KEY, "GEMINI_API_KEY": KEY}, "openai:gpt-6.1-terra"),
+        (KEYS, "anthropic:claude-sonnet-5-5"),
     ],
 )
 def test_who_names_no_model_gets_one_that_works_as_things_are(environ: dict[str, str], model: str) -> None:

@@ -15,11 +15,11 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     Model,
     Opened,
     ReasoningDelta,
     Request,
+    ResponseFinished,
     StreamPart,
     TextDelta,
     Usage,
@@ -123,7 +123,7 @@ async def test_a_response_is_streamed_in_pieces_with_calls_counts_and_an_end() -
         CallArguments(index=0, text='y":'),
         CallEnded(index=0),
         Usage(input_tokens=9, output_tokens=4, cached_tokens=1),
-        Finished(reason="tool_calls"),
+        ResponseFinished(reason="tool_calls"),
     ]
 
 
@@ -172,7 +172,7 @@ async def test_a_cut_stream_has_no_end_and_a_finish_reason_can_be_chosen() -> No
         Opened(request_id="scripted-1"),
         TextDelta(text="Hel"),
     ]
-    assert (await parts_of(ScriptedModel(["Hi", Finish(reason="length")])))[-1] == Finished(reason="length")
+    assert (await parts_of(ScriptedModel(["Hi", Finish(reason="length")])))[-1] == ResponseFinished(reason="length")
 
 
 async def test_the_pace_is_the_scripts_or_the_steps() -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from holdfast.stops import Stop, ended_within
+from holdfast.stops import StopSignal, ended_within
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -15,7 +15,7 @@ async def for_ever() -> None:
 
 
 async def test_a_stop_ends_a_wait_and_the_cancellation_stays_inside() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
     asyncio.get_running_loop().call_soon(stop.set, "user")
     with stop.scope() as scope:
         await for_ever()
@@ -28,7 +28,7 @@ async def test_a_stop_ends_a_wait_and_the_cancellation_stays_inside() -> None:
 
 
 async def test_the_first_cause_stays() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
     assert not stop
     assert stop.set("user")
     assert not stop.set("shutdown")
@@ -37,7 +37,7 @@ async def test_the_first_cause_stays() -> None:
 
 
 async def test_a_stop_that_was_set_before_ends_the_wait_at_once() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
     stop.set("user")
     with stop.scope() as scope:
         await for_ever()
@@ -45,7 +45,7 @@ async def test_a_stop_that_was_set_before_ends_the_wait_at_once() -> None:
 
 
 async def test_a_body_that_does_not_wait_is_not_ended_and_nothing_is_left_behind() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
     with stop.scope() as scope:
         stop.set("user")
     assert not scope.ended
@@ -54,7 +54,7 @@ async def test_a_body_that_does_not_wait_is_not_ended_and_nothing_is_left_behind
 
 
 async def test_after_the_scope_a_stop_ends_nothing() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
     with stop.scope():
         await asyncio.sleep(0)
     stop.set("user")
@@ -63,7 +63,7 @@ async def test_after_the_scope_a_stop_ends_nothing() -> None:
 
 
 async def test_another_cancellation_passes_even_together_with_the_stop() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
     inside = asyncio.Event()
 
     async def work() -> None:
@@ -81,7 +81,7 @@ async def test_another_cancellation_passes_even_together_with_the_stop() -> None
 
 
 async def test_a_timeout_inside_and_outside_still_works() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
 
     async def inside() -> None:
         with stop.scope():
@@ -100,7 +100,7 @@ async def test_a_timeout_inside_and_outside_still_works() -> None:
 
 
 async def test_an_error_on_the_way_out_comes_out_as_it_is() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
     asyncio.get_running_loop().call_soon(stop.set, "user")
 
     async def sore() -> None:
@@ -119,7 +119,7 @@ async def test_an_error_on_the_way_out_comes_out_as_it_is() -> None:
 
 
 async def test_one_stop_ends_many_waits() -> None:
-    stop = Stop[str]()
+    stop = StopSignal[str]()
 
     async def work() -> str | None:
         with stop.scope():
@@ -134,7 +134,7 @@ async def test_one_stop_ends_many_waits() -> None:
 
 def test_outside_of_a_task_there_is_nothing_to_end() -> None:
     with pytest.raises(RuntimeError):
-        Stop[str]().scope().__enter__()
+        StopSignal[str]().scope().__enter__()
 
 
 async def test_what_ended_while_the_process_stood_still_ended_in_time() -> None:

@@ -18,11 +18,21 @@ from holdfast.errors import (
     ProviderError,
     SilenceTimeout,
 )
-from holdfast.models.base import Finished, Model, Opened, Request, Settings, StreamPart, TextDelta, ToolSpec, Usage
+from holdfast.models.base import (
+    Model,
+    Opened,
+    Request,
+    ResponseFinished,
+    Settings,
+    StreamPart,
+    TextDelta,
+    ToolSpec,
+    Usage,
+)
 from holdfast.models.calls import Caller, Completed, Observer, Stopped
 from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
-from holdfast.stops import Stop
+from holdfast.stops import StopSignal
 from holdfast.system.clock import Timing
 from tests.models.conftest import CALM, ENOUGH_S, KEY, Serve, asking
 from tests.models.judges import THEIRS, as_anthropic_reads_it, ours
@@ -104,7 +114,9 @@ async def test_a_response_streams_part_by_part_and_ends_with_finished(
     assert replace(counted[-1], cache_write_tokens=0) == Usage(
         input_tokens=INPUT, output_tokens=OUTPUT, cached_tokens=CACHED, reasoning_tokens=THOUGHT
     )
-    assert parts[-1] == Finished(reason="stop", provider_reason=speaker.reasons["stop"])
+    assert parts[-1] == ResponseFinished(
+        reason="stop", provider_reason=speaker.reasons["stop"], response_id=speaker.response_id
+    )
 
 
 async def test_parts_arrive_while_the_provider_is_still_speaking(
@@ -174,7 +186,11 @@ async def test_finish_reasons_have_one_name_each(
     assert isinstance(done, Completed)
     assert done.message.finish == (None if reason == "stop" else reason), "whoever reads it is told"
     parts = await parts_of(model)
-    assert parts[-1] == Finished(reason=reason, provider_reason=speaker.reasons[reason])  # type: ignore[arg-type]
+    assert parts[-1] == ResponseFinished(
+        reason=reason,  # type: ignore[arg-type]
+        provider_reason=speaker.reasons[reason],
+        response_id=speaker.response_id,
+    )
 
 
 async def test_unknown_events_blocks_and_fields_are_passed_over(
@@ -241,7 +257,7 @@ async def test_a_stream_that_ends_early_but_cleanly_is_a_lost_result(
     serve: Serve, model_on: ModelOn, speaker: Speaker
 ) -> None:
     server = await serve(Reply(steps=(*speaker.begin(), *begun(speaker))))
-    assert not any(isinstance(part, Finished) for part in await parts_of(model_on(server)))
+    assert not any(isinstance(part, ResponseFinished) for part in await parts_of(model_on(server)))
     with pytest.raises(ModelCallFailed) as caught:
         await Waits().caller().call([model_on(server)], asking(), policy=RetryPolicy(attempts_max=1))
     assert isinstance(caught.value.errors[0], LostResult)
@@ -389,7 +405,7 @@ async def test_a_stop_in_mid_stream_keeps_the_text_and_closes_the_socket(
     serve: Serve, model_on: ModelOn, speaker: Speaker
 ) -> None:
     server = await serve(Reply(steps=(*speaker.begin(), *begun(speaker), Stall())))
-    stop: Stop[Cause] = Stop()
+    stop: StopSignal[Cause] = StopSignal()
     seen = Seen()
     call = asyncio.create_task(Caller().call([model_on(server)], asking(), observer=seen, stop=stop))
     await seen.delta_came.wait()

@@ -19,10 +19,10 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     Opened,
     Progress,
     ReasoningDelta,
+    ResponseFinished,
     StreamPart,
     TextDelta,
     Usage,
@@ -81,7 +81,7 @@ class Assembler:
         self._blocks: list[_Words | _Call] = []
         self._calls: dict[int, _Call] = {}
         self.usage: Usage | None = None
-        self.finished: Finished | None = None
+        self.finished: ResponseFinished | None = None
         self.request_id: str | None = None
 
     def add(self, part: StreamPart) -> Delta | None:
@@ -111,7 +111,7 @@ class Assembler:
             case Usage():
                 if part.input_tokens or part.output_tokens:  # some servers write zeros where they count nothing
                     self.usage = part
-            case Finished():
+            case ResponseFinished():
                 self.finished = part
             case Opened():
                 self.request_id = part.request_id

@@ -24,11 +24,12 @@ class ToolSpec(Frozen):
 
 
 class OutputSpec(Frozen):
-    """The response has to be JSON of this schema."""
+    """The response has to be JSON of this schema. `any_object`: whatever object it is; the schema says no more."""
 
     name: str
     schema: Raw | Mapping[str, Any]
     strict: bool = False
+    any_object: bool = False
 
 
 class Settings(Frozen):
@@ -124,11 +125,12 @@ class Usage(Frozen):
 FinishReason = Literal["stop", "length", "tool_calls", "refused", "other"]
 
 
-class Finished(Frozen):
+class ResponseFinished(Frozen):
     """The response is complete. Always the last part; a stream that ends without it has lost its result."""
 
     reason: FinishReason = "stop"
     provider_reason: str | None = None
+    response_id: str | None = None  # the provider's
 
 
 StreamPart = (
@@ -141,7 +143,7 @@ StreamPart = (
     | CallArguments
     | CallEnded
     | Usage
-    | Finished
+    | ResponseFinished
 )
 
 
@@ -151,7 +153,7 @@ StreamPart = (
 class Model(Protocol):
     @property
     def name(self) -> str:
-        """What people write to get it, such as `openai:gpt-5`."""
+        """What people write to get it, such as `openai:gpt-6.1-terra`."""
 
     @property
     def provider(self) -> str:

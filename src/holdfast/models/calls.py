@@ -39,18 +39,20 @@ from holdfast.errors import (
     ProviderError,
 )
 from holdfast.ids import new_id
+from holdfast.log_context import logger
 from holdfast.models.assembler import Assembler
-from holdfast.models.base import Alive, Finished, Model, Opened, Progress, Request, StreamPart, Usage
+from holdfast.models.base import Alive, Model, Opened, Progress, Request, ResponseFinished, StreamPart, Usage
 from holdfast.models.deadline_watch import Watch
 from holdfast.models.providers import Providers
-from holdfast.stops import Stop
+from holdfast.stops import StopSignal
 from holdfast.system.clock import Clock, SystemClock
+from holdfast.tracebacks import traceback_text
 
 # A model keeps its deadlines itself, close to the socket. One that does not is ended this much later.
 GUARD_S = 1.0
 GUARD_STEP_S = 0.5
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class FailedAttempt(Frozen):
@@ -68,6 +70,8 @@ class FailedAttempt(Frozen):
     streamed: bool = False  # clients may have seen something of it
     duration_ms: int = 0
     usage: Usage | None = None
+    trace: str = ""  # of a model that broke: where
+    advice: str = ""  # what to change, where that is known
 
 
 class Completed(Frozen):
@@ -77,7 +81,7 @@ class Completed(Frozen):
     """
 
     message: Message
-    finished: Finished
+    finished: ResponseFinished
     n: int  # the attempt it came from
     usage: Usage | None = None
     request_id: str | None = None
@@ -135,7 +139,7 @@ class Caller:
         request: Request,
         *,
         observer: Observer | None = None,
-        stop: Stop[Cause] | None = None,
+        stop: StopSignal[Cause] | None = None,
         policy: RetryPolicy | None = None,
     ) -> Completed | Stopped:
         """Ask the first model, then its fallbacks in order, until one answers.
@@ -145,7 +149,12 @@ class Caller:
         if not models:
             raise ConfigError("a model call needs at least one model")
         return await _Call(
-            self, models, request, observer or Observer(), Stop() if stop is None else stop, policy or self.policy
+            self,
+            models,
+            request,
+            observer or Observer(),
+            StopSignal() if stop is None else stop,
+            policy or self.policy,
         ).run()
 
 
@@ -158,7 +167,7 @@ class _Call:
         models: Sequence[Model],
         request: Request,
         observer: Observer,
-        stop: Stop[Cause],
+        stop: StopSignal[Cause],
         policy: RetryPolicy,
     ) -> None:
         self._caller = caller
@@ -208,7 +217,7 @@ class _Call:
             decision = self._decide(outcome, request, failures, position)
             if TABLE[_kind(outcome)].cools:
                 wait_s = decision.delay_s if isinstance(decision, Again) else outcome.retry_after_s
-                self._caller.providers.get(model.provider).cool(model.name, wait_s or self._policy.base_s)
+                self._caller.providers.get(model.provider).cool(quota_of(model), wait_s or self._policy.base_s)
             await self._record(model, request, outcome, decision, assembler, position, began_s)
             match decision:
                 case Again(delay_s=delay_s):
@@ -251,7 +260,7 @@ class _Call:
             with self._stop.scope():
                 # A fallback that begins when the time is spent still gets a moment to be let in.
                 await provider.admit(
-                    model.name, max(self._policy.total_s - self._elapsed_s, self._policy.delay_max_s)
+                    quota_of(model), max(self._policy.total_s - self._elapsed_s, self._policy.delay_max_s)
                 )
                 admitted = True
         except AdmissionTimeout as error:
@@ -338,6 +347,8 @@ class _Call:
             model=model.name,
             input_tokens=None if usage is None else usage.input_tokens,
             output_tokens=None if usage is None else usage.output_tokens,
+            cached_tokens=0 if usage is None else usage.cached_tokens,
+            reasoning_tokens=0 if usage is None else usage.reasoning_tokens,
             stopped=stopped,
             finish=None if reason in ("stop", "tool_calls") else reason,
         )
@@ -368,6 +379,7 @@ class _Call:
         began_s: float,
     ) -> None:
         again = isinstance(decision, Again | Amend)
+        broke = error.__cause__ if error.code == Kind.MODEL_BROKE else None
         following = self._models[position + 1].name if position + 1 < len(self._models) else None
         failed = FailedAttempt(
             n=self._n,
@@ -382,30 +394,29 @@ class _Call:
             streamed=not assembler.empty,
             duration_ms=round(1000 * (self._timing.now_s() - began_s)),
             usage=assembler.usage or (None if assembler.empty else estimated_usage(request, assembler.partial())),
+            trace="" if broke is None else traceback_text(broke),
+            advice=error.advice,
         )
         self._failed.append(failed)
         self._errors.append(error)
-        self._tell(failed, is_fallback=position > 0 and not again)
+        self._tell(failed, broke)
         await self._observer.attempt_failed(failed)
 
-    def _tell(self, failed: FailedAttempt, *, is_fallback: bool) -> None:
-        # Codes only: an error's text may quote what the model was saying.
-        fields = {"model": failed.model, "code": failed.code, "status": failed.status, "attempt": failed.n}
-        if is_fallback:
-            _log.warning(
-                "fallback model %s failed: %s",
-                failed.model,
-                failed.code,
-                extra={"action": "model.fallback_failed", **fields},
-            )
+    def _tell(self, failed: FailedAttempt, broke: BaseException | None) -> None:
+        # Codes only: an error's text may quote what the model was saying. Of a model that broke, where it did.
+        names = ("model", "code", "status", "request_id", "retry_in_ms", "next_model")
+        known = {name: value for name in names if (value := getattr(failed, name)) is not None}
+        if failed.next_model == failed.model:
+            words, action, level = "is asked again", "model.retried", logging.INFO
+        elif failed.next_model is not None:
+            words, action, level = f"{failed.next_model} is asked instead", "model.fallback", logging.WARNING
         else:
-            _log.info(
-                "attempt %d on %s failed: %s",
-                failed.n,
-                failed.model,
-                failed.code,
-                extra={"action": "model.attempt_failed", **fields},
-            )
+            words, action, level = "no other is asked", "model.gave_up", logging.WARNING
+        if failed.advice and failed.next_model != failed.model:
+            known["advice"] = failed.advice
+        extra = {"action": action, "attempt": failed.n, **known}
+        text = "attempt %d on %s failed: %s; %s"
+        _log.log(level, text, failed.n, failed.model, failed.code, words, extra=extra, exc_info=broke)
 
     def _failure(self) -> ModelCallFailed:
         last, count = self._errors[-1], len(self._errors)
@@ -488,4 +499,9 @@ def failure_of(error: ModelCallFailed) -> Failure:
         while below is not None:
             chain.append(storable(f"attempt {attempt.n}, because of {type(below).__name__}: {below}"))
             below = below.__cause__
-    return Failure(code=error.code, message=storable(str(error)), chain=tuple(chain))
+    return Failure(code=error.code, message=storable(str(error)), chain=tuple(chain), advice=storable(error.advice))
+
+
+def quota_of(model: Model) -> str:
+    """What a provider's pause is for: the model, and its key where that is not the one of all."""
+    return str(getattr(model, "quota", model.name))

@@ -12,6 +12,7 @@ from holdfast.system.clock import Timing
 CONCURRENCY_MAX = 64
 SPREAD_S = 1.0  # when a cool-down ends, those who waited start within this time, not all at once
 LEARNT_MAX = 1_000
+PROVIDERS_MAX = 1_000  # more than that many addresses: those that are not in use are forgotten
 
 
 class Provider:
@@ -25,6 +26,10 @@ class Provider:
         self._cool_until_s: dict[str, float] = {}  # by model: providers count each of them by itself
         self.in_flight = 0
         self.waiting = 0
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.in_flight or self.waiting or self.cooling_s)
 
     @property
     def cooling_s(self) -> float:
@@ -103,6 +108,8 @@ class Providers:
     def get(self, name: str) -> Provider:
         provider = self._providers.get(name)
         if provider is None:
+            if len(self._providers) >= PROVIDERS_MAX:
+                self._providers = {name: other for name, other in self._providers.items() if other.in_use}
             limit = self._limits.get(name, self._concurrency_max)
             provider = self._providers[name] = Provider(name, limit, self.timing)
         return provider

@@ -21,15 +21,16 @@ from pydantic_ai.tools import ToolDefinition
 from holdfast.core.records import File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from holdfast.core.retry import Kind
 from holdfast.errors import ConfigError, LostResult, ProviderError
+from holdfast.models.advice import Access, advice_on
 from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     FinishReason,
     Opened,
     ReasoningDelta,
     Request,
+    ResponseFinished,
     StreamPart,
     TextDelta,
     Usage,
@@ -72,6 +73,11 @@ class PydanticAI:
         self._model = model
         self._name = name or f"pydantic-ai:{model.system}:{model.model_name}"
         self._entered = False
+        # Most of its providers read their key from PROVIDER_API_KEY; of a model that a program made, only that knows.
+        made_by_name = name is not None and model.system in name
+        keys = (f"{model.system.upper().replace('-', '_')}_API_KEY",) if made_by_name else ()
+        url = model.base_url or f"https://{model.system}"
+        self._access = Access(model=self._name, url=url, key_variables=keys, keyed=bool(keys))
 
     @property
     def name(self) -> str:
@@ -106,7 +112,9 @@ class PydanticAI:
                 for part in self._end(response, reading):
                     yield part
         except (exceptions.AgentRunError, exceptions.UserError) as error:
-            raise self._error(error) from error
+            told = self._error(error)
+            told.advice = advice_on(told, self._access)
+            raise told from error
 
     def _end(self, response: StreamedResponse, reading: "_Reading") -> Iterable[StreamPart]:
         usage = response.usage
@@ -123,7 +131,9 @@ class PydanticAI:
         if made_up or (finish is None and self._model.system not in _IN_PROCESS):
             return
         reason = _REASONS.get(finish or "stop", "other")
-        yield Finished(reason="tool_calls" if reading.calls and reason == "stop" else reason, provider_reason=finish)
+        yield ResponseFinished(
+            reason="tool_calls" if reading.calls and reason == "stop" else reason, provider_reason=finish
+        )
 
     def _error(self, error: Exception) -> ProviderError:
         if isinstance(error, exceptions.ModelHTTPError):
@@ -197,7 +207,9 @@ def _request_parts(message: Message) -> list[messages.ModelRequestPart]:
     if message.role is Role.TOOL:
         result = message.parts[0]
         assert isinstance(result, ToolResult)
-        return [messages.ToolReturnPart(tool_name=result.name, content=result.content, tool_call_id=result.call_id)]
+        answer = messages.ToolReturnPart(tool_name=result.name, content=result.content, tool_call_id=result.call_id)
+        files = [_user_content(file) for file in result.files]
+        return [answer, messages.UserPromptPart(content=files)] if files else [answer]
     content: list[messages.UserContent] = [_user_content(part) for part in message.parts]
     return [messages.UserPromptPart(content=content)]
 

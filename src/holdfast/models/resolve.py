@@ -1,12 +1,14 @@
-"""From a name to a model: `openai:gpt-5`, `anthropic:claude-sonnet-4-5`, `local`, `compatible:qwen3@http://host:8000/v1`.
+"""From a name to a model: `anthropic:claude-sonnet-5-5`, `local`, `compatible:qwen3@http://host:8000/v1`.
 
 Nothing heavy is imported until a model that needs it is asked for. Keys come from the environment and from nowhere
 else; an error names the variable, never the key.
 """
 
 import difflib
+import hashlib
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib import import_module
@@ -16,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Config, ModelFacts
 from holdfast.errors import ConfigError
+from holdfast.models.advice import Access
 from holdfast.models.base import Model
+from holdfast.models.choice import KeyedModel
 from holdfast.models.known import known_of
 from holdfast.models.scripted import ECHO, ScriptedModel, read_script
 from holdfast.system.processes import Guards
@@ -34,11 +38,13 @@ GOOGLE_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")  # the first counts if both a
 
 _VERSION = re.compile(r"/v\d+[a-z0-9]*$")
 
+CHOSEN_MAX = 256  # models that functions chose, kept for the next chat that gets the same
+
 # The model of a user who names none: by the first key that is set, in this order.
 DEFAULTS: Mapping[str, str] = {
-    "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5",
-    "OPENAI_API_KEY": "openai:gpt-5",
-    **dict.fromkeys(GOOGLE_KEYS, "google:gemini-2.5-pro"),
+    "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5",
+    "OPENAI_API_KEY": "openai:gpt-6.1-terra",
+    **dict.fromkeys(GOOGLE_KEYS, "google:gemini-3.8-flash"),
 }
 
 
@@ -63,6 +69,7 @@ class Models:
         self._servers: dict[Path, LocalServer] = {}
         self.guards = Guards()  # what keeps the processes of local models from outliving this one
         self._models: dict[str, Model] = {}
+        self._chosen: OrderedDict[KeyedModel, Model] = OrderedDict()
         self._transport: Transport | None = None
         self._fragments: dict[tuple[str, str], Fragments] = {}
 
@@ -73,9 +80,55 @@ class Models:
             model = self._models[name] = self._make(name)
         return model
 
+    def chosen(self, choice: str | KeyedModel) -> Model:
+        """What a function of the chat chose. As many are kept as are chosen of late, whatever the number of owners;
+        they share connections, and what is kept of their keys goes with them. Raises `ConfigError`.
+        """
+        if isinstance(choice, str) and choice in self._models:
+            return self._models[choice]
+        wanted = KeyedModel(choice, "") if isinstance(choice, str) else choice
+        model = self._chosen.get(wanted)
+        if model is None:
+            model = self._make(choice) if isinstance(choice, str) else self._keyed(choice)
+            self._chosen[wanted] = model
+        self._chosen.move_to_end(wanted)
+        while len(self._chosen) > CHOSEN_MAX:
+            _, dropped = self._chosen.popitem(last=False)
+            for kept in [kept for kept in self._fragments if kept[1] == dropped.provider and ":" in kept[1]]:
+                del self._fragments[kept]
+        return model
+
+    def _keyed(self, choice: KeyedModel) -> Model:
+        """Its own key is its own quota: a provider that asks one owner for a pause asks no other for it."""
+        provider = choice.name.partition(":")[0]
+        if provider not in _KEYED:
+            raise ConfigError(
+                f"model {choice.name!r} takes no key of its own; those of {', '.join(sorted(_KEYED))} do"
+            )
+        if not choice.key.strip():
+            raise ConfigError(f"model {choice.name!r} was chosen with an empty key")
+        variable, address = _KEYED[provider]
+        environ = {variable: choice.key}
+        if choice.url is not None:
+            if not address:
+                raise ConfigError(f"model {choice.name!r} has its address in its name: leave url out")
+            environ[address] = choice.url
+        given, self._environ = self._environ, environ
+        try:
+            model = self._make(choice.name)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(f"the environment variable {variable}", "its key")) from None
+        finally:
+            self._environ = given
+        digest = hashlib.blake2b(choice.key.encode(), digest_size=4).hexdigest()
+        setattr(model, "quota", f"{choice.name} (key {digest})")  # noqa: B010  all of these are HttpModels
+        return model
+
     def figures(self) -> dict[str, int]:
         """For /health."""
         figures = {} if self._transport is None else self._transport.figures()
+        if self._chosen:
+            figures |= {"chosen_models": len(self._chosen), "chosen_models_max": CHOSEN_MAX}
         if kept := self._fragments.values():
             figures["fragment_bytes"] = sum(each.bytes for each in kept)
             figures["fragment_bytes_max"] = sum(each.bytes_max for each in kept)
@@ -122,7 +175,7 @@ class Models:
 
     def _chat(self, model: str, provider: str, max_tokens_as: str = "max_tokens") -> "Wire":
         chat = import_module("holdfast.models.wires.openai_chat")
-        kept = self._kept("openai_chat", provider, lambda: chat.Fragments(provider))
+        kept = self._kept("openai_chat", provider, lambda: chat.OpenAIChatFragments(provider))
         wire: Wire = chat.OpenAIChat(model, provider=provider, max_tokens_as=max_tokens_as, fragments=kept)
         return wire
 
@@ -153,11 +206,31 @@ class Models:
 
     # --- providers ----------------------------------------------------------------------------------------
 
-    def _http_model(self, name: str, model: str, wire: "Wire", url: str, *, provider: str, key: str | None) -> Model:
+    def _http_model(
+        self,
+        name: str,
+        model: str,
+        wire: "Wire",
+        url: str,
+        *,
+        provider: str,
+        key: str | None,
+        key_variables: tuple[str, ...],
+        url_variable: str | None = None,
+    ) -> Model:
         http = import_module("holdfast.models.http.model")
         said = self.facts.get(name)
         limit = (said and said.context_limit) or known_of(provider, model).context
-        made: Model = http.HttpModel(name, wire, url, self.transport, provider=provider, key=key, context_limit=limit)
+        access = Access(
+            model=name,
+            url=url.partition("?")[0],
+            key_variables=key_variables,
+            keyed=bool(key),
+            url_variable=url_variable,
+        )
+        made: Model = http.HttpModel(
+            name, wire, url, self.transport, provider=provider, key=key, context_limit=limit, access=access
+        )
         return made
 
     def _openai(self, name: str, model: str) -> Model:
@@ -171,20 +244,47 @@ class Models:
 
     def _on_openai(self, name: str, model: str, wire: "Wire") -> Model:
         url = self._environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        return self._http_model(name, model, wire, url, provider="openai", key=self._key(name, "OPENAI_API_KEY"))
+        return self._http_model(
+            name,
+            model,
+            wire,
+            url,
+            provider="openai",
+            key=self._key(name, "OPENAI_API_KEY"),
+            key_variables=("OPENAI_API_KEY",),
+            url_variable="OPENAI_BASE_URL",
+        )
 
     def _anthropic(self, name: str, model: str) -> Model:
         self._check(name, model)
         url = versioned(self._environ.get("ANTHROPIC_BASE_URL") or ANTHROPIC_URL, "/v1")
         key = self._key(name, "ANTHROPIC_API_KEY")
         wire = self._messages(model, "anthropic")
-        return self._http_model(name, model, wire, url, provider="anthropic", key=key)
+        return self._http_model(
+            name,
+            model,
+            wire,
+            url,
+            provider="anthropic",
+            key=key,
+            key_variables=("ANTHROPIC_API_KEY",),
+            url_variable="ANTHROPIC_BASE_URL",
+        )
 
     def _google(self, name: str, model: str) -> Model:
         self._check(name, model)
         url = versioned(self._environ.get("GOOGLE_GEMINI_BASE_URL") or GOOGLE_URL, "/v1beta")
         key = self._key(name, *GOOGLE_KEYS)
-        return self._http_model(name, model, self._gemini(model, "google"), url, provider="google", key=key)
+        return self._http_model(
+            name,
+            model,
+            self._gemini(model, "google"),
+            url,
+            provider="google",
+            key=key,
+            key_variables=self._set_of(GOOGLE_KEYS),
+            url_variable="GOOGLE_GEMINI_BASE_URL",
+        )
 
     def _compatible(self, name: str, rest: str) -> Model:
         """Any server that speaks one of the wires."""
@@ -197,7 +297,13 @@ class Models:
         make, version = _COMPATIBLE[kind]
         key = self._key_in("COMPATIBLE_API_KEY") or None  # many need none
         return self._http_model(
-            name, model, make(self, model, provider), versioned(f"http{url}", version), provider=provider, key=key
+            name,
+            model,
+            make(self, model, provider),
+            versioned(f"http{url}", version),
+            provider=provider,
+            key=key,
+            key_variables=("COMPATIBLE_API_KEY",),
         )
 
     def _pydantic_ai(self, name: str, rest: str) -> Model:
@@ -225,10 +331,13 @@ class Models:
         if not model:
             raise ConfigError(f"model {name!r} lacks its name: {_FORMS[name.partition(':')[0]]}")
 
+    def _set_of(self, variables: tuple[str, ...]) -> tuple[str]:
+        """The one that counts: the first that is set."""
+        return (next((each for each in variables if self._environ.get(each, "").strip()), variables[0]),)
+
     def _key(self, name: str, *variables: str) -> str:
         """From the first of the variables that is set."""
-        variable = next((each for each in variables if self._environ.get(each, "").strip()), variables[0])
-        key = self._key_in(variable)
+        key = self._key_in(*self._set_of(variables))
         if not key:
             raise ConfigError(f"model {name!r} needs a key: set the environment variable {' or '.join(variables)}")
         return key
@@ -272,12 +381,19 @@ _MAKERS: Mapping[str, Callable[[Models, str, str], Model]] = {
     "pydantic-ai": Models._pydantic_ai,
     "scripted": Models._scripted,
 }
+# Where a key and an address are read from, which a function of the chat may bring instead.
+_KEYED: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("openai", "openai-chat", "openai-responses"), ("OPENAI_API_KEY", "OPENAI_BASE_URL")),
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+    "google": (GOOGLE_KEYS[0], "GOOGLE_GEMINI_BASE_URL"),
+    **dict.fromkeys(_COMPATIBLE, ("COMPATIBLE_API_KEY", "")),
+}
 _FORMS = {
-    "openai": "write openai:MODEL, such as openai:gpt-5",
+    "openai": "write openai:MODEL, such as openai:gpt-6.1-terra",
     "openai-chat": "write openai-chat:MODEL, such as openai-chat:gpt-4o",
-    "openai-responses": "write openai-responses:MODEL, such as openai-responses:gpt-5",
-    "anthropic": "write anthropic:MODEL, such as anthropic:claude-sonnet-4-5",
-    "google": "write google:MODEL, such as google:gemini-2.5-pro",
+    "openai-responses": "write openai-responses:MODEL, such as openai-responses:gpt-6.1-terra",
+    "anthropic": "write anthropic:MODEL, such as anthropic:claude-sonnet-5-5",
+    "google": "write google:MODEL, such as google:gemini-3.8-flash",
     **{
         kind: f"write {kind}:MODEL@URL, such as {kind}:qwen3@http://localhost:8000{version or '/v1'}"
         for kind, (_, version) in _COMPATIBLE.items()

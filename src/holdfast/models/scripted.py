@@ -25,11 +25,11 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     FinishReason,
     Opened,
     ReasoningDelta,
     Request,
+    ResponseFinished,
     StreamPart,
     TextDelta,
     Usage,
@@ -333,7 +333,7 @@ class _Playing:
             yield CallEnded(index=index)
         counted = Usage(input_tokens=len(self._request.messages), output_tokens=self._pieces)
         yield self._count or counted
-        yield Finished(reason=self._reason or ("tool_calls" if self._calls else "stop"))
+        yield ResponseFinished(reason=self._reason or ("tool_calls" if self._calls else "stop"))
 
     def _applies(self, attempts: int | None) -> bool:
         return attempts is None or self._request.attempt <= attempts

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from holdfast import __version__
 from holdfast.errors import LostResult, ProviderError
+from holdfast.models.advice import Access, advice_on
 from holdfast.models.base import Alive, Opened, Request, StreamPart
 from holdfast.models.http.sse import SseEvent
 from holdfast.models.http.transport import Endpoint, Exchange, Transport
@@ -75,6 +76,7 @@ class HttpModel:
         key: str | None = None,
         context_limit: int | None = None,
         headers: Mapping[str, str] | None = None,
+        access: Access | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._endpoint = Endpoint(_joined(base_url, wire.path))
@@ -85,7 +87,9 @@ class HttpModel:
         self._key = key
         self._context_limit = context_limit
         self._headers = {**_HEADERS, **(headers or {})}
+        self._access = access
         self._wall_s = wall_s
+        self.quota = name  # what a provider's pause is for: this model, under this key
 
     @property
     def name(self) -> str:
@@ -106,32 +110,38 @@ class HttpModel:
         body = self._wire.encode(request)
         headers = {**self._headers, **self._wire.headers(self._key)}
         keys = () if self._key is None else (self._key,)
-        async with self._transport().post(self._endpoint, headers, body, request.deadlines, keys=keys) as exchange:
-            if exchange.status != 200:
-                raise await self._refusal(exchange)
-            yield Opened(request_id=exchange.request_id, rate_limits=exchange.rate_limits)
-            decoder = self._wire.decoder(self._name)
-            if exchange.content_type == "text/event-stream":
-                while not decoder.done and (events := await exchange.next_events()) is not None:
-                    silent = True
-                    for event in events:
-                        if parts := self._read(decoder, event, exchange):
-                            silent = False
-                            for part in parts:
-                                yield part
-                            exchange.progressed()
-                        if decoder.done:
-                            break
-                    if silent:
-                        yield Alive()
-                    if decoder.finished:
-                        exchange.finished()
-                await exchange.drain()
-            else:
-                for part in await self._whole(decoder, exchange):
+        post = self._transport().post
+        try:
+            async with post(self._endpoint, headers, body, request.deadlines, keys=keys) as exchange:
+                if exchange.status != 200:
+                    raise await self._refusal(exchange)
+                yield Opened(request_id=exchange.request_id, rate_limits=exchange.rate_limits)
+                decoder = self._wire.decoder(self._name)
+                if exchange.content_type == "text/event-stream":
+                    while not decoder.done and (events := await exchange.next_events()) is not None:
+                        silent = True
+                        for event in events:
+                            if parts := self._read(decoder, event, exchange):
+                                silent = False
+                                for part in parts:
+                                    yield part
+                                exchange.progressed()
+                            if decoder.done:
+                                break
+                        if silent:
+                            yield Alive()
+                        if decoder.finished:
+                            exchange.finished()
+                    await exchange.drain()
+                else:
+                    for part in await self._whole(decoder, exchange):
+                        yield part
+                for part in decoder.end():
                     yield part
-            for part in decoder.end():
-                yield part
+        except ProviderError as error:
+            if self._access is not None:
+                error.advice = advice_on(error, self._access)
+            raise
 
     def _read(self, decoder: Decoder, event: SseEvent, exchange: Exchange) -> list[StreamPart]:
         complete = decoder.finished

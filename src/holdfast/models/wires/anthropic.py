@@ -18,10 +18,10 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     FinishReason,
     ReasoningDelta,
     Request,
+    ResponseFinished,
     Settings,
     StreamPart,
     TextDelta,
@@ -44,6 +44,7 @@ from holdfast.models.wires.mapping import (
     leave_out,
     not_carried,
     not_in_a_message,
+    response_id,
     schema_of,
 )
 from holdfast.models.wires.two_sides import Turns, marked, split_system
@@ -52,6 +53,7 @@ PATH = "/messages"
 VERSION = "2023-06-01"
 
 EAGER = "eager_input_streaming"
+JSON_OBJECT = "Answer with one JSON object, and with nothing else."
 MAX_TOKENS = 16_000  # this wire wants to know; no more than the model can, where that is known
 AMENDABLE = frozenset(
     {"temperature", "top_p", "stop_sequences", "thinking", "output_config.effort", EAGER, SIGNATURES}
@@ -96,7 +98,10 @@ def encode_request(
     for name in ("system", "messages"):
         body.pop(name, None)
     pieces = [encode(body)[:-1]]
-    if blocks := [block for block in map(_encode_system, system) if block]:
+    blocks = [block for block in map(_encode_system, system) if block]
+    if request.settings.output is not None and request.settings.output.any_object:
+        blocks.append(_text(JSON_OBJECT))  # this wire takes objects of a schema, and this one has none
+    if blocks:
         pieces.append(b',"system":[' + marked(b",".join(blocks), _MARK) + b"]")
     turns = Turns(known, messages, users=b'{"role":"user","content":[', models=b'{"role":"assistant","content":[')
     turns.mark_last_two(_MARK)
@@ -119,7 +124,7 @@ def _settings(model: str, settings: Settings, output_limit: int | None) -> dict[
     config: dict[str, Any] = {}
     if settings.reasoning_effort is not None:
         _think(model, settings, output_limit, values, config)
-    if (output := settings.output) is not None:
+    if (output := settings.output) is not None and not output.any_object:
         config["format"] = {"type": "json_schema", "schema": schema_of(output.schema)}
     values["output_config"] = config or None
     return {name: value for name, value in values.items() if value is not None}
@@ -189,6 +194,9 @@ def encode_message(message: Message, provider: str) -> bytes:
         result = message.parts[0]
         assert isinstance(result, ToolResult)
         call_id, content = encode(result.call_id), encode(result.content)
+        if result.files:
+            blocks = [_user_block(Text(text=result.content)), *[_user_block(file) for file in result.files]]
+            content = b"[" + b",".join([block for block in blocks if block]) + b"]"
         error = b',"is_error":true' if result.error else b""
         return b'{"type":"tool_result","tool_use_id":' + call_id + error + b',"content":' + content + b"}"
     blocks = [_user_block(part) for part in message.parts]
@@ -297,6 +305,7 @@ class _Usage(Struct, gc=False):
 
 
 class _Message(Struct, gc=False):
+    id: Any = None
     usage: _Usage | None = None
 
 
@@ -343,6 +352,7 @@ class Decoder:
         self._calls = 0
         self._ended: set[int] = set()
         self._reason: str | None = None
+        self._id: str | None = None  # of the response
         self._counted = _Usage()
         self._usage = Usage()
         self._usage_due = False
@@ -382,12 +392,14 @@ class Decoder:
         reason = _REASONS.get(self._reason, "other")
         if self._calls and reason == "stop":
             reason = "tool_calls"
-        return [*parts, Finished(reason=reason, provider_reason=self._reason)]
+        return [*parts, ResponseFinished(reason=reason, provider_reason=self._reason, response_id=self._id)]
 
     def _start_message(self, event: _Event, parts: list[StreamPart]) -> None:
-        if isinstance(event.message, _Message) and event.message.usage is not None:
-            self._count(event.message.usage)
-            self._usage_due = True
+        if isinstance(event.message, _Message):
+            self._id = response_id(event.message.id)
+            if event.message.usage is not None:
+                self._count(event.message.usage)
+                self._usage_due = True
 
     def _end_message(self, event: _Event, parts: list[StreamPart]) -> None:
         if event.usage is not None:

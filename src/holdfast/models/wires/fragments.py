@@ -12,6 +12,18 @@ FRAGMENT_BYTES_MAX = 32 << 20
 _ENTRY_BYTES = 500  # what an entry takes beside its text, roughly
 
 
+def joined(fragments: Iterable[bytes], *, before: bytes, after: bytes) -> bytes:
+    """Those that are not empty, with commas between. One copy: a long history is some hundred kilobytes, and each of
+    them costs as much as fifty chunks.
+    """
+    texts = [fragment for fragment in fragments if fragment]
+    if not texts:
+        return before + after
+    texts[0] = before + texts[0]
+    texts[-1] += after
+    return b",".join(texts)
+
+
 class Fragments:
     """`encode` is the wire's text of one message; empty: nothing of it is sent. Share one between models whose text
     is the same: those of one wire, and of one provider where the wire sends signatures back."""
@@ -32,13 +44,8 @@ class Fragments:
         return fragments
 
     def encode(self, messages: Iterable[Message], *, before: bytes = b"[", after: bytes = b"]") -> bytes:
-        """All of them, with commas between. One copy: a long history is some hundred kilobytes."""
-        fragments = [fragment for fragment in self.each(messages) if fragment]
-        if not fragments:
-            return before + after
-        fragments[0] = before + fragments[0]
-        fragments[-1] += after
-        return b",".join(fragments)
+        """All of them, with commas between."""
+        return joined(self.each(messages), before=before, after=after)
 
     def _add(self, message: Message) -> bytes:
         fragment = self._encode(message)

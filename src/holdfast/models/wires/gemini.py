@@ -20,10 +20,10 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     FinishReason,
     ReasoningDelta,
     Request,
+    ResponseFinished,
     Settings,
     StreamPart,
     TextDelta,
@@ -43,6 +43,7 @@ from holdfast.models.wires.mapping import (
     inline_data,
     leave_out,
     not_in_a_message,
+    response_id,
     schema_of,
 )
 from holdfast.models.wires.two_sides import Turns, split_system
@@ -95,7 +96,7 @@ def _settings(model: str, settings: Settings) -> dict[str, Any]:
         values["thinkingConfig"] = _thinking(model, effort)
     if (output := settings.output) is not None:
         values["responseMimeType"] = "application/json"
-        values["responseJsonSchema"] = schema_of(output.schema)
+        values["responseJsonSchema"] = None if output.any_object else schema_of(output.schema)
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -124,7 +125,8 @@ def encode_message(message: Message, provider: str) -> bytes:
         result = message.parts[0]
         assert isinstance(result, ToolResult)
         answer = {"error" if result.error else "output": result.content}
-        return encode({"functionResponse": {"id": result.call_id, "name": result.name, "response": answer}})
+        answered = encode({"functionResponse": {"id": result.call_id, "name": result.name, "response": answer}})
+        return b",".join([answered, *[encode(_user_part(file)) for file in result.files]])
     return b",".join([encode(_user_part(part)) for part in message.parts])
 
 
@@ -230,6 +232,7 @@ class _Feedback(Struct, gc=False):
 
 
 class _Chunk(Struct, gc=False):
+    responseId: Any = None
     candidates: list[_Candidate] | None = None
     usageMetadata: _Usage | None = None
     promptFeedback: _Feedback | None = None
@@ -259,6 +262,7 @@ class Decoder:
         self._who = who
         self._calls = 0
         self._reason: str | None = None
+        self._id: str | None = None  # of the response
         self._blocked = False
         self._usage: Usage | None = None
         self._told = False
@@ -274,6 +278,7 @@ class Decoder:
         if chunk.error is not None or event.name == b"error":
             raise provider_error(self._who, None, fields_of({"error": chunk.error}))
         parts: list[StreamPart] = []
+        self._id = self._id or response_id(chunk.responseId)
         for candidate in chunk.candidates or ():
             if candidate.index in (0, None):
                 self._read_candidate(candidate, parts)
@@ -293,7 +298,7 @@ class Decoder:
         if self._calls and reason == "stop":
             reason = "tool_calls"
         parts: list[StreamPart] = [] if self._usage is None else [self._usage]
-        return [*parts, Finished(reason=reason, provider_reason=self._reason)]
+        return [*parts, ResponseFinished(reason=reason, provider_reason=self._reason, response_id=self._id)]
 
     def _read_candidate(self, candidate: _Candidate, parts: list[StreamPart]) -> None:
         for part in (candidate.content and candidate.content.parts) or ():

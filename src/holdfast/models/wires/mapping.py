@@ -16,6 +16,7 @@ from holdfast.errors import LostResult, ProviderError
 
 T = TypeVar("T")
 
+ID_CHARS_MAX = 200
 NO_PROVIDER = ""  # what was signed goes back to none
 
 encode = msgspec.json.Encoder().encode
@@ -32,6 +33,11 @@ def decode_event(decoder: msgspec.json.Decoder[T], data: bytes, who: str) -> T:
         except (ValueError, RecursionError):
             shown = data[:200].decode("utf-8", "replace")
             raise LostResult(f"{who} sent what is no chunk of a response: {error}: {shown}") from error
+
+
+def response_id(given: Any) -> str | None:
+    """As the provider names its response; what is no name is none."""
+    return given[:ID_CHARS_MAX] if isinstance(given, str) and given else None
 
 
 def schema_of(schema: Raw | Mapping[str, Any]) -> Any:

@@ -1,14 +1,14 @@
 """The wire of OpenAI Chat Completions, and of the many servers that speak it. Pure mapping, both ways.
 
 A request holds the history's messages, in their order, and nothing else. What this wire has no place for is left out:
-files outside of users' messages, and reasoning. Only what came as `reasoning_content` goes back, to the server that
+files that a model returned, and reasoning. Only what came as `reasoning_content` goes back, to the server that
 sent it: DeepSeek and Moonshot refuse a history without it. Reading is lenient where servers are known to differ:
 whole calls in one chunk, calls without an index or an id, arguments as an object, content as a list of parts.
 """
 
 import hashlib
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,10 +22,10 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     FinishReason,
     ReasoningDelta,
     Request,
+    ResponseFinished,
     Settings,
     StreamPart,
     TextDelta,
@@ -35,7 +35,15 @@ from holdfast.models.base import (
 from holdfast.models.http.sse import SseEvent
 from holdfast.models.wires import fragments
 from holdfast.models.wires.failures import fields_of, provider_error
-from holdfast.models.wires.mapping import NO_PROVIDER, arguments_object, count_of, decode_event, said_text, schema_of
+from holdfast.models.wires.mapping import (
+    NO_PROVIDER,
+    arguments_object,
+    count_of,
+    decode_event,
+    response_id,
+    said_text,
+    schema_of,
+)
 
 PATH = "/chat/completions"
 REASONING = "reasoning_content"
@@ -63,10 +71,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_request(
-    model: str, request: Request, *, max_tokens_as: str = "max_tokens", known: "Fragments | None" = None
+    model: str, request: Request, *, max_tokens_as: str = "max_tokens", known: "OpenAIChatFragments | None" = None
 ) -> bytes:
     """The body. Raises `ProviderError` (bad_request) for what this wire cannot carry."""
-    known = Fragments() if known is None else known
+    known = OpenAIChatFragments() if known is None else known
     body: dict[str, Any] = {
         "model": model,
         "stream": True,
@@ -84,8 +92,39 @@ def encode_request(
             body[other] = value
     body.update(request.settings.extra)
     body.pop("messages", None)
-    # One copy: a long history is some hundred kilobytes, and each of them costs as much as fifty chunks.
-    return known.encode(request.messages, before=b'{"messages":[', after=b"]," + _encode(body)[1:])
+    after = b"]," + _encode(body)[1:]
+    texts = known.each(request.messages)
+    if known.saw_files:
+        texts = list(_with_files(request.messages, texts))
+    return fragments.joined(texts, before=b'{"messages":[', after=after)
+
+
+_TOOL = Role.TOOL
+FILES_OF_RESULTS = "(files that the tools above returned)"
+
+
+def _files_of(message: Message) -> tuple[File, ...]:
+    result = message.parts[0]
+    return result.files if isinstance(result, ToolResult) else ()
+
+
+def _with_files(messages: Sequence[Message], texts: Sequence[bytes]) -> Iterator[bytes]:
+    """A result is text on this wire. Its images follow in a message of the user, behind all results of the batch."""
+    files: list[File] = []
+    for message, text in zip(messages, texts, strict=True):
+        if message.role is not _TOOL and files:
+            yield _shown(files)
+            files = []
+        if message.role is _TOOL:
+            files += _files_of(message)
+        yield text
+    if files:
+        yield _shown(files)
+
+
+def _shown(files: Sequence[File]) -> bytes:
+    parts = (Text(text=FILES_OF_RESULTS), *files)
+    return _PLAIN[Role.USER] + _encode([_content_part(part) for part in parts]) + b"}"
 
 
 def _settings(settings: Settings, max_tokens_as: str) -> dict[str, Any]:
@@ -101,7 +140,8 @@ def _settings(settings: Settings, max_tokens_as: str) -> dict[str, Any]:
     }
     if (output := settings.output) is not None:
         schema = {"name": output.name, "schema": schema_of(output.schema), "strict": output.strict}
-        values["response_format"] = {"type": "json_schema", "json_schema": schema}
+        named = {"type": "json_schema", "json_schema": schema}
+        values["response_format"] = {"type": "json_object"} if output.any_object else named
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -119,8 +159,11 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 _PLAIN = {role: b'{"role":"' + role.encode() + b'","content":' for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT)}
 
 
-class Fragments(fragments.Fragments):
-    """The messages of this wire, as `provider` gets them. `form`: of `FORMS`, what was refused there."""
+class OpenAIChatFragments(fragments.Fragments):
+    """The messages of this wire, as `provider` gets them. `form`: of `FORMS`, what was refused there.
+
+    `saw_files`: a tool's result had files. Only then are histories looked through for them, message by message.
+    """
 
     def __init__(
         self,
@@ -130,6 +173,11 @@ class Fragments(fragments.Fragments):
         form: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(partial(_encode_message, provider=provider, form=form), bytes_max)
+        self.saw_files = False
+
+    def _add(self, message: Message) -> bytes:
+        self.saw_files = self.saw_files or (message.role is _TOOL and bool(_files_of(message)))
+        return super()._add(message)
 
 
 def _encode_message(message: Message, provider: str, form: frozenset[str]) -> bytes:
@@ -265,6 +313,7 @@ class _Usage(Struct, gc=False):
 
 
 class _Chunk(Struct, gc=False):
+    id: Any = None
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
@@ -308,6 +357,7 @@ class Decoder:
         self._calls: list[_OpenCall] = []
         self._by_index: dict[Any, _OpenCall] = {}
         self._reason: str | None = None
+        self._id: str | None = None  # of the response
         self._refused = False
         self._thinking = False  # in what has to be given back
         self._pairs = _SurrogatePairs()
@@ -326,6 +376,7 @@ class Decoder:
         if chunk.error is not None or event.name == b"error":
             raise provider_error(self._who, None, fields_of({"error": chunk.error}))
         parts: list[StreamPart] = []
+        self._id = self._id or response_id(chunk.id)
         for choice in chunk.choices or ():
             if choice.index in (0, None):
                 self._read_choice(choice, parts)
@@ -345,7 +396,7 @@ class Decoder:
             reason = "refused"
         elif self._calls and reason == "stop":
             reason = "tool_calls"  # some servers say "stop" whatever they did
-        parts.append(Finished(reason=reason, provider_reason=self._reason))
+        parts.append(ResponseFinished(reason=reason, provider_reason=self._reason, response_id=self._id))
         return parts
 
     def _read_choice(self, choice: _Choice, parts: list[StreamPart]) -> None:
@@ -447,13 +498,13 @@ class OpenAIChat:
         *,
         provider: str = NO_PROVIDER,
         max_tokens_as: str = "max_tokens",
-        fragments: Fragments | None = None,
+        fragments: OpenAIChatFragments | None = None,
     ) -> None:
         self._model = model
         self._provider = provider
         self._max_tokens_as = max_tokens_as
-        self._fragments = Fragments(provider) if fragments is None else fragments
-        self._other: dict[frozenset[str], Fragments] = {}  # by their form
+        self._fragments = OpenAIChatFragments(provider) if fragments is None else fragments
+        self._other: dict[frozenset[str], OpenAIChatFragments] = {}  # by their form
 
     def headers(self, key: str | None) -> dict[str, str]:
         return {} if key is None else {"authorization": f"Bearer {key}"}
@@ -462,12 +513,12 @@ class OpenAIChat:
         known = self._known(request.unsupported)
         return encode_request(self._model, request, max_tokens_as=self._max_tokens_as, known=known)
 
-    def _known(self, unsupported: frozenset[str]) -> Fragments:
+    def _known(self, unsupported: frozenset[str]) -> OpenAIChatFragments:
         form = unsupported & FORMS
         if not form:
             return self._fragments
         if form not in self._other:
-            self._other[form] = Fragments(self._provider, form=form)
+            self._other[form] = OpenAIChatFragments(self._provider, form=form)
         return self._other[form]
 
     def decoder(self, who: str) -> Decoder:

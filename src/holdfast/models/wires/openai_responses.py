@@ -18,10 +18,10 @@ from holdfast.models.base import (
     CallArguments,
     CallEnded,
     CallStarted,
-    Finished,
     FinishReason,
     ReasoningDelta,
     Request,
+    ResponseFinished,
     Settings,
     StreamPart,
     TextDelta,
@@ -41,6 +41,7 @@ from holdfast.models.wires.mapping import (
     leave_out,
     not_carried,
     not_in_a_message,
+    response_id,
     said_text,
     schema_of,
 )
@@ -106,7 +107,9 @@ def _settings(settings: Settings) -> dict[str, Any]:
         values["reasoning"] = {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}
     if (output := settings.output) is not None:
         named = {"name": output.name, "schema": schema_of(output.schema), "strict": output.strict}
-        values["text"] = {"format": {"type": "json_schema", **named}}
+        values["text"] = {
+            "format": {"type": "json_object"} if output.any_object else {"type": "json_schema", **named}
+        }
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -142,6 +145,9 @@ def encode_message(message: Message, provider: str) -> bytes:
         result = parts[0]
         assert isinstance(result, ToolResult)
         call_id, output = encode(result.call_id), encode(result.content)
+        if result.files:
+            shown = ([Text(text=result.content)] if result.content else []) + [*result.files]
+            output = encode([_content_part(part) for part in shown])
         return b'{"type":"function_call_output","call_id":' + call_id + b',"output":' + output + b"}"
     if message.role is Role.SYSTEM:
         parts = tuple(part for part in parts if isinstance(part, Text))
@@ -254,6 +260,7 @@ class _Why(Struct, gc=False):
 
 
 class _Response(Struct, gc=False):
+    id: Any = None
     status: Any = None
     usage: _Usage | None = None
     error: Any = None
@@ -307,6 +314,7 @@ class Decoder:
         self._spoken: set[Any] = set()  # items whose words have streamed
         self._thought: set[Any] = set()
         self._reason: str | None = None
+        self._id: str | None = None  # of the response
         self._refused = False
         self._readers: dict[Any, Callable[[_Event, list[StreamPart]], None]] = {
             "response.output_text.delta": self._read_text,
@@ -358,7 +366,7 @@ class Decoder:
         parts: list[StreamPart] = []
         for call in open_calls:
             self._end_call(call, "", parts)
-        return [*parts, Finished(reason=reason, provider_reason=self._reason)]
+        return [*parts, ResponseFinished(reason=reason, provider_reason=self._reason, response_id=self._id)]
 
     def _read_text(self, event: _Event, parts: list[StreamPart]) -> None:
         if event.delta and isinstance(event.delta, str):
@@ -450,6 +458,7 @@ class Decoder:
 
     def _end_response(self, event: _Event, parts: list[StreamPart]) -> None:
         response = event.response or _Response()
+        self._id = response_id(response.id)
         if not (self._spoken or self._thought or self._calls):  # nothing streamed: all of it comes with the end
             for at, item in enumerate(response.output or ()):
                 self._end_item(_Event(item=item, output_index=at), parts)
