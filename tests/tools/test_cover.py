@@ -1,19 +1,22 @@
 """What a process sees that a tool starts: holdfast's own files are out of its sight, wherever they lie; and it is a
 child like any other."""
 
+import asyncio
 import os
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from holdfast.errors import OutcomeUnknown, ToolFailed
-from holdfast.system import cover
-from holdfast.system.cover import Own
+from holdfast.system import cover, processes
+from holdfast.system.cover import Own, ProcessSpec
 from holdfast.system.starter import Process
 from holdfast.tools import floor
 from tests.support.waiting import until
@@ -58,15 +61,8 @@ def run(command: str | Sequence[str], cwd: Path | None = None, pass_fds: Sequenc
     argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
     ours, theirs = os.pipe()
     try:
-        child = cover.spawn(
-            argv,
-            cwd=cwd,
-            env={"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]},
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            pass_fds=pass_fds,
-        )
+        env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
+        child = cover.spawn(ProcessSpec(argv, env, cwd, stdout=theirs, stderr=theirs, pass_fds=pass_fds))
     finally:
         os.close(theirs)
     with open(ours, "rb") as said:  # noqa: PTH123  a descriptor
@@ -306,8 +302,7 @@ def test_the_environment_and_memory_of_a_program_with_an_app_inside_are_closed(
 
 
 def spawn(argv: list[str]) -> Process:
-    null = subprocess.DEVNULL
-    return cover.spawn(argv, cwd=None, env={}, stdin=null, stdout=null, stderr=null)
+    return cover.spawn(ProcessSpec(argv, {}))
 
 
 def test_it_is_our_child_and_ends_as_it_ends(project: Path, protect: Callable[..., Own]) -> None:
@@ -471,3 +466,64 @@ def test_one_that_does_not_answer_leaves_the_outcome_unknown(
         with pytest.raises(OutcomeUnknown):
             run("true")
     assert run("echo again") == "again\n"
+
+
+# --- asked from an event loop -----------------------------------------------------------------------------
+
+
+async def outcome(command: str) -> processes.Ended:
+    return await processes.run(["/bin/sh", "-c", command], children=None, deadline_s=60.0, bytes_max=1000)
+
+
+async def turns_of_the_loop() -> None:
+    """Enough for whatever is due in it."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_a_starter_that_is_frozen_holds_no_event_loop(project: Path, protect: Callable[..., Own]) -> None:
+    protect(project / ".holdfast")
+    assert (await outcome("echo first")).output == "first\n"
+    frozen = starter_pid()
+    os.kill(frozen, signal.SIGSTOP)
+    asked = [asyncio.ensure_future(outcome(f"echo {n}")) for n in range(3)]
+    await turns_of_the_loop()
+    assert not [one for one in asked if one.done()]
+    second = protect(project / "other")  # an app is opened and closed meanwhile
+    floor.release(second)
+    floor.protect(second)
+    os.kill(frozen, signal.SIGCONT)
+    assert [(await one).output for one in asked] == ["0\n", "1\n", "2\n"]
+
+
+async def test_who_leaves_while_the_starter_is_frozen_is_free_and_what_it_asked_for_does_not_run_on(
+    project: Path, protect: Callable[..., Own]
+) -> None:
+    protect(project / ".holdfast")
+    await outcome("true")
+    frozen = starter_pid()
+    os.kill(frozen, signal.SIGSTOP)
+    asked = [asyncio.ensure_future(outcome(f"exec sleep 98765.{n}")) for n in range(3)]
+    await turns_of_the_loop()
+    for one in asked:
+        one.cancel()
+    assert [type(found) for found in await asyncio.gather(*asked, return_exceptions=True)] == [
+        asyncio.CancelledError
+    ] * 3
+    os.kill(frozen, signal.SIGCONT)
+    await outcome("true")  # behind them
+    await until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if "98765" in str(one.info["cmdline"])])
+
+
+async def test_the_last_app_is_closed_though_the_starter_is_frozen(project: Path) -> None:
+    own = Own((str(project / ".holdfast"),), None)
+    floor.protect(own)
+    await outcome("true")
+    frozen = starter_pid()
+    os.kill(frozen, signal.SIGSTOP)
+    asked = asyncio.ensure_future(outcome("true"))
+    await turns_of_the_loop()
+    floor.release(own)
+    with suppress(OutcomeUnknown):  # or it had not been asked for
+        await asked
+    await until(lambda: not Path(f"/proc/{frozen}").exists())

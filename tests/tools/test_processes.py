@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.system import processes
 from holdfast.system.capture import Kept
+from holdfast.system.cover import ProcessSpec
 from holdfast.system.guard_process import look_at
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
@@ -26,6 +26,10 @@ async def run(
     command: str, guard: Guard | None = None, deadline_s: float = 60.0, bytes_max: int = 1_000
 ) -> processes.Ended:
     return await processes.run(["sh", "-c", command], children=guard, deadline_s=deadline_s, bytes_max=bytes_max)
+
+
+def spec(argv: list[str]) -> ProcessSpec:
+    return ProcessSpec(argv, processes.environment())
 
 
 async def test_a_command_says_what_it_said_and_how_it_ended(guard: Guard) -> None:
@@ -64,7 +68,7 @@ async def test_what_a_command_leaves_behind_ends_with_it(guard: Guard) -> None:
 async def test_a_deaf_member_that_cleared_its_environment_is_found_by_its_group(guard: Guard, tmp_path: Path) -> None:
     path = tmp_path / "pid"
     deaf = f"env -i sh -c 'trap \"\" TERM; echo $$ > {path}; while :; do sleep 1; done'"
-    child = processes.start(["sh", "-c", f"{deaf} & wait"], children=guard)
+    child = processes.start(spec(["sh", "-c", f"{deaf} & wait"]), children=guard)
     await until(lambda: path.exists() and path.read_text().endswith("\n"))
     with Mortal(int(path.read_text())) as member:
         assert await child.end()
@@ -73,7 +77,7 @@ async def test_a_deaf_member_that_cleared_its_environment_is_found_by_its_group(
 
 async def test_two_commands_at_once_do_not_end_each_others_processes(guard: Guard, tmp_path: Path) -> None:
     """The guard's mark is the same for both, so escapees are told apart by a mark of their own."""
-    other = processes.start(["sh", "-c", f"setsid sleep 1000 & echo $! > {tmp_path}/pid; wait"], children=guard)
+    other = processes.start(spec(["sh", "-c", f"setsid sleep 1000 & echo $! > {tmp_path}/pid; wait"]), children=guard)
     try:
         await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
         with Mortal(int((tmp_path / "pid").read_text())) as escapee:
@@ -131,7 +135,7 @@ async def test_a_caller_that_is_cancelled_twice_leaves_nobody(guard: Guard) -> N
 
 
 async def test_a_stopped_process_is_ended_too(guard: Guard) -> None:
-    child = processes.start(["sleep", "1000"], children=guard)
+    child = processes.start(spec(["sleep", "1000"]), children=guard)
     os.kill(child.pid, signal.SIGSTOP)
     await until(lambda: (seen := look_at(child.pid)) is not None and seen.stopped)
     assert await child.end()
@@ -143,7 +147,7 @@ async def test_time_in_which_this_process_stood_still_is_not_waited_for_in_vain(
 ) -> None:
     """A machine that was suspended: when it goes on every timer is due, and what only needs its turn looks late."""
     monkeypatch.setattr(processes, "FREE_S", 1.0)
-    child = processes.start(["sleep", "1000"], children=guard)
+    child = processes.start(spec(["sleep", "1000"]), children=guard)
     asyncio.get_running_loop().call_soon(time.sleep, 1.2)
     assert await child.end()
     assert child.returncode == -signal.SIGTERM
@@ -190,7 +194,7 @@ def test_a_signal_is_told_in_words(returncode: int, words: str) -> None:
 
 def test_a_child_is_the_leader_of_its_session(guard: Guard) -> None:
     async def main() -> None:
-        child = processes.start(["sleep", "1000"], children=guard, stdout=subprocess.DEVNULL)
+        child = processes.start(spec(["sleep", "1000"]), children=guard)
         assert os.getsid(child.pid) == child.pid == os.getpgid(child.pid)
         assert guard.group_count == 1
         assert await child.end()
@@ -202,7 +206,7 @@ async def test_one_process_too_many_is_refused_before_it_starts(
     guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "CHILDREN_MAX", 1)
-    child = processes.start(["sleep", "1000"], children=guard)
+    child = processes.start(spec(["sleep", "1000"]), children=guard)
     with pytest.raises(ToolFailed, match="1 processes of tools are running, which is the limit"):
         await run("echo no", guard)
     assert await child.end()

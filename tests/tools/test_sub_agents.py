@@ -16,7 +16,15 @@ from holdfast.core.limits import Limits
 from holdfast.core.records import External, Role, State, ToolResult
 from holdfast.errors import ConfigError, RefusedError
 from holdfast.hooks import Hook, RunContext
-from holdfast.models.base import CallArguments, CallEnded, CallStarted, Finished, Request, StreamPart, TextDelta
+from holdfast.models.base import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    Request,
+    ResponseFinished,
+    StreamPart,
+    TextDelta,
+)
 from holdfast.models.scripted import Call, Fail, Hold, Say, ScriptedModel
 from holdfast.store.records import ChatFilter, StoreOptions
 from holdfast.tools.base import tool
@@ -49,7 +57,7 @@ class Boss:
             yield CallEnded(index=index)
         if not calls:
             yield TextDelta(text=" and ".join(heard))
-        yield Finished(reason="tool_calls" if calls else "stop")
+        yield ResponseFinished(reason="tool_calls" if calls else "stop")
 
 
 def _results(request: Request) -> list[ToolResult]:

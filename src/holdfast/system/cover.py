@@ -27,6 +27,7 @@ from typing import Literal, NamedTuple
 
 from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.system.disk import make_home
+from holdfast.system.git_folders import folders_of
 from holdfast.system.starter import CannotCover, Cover, Order, Process, StartedProcess, Starter, StartResult
 from holdfast.system.starter_process import HIDE, KEEP, PIN
 
@@ -40,6 +41,22 @@ _BESIDE = ("", "-wal", "-shm", "-journal", ".lock")  # a database, however many 
 _STREAMS = 3
 
 Wish = Literal["auto", "always", "never"]
+
+
+class ProcessSpec(NamedTuple):
+    """A process to be started, in a session of its own. `env` is all of its environment."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | Path | None = None
+    stdin: int = subprocess.DEVNULL
+    stdout: int = subprocess.DEVNULL
+    stderr: int = subprocess.DEVNULL
+    pass_fds: Sequence[int] = ()  # that it has under the same numbers
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return (self.stdin, self.stdout, self.stderr, *self.pass_fds)
 
 
 class Own(NamedTuple):
@@ -116,10 +133,9 @@ def _repositories(root: str) -> Iterator[str]:
 def _repository(found: str) -> Iterator[tuple[str, str]]:
     """Its settings and hooks, those of its modules, and what says where they are."""
     try:
-        own = _named_by(found) if os.path.isfile(found) else found
-        shared = os.path.join(own, "commondir")
-        common = os.path.join(own, Path(shared).read_text().strip()) if os.path.lexists(shared) else own
-    except (OSError, ValueError):
+        own, common = folders_of(found)
+    except (OSError, ValueError):  # git takes it for none: what becomes of it is up to the one who repairs it
+        yield KEEP if os.path.isfile(found) else PIN, os.path.realpath(found)
         return
     for path in dict.fromkeys((found, own, common)):
         yield KEEP if os.path.isfile(path) else PIN, os.path.realpath(path)
@@ -140,10 +156,6 @@ def _modules(repository: str) -> Iterator[str]:
         else:
             with suppress(OSError), os.scandir(folder) as entries:
                 folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-
-
-def _named_by(file: str) -> str:
-    return os.path.join(os.path.dirname(file), Path(file).read_text().strip().removeprefix("gitdir:").strip())
 
 
 def _siblings(folder: str, name: str) -> Iterator[str]:
@@ -194,11 +206,14 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 class _State:
-    """Of this process, under its lock."""
+    """Of this process. The starter is spoken with under `lock`, which may take seconds. The apps are noted under
+    `apps`, which never does, each time as a new tuple.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.owned: list[Own] = []
+        self.apps = threading.Lock()
+        self.owned: tuple[Own, ...] = ()
         self.roots: dict[str, None] = {}  # where processes were started, the newest last
         self.starter: Starter | None = None
         self.folders: set[str] = set()  # that it hides as a whole
@@ -280,72 +295,73 @@ _state = _State()
 
 
 def protect(own: Own) -> None:
-    """From now on. An app calls it when it is opened, and `release` when it is closed."""
-    with _state.lock:
-        _state.owned.append(own)
+    """From now on. An app calls it when it is opened, and `release` when it is closed. They wait for no starter."""
+    with _state.apps:
+        _state.owned = (*_state.owned, own)
         _state.problem = None
 
 
 def release(own: Own) -> None:
-    with _state.lock:
-        _state.owned.remove(own)
-        if not _state.owned:
+    with _state.apps:
+        owned = list(_state.owned)
+        owned.remove(own)
+        _state.owned = tuple(owned)
+    if not owned:
+        _let_starter_go()
+
+
+def _let_starter_go() -> None:
+    if _state.lock.acquire(blocking=False):
+        try:
             _state.end_starter()
             _state.roots.clear()
+        finally:
+            _state.lock.release()
+    elif (starter := _state.starter) is not None:
+        starter.kill()  # the thread that speaks with it finds it gone
 
 
-def is_pending() -> bool:
-    """Whether the next process waits for its starter, which takes a moment (20 ms of CPU time and more)."""
-    return _state.is_wanted and _state.starter is None and (_state.is_able or _state.problem is None)
+def asks_starter() -> bool:
+    """Whether `spawn` waits for the answer of a starter, which can take seconds: then not on an event loop."""
+    return _state.is_wanted and (_state.starter is not None or _state.is_able or _state.problem is None)
 
 
-def prepare() -> None:
-    """For who must not wait when a process is started: blocks, within bounds, until there is a starter."""
-    with _state.lock, suppress(ToolFailed):  # who starts a process is told
-        if is_pending():
-            _state.ready(_Wanted(_state.owned, tuple(_state.roots)))
-
-
-def spawn(
-    argv: Sequence[str],
-    *,
-    cwd: str | Path | None,
-    env: Mapping[str, str],
-    stdin: int,
-    stdout: int,
-    stderr: int,
-    pass_fds: Sequence[int] = (),
-) -> Process:
-    """A process in a session of its own, covered where that can be. From any thread. Raises as Popen does; and
-    ToolFailed if it cannot be covered and has to be, OutcomeUnknown if it is unknown whether it was started.
+def spawn(spec: ProcessSpec) -> Process:
+    """A process, covered where that can be. From any thread. Raises as Popen does; and ToolFailed if it cannot be
+    covered and has to be, OutcomeUnknown if it is unknown whether it was started.
     """
+    return spawn_covered(spec, spec.fds) or spawn_uncovered(spec)
+
+
+def spawn_covered(spec: ProcessSpec, fds: Sequence[int]) -> Process | None:
+    """As `spawn`, with these descriptors for those that it names; None: there can be no cover here."""
     with _state.lock:
         if _state.is_wanted:
-            _state.remember(root := absolute(cwd))
+            _state.remember(root := absolute(spec.cwd))
             wanted = _Wanted(_state.owned, tuple(_state.roots))
             if _state.ready(wanted) is not None:
-                order = _order(argv, root, env, (*range(_STREAMS), *pass_fds))
-                with _opened((stdin, stdout, stderr)) as streams:
-                    started = _state.start(wanted, order, (*streams, *pass_fds))
-                return _child(started, str(cwd), argv[0])
+                order = _order(spec.argv, root, spec.env, (*range(_STREAMS), *spec.pass_fds))
+                with _opened(fds[:_STREAMS]) as streams:
+                    started = _state.start(wanted, order, (*streams, *fds[_STREAMS:]))
+                if not _state.owned:  # the last app was closed meanwhile
+                    _state.end_starter()
+                return _child(started, str(spec.cwd), spec.argv[0])
         if _state.owned:
             _state.uncovered += 1
-    return spawn_uncovered(argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds)
+    return None
 
 
-def spawn_uncovered(
-    argv: Sequence[str],
-    *,
-    cwd: str | Path | None,
-    env: Mapping[str, str],
-    stdin: int,
-    stdout: int,
-    stderr: int,
-    pass_fds: Sequence[int] = (),
-) -> Process:
+def spawn_uncovered(spec: ProcessSpec) -> Process:
     """For what is our own program."""
     return subprocess.Popen(
-        argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds, start_new_session=True
+        spec.argv,
+        cwd=spec.cwd,
+        env=spec.env,
+        stdin=spec.stdin,
+        stdout=spec.stdout,
+        stderr=spec.stderr,
+        pass_fds=spec.pass_fds,
+        start_new_session=True,
     )
 
 

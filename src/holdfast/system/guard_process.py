@@ -1,6 +1,6 @@
 """The guard: a small program that outlives its worker, ends what the worker left running, and then itself.
 
-    python -I -S guard_process.py MARK WORKER_PID HARD_LIMIT_S [FROZEN_S WRITE_LOCK]
+    python -I -S guard_process.py MARK WORKER_PID HARD_LIMIT_S [FROZEN_S WRITE_LOCK ...]
 
 `worker/guard.py` starts it, one per worker. It imports nothing of holdfast, so that it is up in 20 ms; it stands at
 the bottom of holdfast because `processes.py` looks at processes, and proves whose they are, with the same eyes.
@@ -28,10 +28,10 @@ A worker whose loop stops beating for HARD_LIMIT_S gets SIGXCPU, on which it dum
 `worker/watchdog.py`), and five seconds later SIGKILL. Time in which the worker was stopped, or this process itself
 did not run (a suspended machine, a paused VM), does not count.
 
-A worker that is stopped (SIGSTOP, Ctrl-Z) while it holds WRITE_LOCK, the lock of a SQLite file, keeps every process
-from writing for as long as it stands still. Once it has been seen so for FROZEN_S, its lease's TTL, it gets SIGKILL.
-One that holds no such lock is in no one's way and may stand still for as long as its user likes; so may one that a
-debugger has stopped. Time in which this process did not run does not count here either.
+A worker that is stopped (SIGSTOP, Ctrl-Z) while it holds a WRITE_LOCK, one of the locks of a SQLite file, keeps every
+process from writing for as long as it stands still. Once it has been seen so for FROZEN_S, its lease's TTL, it gets
+SIGKILL. One that holds no such lock is in no one's way and may stand still for as long as its user likes; so may one
+that a debugger has stopped. Time in which this process did not run does not count here either.
 """
 
 import fcntl
@@ -61,7 +61,7 @@ LOOKS_IN_VAIN = 2  # a process that forks and exits can slip through one look
 Groups = dict[int, int]
 
 
-class Seen:
+class SeenProcess:
     """One process, as it was a moment ago."""
 
     __slots__ = ("_entries", "dead", "frozen", "pgid", "pid", "start", "stopped")
@@ -83,17 +83,17 @@ class Seen:
 
 if sys.platform == "linux":
 
-    def glance() -> "Iterator[Seen]":
+    def glance() -> "Iterator[SeenProcess]":
         """One process after the other, so that who must not block for long can pause between them."""
         for name in os.listdir("/proc"):
             if name.isdigit() and (seen := look_at(int(name))):
                 yield seen
 
-    def look_at(pid: int) -> "Seen | None":
+    def look_at(pid: int) -> "SeenProcess | None":
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-            return Seen(pid, int(fields[2]), int(fields[19]), fields[0].decode())
+            return SeenProcess(pid, int(fields[2]), int(fields[19]), fields[0].decode())
         except (OSError, ValueError, IndexError):
             return None  # gone, or not for us to see
 
@@ -114,10 +114,10 @@ if sys.platform == "linux":
 
 else:
 
-    def glance() -> "Iterator[Seen]":
+    def glance() -> "Iterator[SeenProcess]":
         yield from _ps("-A")
 
-    def look_at(pid: int) -> "Seen | None":
+    def look_at(pid: int) -> "SeenProcess | None":
         found = _ps("-p", str(pid))
         return found[0] if found else None
 
@@ -132,7 +132,7 @@ else:
     def same(announced: int, seen: int) -> bool:
         return seen <= announced + 1
 
-    def _ps(*which: str) -> list[Seen]:
+    def _ps(*which: str) -> list[SeenProcess]:
         command = ["/bin/ps", *which, "-E", "-ww", "-o", "pid=,pgid=,stat=,lstart=,command="]
         printed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={"LC_ALL": "C"})
         found = []
@@ -140,7 +140,7 @@ else:
             try:
                 pid, pgid, state, *began = line.split(None, 8)[:8]
                 start = int(time.mktime(time.strptime(b" ".join(began).decode(), "%a %b %d %H:%M:%S %Y")))
-                found.append(Seen(int(pid), int(pgid), start, chr(state[0]), tuple(line.split()[8:])))
+                found.append(SeenProcess(int(pid), int(pgid), start, chr(state[0]), tuple(line.split()[8:])))
             except (ValueError, IndexError):
                 continue
         return found
@@ -208,13 +208,13 @@ class Listener:
     """Hears the worker until the end of file."""
 
     def __init__(
-        self, worker: int, hard_limit_s: float, frozen_s: float = 0.0, write_lock: str | None = None
+        self, worker: int, hard_limit_s: float, frozen_s: float = 0.0, write_locks: "tuple[str, ...]" = ()
     ) -> None:
         self.groups: Groups = {}
         self._worker = worker
         self._limit_s = hard_limit_s
-        self._frozen_limit_s = frozen_s if write_lock is not None else 0.0
-        self._write_lock = write_lock
+        self._frozen_limit_s = frozen_s if write_locks else 0.0
+        self._write_locks = write_locks
         limits = [limit for limit in (self._limit_s, self._frozen_limit_s) if limit > 0]
         self._tick_s = min([limit / 10 for limit in limits] + [LOOK_S_MAX])
         self._watching = False
@@ -252,7 +252,7 @@ class Listener:
         self._frozen_s = self._frozen_s + passed_s if seen is not None and seen.frozen else 0.0
         if self._frozen_s < self._frozen_limit_s or os.getppid() != self._worker:
             return
-        if self._write_lock is not None and holds(self._worker, self._write_lock):
+        if any(holds(self._worker, lock) for lock in self._write_locks):
             send(self._worker, signal.SIGKILL)
 
     def _obey(self, words: list[bytes]) -> None:
@@ -310,9 +310,9 @@ class Reaper:
     def _round(self, signum: int) -> bool:
         """One look at all processes, however many groups there are. Groups first: they need no environment read,
         which is the one thing here that can be slow."""
-        members: dict[int, list[Seen]] = {}
+        members: dict[int, list[SeenProcess]] = {}
         ours: set[int] = set()
-        others: list[Seen] = []
+        others: list[SeenProcess] = []
         for seen in glance():
             if seen.pid == seen.pgid and same(self._groups.get(seen.pgid, -1), seen.start):
                 ours.add(seen.pgid)
@@ -374,11 +374,11 @@ def say(line: str) -> None:
         return  # the worker is gone, as it may
 
 
-def main(mark: str, worker: int, hard_limit_s: float, frozen_s: float = 0.0, write_lock: str | None = None) -> None:
+def main(mark: str, worker: int, hard_limit_s: float, frozen_s: float, write_locks: "tuple[str, ...]") -> None:
     names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGUSR2")
     for name in names:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    listener = Listener(worker, hard_limit_s, frozen_s, write_lock)
+    listener = Listener(worker, hard_limit_s, frozen_s, write_locks)
     say("ready")
     groups = listener.listen()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -388,5 +388,5 @@ def main(mark: str, worker: int, hard_limit_s: float, frozen_s: float = 0.0, wri
 
 
 if __name__ == "__main__":
-    frozen = (float(sys.argv[4]), sys.argv[5]) if len(sys.argv) > 5 else (0.0, None)
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), *frozen)
+    frozen_after_s, *locks = sys.argv[4:] or ["0"]
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(frozen_after_s), tuple(locks))

@@ -1,6 +1,6 @@
 """Child processes: started in a session of their own under the worker's guard, ended for certain.
 
-    child = start(argv, children=guard)                # its leader; the whole group is ours
+    child = await start_covered(spec, children=guard)  # its leader; the whole group is ours
     await child.exited()                               # its leader is gone; what it left may still run
     await child.end()                                  # TERM to all, KILL after 2 s; none is left
 
@@ -18,9 +18,7 @@ milliseconds where there are none.
 import asyncio
 import os
 import signal
-import subprocess
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,8 +30,9 @@ from msgspec import Struct
 from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.ids import new_id
 from holdfast.stops import ended_within
-from holdfast.system import cover, threads
+from holdfast.system import cover, spawn_queue
 from holdfast.system.capture import Kept, PipeReader
+from holdfast.system.cover import ProcessSpec
 from holdfast.system.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
 from holdfast.system.starter import Process
 
@@ -226,62 +225,37 @@ class Child:
                 os.killpg(self.pid, signum)
 
 
-_preparing: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[None]]" = weakref.WeakKeyDictionary()
-
-
-async def prepare() -> None:
-    """Before `start`: what it needs and takes time to be there is got off the event loop."""
-    if not cover.is_pending():
-        return
-    loop = asyncio.get_running_loop()
-    if loop not in _preparing:
-        job = threads.Job(cover.prepare, loop)
-        _preparing[loop] = job.future
-        job.future.add_done_callback(lambda _: _preparing.pop(loop, None))
-        threads.start("starter", lambda: _prepare(job))
-    await asyncio.shield(_preparing[loop])
-
-
-def _prepare(job: "threads.Job[None]") -> None:
-    try:
-        job.work()
-    finally:
-        threads.deliver([(job, None, None)])
-
-
-def start(
-    argv: Sequence[str],
-    *,
-    children: Children | None,
-    cwd: str | Path | None = None,
-    env: Mapping[str, str] | None = None,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int = subprocess.DEVNULL,
-    stderr: int = subprocess.DEVNULL,
-    pass_fds: Sequence[int] = (),
-    covered: bool = True,
-) -> Child:
-    """`env` is all of its environment but the marks; by default the minimal one. `covered`: holdfast's own files are
-    out of its sight (`cover.py`). Raises OSError if it cannot be, ToolFailed if there are too many already or it
-    cannot be covered and has to be, and OutcomeUnknown if it was started and no guard would end it.
+def start(spec: ProcessSpec, *, children: Children | None) -> Child:
+    """Our own program, which is not covered. Marks are added to its environment. Raises OSError if it cannot be
+    started, ToolFailed if there are too many already, and OutcomeUnknown if it was started and no guard would end it.
     """
+    _check_room()
+    marked, mark = _marked(spec, children)
+    return _watched(cover.spawn_uncovered(marked), mark, children)
+
+
+async def start_covered(spec: ProcessSpec, *, children: Children | None) -> Child:
+    """As `start`, with holdfast's own files out of its sight (`cover.py`). Waits for the starter off the event loop:
+    who is cancelled meanwhile is free, and what was asked for is ended. Raises ToolFailed also if it cannot be
+    covered and has to be, OutcomeUnknown also if it is unknown whether it was started.
+    """
+    _check_room()
+    marked, mark = _marked(spec, children)
+    return _watched(await spawn_queue.spawn(marked, f"{CHILD_VARIABLE}={mark}".encode()), mark, children)
+
+
+def _check_room() -> None:
     if (running := running_children()) >= CHILDREN_MAX:
         raise ToolFailed(f"{running} processes of tools are running, which is the limit: try again later.")
+
+
+def _marked(spec: ProcessSpec, children: Children | None) -> tuple[ProcessSpec, str]:
     mark = new_id("child")
     marks = {CHILD_VARIABLE: mark, **(children.environment if children is not None else {})}
-    try:
-        process = (cover.spawn if covered else cover.spawn_uncovered)(
-            argv,
-            cwd=cwd,
-            env={**(environment() if env is None else env), **marks},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=pass_fds,
-        )
-    except OutcomeUnknown:
-        _end_marked(f"{CHILD_VARIABLE}={mark}".encode())
-        raise
+    return spec._replace(env={**spec.env, **marks}), mark
+
+
+def _watched(process: Process, mark: str, children: Children | None) -> Child:
     try:
         if children is not None:
             children.add(process.pid)
@@ -295,13 +269,6 @@ def start(
         if isinstance(error, Exception):  # it ran for a moment, and what it did is unknown
             raise OutcomeUnknown(f"The process was ended as soon as it was started: {error}.") from error
         raise
-
-
-def _end_marked(mark: bytes) -> None:
-    """Every process with this mark, at once: one that was started, and that no caller was told of."""
-    for seen in glance():
-        if not seen.dead and seen.carries(mark):
-            send(seen.pid, signal.SIGKILL, mark)
 
 
 def running_children() -> int:
@@ -339,10 +306,11 @@ async def run(
     these two.
     """
     kept = Kept(bytes_max)
-    await prepare()
     ours, theirs = os.pipe()
+    known = environment() if env is None else env
     try:
-        child = start(argv, children=children, cwd=cwd, env=env, stdout=theirs, stderr=theirs)
+        spec = ProcessSpec(argv, known, cwd, stdout=theirs, stderr=theirs)
+        child = await start_covered(spec, children=children)
     except BaseException:
         os.close(ours)
         raise

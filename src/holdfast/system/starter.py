@@ -120,6 +120,10 @@ class Starter:
         problems, started = self._hear()
         return [*self.problems, *_told(problems)], StartResult(*started)
 
+    def kill(self) -> None:
+        """From any thread: what waits for its answer is told that it ended. `end` is still to be called."""
+        self._process.kill()
+
     def end(self) -> None:
         self.channel.close()
         self._process.kill()

@@ -47,7 +47,7 @@ _CLOSED = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
 # By which root reads a disk past its files: beside block devices, those that pass commands on to one.
 _RAW = (b"sg", b"bsg", b"ng", b"nvme", b"mem", b"kmem", b"port")
-# Where only our own user is mapped, ssh finds that these files belong to nobody it trusts, and gives up.
+# Where only our own user is mapped, ssh finds that these files belong to no user it trusts, and gives up.
 _SSH = b"/etc/ssh/ssh_config.d"
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # it holds the GIL, so that a process that it makes has it

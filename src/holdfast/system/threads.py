@@ -24,12 +24,12 @@ def start(name: str, target: Callable[[], None]) -> threading.Thread:
 class Job(Generic[T]):
     """One piece of work for another thread. It is withdrawn, or taken; once taken it runs to its end."""
 
-    __slots__ = ("_loop", "_state", "future", "unwanted", "work")
+    __slots__ = ("_state", "future", "loop", "unwanted", "work")
 
     def __init__(self, work: Callable[..., T], loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
         self.future: asyncio.Future[T] = loop.create_future()
-        self._loop = loop
+        self.loop = loop
         self._state = threading.Lock()
         self.unwanted = False  # work that can end early looks at this now and then
 
@@ -47,10 +47,6 @@ class Job(Generic[T]):
             self.future.set_exception(error)
         else:
             self.future.set_result(result)  # type: ignore[arg-type]
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
 
 
 def deliver(outcomes: list[tuple[Job[Any], Any, BaseException | None]]) -> None:

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import msgspec
 
 from holdfast.errors import ToolFailed
 from holdfast.system import cover
+from holdfast.system.cover import ProcessSpec
 from holdfast.tools.context import ToolContext
 
 T = TypeVar("T")
@@ -77,14 +77,14 @@ class Matcher:
         their_in, self._in = os.pipe()
         self._out, their_out = os.pipe()
         try:
-            self._process = cover.spawn(
+            spec = ProcessSpec(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM],
+                {**environment, **(children.environment if children is not None else {})},
+                "/",
                 stdin=their_in,
                 stdout=their_out,
-                stderr=subprocess.DEVNULL,
-                env={**environment, **(children.environment if children is not None else {})},
-                cwd="/",
             )
+            self._process = cover.spawn(spec)
         except BaseException:
             os.close(self._in)
             os.close(self._out)

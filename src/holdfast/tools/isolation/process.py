@@ -21,8 +21,10 @@ import pydantic_core
 from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.system import processes
 from holdfast.system.capture import Kept, PipeReader
+from holdfast.system.cover import ProcessSpec
 from holdfast.tools.context import ToolContext
 from holdfast.tools.isolation import program
+from holdfast.tracebacks import RaisedElsewhere
 
 PRINTED_BYTES_MAX = 8_192
 LEAVE_S = 1.0  # for the process to end by itself once it has answered
@@ -48,22 +50,21 @@ class Isolated:
         answers = _Answers(context, 8 * self._bytes_max + 65_536)  # JSON may need six bytes for one
         printed = Kept(PRINTED_BYTES_MAX)
         extra = {name: os.environ[name] for name in self._environment if name in os.environ}
-        await processes.prepare()
         ours, theirs = os.pipe()
         ear, mouth = os.pipe()
         try:
             with tempfile.TemporaryFile() as request:
                 request.write(self._request(values, context, theirs))
                 request.seek(0)
-                child = processes.start(
+                spec = ProcessSpec(
                     [sys.executable, "-P", program.__file__],
-                    children=context.children,
-                    env=processes.environment(extra),
+                    processes.environment(extra),
                     stdin=request.fileno(),
                     stdout=mouth,
                     stderr=mouth,
                     pass_fds=(theirs,),
                 )
+                child = await processes.start_covered(spec, children=context.children)
         except BaseException:
             os.close(ours)
             os.close(ear)
@@ -122,6 +123,7 @@ class _Answers:
         self._context = context
         self._line_max = line_max
         self._rest = b""
+        self._story: dict[str, str] = {}  # what its process tells of the exception behind an error
         self.final: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.final.add_done_callback(lambda final: final.cancelled() or final.exception())
 
@@ -141,6 +143,8 @@ class _Answers:
             return
         if kind == "progress":
             self._context.progress(text)
+        elif kind in ("raised", "trace"):
+            self._story[kind] = text
         elif kind == "error":
             self._fail(ToolFailed(text))
         elif kind == "unknown":
@@ -149,6 +153,8 @@ class _Answers:
             self.final.set_result(text)
 
     def _fail(self, error: ToolFailed) -> None:
+        if "trace" in self._story:
+            error.__cause__ = RaisedElsewhere(self._story.get("raised", "Exception"), self._story["trace"])
         if not self.final.done():
             self.final.set_exception(error)
 

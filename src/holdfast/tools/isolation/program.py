@@ -4,7 +4,8 @@
 
 It is run as a file, and takes its import path from the request: a PYTHONPATH would reach what the body starts, too.
 It answers with lines of JSON, `["progress", text]`, and at last `["result", text]`, `["error", text]` or, for an
-OutcomeUnknown, `["unknown", text]`.
+OutcomeUnknown, `["unknown", text]`. Before an error that an exception led to comes `["raised", name]` and
+`["trace", text]`.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import sys
 from typing import Any
 
+TRACE_FRAMES_MAX = 12
 PROGRESS_CHARS_MAX = 65_536  # of one piece, the newest; the worker keeps less
 
 
@@ -64,6 +66,17 @@ def run(request: dict[str, Any], mouth: Mouth) -> str:
     return asyncio.run(call())
 
 
+def trace_of(error: BaseException) -> str:
+    """Of the body, without what called it here."""
+    try:
+        from holdfast.tracebacks import traceback_text  # noqa: PLC0415
+    except Exception:  # noqa: BLE001  it is what could not be imported
+        import traceback  # noqa: PLC0415
+
+        return "".join(traceback.format_exception(error, limit=-TRACE_FRAMES_MAX))
+    return traceback_text(error)
+
+
 def main() -> None:
     request = json.load(sys.stdin.buffer)
     sys.path[:] = request["path"]
@@ -74,6 +87,10 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001  whatever it was, the worker waits for an answer
         kinds = {kind.__name__ for kind in type(error).__mro__}  # by name: perhaps holdfast could not be imported
         told = str(error) if "ToolFailed" in kinds else f"{type(error).__name__}: {error}"
+        raised = error.__cause__ if "ToolFailed" in kinds else error  # a ToolFailed is what a tool says on purpose
+        if raised is not None:
+            mouth.say("raised", type(raised).__name__)
+            mouth.say("trace", trace_of(raised))
         mouth.say("unknown" if "OutcomeUnknown" in kinds else "error", told)
     else:
         mouth.say("result", text)

@@ -36,6 +36,7 @@ from holdfast.errors import (
     McpUnavailable,
     ToolFailed,
 )
+from holdfast.log_context import logger
 from holdfast.mcp_servers import McpServer
 from holdfast.system.clock import dice
 from holdfast.system.processes import Children
@@ -55,7 +56,7 @@ from holdfast.tools.mcp.tools import (
 if TYPE_CHECKING:
     from holdfast.tools.mcp.session import McpWire
 
-log = logging.getLogger("holdfast.mcp")
+log = logger("holdfast.mcp")
 
 CLOSE_S = 4.0  # for a session to end in good order; a program's group is ended in any case
 BACKOFF_S = 1.0

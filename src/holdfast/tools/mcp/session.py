@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ from holdfast.core.records import Frozen
 from holdfast.mcp_servers import McpServer
 from holdfast.system import processes
 from holdfast.system.capture import Kept, PipeReader
+from holdfast.system.cover import ProcessSpec
 from holdfast.system.processes import Children
 from holdfast.tools.mcp.tools import (
     TOOLS_MAX,
@@ -220,11 +221,11 @@ async def _program(
     wire: McpWire, server: McpServer, children: Children | None
 ) -> AsyncGenerator[tuple["_Lines", "_Mouth"], None]:
     env = processes.environment(server.variables())
-    await processes.prepare()
     fds = [*os.pipe(), *os.pipe(), *os.pipe()]
     their_in, our_in, our_out, their_out, our_err, their_err = fds
     try:
-        child = _start(server, children, env, their_in, their_out, their_err)
+        spec = ProcessSpec([server.command, *server.args], env, server.cwd, their_in, their_out, their_err)
+        child = await _start(server, children, spec)
     except BaseException:
         for fd in (our_in, our_out, our_err):
             os.close(fd)
@@ -263,21 +264,11 @@ async def _program(
             wire.ended = SessionEnded(reason=_how(child.returncode))
 
 
-def _start(
-    server: McpServer, children: Children | None, env: Mapping[str, str], stdin: int, stdout: int, stderr: int
-) -> processes.Child:
+async def _start(server: McpServer, children: Children | None, spec: ProcessSpec) -> processes.Child:
     try:
-        return processes.start(
-            [server.command, *server.args],
-            children=children,
-            cwd=server.cwd,
-            env=env,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-        )
+        return await processes.start_covered(spec, children=children)
     except OSError as error:
-        raise NotSent(_why_not_started(error, server, env.get("PATH", ""))) from error
+        raise NotSent(_why_not_started(error, server, spec.env.get("PATH", ""))) from error
 
 
 def _why_not_started(error: OSError, server: McpServer, path: str) -> str:

@@ -6,7 +6,6 @@ declaration says so.
 """
 
 import hashlib
-import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -17,11 +16,12 @@ from msgspec import Raw
 from holdfast.core.codec import decode_json, storable
 from holdfast.core.records import Frozen, Replay
 from holdfast.errors import ToolFailed
+from holdfast.log_context import logger
 from holdfast.mcp_servers import McpServer
 from holdfast.tools.base import Tool, output_text
 from holdfast.tools.context import ToolContext
 
-log = logging.getLogger("holdfast.mcp")
+log = logger("holdfast.mcp")
 
 TOOLS_MAX = 256  # of one server
 NAME_MAX = 64  # what every provider accepts

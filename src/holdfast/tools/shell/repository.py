@@ -15,7 +15,8 @@ import re
 import struct
 from collections.abc import Iterator
 
-SETTINGS_BYTES_MAX = 1 << 20
+from holdfast.system.git_folders import folders_of, settings_text
+
 INDEX_BYTES_MAX = 64 << 20  # some 500,000 files
 
 _HOOK = "post-index-change"  # the one that reading runs: `git status` and `git diff` write what they learned
@@ -55,13 +56,13 @@ def objection_to_git(folder: str) -> str | None:
 
 def _objection_to(found: str) -> str | None:
     try:
-        own, common = _folders_of(found)
+        own, common = folders_of(found)
         for settings in (os.path.join(common, "config"), os.path.join(own, "config.worktree")):
-            if os.path.lexists(settings) and (key := _first_unknown(_text(settings))):
+            if os.path.lexists(settings) and (key := _first_unknown(settings_text(settings))):
                 return f"git would believe `{key[:80]}` in the settings of the repository, which may start a program"
         if os.path.lexists(os.path.join(common, "hooks", _HOOK)):
             return f"git would start the hook `{_HOOK}` of the repository"
-        other_ids = "objectformat" in _text(os.path.join(common, "config")).lower()
+        other_ids = "objectformat" in settings_text(os.path.join(common, "config")).lower()
         if any(_names_submodules(file, other_ids=other_ids) for file in _indexes(own)):
             return "the repository has submodules, and git would believe the settings of each"
     except (OSError, ValueError, IndexError, struct.error) as error:
@@ -69,18 +70,11 @@ def _objection_to(found: str) -> str | None:
     return None
 
 
-def _folders_of(found: str) -> tuple[str, str]:
-    """Where a worktree has what is its own, and where all of them have the rest."""
-    own = _named_by(found) if os.path.isfile(found) else found
-    shared = os.path.join(own, "commondir")
-    return own, os.path.join(own, _text(shared).strip()) if os.path.lexists(shared) else own
-
-
 def _is_certain(found: str) -> bool:
     """Whether git takes it for a repository, too. One that is broken it passes over."""
     try:
-        own, common = _folders_of(found)
-        head = _text(os.path.join(own, "HEAD"))
+        own, common = folders_of(found)
+        head = settings_text(os.path.join(own, "HEAD"))
     except (OSError, ValueError):
         return False
     folders = (os.path.join(common, name) for name in ("objects", "refs"))
@@ -119,22 +113,6 @@ def _modes(index: bytes) -> Iterator[bytes]:
             at = index.index(b"\0", name + 1) + 1
         else:
             at += (index.index(b"\0", name) - at) // 8 * 8 + 8
-
-
-def _named_by(file: str) -> str:
-    """A worktree or submodule: `.git` is a file that names the place."""
-    text = _text(file).strip()
-    if not text.startswith("gitdir: "):
-        raise ValueError("its .git names no folder")
-    return os.path.join(os.path.dirname(file), text.removeprefix("gitdir: "))
-
-
-def _text(path: str) -> str:
-    with open(path, "rb") as file:
-        data = file.read(SETTINGS_BYTES_MAX + 1)
-    if len(data) > SETTINGS_BYTES_MAX:
-        raise ValueError("its settings are too large")
-    return data.decode()
 
 
 def _first_unknown(text: str) -> str | None:

@@ -9,7 +9,6 @@ nothing.
 """
 
 import asyncio
-import logging
 import os
 import threading
 import time
@@ -24,11 +23,12 @@ import msgspec
 
 from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError
+from holdfast.log_context import logger
 from holdfast.system.disk import have_private_file
 from holdfast.system.threads import Pool
 from holdfast.tools.figures import show
 
-log = logging.getLogger("holdfast.fetch")
+log = logger("holdfast.fetch")
 
 T = TypeVar("T")
 
