@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.core.history import problems
 from holdfast.core.retry import Kind
 from holdfast.errors import ProviderError
-from holdfast.models.base import CallStarted, Finished, ReasoningDelta, Request, StreamPart, TextDelta, Usage
+from holdfast.models.base import CallStarted, ReasoningDelta, Request, ResponseFinished, StreamPart, TextDelta, Usage
 from holdfast.models.scripted import ScriptedModel
 
 What = Literal["asked", "said", "finished", "failed", "entered"]
@@ -87,7 +87,7 @@ class WatchedModel:
                         marked = True
                         yield TextDelta(text=mark(n))
                         write(Line(what="said", life=life, n=n, text=mark(n)))
-                    if isinstance(part, Finished):
+                    if isinstance(part, ResponseFinished):
                         finished = True
                         write(Line(what="finished", life=life, n=n))
                     # Scripted models count messages, not tokens: without a figure, ours are estimated.

@@ -438,18 +438,56 @@ async def test_a_worker_that_stands_still_with_the_write_lock_is_ended_and_other
     with Program("tests.worker.frozen", url) as idle, Program("tests.worker.frozen", url) as writer:
         assert (idle.hear(), writer.hear()) == ("ready", "ready")
         with Mortal(idle.pid) as in_nobodys_way, Mortal(writer.pid) as in_the_way:
-            idle.say("outside")
-            await until(lambda: is_stopped(idle.pid))
+            with no_writes(tmp_path):  # its lease is renewed all the time: it must not stop in the middle of that
+                idle.say("outside")
+                await until(lambda: all_stopped(idle.pid))
             writer.say("inside")
-            await until(lambda: is_stopped(writer.pid))
+            await until(lambda: all_stopped(writer.pid))
             assert in_the_way.dies_within(BOUND_S)
             async with open_store(url) as store:
                 await store.create_chat(new_chat("hello"))
             # Its guard has looked at it for longer than the other's did.
-            assert not in_nobodys_way.dead, "who holds no lock may stand still for as long as somebody likes"
+            assert not in_nobodys_way.dead, "a worker without the lock may stand still for as long as its user likes"
             os.kill(idle.pid, signal.SIGCONT)
             assert idle.hear() == "on again"
         assert writer.process.wait(BOUND_S) == -signal.SIGKILL
+
+
+async def test_a_worker_that_stands_still_while_it_waits_for_the_write_lock_is_ended_and_others_write_again(
+    tmp_path: Path,
+) -> None:
+    """Who waits for the lock holds the gate in front of it: stopped there, it keeps every writer out as well."""
+    url = f"sqlite:///{tmp_path}/holdfast.db"
+    with Program("tests.worker.frozen", url) as worker:
+        assert worker.hear() == "ready"
+        with Mortal(worker.pid) as in_the_way:
+            with (tmp_path / "holdfast.db.lock").open("r+b") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                await until(
+                    lambda: guard_process.holds(worker.pid, f"{tmp_path}/holdfast.db.gate")
+                )  # to renew its lease
+                os.kill(worker.pid, signal.SIGSTOP)
+                await until(lambda: all_stopped(worker.pid))
+            assert in_the_way.dies_within(BOUND_S)
+            async with open_store(url) as store:
+                await store.create_chat(new_chat("hello"))
+        assert worker.process.wait(BOUND_S) == -signal.SIGKILL
+
+
+@contextmanager
+def no_writes(folder: Path) -> Iterator[None]:
+    """No other process gets as far as holding a lock."""
+    with ExitStack() as stack:
+        for name in ("holdfast.db.gate", "holdfast.db.lock"):
+            file = stack.enter_context((folder / name).open("r+b"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def all_stopped(pid: int) -> bool:
+    """Every thread of it: one that was about to stop can still be given a lock."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {*states} == {"T"}
 
 
 def is_stopped(pid: int) -> bool:
@@ -457,8 +495,8 @@ def is_stopped(pid: int) -> bool:
     return seen is not None and seen.frozen
 
 
-def listening(write_lock: str, worker: int) -> guard_process.Listener:
-    return guard_process.Listener(worker, hard_limit_s=0.0, frozen_s=2.0, write_lock=write_lock)
+def listening(lock_path: str, worker: int) -> guard_process.Listener:
+    return guard_process.Listener(worker, hard_limit_s=0.0, frozen_s=2.0, write_locks=(lock_path,))
 
 
 def test_only_time_in_which_the_guard_saw_its_worker_stand_still_counts(tmp_path: Path) -> None:

@@ -6,11 +6,6 @@ import threading
 from typing import Any
 
 import msgspec
-import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
@@ -21,10 +16,9 @@ from holdfast.core.records import State
 from holdfast.health.checks import Figures, diagnose
 from holdfast.health.prometheus import prometheus
 from holdfast.hooks import Hook
-from holdfast.models.scripted import Call, Count, Fail, Hold, Say, ScriptedModel
+from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.store.migrations import migrations
 from holdfast.store.records import StoreOptions
-from holdfast.tools.base import tool
 from tests.support.looptime import LoopTime
 from tests.support.turns import QUICK, Gate, rested, running, said, weather
 from tests.support.waiting import eventually, until
@@ -234,46 +228,3 @@ async def test_prometheus_reads_the_same_figures(store_url: str) -> None:
     assert samples["holdfast_thread_count", ()] >= 1
     assert samples["holdfast_worker_claims_taken_total", (worker.name,)] == 1
     assert samples["holdfast_worker_chats_max", (worker.name,)] == 100
-
-
-@pytest.fixture(scope="module")
-def spans() -> InMemorySpanExporter:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)  # once per process: the API takes no second one
-    return exporter
-
-
-async def test_a_turn_its_model_calls_and_its_tools_are_spans_that_hold_no_words(
-    store_url: str, spans: InMemorySpanExporter
-) -> None:
-    @tool
-    async def pay(amount: int) -> str:
-        """Pay."""
-        raise ValueError("hunter2")
-
-    script: list[Any] = [Fail(status=500, attempts=1), Count(input_tokens=5, output_tokens=7)]
-    script.append(Call(name="pay", arguments={"amount": 3}))
-    agent = Agent("teller", ScriptedModel(script, "secret words"), tools=[pay])
-    spans.clear()
-    for traces in (False, True):
-        app = App(store_url, agents=[agent], retry=QUICK, traces=traces)
-        async with app, app.worker():
-            chat = await app.create("teller", "more secret words")
-            await rested(chat)
-    found = {span.name: span for span in spans.get_finished_spans()}
-    assert list(found) == ["chat scripted", "execute_tool pay", "invoke_agent teller"]
-    assert len(spans.get_finished_spans()) == 4, "two model calls, and nothing of the app without traces"
-    first = next(span for span in spans.get_finished_spans() if span.name == "chat scripted")
-    assert first.attributes is not None
-    assert first.attributes["gen_ai.usage.input_tokens"] == 5
-    assert first.attributes["holdfast.attempts"] == 2
-    assert first.attributes["gen_ai.conversation.id"] == chat.id
-    turn = found["invoke_agent teller"]
-    assert first.parent is not None
-    assert first.parent.span_id == turn.context.span_id
-    assert found["execute_tool pay"].attributes["error.type"] == "tool_error"  # type: ignore[index]
-    everything = " ".join(span.to_json() for span in spans.get_finished_spans())
-    for word in ("secret", "hunter2"):
-        assert word not in everything

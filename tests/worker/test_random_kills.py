@@ -117,7 +117,7 @@ class Executioner:
         await dying
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)  # twelve processes are started one after the other: a bound for hangs, not for speed
 async def test_workers_that_are_killed_anywhere_lose_nothing_and_repeat_nothing(
     store_url: str, tmp_path: Path
 ) -> None:

@@ -11,8 +11,8 @@ from msgspec import Raw
 from holdfast import Agent, App, Chat, StoreOptions, agent_tools
 from holdfast.core.records import State
 from holdfast.errors import NotFound, NoWorker, OutputInvalid, StoreClosed, TurnError
-from holdfast.events import Event
-from holdfast.store.records import WorkerInfo
+from holdfast.events import Event, Finished, Happened, Update
+from holdfast.store.records import Page, WorkerInfo
 from holdfast.testing import Hold, ScriptedModel
 from tests.promises.program import Log
 from tests.support.programs import Program
@@ -26,12 +26,17 @@ async def _events(chat: Chat) -> list[Event]:
     return [event async for event in chat.events()]
 
 
+async def _stream(chat: Chat, *, follow: bool = False) -> list[Update]:
+    return [update async for update in chat.stream(follow=follow)]
+
+
 WAITS: dict[str, Callable[[Chat], Awaitable[object]]] = {
     "wait": lambda chat: chat.wait(),
     "turn": lambda chat: chat.turn(),
     "text": lambda chat: chat.text(),
     "output": lambda chat: chat.output(),
     "events": _events,
+    "stream": _stream,
 }
 
 
@@ -70,10 +75,8 @@ async def test_a_chat_that_is_deleted_meanwhile_ends_the_wait(store_url: str, ho
 
 # --- without a worker -------------------------------------------------------------------------------------
 
-WITHOUT = [how for how in WAITS if how != "events"]
 
-
-@pytest.mark.parametrize("how", WITHOUT)
+@pytest.mark.parametrize("how", WAITS)
 async def test_a_program_that_waits_without_any_worker_is_told_so(store_url: str, how: str) -> None:
     app = App(store_url, agents=[Agent("a", "scripted", output=dict)], worker_wait_s=0.1)
     async with app:
@@ -82,6 +85,43 @@ async def test_a_program_that_waits_without_any_worker_is_told_so(store_url: str
             await WAITS[how](chat)
         assert (raised.value.chat_id, raised.value.agent, raised.value.waited_s) == (chat.id, "a", 0.1)
         assert await chat.state() is State.RUNNING, "it is not lost"
+
+
+async def test_a_reader_that_follows_a_chat_is_told_of_no_worker_only_once_a_turn_is_due(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = StoreOptions(poll_interval_s=0.05)
+    app = App(store_url, agents=[Agent("a", "scripted")], worker_wait_s=0.1, options=options)
+    async with app:
+        async with app.worker():
+            chat = await app.create("a", "hello")
+            await chat.turn()
+        found: list[Update] = []
+
+        async def follow() -> None:
+            async for update in chat.stream(follow=True):
+                found.append(update)
+
+        looks = 0
+
+        async def look(*asked: object) -> Page:
+            nonlocal looks
+            looks += 1
+            return await wait_journal(*asked)
+
+        wait_journal: Callable[..., Awaitable[Page]] = app.store.wait_journal
+        monkeypatch.setattr(app.store, "wait_journal", look)
+        reading = asyncio.ensure_future(follow())
+        await until(lambda: looks >= 10)  # all of them without any worker
+        assert not reading.done(), "nothing is due in it"
+        assert isinstance(found[-1], Finished)
+        await chat.send("and again")
+        with pytest.raises(NoWorker):
+            await reading
+        assert isinstance(found[-1], Happened)
+        async with app.worker():
+            rest = [update async for update in chat.stream(found[-1].cursor)]
+        assert isinstance(rest[-1], Finished), "it goes on from where it was told"
 
 
 async def test_a_question_to_an_agent_that_no_worker_has_is_told_so(store_url: str) -> None:

@@ -112,7 +112,7 @@ async def test_a_chat_whose_steps_come_to_nothing_is_left_after_a_few(
         commit = app.store.commit
 
         async def refuse(snapshot: Snapshot, commands: Sequence[cmd.Command], commit_id: str) -> Snapshot:
-            if any(isinstance(command, cmd.Responded) for command in commands):
+            if any(isinstance(command, cmd.Respond) for command in commands):
                 raise StaleWriter("nobody foresaw this")
             return await commit(snapshot, commands, commit_id)
 

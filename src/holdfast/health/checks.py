@@ -234,6 +234,8 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("draining", lambda: worker.draining)
     figures.add("chats", lambda: len(worker.running_chats))
     figures.add("chats_max", lambda: worker.config.chats_max)
+    figures.add("chats_of_one_owner", lambda: max(worker.chats_by_owner().values(), default=0))
+    figures.add("chats_per_owner_max", lambda: worker.config.chats_per_owner_max)
     figures.add("lease_trust_left_ms", lambda: worker.trust_left_ms)
     figures.add("lease_ttl_ms", lambda: worker.store.options.lease_ttl_ms)
     watchdog, off = worker.watchdog, "the worker is not started"
@@ -280,6 +282,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("compactions_trimmed", lambda: worker.compactions.trimmed)
     figures.add("compactions_failed", lambda: worker.compactions.failed)
     figures.add("last_compaction_error", lambda: worker.compactions.last_error, "there was none")
+    figures.add("outcomes", worker.outcomes.told)
     figures.add("guard", lambda: _guard(worker), "it is not started")
     return figures
 

@@ -1,9 +1,10 @@
 """The figures of `health` as Prometheus text."""
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -24,16 +25,30 @@ _PROCESS = {
     "descriptors": "open file descriptors",
     "descriptors_max": "open file descriptors at most",
 }
+_SERVER = {
+    "streams": "event streams that are open",
+    "streams_max": "event streams at most",
+    "feeds": "chats that readers follow",
+    "feed_readers": "readers of feeds",
+    "connections": "connections that are open",
+    "connections_max": "connections at most",
+}
+_SERVER_COUNTERS = {
+    "streams_cut_off": "event streams whose reader took nothing",
+    "connections_refused": "connections that were refused, because all were busy",
+    "connections_closed_idle": "connections that were closed to make room",
+}
 _WORKER_GAUGES = {
     "chats": "chats being driven now",
     "chats_max": "chats driven at most",
+    "chats_of_one_owner": "chats being driven now of the owner that has most",
     "draining": "1 while the worker hands over",
     "lease_trust_left_ms": "how long the worker may still act without a renewal",
     "loop_lag_ms": "how late the event loop is",
     "claim_ms": "duration of a claim, moving average",
     "commit_ms": "duration of a commit, moving average",
     "sync_threads": "threads for synchronous tools and hooks",
-    "threads_abandoned": "threads that hang in somebody's code",
+    "threads_abandoned": "threads that hang in a user's code",
 }
 _WORKER_COUNTERS = {
     "claims_taken": "chats claimed",
@@ -53,6 +68,32 @@ _WORKER_COUNTERS = {
     "previews_cut": "previews that ended before their response did",
     "poison_chats": "chats failed because they had lost every worker",
 }
+
+
+# Of all workers of the process together; their labels are bounded (telemetry.LABELS_MAX).
+_TALLIES = {
+    "turns": "turns that ended, by outcome and cause",
+    "steps": "model responses",
+    "tokens": "tokens of model responses, by kind",
+    "cost": "what model calls cost, by the agents' prices",
+    "attempts_failed": "attempts at a model call that failed, and what followed",
+    "calls": "tool calls, by how they ended or whom they wait for",
+    "handovers": "chats that were released, or taken over from a worker that was lost",
+}
+_DURATIONS = {
+    "turn_s": ("turn_seconds", "from a turn's start to its end"),
+    "first_token_s": ("first_token_seconds", "from the request to the first piece of a response"),
+    "call_s": ("call_seconds", "how long a tool ran"),
+    "claim_delay_s": ("claim_delay_seconds", "from a turn's start to its first claim"),
+}
+
+
+# Of the requests to this process; routes are templates.
+_HTTP_TALLIES = {
+    "requests": "requests that were answered, by the class of their status; left: the client did not wait",
+    "refused": "requests that were refused, by the code of the problem",
+}
+_HTTP_DURATIONS = {"seconds": ("seconds", "from a request to the end of its answer, without streams")}
 
 
 def prometheus(diagnosis: Mapping[str, Any]) -> bytes:
@@ -82,6 +123,10 @@ class _Collected(Collector):
             yield _of_workers(GaugeMetricFamily(f"holdfast_worker_{name}", text, labels=["worker"]), name, workers)
         for name, text in _WORKER_COUNTERS.items():
             yield _of_workers(CounterMetricFamily(f"holdfast_worker_{name}", text, labels=["worker"]), name, workers)
+        outcomes = [worker["outcomes"] for worker in workers if worker.get("outcomes")]
+        yield from _tallies("holdfast_", _TALLIES, outcomes)
+        yield from _durations("holdfast_", _DURATIONS, outcomes)
+        yield from _server(self._found.get("server", {}))
         yield from _store(self._found.get("apps", ()))
 
 
@@ -97,6 +142,52 @@ def _of_workers(family: Any, name: str, workers: list[Mapping[str, Any]]) -> Met
             family.add_metric([str(worker.get("worker"))], float(value))
     metric: Metric = family
     return metric
+
+
+def _server(figures: Mapping[str, Any]) -> Iterator[Metric]:
+    yield from _gauges("holdfast_server_", _SERVER, figures)
+    for name, text in _SERVER_COUNTERS.items():
+        if name in figures:
+            yield CounterMetricFamily(f"holdfast_server_{name}", text, value=float(figures[name]))
+    http = [figures["http"]] if "http" in figures else []
+    yield from _tallies("holdfast_http_", _HTTP_TALLIES, http)
+    yield from _durations("holdfast_http_", _HTTP_DURATIONS, http)
+    for told in http:
+        yield GaugeMetricFamily("holdfast_http_answering", "requests being answered", value=told["answering"])
+
+
+def _tallies(prefix: str, names: Mapping[str, str], outcomes: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    for name, text in names.items():
+        sums: dict[tuple[str, ...], float] = {}
+        labels: list[str] = []
+        for told in outcomes:
+            labels = told[name]["labels"]
+            for *values, count in told[name]["counts"]:
+                sums[tuple(values)] = sums.get(tuple(values), 0.0) + count
+        family = CounterMetricFamily(f"{prefix}{name}", text, labels=labels)
+        for values, count in sums.items():
+            family.add_metric(values, count)
+        yield family
+
+
+def _durations(
+    prefix: str, kinds: Mapping[str, tuple[str, str]], outcomes: list[Mapping[str, Any]]
+) -> Iterator[Metric]:
+    for name, (shown, text) in kinds.items():
+        sums: dict[tuple[str, ...], list[float]] = {}
+        labels: list[str] = []
+        bounds: list[float] = []
+        for told in outcomes:
+            labels, bounds = told[name]["labels"], told[name]["bounds_s"]
+            for row in told[name]["rows"]:
+                values, counts = tuple(row[: len(labels)]), row[len(labels) :]
+                known = sums.setdefault(values, [0.0] * len(counts))
+                sums[values] = [had + came for had, came in zip(known, counts, strict=True)]
+        family = HistogramMetricFamily(f"{prefix}{shown}", text, labels=labels)
+        for values, (*counts, total) in sums.items():
+            names = [*(f"{bound:g}" for bound in bounds), "+Inf"]
+            family.add_metric(values, list(zip(names, accumulate(counts), strict=True)), total)
+        yield family
 
 
 def _store(apps: Any) -> Iterator[Metric]:

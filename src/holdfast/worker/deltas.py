@@ -6,16 +6,16 @@ flushed when the message is committed is forgotten: the message replaces it.
 """
 
 import asyncio
-import logging
 
 from holdfast.core.codec import encode
 from holdfast.core.journal import Delta
-from holdfast.core.records import Chat
+from holdfast.core.records import ChatRecord
 from holdfast.errors import CallerError, StoreError
+from holdfast.log_context import logger
 from holdfast.store.contract import Store
 from holdfast.store.records import DeltaBatch
 
-log = logging.getLogger("holdfast.deltas")
+log = logger("holdfast.deltas")
 
 FLUSH_INTERVAL_S = 0.05
 FLUSH_AGAIN_S_MAX = 1.0
@@ -27,7 +27,7 @@ FAILED_ALONE_MAX = 3
 class DeltaStream:
     """One attempt of one chat, while it streams."""
 
-    def __init__(self, chat: Chat, attempt: int) -> None:
+    def __init__(self, chat: ChatRecord, attempt: int) -> None:
         self.chat = chat  # as it was when the attempt began
         self.chat_id = chat.id
         self.attempt = attempt
@@ -101,7 +101,7 @@ class DeltaFlusher:
             await asyncio.wait((self._task,))
             self._task = None
 
-    def open(self, chat: Chat, attempt: int) -> DeltaStream:
+    def open(self, chat: ChatRecord, attempt: int) -> DeltaStream:
         if (earlier := self._streams.get(chat.id)) is not None:
             self._forget(earlier)
         stream = self._streams[chat.id] = DeltaStream(chat, attempt)

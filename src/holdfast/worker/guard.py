@@ -8,7 +8,6 @@ The guard shares none of our open files but the worker's lock, which it holds un
 this host waits for it, ten seconds at most, and the end of the lease ends that wait in any case.
 """
 
-import logging
 import os
 import select
 import subprocess
@@ -19,10 +18,11 @@ import weakref
 
 from holdfast.errors import ConfigError
 from holdfast.ids import new_id
+from holdfast.log_context import logger
 from holdfast.system import guard_process, threads
 from holdfast.system.guard_process import VARIABLE, WORK_S, start_of
 
-log = logging.getLogger("holdfast.guard")
+log = logger("holdfast.guard")
 
 START_S = 10.0
 STOP_S = WORK_S + 2.0
@@ -38,7 +38,7 @@ class Guard:
     """`start` and `stop` block, within bounds: call them off the event loop. All else is quick, from any thread.
 
     `lock_fd` is the descriptor of the worker's host lock. Without a hard limit, a loop that stalls is never ended.
-    `write_lock` is the path of a lock that others need: who is stopped with it for `frozen_s` is ended.
+    `write_locks` are the paths of locks that others need: a worker stopped with one of them for `frozen_s` is ended.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Guard:
         hard_limit_s: float | None = None,
         *,
         frozen_s: float = 0.0,
-        write_lock: str | None = None,
+        write_locks: tuple[str, ...] = (),
     ) -> None:
         self.mark = new_id("mark")
         self._lock_fd = lock_fd
         self._hard_limit_s = hard_limit_s or 0.0
         self._frozen_s = frozen_s
-        self._write_lock = write_lock
+        self._write_locks = write_locks
         self._mutex = threading.Lock()
         self._groups: dict[int, int] = {}
         self._pipe: int | None = None  # to the guard
@@ -182,8 +182,8 @@ class Guard:
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
         arguments = [self.mark, str(os.getpid()), str(self._hard_limit_s)]
-        if self._write_lock is not None:
-            arguments += [str(self._frozen_s), self._write_lock]
+        if self._write_locks:
+            arguments += [str(self._frozen_s), *self._write_locks]
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard_process.__file__, *arguments],

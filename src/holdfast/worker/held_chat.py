@@ -5,41 +5,48 @@ nothing that the store does not have, but for what runs at this moment.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
 from holdfast.agent import Agent
 from holdfast.core import commands as cmd
-from holdfast.core.codec import decode_object
+from holdfast.core.codec import decode_object, storable
+from holdfast.core.journal import Traced, TraceSource
 from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
-from holdfast.errors import NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
+from holdfast.errors import ConfigError, NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
 from holdfast.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.ids import new_id
+from holdfast.log_context import logger
 from holdfast.models.base import Model
 from holdfast.models.calls import Caller
+from holdfast.models.choice import KeyedModel, ModelContext, ModelFunction, checked, is_function, label_of
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
-from holdfast.stops import Stop
+from holdfast.stops import StopSignal
 from holdfast.store.contract import Store
 from holdfast.system.clock import Clock
 from holdfast.system.processes import Children
-from holdfast.telemetry import Durations, Traces
+from holdfast.telemetry import OTHER, Durations
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import declared_tool
+from holdfast.tracebacks import traceback_text
+from holdfast.turn_spans import TurnSpans
 from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.history_cache import HistoryRoom, Moved
+from holdfast.worker.outcomes import Outcomes
+from holdfast.worker.runner_spans import RunnerSpans
 from holdfast.worker.titles import Titles
 from holdfast.worker.tool_body import Body, SyncPool
 from holdfast.worker.tool_servers import ToolServers
 
-log = logging.getLogger("holdfast.runner")
+log = logger("holdfast.runner")
 
 COMMIT_RETRY_S_MAX = 2.0
+TRACES_MAX = 8  # that wait for a commit
 MISSES_MAX = 8  # a stop, an edit or a message makes one; each then gets through
 
 
@@ -68,7 +75,8 @@ class Shared(Frozen):
     trusted: Callable[[], bool]  # may this worker still act?
     commits: Durations
     misses: Misses
-    traces: Traces
+    outcomes: Outcomes
+    turn_spans: TurnSpans
     history_limit: int
     histories: HistoryRoom
     children: Children | None  # None only where nothing guards them
@@ -95,18 +103,23 @@ class HeldChat:
         self.snapshot = snapshot
         self.chat_id = snapshot.chat.id
         self.history = shared.histories.take(shared.store, self.chat_id, shared.history_limit)
-        self.stop: Stop[Cause] = Stop()
+        self.spans = RunnerSpans(shared.turn_spans, shared.secrets, self.history)
+        self.stop: StopSignal[Cause] = StopSignal()
         self.draining = False
         self.lost = False  # the chat is not ours any more: whatever else was asked for, nothing is to be done
         self.changed = asyncio.Event()  # something may be there to do
         self.missed = 0  # steps in a row that came to nothing
         self.behind = False  # another writer changed the chat: look before deciding
         self.bodies: dict[str, Body] = {}  # of calls, by id, while they run
+        self._chosen: dict[ModelFunction, Model] = {}  # by functions of the agent, in one turn
+        self._chosen_in: tuple[int, int] | None = None
         self.hooks = (*shared.plugins, *agent.hooks)
         self.deps: Any = None
         self._deps_made = agent.deps is None
-        self._active: tuple[tuple[int, int], dict[str, Tool]] | None = None  # by turn and epoch
+        self._active: tuple[tuple[int, int, int], dict[str, Tool]] | None = None  # by turn, epoch and terms
         self.known_tools = dict(agent.tools)  # all that were ever active: what was planned can be begun
+        self._traces: list[Traced] = []  # that go into the journal with the next commit
+        self._own_tools = set(agent.tools)  # of its agent and of the agent's servers
         self._commits = asyncio.Lock()
         self._counted_ms = shared.clock.boot_ms()  # up to here its work is counted in the turn's time
 
@@ -134,10 +147,29 @@ class HeldChat:
         """Since the last commit, by a clock that cannot be set."""
         return self.shared.clock.boot_ms() - self._counted_ms
 
-    @property
-    def span_of_chat(self) -> dict[str, str | int]:
+    def log_fields(self) -> dict[str, str | int | None]:
+        """What every log line of its runner says."""
         chat = self.snapshot.chat
-        return {"gen_ai.conversation.id": chat.id, "holdfast.turn": chat.turn, "holdfast.fence": chat.fence}
+        return {"chat": chat.id, "agent": chat.agent, "turn": chat.turn, "fence": chat.fence}
+
+    def keep_trace(self, source: TraceSource, name: str, error: str, text: str, call_id: str | None = None) -> None:
+        """Of an exception, for operators: into the journal with the next commit, if there is one. The log has it."""
+        clean = self.shared.secrets.taken_out_of_log
+        self._traces = self._traces[-TRACES_MAX + 1 :]
+        self._traces.append(
+            Traced(
+                source=source,
+                name=name,
+                error=storable(clean(error)),
+                text=storable(clean(text)),
+                turn=self.snapshot.chat.turn,
+                call_id=call_id,
+            )
+        )
+
+    def note_raised(self, label: str, error: BaseException) -> None:
+        """By a hook, or by what stands for one."""
+        self.keep_trace("hook", label, type(error).__name__, traceback_text(error))
 
     # --- letting go -------------------------------------------------------------------------------------
 
@@ -161,7 +193,7 @@ class HeldChat:
 
     def end_stop(self) -> None:
         """The stop is carried out: what comes next is not ended by it."""
-        self.stop = Stop()
+        self.stop = StopSignal()
 
     def check_trust(self) -> bool:
         """May anything still be begun?"""
@@ -194,7 +226,7 @@ class HeldChat:
         if seen.chat.worker != self.snapshot.chat.worker:
             self.interrupt(Cause.LEASE_LOST)
         elif seen.chat.state is State.STOPPING:
-            self.interrupt(seen.chat.cause or Cause.USER)
+            self.interrupt(seen.stop_cause)
         else:
             self.changed.set()
 
@@ -224,8 +256,7 @@ class HeldChat:
             try:
                 seen = await self.shared.store.follow_chat(known)
             except (OwnershipLost, NotFound) as error:
-                extra = {"action": "chat_lost", "chat": self.chat_id, "fence": known.chat.fence, "error": str(error)}
-                log.info("a chat is not this runner's any more", extra=extra)
+                log.info("a chat is not this runner's any more", extra={"action": "chat_lost", "error": str(error)})
                 self.interrupt(Cause.LEASE_LOST)
                 return None
             if self.snapshot is known:  # else a body committed meanwhile, and the look may be older than that
@@ -234,9 +265,9 @@ class HeldChat:
     def heed_stop(self) -> None:
         if self.snapshot.chat.state is State.STOPPING:
             if not self.stop:
-                self.interrupt(self.snapshot.chat.cause or Cause.USER)
+                self.interrupt(self.snapshot.stop_cause)
         elif self.stop.cause in (Cause.USER, Cause.SUPERSEDED):
-            self.stop = Stop()  # that stop is over: the turn it was to end failed
+            self.stop = StopSignal()  # that stop is over: the turn it was to end failed
 
     async def await_change(self) -> None:
         """Until a body ends, or a client or a person does something. What bodies of ours did, our snapshot shows."""
@@ -253,9 +284,9 @@ class HeldChat:
     # --- writing ----------------------------------------------------------------------------------------
 
     async def instructions(self) -> str:
-        """The agent's, then those of the message that began the turn."""
-        opener = await self.history.turn_opener(self.snapshot)
-        pieces = (self.agent.instructions, opener.instructions if opener is not None else None)
+        """The agent's, then those of the turn."""
+        asked = await self.history.terms(self.snapshot)
+        pieces = (self.agent.instructions, asked.terms.instructions if asked is not None else None)
         return "\n\n".join(piece for piece in pieces if piece)
 
     async def commit(self, *commands: cmd.Command, patience_s: float | None = None) -> Snapshot:
@@ -270,14 +301,19 @@ class HeldChat:
         give_up_at = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
         async with self._commits:
             worked_ms = self.worked_ms
+            traces = tuple(self._traces)
+            noted = [cmd.Note(by=self.by, topic="trace", trace=trace) for trace in traces]
+            commands = (*noted, *commands)
             commands = (_worked(commands[0], worked_ms), *commands[1:])
             while True:
                 mine = self.snapshot.chat.version
                 try:
                     with self.shared.commits.timed():
                         after = await self.shared.store.commit(self.snapshot, commands, commit_id)
-                    self.snapshot = after
+                    before, self.snapshot = self.snapshot, after
                     self.missed = 0
+                    self._traces = [trace for trace in self._traces if trace not in traces]
+                    self.shared.outcomes.committed(before, after, commands, self.tool_label)
                     self._counted_ms += worked_ms
                     if after.chat.version > mine + len(commands):
                         self._heed_others(after)
@@ -291,10 +327,8 @@ class HeldChat:
                     await self._check_moved(error)
                     raise Moved(str(error)) from error
                 except StoreError as error:
-                    log.warning(
-                        "commit failed",
-                        extra={"action": "commit_failed", "chat": self.chat_id, "error": f"{error.code}: {error}"},
-                    )
+                    extra = {"action": "commit_failed", "error": f"{error.code}: {error}"}
+                    log.warning("commit failed", extra=extra)
                     if not self.shared.trusted() or self.stop.cause is Cause.LEASE_LOST:
                         raise
                     if give_up_at is not None and asyncio.get_running_loop().time() >= give_up_at:
@@ -306,7 +340,7 @@ class HeldChat:
         """Another writer came before our commit, which brought it here: `notice` would take it for known."""
         self.changed.set()
         if seen.chat.state is State.STOPPING:
-            self.interrupt(seen.chat.cause or Cause.USER)
+            self.interrupt(seen.stop_cause)
 
     def miss(self, moved: Moved) -> None:
         """A step came to nothing: the chat was not what it was made for. The next one is made for what is there, and
@@ -317,7 +351,7 @@ class HeldChat:
         self.shared.misses.count += 1
         if self.missed >= MISSES_MAX:
             text = f"{self.missed} steps in a row came to nothing, the last because: {moved}"
-            extra = {"action": "steps_missed", "chat": self.chat_id, "fence": self.snapshot.chat.fence, "error": text}
+            extra = {"action": "steps_missed", "error": text}
             log.error("a chat is left: its steps come to nothing", extra=extra)
             self.shared.misses.left += 1
             self.lost = True
@@ -333,26 +367,69 @@ class HeldChat:
 
     # --- what the agent brings --------------------------------------------------------------------------
 
-    def model(self, model: str | Model) -> Model:
-        return self.shared.models.get(model) if isinstance(model, str) else model
+    async def model(self, model: str | Model | ModelFunction) -> Model:
+        """A function is asked once in each turn. Raises TurnCannotGoOn if it gives no model, Moved if a stop came
+        first.
+        """
+        if isinstance(model, str):
+            return self.shared.models.get(model)
+        return await self._chosen_by(model) if is_function(model) else cast(Model, model)
+
+    async def _chosen_by(self, choose: ModelFunction) -> Model:
+        place = self.snapshot.chat.turn, self.snapshot.chat.epoch
+        if self._chosen_in != place:
+            self._chosen_in, self._chosen = place, {}
+        if choose not in self._chosen:
+            self._chosen[choose] = await self._ask_for_model(choose)
+        return self._chosen[choose]
+
+    async def _ask_for_model(self, choose: ModelFunction) -> Model:
+        chat, label = self.snapshot.chat, f"the model's {label_of(choose)}"
+        about = ModelContext(chat_id=chat.id, agent=chat.agent, owner=chat.owner, metadata=self.metadata)
+        with self.stop.scope():  # a stop does not wait for a function that hangs
+            answer = await self.shared.hooks.choose(label, choose, about, self.note_raised)
+            return self._taken(answer, label)
+        raise Moved("stopped before a model was chosen")
+
+    def _taken(self, answer: Any, label: str) -> Model:
+        if isinstance(answer, HookFailed):
+            raise TurnCannotGoOn(Failure(code="model_not_chosen", message=answer.error))
+        try:
+            choice = checked(answer, label)
+            if isinstance(choice, KeyedModel):
+                self.shared.secrets.add_chosen("key of a chosen model", choice.key)
+            model = self.shared.models.chosen(choice) if isinstance(choice, str | KeyedModel) else choice
+            self.agent.check_price(model.name, self.shared.models.facts)
+        except ConfigError as error:
+            text = f"{label} chose none that can be used: {error}"
+            raise TurnCannotGoOn(Failure(code="model_not_chosen", message=text)) from error
+        return model
 
     async def tools(self) -> dict[str, Tool]:
-        """What is active in this turn: the agent's tools, narrowed by the agent, the chat and the turn's opener, and
+        """What is active in this turn: the agent's tools, narrowed by the agent, the chat and the turn's terms, and
         what the client declared for the chat or the turn. Raises Moved if a stop came first.
         """
         chat = self.snapshot.chat
-        turn = chat.turn, chat.epoch
+        if self._active is not None and self._active[0][:2] == (chat.turn, chat.epoch) and self.snapshot.open_calls:
+            return self._active[
+                1
+            ]  # as the response that asked for these was offered them; new terms are for the next
+        asked = await self.history.terms(self.snapshot)
+        turn = chat.turn, chat.epoch, asked.pos if asked is not None else -1
         if self._active is None or self._active[0] != turn:
-            opener = await self.history.turn_opener(self.snapshot)
-            limit = opener.active_tools if opener is not None else None
+            limit = asked.terms.active_tools if asked is not None else None
             served = await self._served()
-            declared = (*chat.client_tools, *(opener.client_tools if opener is not None else ()))
+            declared = (*chat.client_tools, *(asked.terms.client_tools if asked is not None else ()))
             # A deploy, or a server, may bring a tool of the same name: then that one is meant, not the client's.
-            own = {*self.agent.tools, *served}
+            own = self._own_tools = {*self.agent.tools, *served}
             theirs = {tool.name: declared_tool(tool) for tool in declared if tool.name not in own}
             self._active = turn, {**self.agent.offered(chat.active_tools, limit, served=served), **theirs}
             self.known_tools.update(self._active[1])
         return self._active[1]
+
+    def tool_label(self, name: str) -> str:
+        """In figures: what a client declared, or a model made up, has no name there."""
+        return name if name in self._own_tools else OTHER
 
     def look_for_tools(self) -> None:
         """A new step: what tool servers offer may have changed."""
@@ -369,14 +446,21 @@ class HeldChat:
         raise Moved("stopped while a tool server was not up yet")
 
     async def run_hooks(self, point: Point, about: Any, change: Change = unchanged) -> list[Any]:
-        return await self.shared.hooks.run(self.hooks, point, about, self._context, change) if self.hooks else []
+        called = [hook.label for hook in self.hooks if hook.point == point]
+        if not called:
+            return []
+        with self.spans.hooks(point, called) as span:
+            answers = await self.shared.hooks.run(self.hooks, point, about, self._context, change, self.note_raised)
+            if any(isinstance(answer, HookFailed) for answer in answers):
+                span.failed("hook_failed")
+        return answers
 
     async def make_deps(self) -> None:
         """Once per runner, before the first model call or tool."""
         if self._deps_made:
             return
         assert self.agent.deps is not None
-        made = await self.shared.hooks.make(self.agent.deps, self._context)
+        made = await self.shared.hooks.make(self.agent.deps, self._context, self.note_raised)
         if isinstance(made, HookFailed):
             text = f"the agent's deps could not be made: {made.error}"
             raise TurnCannotGoOn(Failure(code="deps_failed", message=text))
@@ -423,5 +507,6 @@ def without_secrets(command: cmd.Command, secrets: Secrets) -> cmd.Command:
         case cmd.Fail():
             failure = command.error
             chain = tuple(clean(line) for line in failure.chain)
-            return replace(command, error=replace(failure, message=clean(failure.message), chain=chain))
+            message, advice = clean(failure.message), clean(failure.advice)
+            return replace(command, error=replace(failure, message=message, chain=chain, advice=advice))
     return command

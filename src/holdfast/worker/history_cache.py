@@ -8,12 +8,13 @@ bounds a step costs the same in a long chat as in a short one: only what is new 
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from holdfast.core.codec import decode_entry
 from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message, fitted, summary_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
-from holdfast.core.records import Message, Role, Snapshot
+from holdfast.core.records import NOTHING, Message, Role, Snapshot, Terms
 from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.contract import Store
 from holdfast.store.records import HistoryRow
@@ -71,6 +72,36 @@ class Moved(Exception):
     """The chat is not what the runner thought: look again and decide again."""
 
 
+class TermsInForce(NamedTuple):
+    """What a client asks of the turn now, and the position of the message that says so. `heeded`: a response has come
+    since.
+    """
+
+    terms: Terms
+    pos: int
+    heeded: bool
+
+
+class BroughtTerms:
+    """The last terms that came with a result of a turn, as far as its messages were looked at: each once."""
+
+    def __init__(self, turn_from: int = -1, epoch: int = -1, upto: int = 0) -> None:
+        self.turn_from = turn_from
+        self.epoch = epoch
+        self.upto = upto  # positions before this one were looked at
+        self.terms: Terms | None = None
+        self.pos = turn_from
+        self.heeded = False
+
+    def look(self, messages: Sequence[Message], start: int) -> None:
+        for pos, message in enumerate(messages, start):
+            if message.terms is not None:
+                self.terms, self.pos, self.heeded = message.terms, pos, False
+            elif message.role is Role.ASSISTANT:
+                self.heeded = True
+        self.upto = start + len(messages)
+
+
 class HistoryCache:
     """What is read belongs to the snapshot it is read for; Moved: an edit has cut it meanwhile.
 
@@ -96,6 +127,7 @@ class HistoryCache:
         self._older_size = 0  # the sum of them
         self._ahead: dict[int, Message] = {}  # results that came before an earlier call's
         self._opener: tuple[int, Message] | None = None  # of a turn that began before all that is here: its position
+        self._brought = BroughtTerms()
         self._checked = 0  # positions before this one are valid together
         self._results_max: int | None = None  # tokens that the results of one response may take
         self._fitted = 0  # positions before this one are as they are shown
@@ -238,6 +270,22 @@ class HistoryCache:
             found = await self._at(pos)
             self._opener = (pos, found) if found is not None else None
         return self._opener[1] if self._opener is not None else None
+
+    async def terms(self, snapshot: Snapshot) -> TermsInForce | None:
+        """Those of the message that began the current turn, or of the last result that its client brought since."""
+        opener = await self.turn_opener(snapshot)
+        if opener is None:
+            return None
+        chat, brought = snapshot.chat, self._brought
+        if (brought.turn_from, brought.epoch) != (chat.turn_from, self._epoch) or brought.upto > self._known:
+            brought = self._brought = BroughtTerms(chat.turn_from, self._epoch, upto=chat.turn_from)
+        if brought.upto < self._first and (opener.client_tools or opener.metadata != NOTHING):
+            brought.look(await self._read(brought.upto, self._first), brought.upto)  # summarised in mid-turn
+        brought.upto = max(brought.upto, self._first)
+        brought.look(self._messages[brought.upto - self._first :], brought.upto)
+        if brought.terms is None:
+            return TermsInForce(opener.asked, chat.turn_from, heeded=chat.step > 0)
+        return TermsInForce(brought.terms, brought.pos, brought.heeded)
 
     async def _catch_up(self, snapshot: Snapshot) -> None:
         chat = snapshot.chat

@@ -5,7 +5,6 @@ only make it end earlier than another worker may end the lease. Without trust th
 database says. The next renewal decides: it brings trust back, or says that the lease was ended.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 
@@ -13,12 +12,13 @@ from msgspec import Raw
 
 from holdfast.core.leases import margin_ms, renewal_interval_s
 from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.log_context import logger
 from holdfast.store.contract import LeaseLine, Store
 from holdfast.store.records import WorkerInfo
 from holdfast.system import threads
 from holdfast.system.clock import Clock
 
-log = logging.getLogger("holdfast.lease")
+log = logger("holdfast.lease")
 
 RETRY_S = 1.0
 

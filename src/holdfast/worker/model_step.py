@@ -3,6 +3,7 @@
 A response that a stop cut off, or overtook on its way into the store, is kept until the stop is committed.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, assert_never
@@ -13,7 +14,18 @@ from holdfast.agent import tool_specs
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_delta
 from holdfast.core.journal import Delta
-from holdfast.core.records import Cause, Failure, Message, Role, Sampling, Synthetic, Text, ToolCall, attempt_id
+from holdfast.core.records import (
+    Cause,
+    ChatRecord,
+    Failure,
+    Message,
+    Role,
+    Sampling,
+    Synthetic,
+    Text,
+    ToolCall,
+    attempt_id,
+)
 from holdfast.core.retry import Kind
 from holdfast.errors import ModelCallFailed, OutputInvalid
 from holdfast.hooks import HookFailed
@@ -22,8 +34,9 @@ from holdfast.models.assembler import parts_of_deltas
 from holdfast.models.base import Model, OutputSpec, Request, Settings, Usage
 from holdfast.models.calls import Completed, FailedAttempt, Observer, Stopped, failure_of
 from holdfast.output import REPAIRS_MAX, correction
+from holdfast.spans import NO_SPAN
 from holdfast.store.cursor import Cursor
-from holdfast.telemetry import Span
+from holdfast.store.records import Item
 from holdfast.tools.base import Tool
 from holdfast.worker.deltas import DeltaStream
 from holdfast.worker.held_chat import ContextTooLong, HeldChat, TurnCannotGoOn
@@ -51,16 +64,14 @@ class ModelStep:
             # Frozen or cut off, perhaps until a successor had its answer: a committed step is not asked for again.
             held.interrupt(Cause.LEASE_LOST)
             return None
-        models = [held.model(model) for model in (held.agent.model, *held.agent.fallbacks)]
+        models = [await held.model(model) for model in (held.agent.model, *held.agent.fallbacks)]
         self._partial, self._partial_length = None, held.snapshot.chat.length
-        observer = _Watcher(held, self._next_attempt)
-        about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": models[0].name, **held.span_of_chat}
+        observer = _Watcher(held, self._next_attempt, request)
         try:
-            with held.shared.traces.span(f"chat {models[0].name}", about) as span:
-                outcome = await held.shared.caller.call(
-                    models, request, observer=observer, stop=held.stop, policy=held.agent.retry
-                )
-                _describe(span, outcome)
+            outcome = await held.shared.caller.call(
+                models, request, observer=observer, stop=held.stop, policy=held.agent.retry
+            )
+            observer.ended(outcome)
         except ModelCallFailed as error:
             too_long = error.code == Kind.CONTEXT_TOO_LONG
             raise (ContextTooLong if too_long else TurnCannotGoOn)(failure_of(error)) from error
@@ -89,14 +100,14 @@ class ModelStep:
         held = self._held
         agent, messages = held.agent, await held.history.messages(held.snapshot)
         held.look_for_tools()
-        opener = await held.history.turn_opener(held.snapshot)
+        in_force = await held.history.terms(held.snapshot)
         if text := await held.instructions():
             messages = Joined((Message(id="instructions", role=Role.SYSTEM, parts=(Text(text=text),)),), messages)
-        asked = opener.sampling if opener is not None else None
+        asked = in_force.terms.sampling if in_force is not None else None
         settings = _sampled(agent.settings, asked)
         if agent.output is not None and (settings.output is None or (asked is not None and asked.output is not None)):
             settings = replace(settings, output=agent.output.spec)  # what its answers are checked by
-        if held.snapshot.chat.step and settings.tool_choice not in (None, "auto", "none"):
+        if in_force is not None and in_force.heeded and settings.tool_choice not in (None, "auto", "none"):
             settings = replace(settings, tool_choice=None)  # it has called: asked to in each step, it never ends
         request = Request(
             messages=messages,
@@ -120,13 +131,13 @@ class ModelStep:
         message = replace(
             outcome.message,
             parts=outcome.message.parts or (Text(text=""),),
-            agent_fingerprint=held.agent.fingerprint_with(await held.tools()),
+            agent_fingerprint=held.agent.fingerprint_with(await held.tools(), outcome.message.model or ""),
             context_limit=context_limit,
             covered=held.history.start,
         )
         tools = await held.tools()
         length = held.snapshot.chat.length
-        responded = cmd.Responded(
+        responded = cmd.Respond(
             by=held.by,
             message=message,
             attempt=attempt,
@@ -166,7 +177,7 @@ class ModelStep:
             return [ask, cmd.Fail(by=held.by, error=Failure(code=problem.code, message=str(problem)))]
         return [end]
 
-    async def _commit_with(self, responded: cmd.Responded, follows: Sequence[cmd.Command]) -> None:
+    async def _commit_with(self, responded: cmd.Respond, follows: Sequence[cmd.Command]) -> None:
         """With what follows, in one commit, unless something joined the turn meanwhile."""
         held = self._held
         try:
@@ -209,16 +220,15 @@ class ModelStep:
 
     async def _cut_off(self) -> tuple[Message | None, int | None]:
         """What was streamed of the response: by this runner, or by one that died since."""
-        chat = self._held.snapshot.chat
+        chat, cause = self._held.snapshot.chat, self._held.snapshot.stop_cause
         if self._partial is not None:
             message = self._partial.message
             if message is not None:
-                message = replace(message, stopped=chat.cause)
+                message = replace(message, stopped=cause)
             # The attempt is named even if nothing came of it: its preview ends with the stop.
             return message, attempt_id(chat.fence, self._attempts) if self._partial.n else None
         self._partial_length = chat.length
-        page = await self._held.shared.store.read_journal(chat.id, Cursor(seq=chat.seq), limit=100_000)
-        deltas = [item for item in page.items if item.attempt is not None]
+        deltas = [item for item in await self._unread(chat) if item.attempt is not None]
         if not deltas:
             return None, None
         last = max(item.attempt or 0 for item in deltas)
@@ -226,19 +236,24 @@ class ModelStep:
         if not parts:
             return None, None
         message = Message(
-            id=new_id("msg"), role=Role.ASSISTANT, parts=parts, created_at=self._held.now, stopped=chat.cause
+            id=new_id("msg"),
+            role=Role.ASSISTANT,
+            parts=parts,
+            created_at=self._held.now,
+            stopped=cause,
         )
         return message, last
 
-
-def _describe(span: Span, outcome: Completed | Stopped) -> None:
-    message, usage = outcome.message, outcome.usage
-    span.set("gen_ai.response.model", message.model if message is not None else None)
-    span.set("gen_ai.usage.input_tokens", usage.input_tokens if usage is not None else None)
-    span.set("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None)
-    span.set("holdfast.attempts", outcome.n)
-    if isinstance(outcome, Stopped):
-        span.set("holdfast.cause", outcome.cause)
+    async def _unread(self, chat: ChatRecord) -> list[Item]:
+        """What is behind the chat's last journal entry: the pieces of an open attempt."""
+        store, items = self._held.shared.store, list[Item]()
+        page = await store.read_journal(chat.id, Cursor(seq=chat.seq))
+        while page.items:
+            items += page.items
+            if not page.more:
+                break
+            page = await store.read_journal(chat.id, page.cursor)
+        return items
 
 
 def _tokens(usage: Usage | None) -> int:
@@ -251,7 +266,9 @@ def _sampled(settings: Settings, sampling: Sampling | None) -> Settings:
         return settings
     asked = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
     if (wanted := sampling.output) is not None:
-        asked["output"] = OutputSpec(name=wanted.name, schema=wanted.schema, strict=wanted.strict)
+        asked["output"] = OutputSpec(
+            name=wanted.name, schema=wanted.schema, strict=wanted.strict, any_object=wanted.any_object
+        )
     return replace(settings, **{name: value for name, value in asked.items() if value not in (None, ())})
 
 
@@ -262,19 +279,30 @@ def _as_changed(request: Any, answer: Any) -> Any:
 class _Watcher(Observer):
     """Tells the chat how a model call goes: deltas to the flusher, failed attempts to the journal."""
 
-    def __init__(self, held: HeldChat, next_attempt: Callable[[], int]) -> None:
+    def __init__(self, held: HeldChat, next_attempt: Callable[[], int], request: Request) -> None:
         self._held = held
         self._next_attempt = next_attempt
+        self._request = request
+        self._span = NO_SPAN
         self._stream: DeltaStream | None = None
         self._progress: ProgressNotes | None = None
         self.attempt = 0  # 0: none has begun since the last one ended
+        self._asked: tuple[str, float] | None = None  # the model, and when; None: it has begun to answer
 
     async def attempt_started(self, n: int, model: Model) -> None:
         await self.close()
         self.attempt = self._next_attempt()
+        self._asked = model.name, time.monotonic()
+        self._span = self._held.spans.attempt(self.attempt, n, model, self._request)
         self._stream = self._held.shared.deltas.open(self._held.snapshot.chat, self.attempt)
 
     def delta(self, delta: Delta) -> None:
+        if self._asked is not None:
+            (model, asked_at), self._asked = self._asked, None
+            held = self._held
+            waited_s = time.monotonic() - asked_at
+            held.shared.outcomes.first_token_s.add(waited_s, held.agent.name, model)
+            self._span.set("holdfast.first_token_ms", round(waited_s * 1000))
         if self._stream is not None:
             self._held.shared.deltas.add(self._stream, delta)
 
@@ -285,6 +313,7 @@ class _Watcher(Observer):
 
     async def attempt_failed(self, failed: FailedAttempt) -> None:
         held = self._held
+        span, self._span = self._span, NO_SPAN
         await self.close()
         lost = cmd.AttemptLost(
             by=held.by,
@@ -301,6 +330,9 @@ class _Watcher(Observer):
             tokens=_tokens(failed.usage),
             cost=held.agent.cost_of(failed.model, failed.usage, held.shared.models.facts),
         )
+        held.spans.attempt_failed(span, failed, lost.cost)
+        if failed.trace:
+            held.keep_trace("model", failed.model, failed.error, failed.trace)
         self.attempt = 0
         try:
             await held.commit(lost)
@@ -308,7 +340,19 @@ class _Watcher(Observer):
             # Stopped, or lost: the call's own stop ends it; the record of this attempt goes with it.
             await held.look_again()
 
+    def ended(self, outcome: Completed | Stopped) -> None:
+        held = self._held
+        model = outcome.message.model or "" if outcome.message is not None else ""
+        cost = held.agent.cost_of(model, outcome.usage, held.shared.models.facts)
+        span, self._span = self._span, NO_SPAN
+        if isinstance(outcome, Completed):
+            held.spans.completed(span, outcome, cost)
+        else:
+            held.spans.stopped(span, outcome, cost)
+
     async def close(self) -> None:
+        self._span.end()  # only where the call was cancelled from outside is there one left
+        self._span = NO_SPAN
         if self._progress is not None:
             progress, self._progress = self._progress, None
             if rest := await progress.rest():

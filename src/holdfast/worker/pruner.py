@@ -12,6 +12,7 @@ from holdfast.config import Retention
 from holdfast.store.contract import Store
 from holdfast.store.receipts import PRUNED_MAX
 from holdfast.store.retention import KINDS, Amount, PrunedKind, Pruning, cutoffs_of
+from holdfast.store.tokens import ENDED_DAYS
 from holdfast.system.clock import dice
 
 RECEIPTS_S = 600.0  # how often each worker looks for receipts that are too old
@@ -57,6 +58,7 @@ class Pruner:
     async def _prune_receipts(self) -> None:
         """Every client's call leaves one, with or without a key: no other service removes them."""
         count = await self._store.prune_receipts()
+        await self._store.tokens.prune(await self._store.aged_ms() - ENDED_DAYS * 86_400_000)
         self._add("receipts", Amount(count))
         # If there are more: others want to write as well.
         self._receipts_left_s = 1.0 if count >= PRUNED_MAX else RECEIPTS_S

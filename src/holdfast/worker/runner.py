@@ -11,9 +11,9 @@ and another one goes on from the snapshot. Work is ended with a cause, and the c
 
 import asyncio
 import contextlib
-import logging
 from typing import assert_never
 
+from holdfast import log_context
 from holdfast.agent import Agent
 from holdfast.core import commands as cmd
 from holdfast.core.codec import storable
@@ -30,15 +30,18 @@ from holdfast.core.decide import (
 )
 from holdfast.core.records import Cause, Failure, Snapshot, State
 from holdfast.errors import ConfigError, HoldfastError, OwnershipLost, StoreError, UnknownRecord
-from holdfast.stops import Stop
+from holdfast.log_context import logger
+from holdfast.models.base import Model
+from holdfast.stops import StopSignal
 from holdfast.store.notify.bell import control_topic
+from holdfast.tracebacks import traceback_text
 from holdfast.worker.compaction.step import Compactor
 from holdfast.worker.held_chat import ContextTooLong, HeldChat, Shared, TurnCannotGoOn
 from holdfast.worker.history_cache import HistoryCache, Moved
 from holdfast.worker.model_step import ModelStep
 from holdfast.worker.tool_calls import RunningTool, ToolCalls
 
-log = logging.getLogger("holdfast.runner")
+log = logger("holdfast.runner")
 
 LOOK_INTERVAL_S = 1.0  # how often a runner looks for what no hint told it
 
@@ -60,7 +63,7 @@ class Runner:
         return self._held.snapshot
 
     @property
-    def stop(self) -> Stop[Cause]:
+    def stop(self) -> StopSignal[Cause]:
         return self._held.stop
 
     @property
@@ -106,15 +109,9 @@ class Runner:
 
     async def run(self) -> None:
         """Returns when the chat rests, waits, was released or was lost. Raises what the store could not do."""
-        held = self._held
-        about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": self.agent, **held.span_of_chat}
-        with self._shared.traces.span(f"invoke_agent {self.agent}", about) as span:
+        with log_context.bound(self._held.log_fields):
+            self._shared.outcomes.claimed(self.snapshot, self._held.now)
             await self._drive()
-            chat = held.snapshot.chat
-            span.set("holdfast.state", chat.state)
-            span.set("holdfast.cause", chat.cause)
-            if chat.error is not None:
-                span.failed(chat.error.code)
 
     async def _drive(self) -> None:
         watch = asyncio.get_running_loop().create_task(self._watch())
@@ -123,7 +120,7 @@ class Runner:
                 try:
                     await self._step()
                 except Moved as moved:
-                    log.debug("moved", extra={"action": "moved", "chat": self.chat_id, "why": str(moved)})
+                    log.debug("moved", extra={"action": "moved", "why": str(moved)})
                     await self._held.look_again()
                     if not self._held.lost:
                         self._held.miss(moved)
@@ -160,6 +157,7 @@ class Runner:
 
     async def _act(self) -> None:
         held = self._held
+        await held.spans.arrive(held.snapshot)
         action = next_action(held.snapshot, self._shared.worker, held.agent.limits, held.worked_ms)
         match action:
             case AskModel():
@@ -208,14 +206,21 @@ class Runner:
     def _ask_for_title(self) -> None:
         held = self._held
         if held.agent.title_model is not None and held.snapshot.chat.title is None:
-            model, agent = held.model(held.agent.title_model), held.agent
-            facts = self._shared.models.facts
+            agent, facts = held.agent, self._shared.models.facts
             self._shared.titles.ask(
                 held.snapshot.chat,
-                [model],
+                self._title_model,
                 held.history.opening,
-                lambda usage: agent.cost_of(model.name, usage, facts),
+                lambda model, usage: agent.cost_of(model, usage, facts),
             )
+
+    async def _title_model(self) -> Model:
+        """Raises ConfigError if a function gives none: the turn itself goes on without a title."""
+        assert self._held.agent.title_model is not None
+        try:
+            return await self._held.model(self._held.agent.title_model)
+        except (TurnCannotGoOn, Moved) as error:
+            raise ConfigError(str(error)) from error
 
     async def _end_stop(self) -> None:
         await self._tool_calls.end()
@@ -240,6 +245,8 @@ class Runner:
         code = error.code if isinstance(error, HoldfastError) else "internal"
         # What is for a person to mend, such as a key that is not set, needs no name of ours before it.
         message = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        if not isinstance(error, ConfigError):
+            self._held.keep_trace("runner", "", type(error).__name__, traceback_text(error))
         failure = Failure(code=code, message=storable(message))
         with contextlib.suppress(Moved):
             await self._held.commit(cmd.Fail(by=self._held.by, error=failure))
@@ -266,5 +273,5 @@ class Runner:
                 except HoldfastError:
                     continue  # the next read for work will say so
                 except Exception as error:  # whatever it was: a runner that looks no more never hears of a stop
-                    extra = {"action": "look_failed", "chat": self.chat_id, "error": type(error).__name__}
+                    extra = {"action": "look_failed", "error": type(error).__name__}
                     log.error("a runner could not look at its chat", extra=extra, exc_info=error)

@@ -14,12 +14,13 @@ from holdfast.core.commands import Command, LeaseExpired, Release, Writer
 from holdfast.core.records import State
 from holdfast.errors import CallerError, OwnershipLost, RecordError, StoreError, UnknownRecord
 from holdfast.ids import new_id
+from holdfast.log_context import logger
 from holdfast.redaction import Secrets
 from holdfast.store.contract import Store
 from holdfast.store.records import Held
 from holdfast.system.clock import dice
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 COMPARE_S = 5.0
 COMPARE_AGAIN_S = 1.0  # after a look that found something

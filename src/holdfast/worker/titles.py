@@ -6,18 +6,18 @@ counts in the chat's turn.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.core.commands import Rename
-from holdfast.core.records import Cause, Chat, Message, Role, Text
+from holdfast.core.records import Cause, ChatRecord, Message, Role, Text
 from holdfast.errors import HoldfastError, ModelCallFailed, RefusedError
+from holdfast.log_context import logger
 from holdfast.models.base import Model, Request, Settings, Usage
 from holdfast.models.calls import Caller, Completed
-from holdfast.stops import Stop
+from holdfast.stops import StopSignal
 from holdfast.store.contract import Store
 
-log = logging.getLogger("holdfast.titles")
+log = logger("holdfast.titles")
 
 TITLES_MAX = 4  # made at the same time
 TRIES_MAX = 3  # for one chat, each in another turn
@@ -38,7 +38,7 @@ class Titles:
     def __init__(self, store: Store, caller: Caller) -> None:
         self._store = store
         self._caller = caller
-        self._stop: Stop[Cause] = Stop()
+        self._stop: StopSignal[Cause] = StopSignal()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._tried: dict[str, tuple[int, int]] = {}  # by chat: its tries, and the turn of the last one
         self.made = 0
@@ -46,10 +46,10 @@ class Titles:
 
     def ask(
         self,
-        chat: Chat,
-        models: Sequence[Model],
+        chat: ChatRecord,
+        choose: Callable[[], Awaitable[Model]],
         messages: Sequence[Message],
-        cost_of: Callable[[Usage | None], float],
+        cost_of: Callable[[str, Usage | None], float],
     ) -> None:
         """Begin to make a title, once in a turn, unless one is being made for this chat or too many for others."""
         tries, turn = self._tried.get(chat.id, (0, -1))
@@ -60,7 +60,7 @@ class Titles:
         self._remember(chat.id, tries + 1, chat.turn)
         chat_id = chat.id
         task = self._tasks[chat_id] = asyncio.get_running_loop().create_task(
-            self._make(chat_id, models, _excerpt(messages), cost_of)
+            self._make(chat_id, choose, _excerpt(messages), cost_of)
         )
         task.add_done_callback(lambda _: self._tasks.pop(chat_id, None))
 
@@ -77,15 +77,21 @@ class Titles:
             await asyncio.wait(set(self._tasks.values()), timeout=self._store.options.deadline_s)
 
     async def _make(
-        self, chat_id: str, models: Sequence[Model], excerpt: str, cost_of: Callable[[Usage | None], float]
+        self,
+        chat_id: str,
+        choose: Callable[[], Awaitable[Model]],
+        excerpt: str,
+        cost_of: Callable[[str, Usage | None], float],
     ) -> None:
         try:
             async with asyncio.timeout(DEADLINE_S):
-                outcome = await self._caller.call(models, _request(excerpt), stop=self._stop)
+                model = await choose()
+                outcome = await self._caller.call([model], _request(excerpt), stop=self._stop)
             if isinstance(outcome, Completed) and (title := _tidy(outcome.message.text)):
                 used = [*(failed.usage for failed in outcome.failed), outcome.usage]
                 tokens = sum(usage.input_tokens + usage.output_tokens for usage in used if usage is not None)
-                named = Rename(title=title, unless_titled=True, tokens=tokens, cost=sum(map(cost_of, used)))
+                cost = sum(cost_of(model.name, usage) for usage in used)
+                named = Rename(title=title, unless_titled=True, tokens=tokens, cost=cost)
                 await self._store.submit(chat_id, named)
                 self.made += 1
         except RefusedError:

@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import Any
 
 from holdfast.core.records import Cause, Frozen, Replay
@@ -56,7 +57,8 @@ class SyncPool:
             raise LimitReached(
                 "abandoned threads", self.abandoned, ABANDONED_MAX, "a tool or a hook hangs: mend it, and restart"
             )
-        return await self._pool.run(lambda _: work())
+        context = copy_context()  # what it logs is about the chat it works for
+        return await self._pool.run(lambda _: context.run(work))
 
     def stop(self) -> None:
         self._pool.stop()
@@ -78,6 +80,9 @@ class Body:
         self.context = context
         self._entered = entered
         self._may_begin = may_begin
+        self.raised: BaseException | None = (
+            None  # by the tool's own code, where it did not mean to say it to the model
+        )
         self._work: asyncio.Task[str] | None = None
         self._woken: asyncio.Future[None] | None = None
         self.since = time.monotonic()
@@ -103,6 +108,7 @@ class Body:
         try:
             await woken
             if work.done() and not self.context.cancelled:
+                self.raised = _raised(work)
                 return _returned(work, self.tool.output_bytes_max)
             if self.context.cancelled:
                 await self._end(work)
@@ -179,6 +185,12 @@ def _returned(work: "asyncio.Task[str]", bytes_max: int) -> Returned:
     # what is no text, such as a file's name: it has to fit a record like any result.
     said = str(error) if isinstance(error, ToolFailed) else f"{type(error).__name__}: {error}"
     return Returned(content=output_text(said, bytes_max), error=True, unknown=isinstance(error, OutcomeUnknown))
+
+
+def _raised(work: "asyncio.Task[str]") -> BaseException | None:
+    """A ToolFailed is what a tool says on purpose: what it was made of is what its author wants to see."""
+    error = None if work.cancelled() else work.exception()
+    return error.__cause__ if isinstance(error, ToolFailed) else error
 
 
 def _let_go(work: "asyncio.Task[Any]") -> None:

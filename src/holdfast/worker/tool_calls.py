@@ -1,13 +1,13 @@
 """Running a response's tool calls: what stands before a call's start, its body, its outcome."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast import log_context
 from holdfast.core import commands as cmd
 from holdfast.core.codec import storable
 from holdfast.core.records import (
@@ -23,14 +23,17 @@ from holdfast.core.records import (
 )
 from holdfast.errors import ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
+from holdfast.log_context import logger
 from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
+from holdfast.tracebacks import name_of, traceback_text
 from holdfast.worker.held_chat import HeldChat
 from holdfast.worker.history_cache import Moved
+from holdfast.worker.outcomes import BodyEnd
 from holdfast.worker.progress import ProgressNotes
 from holdfast.worker.tool_body import Body, Returned
 
-log = logging.getLogger("holdfast.runner")
+log = logger("holdfast.runner")
 
 
 class RunningTool(Frozen):
@@ -135,10 +138,11 @@ class ToolCalls:
             return [cmd.Refuse(by=held.by, call_id=call.id, content=str(error))]
         if handed.spawn is not None and (why_not := await self._why_no_child()) is not None:
             return [cmd.Refuse(by=held.by, call_id=call.id, content=why_not)]
+        spawn = held.spans.spawning(call, handed.spawn) if handed.spawn is not None else None
         if isinstance(handed, Spawned):
             return [
                 cmd.StartCalls(by=held.by, call_ids=(call.id,)),
-                cmd.Outcome(by=held.by, call_id=call.id, content=handed.content, spawn=handed.spawn),
+                cmd.Outcome(by=held.by, call_id=call.id, content=handed.content, spawn=spawn),
             ]
         return [
             cmd.Delegate(
@@ -149,7 +153,7 @@ class ToolCalls:
                 question=handed.question,
                 child_id=handed.child_id,
                 child_turn=handed.child_turn,
-                spawn=handed.spawn,
+                spawn=spawn,
                 expires_at=handed.expires_at,
             )
         ]
@@ -220,7 +224,8 @@ class ToolCalls:
             except ToolFailed as denied:
                 return denied
 
-        answer: str | ToolFailed | HookFailed | None = await self._held.shared.hooks.judge(tool.name, ask)
+        held = self._held
+        answer: str | ToolFailed | HookFailed | None = await held.shared.hooks.judge(tool.name, ask, held.note_raised)
         return f"Run {tool.name}? ({answer.error})" if isinstance(answer, HookFailed) else answer
 
     # --- bodies -----------------------------------------------------------------------------------------
@@ -265,23 +270,25 @@ class ToolCalls:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("a call's outcome was not committed", extra={"action": "outcome_lost"}, exc_info=error)
+            extra = {"action": "outcome_lost", **self._held.log_fields()}  # a callback: nothing is bound here
+            log.error("a call's outcome was not committed", extra=extra, exc_info=error)
             self.broken = self.broken or error
         self._held.note_body_end(known=not task.cancelled() and error is None and task.result())
 
     async def _run_body(self, body: Body, call: Call, arguments: str, progress: ProgressNotes) -> bool:
         """True if its outcome is committed, so that our snapshot knows of it."""
         held = self._held
-        about = {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": call.name,
-            "gen_ai.tool.call.id": call.id,
-            **held.span_of_chat,
-        }
-        with held.shared.traces.span(f"execute_tool {call.name}", about) as span:
+        served = call.name not in held.agent.tools and body.tool.client is None
+        with (
+            log_context.bound(lambda: {"call": call.id, "tool": call.name}),
+            held.spans.tool(call, arguments, served=served).current() as span,
+        ):
             returned = await body.run(arguments, held.shared.sync.run)
             if returned is None or returned.error:
                 span.failed(str(body.context.cause or "tool_error"))
+            if returned is not None:
+                held.spans.returned(span, returned.content)
+            self._tell_end(body, returned)
         self.abandoned += body.abandoned
         said = await progress.rest()
         if returned is not None:
@@ -296,6 +303,19 @@ class ToolCalls:
                 await held.run_hooks("after_tool", result)
         held.drop_body(call.id)
         return returned is not None
+
+    def _tell_end(self, body: Body, returned: Returned | None) -> None:
+        held, raised = self._held, body.raised
+        if raised is not None:
+            held.keep_trace("tool", body.tool.name, name_of(raised), traceback_text(raised), body.call_id)
+        if returned is None:
+            end: BodyEnd = "ended"
+            words = str(body.context.cause or "")
+        else:
+            end = _end_of(body, returned)
+            words = held.shared.secrets.taken_out_of_log(returned.content) if returned.error else ""
+        name, seconds = held.tool_label(body.tool.name), time.monotonic() - body.since
+        held.shared.outcomes.body_ended(held.agent.name, name, end, seconds, words, raised)
 
     def _outcome(self, call: Call, returned: Returned) -> cmd.Outcome:
         """Of a pure call whose end is unknown, that is an error like any other: it had no effect."""
@@ -323,6 +343,14 @@ class ToolCalls:
             for call in self._held.snapshot.calls
             if call.state is CallState.STARTED and call.id not in self._entered
         )
+
+
+def _end_of(body: Body, returned: Returned) -> BodyEnd:
+    if body.context.cause is Cause.DEADLINE:
+        return "timed_out"
+    if returned.unknown:
+        return "unknown"
+    return "raised" if body.raised is not None else "error" if returned.error else "ok"
 
 
 def _with_arguments(part: Any, answer: Any) -> Any:

@@ -16,7 +16,6 @@ The thread is not the one that renews the lease: that one may wait seconds for a
 import asyncio
 import ctypes
 import faulthandler
-import logging
 import signal
 import sys
 import threading
@@ -25,11 +24,12 @@ from collections import deque
 from collections.abc import Callable
 
 from holdfast.core.records import Frozen
+from holdfast.log_context import logger
 from holdfast.system import threads
 from holdfast.system.clock import Clock
 from holdfast.worker import stacks
 
-log = logging.getLogger("holdfast.watchdog")
+log = logger("holdfast.watchdog")
 
 WATCH_S = 0.5
 STALL_S = 1.0

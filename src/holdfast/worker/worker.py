@@ -25,17 +25,21 @@ from holdfast.errors import (
 )
 from holdfast.hooks import Hook, Hooks
 from holdfast.ids import new_id
+from holdfast.log_context import logger
 from holdfast.models.calls import Caller
 from holdfast.models.resolve import Models
 from holdfast.redaction import Secrets
+from holdfast.spans import Traces
 from holdfast.store.claims import is_suspect
 from holdfast.store.contract import Store
+from holdfast.store.fairness import Shares
 from holdfast.store.host_lock import HostLock
 from holdfast.store.notify.bell import WORK
 from holdfast.store.records import Held, WorkerInfo
 from holdfast.store.undriven_chats import published
 from holdfast.system.clock import SystemClock, dice
-from holdfast.telemetry import Durations, Traces
+from holdfast.telemetry import Durations
+from holdfast.turn_spans import TurnSpans
 from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.guard import Guard
@@ -43,6 +47,7 @@ from holdfast.worker.held_chat import Misses, Shared
 from holdfast.worker.history_cache import HistoryRoom
 from holdfast.worker.lease import LeaseKeeper
 from holdfast.worker.lease_observer import LeaseObserver
+from holdfast.worker.outcomes import Outcomes
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.runner import Runner
 from holdfast.worker.stray_chats import Strays, described
@@ -53,7 +58,7 @@ from holdfast.worker.tool_calls import RunningTool
 from holdfast.worker.tool_servers import ToolServers
 from holdfast.worker.watchdog import Watchdog, last_words
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 REGISTER_AGAIN_S = 1.0
 KILL_S = 5.0
@@ -71,6 +76,7 @@ class Worker:
         config: Config,
         plugins: tuple[Hook, ...] = (),
         secrets: Secrets | None = None,
+        turn_spans: TurnSpans | None = None,
     ) -> None:
         self.name = new_id("worker")
         self.config = config
@@ -113,7 +119,8 @@ class Worker:
         self.claim_times = Durations()
         self.commit_times = Durations()
         self.misses = Misses()
-        self._traces = Traces(on=config.traces)
+        self.outcomes = Outcomes()
+        self._turn_spans = turn_spans or TurnSpans(Traces(), store)
 
     # --- figures, from any thread ----------------------------------------------------------------------
 
@@ -205,7 +212,7 @@ class Worker:
         """Before anything is claimed: what ends our children when we die, and us when we hang."""
         limit_s = self.config.stall_limit_s
         frozen_s = self.store.options.lease_ttl_ms / 1000
-        guard = self.guard = Guard(lock.fileno(), limit_s, frozen_s=frozen_s, write_lock=self.store.write_lock_path)
+        guard = self.guard = Guard(lock.fileno(), limit_s, frozen_s=frozen_s, write_locks=self.store.write_lock_paths)
         await self._upkeep.run(guard.start)
         self.tool_servers.guard(guard)
         self._models.guards.join(guard)
@@ -372,7 +379,7 @@ class Worker:
         try:
             with self.claim_times.timed():
                 rooms = self._room_by_agent(room)
-                snapshots = await self.store.claim_chats(self.name, rooms, room, self._suspect_room)
+                snapshots = await self.store.claim_chats(self.name, rooms, room, self._suspect_room, self._shares)
             self.claims_taken += len(snapshots)
             if keeper is not self._keeper:
                 return 0  # claimed under a lease that was lost meanwhile: they are taken back like all its others
@@ -390,7 +397,7 @@ class Worker:
         try:
             self._drive(snapshot, keeper)
         except Exception as error:  # noqa: BLE001  as above
-            self._note_runner_error(snapshot.chat.id, error)
+            self._note_runner_error(snapshot, error)
             self.strays.add(snapshot.chat.id, snapshot.chat.claim_stamp, error)
 
     def _room_by_agent(self, room: int) -> dict[str, int]:
@@ -401,6 +408,13 @@ class Worker:
             for name, agent in self._agents.items()
         }
         return {name: left for name, left in rooms.items() if left > 0}
+
+    @property
+    def _shares(self) -> Shares:
+        return Shares(held=self.chats_by_owner(), chats_max=self.config.chats_per_owner_max)
+
+    def chats_by_owner(self) -> Counter[str]:
+        return Counter(runner.snapshot.chat.owner for runner in list(self._runners.values()))
 
     @property
     def _suspect_room(self) -> int:
@@ -427,7 +441,8 @@ class Worker:
             trusted=keeper.trusted,
             commits=self.commit_times,
             misses=self.misses,
-            traces=self._traces,
+            outcomes=self.outcomes,
+            turn_spans=self._turn_spans,
             history_limit=self.config.history_limit,
             histories=self.histories,
             children=self.guard,
@@ -450,15 +465,17 @@ class Worker:
         if error is None and not task.cancelled():
             self.histories.put_away(runner.history)
         if error is not None:
-            self._note_runner_error(runner.chat_id, error)
+            self._note_runner_error(runner.snapshot, error)
         self.store.bell.ring((WORK,))
 
-    def _note_runner_error(self, chat_id: str, error: BaseException) -> None:
+    def _note_runner_error(self, snapshot: Snapshot, error: BaseException) -> None:
         self.errors.append(error)
         self.runner_errors += 1
         # A key that is not set is for the operator to mend: where in our code it was missed does not help.
         trace = None if isinstance(error, ConfigError) else error
-        extra = {"action": "runner_failed", "chat": chat_id, "error": described(error)}
+        chat = snapshot.chat
+        extra = {"action": "runner_failed", "chat": chat.id, "turn": chat.turn, "fence": chat.fence}
+        extra["error"] = described(error)
         log.error("a runner failed", extra=extra, exc_info=trace)
 
     def _lease_doubted(self, keeper: LeaseKeeper) -> None:

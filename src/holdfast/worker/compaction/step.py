@@ -10,8 +10,6 @@ summary can be made in time, or none can be stored, and the request would not fi
 The messages stay in the store in any case, the journal tells what happened, and nothing here fails a turn.
 """
 
-import logging
-
 from holdfast.core import commands as cmd
 from holdfast.core.compaction import (
     BYTES_PER_TOKEN,
@@ -28,11 +26,12 @@ from holdfast.core.compaction import (
 )
 from holdfast.core.records import Cause, CompactionWhy, Frozen
 from holdfast.errors import HoldfastError, InvalidInput, StoreError
+from holdfast.log_context import logger
 from holdfast.worker.compaction.summaries import Summariser, Summary
 from holdfast.worker.held_chat import HeldChat, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved
 
-log = logging.getLogger("holdfast.runner")
+log = logger("holdfast.runner")
 
 RESULTS_WORTH = 0.25  # of a refused request, that shorter results must save for it to be tried again
 COMMIT_PATIENCE_S = 5.0  # how long a store may refuse a summary before the turn goes on without
@@ -58,7 +57,7 @@ class Compactor:
     async def make_room(self) -> bool:
         """Before a request: if it comes too near to the limit. True: something changed, decide again."""
         held, policy = self._held, self._held.agent.compaction
-        limit = self._limit()
+        limit = await self._limit()
         place = held.snapshot.chat.epoch, held.snapshot.chat.length
         if limit is None or not policy.automatic or self._tried_at == place:
             return False
@@ -78,7 +77,7 @@ class Compactor:
         """A client asked. What cannot be summarised is left out only if the request would not fit."""
         held = self._held
         window = await self._window()
-        count, limit = counted(window), self._limit()
+        count, limit = counted(window), await self._limit()
         room = max(1, self._budget(limit) - window.fixed) if limit is not None else None
         needed = limit is not None and count.tokens > self._budget(limit)
         plan = self._plan("asked", window, count, room, needed=needed)
@@ -95,7 +94,7 @@ class Compactor:
         place = chat.epoch, chat.turn, chat.step
         again, self._refused_at = self._refused_at == place, place
         refused = await self._window()
-        count, limit, size = counted(refused), self._limit(), sum(refused.sizes)
+        count, limit, size = counted(refused), await self._limit(), sum(refused.sizes)
         room = count.tokens - refused.fixed
         if limit is not None and (allowed := self._budget(limit) - refused.fixed) > 0:
             room = min(room, allowed)
@@ -110,9 +109,9 @@ class Compactor:
 
     # --- the plan ---------------------------------------------------------------------------------------
 
-    def _limit(self) -> int | None:
+    async def _limit(self) -> int | None:
         agent = self._held.agent
-        return self._held.model(agent.model).context_limit or agent.compaction.context_limit
+        return (await self._held.model(agent.model)).context_limit or agent.compaction.context_limit
 
     def _budget(self, limit: int) -> int:
         agent = self._held.agent
@@ -120,7 +119,7 @@ class Compactor:
 
     async def _window(self) -> Window:
         held = self._held
-        if (limit := self._limit()) is not None and held.agent.compaction.automatic:
+        if (limit := await self._limit()) is not None and held.agent.compaction.automatic:
             held.history.fit_results(result_tokens(self._budget(limit), held.agent.compaction))
         fixed = estimated(await held.instructions())
         for tool in (await held.tools()).values():
@@ -150,7 +149,13 @@ class Compactor:
         held = self._held
         covered = window.messages[: plan.upto - window.start]
         if held.check_trust():
-            summary = await self._summariser().summarise(held.history.summary, covered, plan.tokens, held.stop)
+            with held.spans.compaction(plan.why) as span:
+                summariser = await self._summariser()
+                summary = await summariser.summarise(held.history.summary, covered, plan.tokens, held.stop)
+                span.set("holdfast.messages", len(covered))
+                span.set("holdfast.tokens", summary.tokens)
+                if summary.error:
+                    span.failed("no_summary")
         if held.stop:
             if held.stop.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
                 raise Moved("stopped")
@@ -203,11 +208,11 @@ class Compactor:
         opener = await held.history.turn_opener(held.snapshot)
         return opener.text if opener is not None else None
 
-    def _summariser(self) -> Summariser:
+    async def _summariser(self) -> Summariser:
         held, agent = self._held, self._held.agent
         summariser = agent.compaction.model
         named = (agent.model, *agent.fallbacks) if summariser is None else (summariser,)
-        models = [held.model(model) for model in named]
+        models = [await held.model(model) for model in named]
         return Summariser(
             caller=held.shared.caller,
             models=models,

@@ -25,7 +25,7 @@ from holdfast.core.retry import Kind, RetryPolicy
 from holdfast.errors import HoldfastError, ModelCallFailed
 from holdfast.models.base import Model, Request, Settings, Usage
 from holdfast.models.calls import Caller, Completed, FailedAttempt, Stopped
-from holdfast.stops import Stop
+from holdfast.stops import StopSignal
 
 INPUT_TOKENS_MAX = 200_000  # however much a model can hold: a summary of more is no better
 INPUT_TOKENS_UNKNOWN = 24_000  # for a model that does not say how much it can hold
@@ -73,7 +73,7 @@ class Summariser(Frozen):
     cost_of: Callable[[str, Usage | None], float]
 
     async def summarise(
-        self, earlier: str, messages: Sequence[Message], tokens_max: int, stop: Stop[Cause]
+        self, earlier: str, messages: Sequence[Message], tokens_max: int, stop: StopSignal[Cause]
     ) -> Summary:
         """Of the summary so far and the messages after it. Never longer than `deadline_s`; a stop ends it at once."""
         try:
@@ -87,7 +87,7 @@ class Summariser(Frozen):
         except TimeoutError:
             return Summary(error=f"the summary was not there within {self.deadline_s:g} s (deadline_s)")
 
-    async def _ask(self, request: Request, stop: Stop[Cause]) -> Summary:
+    async def _ask(self, request: Request, stop: StopSignal[Cause]) -> Summary:
         try:
             outcome = await self.caller.call(self.models, request, stop=stop, policy=self.retry)
         except ModelCallFailed as error:
