@@ -54,11 +54,13 @@ __all__ = [
     "ConfigSettings",
     "ConnectTimeout",
     "ConnectionFailed",
+    "ContextFilter",
     "CorruptRecord",
     "Delegation",
     "Delta",
     "DescendantAnswered",
     "DescendantAsking",
+    "Doing",
     "DrainFailed",
     "Event",
     "External",
@@ -67,14 +69,17 @@ __all__ = [
     "File",
     "Finished",
     "FirstByteTimeout",
+    "Forbidden",
     "Happened",
     "HistoryCut",
     "HistoryRow",
     "HoldfastError",
     "Hook",
+    "Imported",
     "InvalidInput",
     "Key",
     "KeyReused",
+    "KeyedModel",
     "LeaseLost",
     "LimitReached",
     "Limits",
@@ -97,10 +102,14 @@ __all__ = [
     "MessagesDropped",
     "Model",
     "ModelCallFailed",
+    "ModelChoice",
+    "ModelContext",
     "ModelDeadlines",
     "ModelError",
     "ModelFacts",
+    "ModelFunction",
     "NewChat",
+    "NewToken",
     "NoTurn",
     "NoWorker",
     "NotFound",
@@ -112,12 +121,14 @@ __all__ = [
     "OutputFormat",
     "OutputInvalid",
     "OutputSpec",
+    "OwnerDeleted",
     "OwnershipLost",
     "Part",
     "Paused",
     "Phase",
     "PreviewReset",
     "Price",
+    "Principal",
     "ProviderError",
     "ProviderTimeout",
     "Queued",
@@ -137,6 +148,7 @@ __all__ = [
     "RunningTool",
     "Sampling",
     "SchemaError",
+    "Scope",
     "SendMode",
     "Sent",
     "Settings",
@@ -145,6 +157,7 @@ __all__ = [
     "Snapshot",
     "Spawned",
     "StaleWriter",
+    "Standing",
     "State",
     "StopRequested",
     "StoreAuth",
@@ -159,8 +172,11 @@ __all__ = [
     "StoreTimeout",
     "StoreUnavailable",
     "Synthetic",
+    "Terms",
     "Text",
     "TextAdded",
+    "Token",
+    "TokenKind",
     "TooManyStreams",
     "Tool",
     "ToolCall",
@@ -168,6 +184,9 @@ __all__ = [
     "ToolFailed",
     "ToolResult",
     "ToolSpec",
+    "TraceSource",
+    "Traced",
+    "Trouble",
     "Turn",
     "TurnEnded",
     "TurnError",
@@ -181,6 +200,7 @@ __all__ = [
     "TurnView",
     "TurnWaiting",
     "TurnWaits",
+    "Unauthorized",
     "UnknownAgent",
     "UnknownEntry",
     "UnknownRecord",
@@ -191,6 +211,7 @@ __all__ = [
     "WebCache",
     "WentBack",
     "Worker",
+    "WorkerSettings",
     "WrongCursor",
     "__version__",
     "agent_tools",
@@ -222,26 +243,27 @@ _NAMES: dict[str, str] = {
     "holdfast.agent": "Agent, AgentLimits, CompactionPolicy",
     "holdfast.app": "App, ChatSettings, diagnostics",
     "holdfast.chat": "Chat",
-    "holdfast.config": "Config, ConfigSettings, ModelFacts, Price, Retention, load_config",
+    "holdfast.config": "Config, ConfigSettings, ModelFacts, Price, Retention, WorkerSettings, load_config",
     "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
     "holdfast.core.limits": "Limits",
     "holdfast.core.records": (
-        "Call as CallRecord, CallState, Cause, Chat as ChatRecord, ClientTool, External, Failure, File, Message, "
+        "Call as CallRecord, CallState, Cause, ChatRecord, ClientTool, External, Failure, File, Message, "
         "NewChat, OnUnknown, OutputFormat, Part, Phase, Queued, Reasoning, Replay, Role, Sampling, SendMode, "
-        "Snapshot, State, Synthetic, Text, ToolCall, ToolResult"
+        "Snapshot, State, Synthetic, Terms, Text, ToolCall, ToolResult"
     ),
-    "holdfast.core.turns": "TurnUsage",
     "holdfast.core.retry": "RetryPolicy",
+    "holdfast.core.updates": "TurnUsage",
     "holdfast.errors": (
         "AdmissionTimeout, CallTimeout, CallerError, ConfigError, ConnectTimeout, ConnectionFailed, "
-        "CorruptRecord, DrainFailed, FirstByteTimeout, HoldfastError, InvalidInput, KeyReused, LeaseLost, "
+        "CorruptRecord, DrainFailed, FirstByteTimeout, Forbidden, HoldfastError, InvalidInput, KeyReused, LeaseLost, "
         "LimitReached, LoadTimeout, LostResult, McpCallTimeout, McpConnectTimeout, McpError, McpListTimeout, "
         "McpOutcomeUnknown, McpPingTimeout, McpTimeout, McpUnavailable, MessageDropped, ModelCallFailed, "
         "ModelError, NoTurn, NoWorker, NotFound, OutcomeUnknown, OutputInvalid, OwnershipLost, "
         "ProviderError, ProviderTimeout, RecordError, RefusedError, SchemaError, SilenceTimeout, "
         "StaleWriter, StoreAuth, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreGone, "
         "StoreReadOnly, StoreTimeout, StoreUnavailable, TooManyStreams, ToolFailed, TurnError, TurnFailed, "
-        "TurnRunning, TurnStopped, TurnTimeout, TurnWaits, UnknownAgent, UnknownRecord, WentBack, WrongCursor"
+        "TurnRunning, TurnStopped, TurnTimeout, TurnWaits, Unauthorized, UnknownAgent, UnknownRecord, "
+        "WentBack, WrongCursor"
     ),
     "holdfast.events": (
         "AnyEntry, AttemptFailed, CallAnswered, CallAsked, CallBegan, CallChanged, CallDone, CallDrafted, "
@@ -249,18 +271,24 @@ _NAMES: dict[str, str] = {
         "ChatRepaired, ChatRetried, Compacted, CompactionFailed, Delta, DescendantAnswered, DescendantAsking, "
         "Event, Finished, Happened, HistoryCut, MessageAdded, MessagePromoted, MessageQueued, "
         "MessagesDropped, Noted, Paused, PreviewReset, ReasoningAdded, Responded, Restarted, Retrying, "
-        "StopRequested, TextAdded, TurnEnded, TurnResumed, TurnStarted, TurnView, TurnWaiting, UnknownEntry, "
-        "Update"
+        "StopRequested, TextAdded, TraceSource, Traced, TurnEnded, TurnResumed, TurnStarted, TurnView, "
+        "TurnWaiting, UnknownEntry, Update"
     ),
     "holdfast.hooks": "Arguments, Ask, Hook, RunContext, Veto",
+    "holdfast.log_context": "ContextFilter",
     "holdfast.mcp_servers": "McpServer",
     "holdfast.models.base": "Model, OutputSpec, Request, Settings, ToolSpec, Usage",
     "holdfast.models.calls": "Completed, FailedAttempt",
+    "holdfast.models.choice": "KeyedModel, ModelChoice, ModelContext, ModelFunction",
     "holdfast.models.resolve": "default_model",
+    "holdfast.principals": "Principal, Scope",
     "holdfast.server.http": "http_app",
+    "holdfast.standing": "Doing, Standing, Trouble",
     "holdfast.store.records": "Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions",
     "holdfast.store.open_calls": "OpenCallRecord",
+    "holdfast.store.tokens": "NewToken, Token, TokenKind",
     "holdfast.system.clock": "Clock",
+    "holdfast.transfer": "Imported, OwnerDeleted",
     "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, tool",
     "holdfast.tools.context": "ToolContext",
     "holdfast.tools.files.tools": "file_tools",
@@ -293,7 +321,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent, AgentLimits, CompactionPolicy
     from holdfast.app import App, ChatSettings, diagnostics
     from holdfast.chat import Chat
-    from holdfast.config import Config, ConfigSettings, ModelFacts, Price, Retention, load_config
+    from holdfast.config import Config, ConfigSettings, ModelFacts, Price, Retention, WorkerSettings, load_config
     from holdfast.core.deadlines import ModelDeadlines, WakeDeadlines
     from holdfast.core.limits import Limits
     from holdfast.core.records import (
@@ -302,6 +330,7 @@ if TYPE_CHECKING:
     from holdfast.core.records import (
         CallState,
         Cause,
+        ChatRecord,
         ClientTool,
         External,
         Failure,
@@ -321,15 +350,13 @@ if TYPE_CHECKING:
         Snapshot,
         State,
         Synthetic,
+        Terms,
         Text,
         ToolCall,
         ToolResult,
     )
-    from holdfast.core.records import (
-        Chat as ChatRecord,
-    )
     from holdfast.core.retry import RetryPolicy
-    from holdfast.core.turns import TurnUsage
+    from holdfast.core.updates import TurnUsage
     from holdfast.errors import (
         AdmissionTimeout,
         CallerError,
@@ -340,6 +367,7 @@ if TYPE_CHECKING:
         CorruptRecord,
         DrainFailed,
         FirstByteTimeout,
+        Forbidden,
         HoldfastError,
         InvalidInput,
         KeyReused,
@@ -389,6 +417,7 @@ if TYPE_CHECKING:
         TurnStopped,
         TurnTimeout,
         TurnWaits,
+        Unauthorized,
         UnknownAgent,
         UnknownRecord,
         WentBack,
@@ -434,6 +463,8 @@ if TYPE_CHECKING:
         Retrying,
         StopRequested,
         TextAdded,
+        Traced,
+        TraceSource,
         TurnEnded,
         TurnResumed,
         TurnStarted,
@@ -443,13 +474,18 @@ if TYPE_CHECKING:
         Update,
     )
     from holdfast.hooks import Arguments, Ask, Hook, RunContext, Veto
+    from holdfast.log_context import ContextFilter
     from holdfast.mcp_servers import McpServer
     from holdfast.models.base import Model, OutputSpec, Request, Settings, ToolSpec, Usage
     from holdfast.models.calls import Completed, FailedAttempt
+    from holdfast.models.choice import KeyedModel, ModelChoice, ModelContext, ModelFunction
     from holdfast.models.resolve import default_model
+    from holdfast.principals import Principal, Scope
     from holdfast.server.http import http_app
+    from holdfast.standing import Doing, Standing, Trouble
     from holdfast.store.open_calls import OpenCallRecord
     from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions
+    from holdfast.store.tokens import NewToken, Token, TokenKind
     from holdfast.system.clock import Clock
     from holdfast.tools.base import Approval, Delegation, Spawned, Tool, tool
     from holdfast.tools.context import ToolContext
@@ -460,6 +496,7 @@ if TYPE_CHECKING:
     from holdfast.tools.sub_agents import agent_tools
     from holdfast.tools.web.cache import WebCache, install_cache
     from holdfast.tools.web.fetch import fetch_tool
+    from holdfast.transfer import Imported, OwnerDeleted
     from holdfast.turn import OpenCall, Sent, Turn
     from holdfast.worker.tool_calls import RunningTool
     from holdfast.worker.worker import Worker

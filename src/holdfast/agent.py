@@ -21,6 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.hooks import Hook, RunContext
 from holdfast.mcp_servers import McpServer
 from holdfast.models.base import Model, Settings, ToolSpec, Usage
+from holdfast.models.choice import ModelFunction, is_function, label_of
 from holdfast.output import Output, OutputT_co
 from holdfast.tools.base import Tool, tools_by_name
 
@@ -39,18 +40,20 @@ class AgentLimits(Budget):
 class CompactionPolicy(CompactionRules):
     """When and how an agent's chats are compacted, and by which model: see docs/how-to/long-chats.md."""
 
-    model: str | Model | None = None  # that makes the summaries; None: the agent's own
+    model: str | Model | ModelFunction | None = None  # that makes the summaries; None: the agent's own
     context_limit: int | None = None  # tokens that the agent's model can hold, where the model does not say
 
 
 class Agent(Generic[OutputT_co]):
     """What runs a chat: a model, and what it is told and given.
 
-    >>> support = Agent("support", model="openai:gpt-5", fallbacks=["anthropic:claude-sonnet-4-5"],
+    >>> support = Agent("support", model="openai:gpt-6.1-terra", fallbacks=["anthropic:claude-sonnet-5-5"],
     ...                 instructions="Be brief.", limits=AgentLimits(steps=20))
     >>> support.name
     'support'
 
+    `model` may be a function of a `ModelContext`, async or not, that returns a name, a `Model` or a `KeyedModel`: an
+    owner's own key or model. It is asked once in each turn.
     `output` is the type of its answers: `Agent(…, output=Reply)` is an `Agent[Reply]`, and gives a `Turn[Reply]`.
     `settings` go with each model call, `deadlines` bound each attempt at one, `retry` says how often and how
     patiently it is repeated (None: as the app does).
@@ -62,12 +65,12 @@ class Agent(Generic[OutputT_co]):
     def __init__(
         self,
         name: str,
-        model: str | Model,
+        model: str | Model | ModelFunction,
         *,
         instructions: str = "",
         tools: Sequence[Tool | McpServer | Callable[..., Any]] = (),
         output: type[OutputT_co] | UnionType | None = None,
-        fallbacks: Sequence[str | Model] = (),
+        fallbacks: Sequence[str | Model | ModelFunction] = (),
         settings: Settings | None = None,
         deadlines: ModelDeadlines = MODEL_DEADLINES,
         retry: RetryPolicy | None = None,
@@ -76,7 +79,7 @@ class Agent(Generic[OutputT_co]):
         hooks: Sequence[Hook] = (),
         deps: Callable[[RunContext], Any] | None = None,
         active_tools: Sequence[str] | None = None,
-        title_model: str | Model | None = None,
+        title_model: str | Model | ModelFunction | None = None,
         **unknown: Never,
     ) -> None:
         if not name:
@@ -108,6 +111,11 @@ class Agent(Generic[OutputT_co]):
             raise ConfigError(f"agent {self.name!r}: compaction: {problem}")
         if problem := self._problem_of_numbers():
             raise ConfigError(f"agent {self.name!r}: {problem}")
+
+    def check_price(self, model: str, facts: Mapping[str, ModelFacts]) -> None:
+        """Of one that a function chose. Raises ConfigError."""
+        if self.limits.cost is not None and price_of(model, facts) is None:
+            raise ConfigError(f"a limit on the cost needs a price for every model, and {model!r} has none")
 
     def _problem_of_numbers(self) -> str | None:
         for where, number in (
@@ -178,7 +186,7 @@ class Agent(Generic[OutputT_co]):
             return
         summaries = self.compaction.model
         paid = (self.model, *self.fallbacks, *(() if summaries is None else (summaries,)))
-        for name in map(_name, paid):
+        for name in (label_of(model) for model in paid if not is_function(model)):  # of a function's when it chooses
             if price_of(name, facts) is None:
                 raise ConfigError(
                     f"agent {self.name!r}: a limit on the cost needs a price for every model; give "
@@ -201,18 +209,20 @@ class Agent(Generic[OutputT_co]):
     def fingerprint(self) -> str:
         """Changes when what the model is told changes; recorded with every step."""
         digest = hashlib.blake2b(digest_size=8)
-        for text in (_name(self.model), self.instructions, *sorted(self.tools)):
+        for text in (label_of(self.model), self.instructions, *sorted(self.tools)):
             digest.update(text.encode() + b"\0")
         for tool in self.tools.values():
             digest.update(bytes(tool.schema))
         return digest.hexdigest()
 
-    def fingerprint_with(self, tools: Mapping[str, Tool]) -> str:
-        """The same where some of the tools are a server's."""
+    def fingerprint_with(self, tools: Mapping[str, Tool], model: str) -> str:
+        """The same where some of the tools are a server's, or the model is a function's choice."""
         served = [tool for name, tool in tools.items() if name not in self.tools]
-        if not served:
+        chosen = model if is_function(self.model) else ""
+        if not served and not chosen:
             return self.fingerprint
         digest = hashlib.blake2b(self.fingerprint.encode(), digest_size=8)
+        digest.update(chosen.encode())
         for tool in served:
             digest.update(tool.name.encode() + b"\0" + bytes(tool.schema))
         return digest.hexdigest()
@@ -231,10 +241,6 @@ def tool_specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
         ToolSpec(name=tool.name, description=tool.description, schema=Raw(bytes(tool.schema)))
         for tool in tools.values()
     )
-
-
-def _name(model: str | Model) -> str:
-    return model if isinstance(model, str) else model.name
 
 
 def _unknown_parameter(agent: str, name: str) -> str:

@@ -3,17 +3,17 @@
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
 from msgspec import Raw
 
-from holdfast import __version__
+from holdfast import __version__, transfer
 from holdfast.agent import Agent
 from holdfast.chat import Chat, as_message, with_digest
-from holdfast.config import FILE, Config, ConfigSettings, changed, load_config
+from holdfast.config import FILE, Config, ConfigSettings, WorkerSettings, changed, changed_for_worker, load_config
 from holdfast.core.codec import encode
 from holdfast.core.records import ClientTool, Message, NewChat
 from holdfast.core.retry import RETRY, RetryPolicy
@@ -26,6 +26,7 @@ from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.output import OutputT
 from holdfast.redaction import Secrets
+from holdfast.spans import Traces
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.driver_watch import DriverWatch
@@ -35,9 +36,12 @@ from holdfast.system.disk import make_home
 from holdfast.tools import floor
 from holdfast.tools.base import Tool
 from holdfast.turn import TURN_TIMEOUT_S, Turn
+from holdfast.turn_spans import TurnSpans
 from holdfast.worker.plugins import load_plugins
 from holdfast.worker.process import run_until_told
 from holdfast.worker.worker import Worker
+
+OWNERS_TOGETHER = 1_000  # that are read at once
 
 
 class ChatSettings(TypedDict, total=False):
@@ -101,6 +105,7 @@ class App:
         self._hide_keys_of_servers()
         self.store: Store = open_store(url, options or _store_options(config))
         self.drivers = DriverWatch(self.store)
+        self.turn_spans = TurnSpans(Traces(on=config.traces, content=config.trace_content), self.store)
         # A chat that finds no slot of a local model waits here, where no deadline of an answer runs yet.
         self.caller = Caller(Providers(limits={"local": config.local_slots}), policy=retry)
         self.models = Models(facts=config.models, config=config)
@@ -108,6 +113,7 @@ class App:
         self.loop: asyncio.AbstractEventLoop | None = None  # while it is open
         self._plugins = () if config.no_plugins else load_plugins(config.plugins)
         self._users = 0  # blocks that have it open
+        self.at_opening: list[Callable[[], object]] = []  # what is to be in the home once it is open
         self._opening_or_closing = asyncio.Lock()
 
     def _serve(self, servers: Sequence[McpServer]) -> None:
@@ -128,6 +134,14 @@ class App:
                 self.secrets.add(f"{header} of {server.name}", value)
             for header, variable in server.headers_env.items():
                 self.secrets.add(f"{header} of {server.name}", os.environ.get(variable))
+
+    def change(self, **settings: Unpack[ConfigSettings]) -> None:
+        """Other settings than the program gave, before the app is opened; None is not given. Raises ConfigError."""
+        self.config = changed(self.config, **settings)
+        if settings.get("database") or (settings.get("home") and not self.config.database):
+            self.secrets.add_url("database password", self.config.database_url)
+            self.store = open_store(self.config.database_url, self.store.options)
+            self.drivers = DriverWatch(self.store)
 
     async def __aenter__(self) -> "App":
         await self._open()
@@ -156,7 +170,10 @@ class App:
                 if self.loop is None:
                     if self._named_no_database and not self.config.database:
                         have_home(self.config)
+                    for prepare in self.at_opening:
+                        prepare()
                     await self.store.open(wait_s)
+                    self.turn_spans.open()
                     self._own = self._own_files()
                     floor.protect(self._own)
                     self.loop = asyncio.get_running_loop()
@@ -180,17 +197,19 @@ class App:
             floor.release(self._own)
             try:
                 await self.models.aclose()
+                await self.turn_spans.close()
             finally:
                 await self.store.close()
 
-    def worker(self, **settings: Unpack[ConfigSettings]) -> AbstractAsyncContextManager[Worker]:
+    def worker(self, **settings: Unpack[WorkerSettings]) -> AbstractAsyncContextManager[Worker]:
         """`async with app.worker():` claims and runs chats in this process until the block ends.
 
-        Settings of the app can be given anew for this worker: `app.worker(grace_s=60)`.
+        Some settings can be given anew for this worker, such as `app.worker(grace_s=60)`; one that is the app's is
+        refused (ConfigError).
         """
         return _RunningWorker(self, self.new_worker(**settings))
 
-    async def run_worker(self, **settings: Unpack[ConfigSettings]) -> None:
+    async def run_worker(self, **settings: Unpack[WorkerSettings]) -> None:
         """A worker until SIGTERM or Ctrl-C, in the main thread: then it drains, and this returns."""
         async with self.open_patiently():
             worker = self.new_worker(**settings)
@@ -200,9 +219,22 @@ class App:
             finally:
                 self.workers.remove(worker)
 
-    def new_worker(self, **settings: Unpack[ConfigSettings]) -> Worker:
-        config = changed(self.config, **settings)
-        return Worker(self.store, self.agents, self.caller, self.models, config, self._plugins, self.secrets)
+    def new_worker(self, **settings: Unpack[WorkerSettings]) -> Worker:
+        config = changed_for_worker(self.config, **settings)
+        return Worker(
+            self.store,
+            self.agents,
+            self.caller,
+            self.models,
+            config,
+            self._plugins,
+            self.secrets,
+            self.turn_spans,
+        )
+
+    def sent(self, message: Message) -> Message:
+        """With the trace that it is sent from, if it is sent from within one and traces are on."""
+        return self.turn_spans.sent(message)
 
     # --- chats ----------------------------------------------------------------------------------------
 
@@ -249,7 +281,7 @@ class App:
             client_tools=declared,
             title=title,
             past=tuple(past),
-            message=message,
+            message=self.sent(message) if message is not None else None,
             since=tuple(since),
         )
         asked = (known.name, text, owner, metadata, active_tools, declared, title, past, since, chat_id)
@@ -333,6 +365,43 @@ class App:
         raise ConfigError(
             "run_sync() is for programs without an event loop; here: `await app.run(…)` beside a worker"
         )
+
+    async def export_chat(self, chat_id: str, path: str | Path, *, overwrite: bool = False) -> int:
+        """Write all of a chat, with those that it spawned, as one file of JSON lines: whole, or not at all. Bytes
+        that were written. Raises NotFound, RefusedError for a chat that runs, FileExistsError.
+        """
+        return await transfer.export_chat(self.store, chat_id, Path(path), overwrite=overwrite)
+
+    async def import_chat(
+        self, path: str | Path, *, new_ids: bool = False, owner: str | None = None
+    ) -> transfer.Imported:
+        """Bring in what `export_chat` wrote, whole or not at all: under its own ids, or `new_ids`; under its own
+        owner, or another. Raises InvalidInput for a file that is no whole export, RefusedError where a chat of that
+        id is there.
+        """
+        return await transfer.import_chat(self.store, Path(path), new_ids=new_ids, owner=owner)
+
+    async def owners(self) -> AsyncIterator[tuple[str, int]]:
+        """Each owner with the number of its chats, in the order of their names."""
+        after: str | None = None
+        while page := await self.store.transfers.owners(after, OWNERS_TOGETHER):
+            for found in page:
+                yield found
+            after = page[-1][0]
+
+    async def export_owner(self, owner: str, folder: str | Path, told: transfer.Told = transfer.not_told) -> int:
+        """A file for each chat of an owner, with those that it spawned. How many files. `told(n)` after each.
+        Raises as `export_chat`, and for the first one: what is written by then stays.
+        """
+        return await transfer.export_owner(self.store, owner, Path(folder), told)
+
+    async def delete_owner(
+        self, owner: str, *, stop: bool = False, told: transfer.Told = transfer.not_told
+    ) -> transfer.OwnerDeleted:
+        """All chats of an owner, with those that they spawned, and its tokens. Run again, it goes on where it was
+        ended. Raises RefusedError while chats of it run or wait, unless they are to be stopped first.
+        """
+        return await transfer.delete_owner(self.store, owner, stop=stop, told=told)
 
     def chat(self, chat_id: str) -> Chat[Any]:
         return Chat(self, chat_id)

@@ -1,20 +1,24 @@
 """`Chat`: what a program holds of one conversation."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Generic
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Generic, Protocol
 
 from msgspec.structs import replace
 
+from holdfast.agent import Agent
+from holdfast.config import Config
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import Event, MessageAdded
-from holdfast.core.records import ClientTool, Message, Role, SendMode, Snapshot, State, Text
+from holdfast.core.records import ClientTool, File, Message, Role, SendMode, Snapshot, State, Terms, Text
 from holdfast.core.updates import Update
 from holdfast.errors import NotFound, TurnTimeout
 from holdfast.ids import new_id
 from holdfast.output import OutputT_co
-from holdfast.store.driver_watch import Patience
+from holdfast.standing import Standing, standing_of
+from holdfast.store.chat_store import ChatStore
+from holdfast.store.driver_watch import DriverWatch, Patience
 from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.receipts import request_hash
 from holdfast.store.records import QUIET, Answer, HistoryRow, Key
@@ -23,8 +27,25 @@ from holdfast.store.update_reader import UpdateReader, event_cursor, event_of
 from holdfast.tools.base import Tool
 from holdfast.turn import TURN_TIMEOUT_S, OpenCall, Sent, Turn
 
-if TYPE_CHECKING:
-    from holdfast.app import App
+
+class ChatHome(Protocol):
+    """What a handle needs of where its chat is: an `App` has it, and so has what the server gives a principal."""
+
+    @property
+    def store(self) -> ChatStore: ...
+
+    @property
+    def agents(self) -> Mapping[str, Agent[Any]]: ...
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def drivers(self) -> DriverWatch: ...
+
+    def agent(self, agent: Agent[Any] | str) -> Agent[Any]: ...
+
+    def sent(self, message: Message) -> Message: ...
 
 
 class Chat(Generic[OutputT_co]):
@@ -49,7 +70,7 @@ class Chat(Generic[OutputT_co]):
     True idle
     """
 
-    def __init__(self, app: "App", chat_id: str) -> None:
+    def __init__(self, app: ChatHome, chat_id: str) -> None:
         self._app = app
         self._store = app.store
         self.id = chat_id
@@ -90,7 +111,7 @@ class Chat(Generic[OutputT_co]):
                 active_tools=message.active_tools if active_tools is None else tuple(active_tools),
                 client_tools=declared,
             )
-        command = cmd.Send(message=message, mode=mode, length=length)
+        command = cmd.Send(message=self._app.sent(message), mode=mode, length=length)
         asked = (text, mode, active_tools, declared, length)
         return self._sent(await self._submit(command, with_digest(key, "send", self.id, *asked)))
 
@@ -103,7 +124,8 @@ class Chat(Generic[OutputT_co]):
             if keyed is not None and (answer := await self._store.recall(keyed)) is not None:
                 return self._sent(answer)  # asked again, or twice at once: what was edited is no longer there
             raise
-        command = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=as_message(text))
+        message = self._app.sent(as_message(text))
+        command = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=message)
         return self._sent(await self._submit(command, keyed))
 
     def _sent(self, answer: Answer) -> Sent[OutputT_co]:
@@ -143,12 +165,27 @@ class Chat(Generic[OutputT_co]):
         return await self._submit(cmd.Deny(call_id=call_id, words=words, by=by), key)
 
     async def submit(
-        self, call_id: str, content: str, *, error: bool = False, key: Key | str | None = None
+        self,
+        call_id: str,
+        content: str,
+        *,
+        error: bool = False,
+        files: Sequence[File] = (),
+        terms: Terms | None = None,
+        key: Key | str | None = None,
     ) -> Answer:
-        return await self._submit(cmd.Submit(call_id=call_id, content=content, error=error), key)
+        """The result of a call that the client ran, or the answer to a question; the model is shown the `files` with
+        it. `terms`: what the client asks of the turn from here on, in place of what was asked when it began.
+        """
+        command = cmd.Submit(call_id=call_id, content=content, error=error, files=tuple(files), terms=terms)
+        return await self._submit(command, key)
 
     async def rename(self, title: str, *, key: Key | str | None = None) -> Answer:
         return await self._submit(cmd.Rename(title=title), key)
+
+    async def why(self) -> Standing:
+        """What it does or waits for, since when, under which deadline, and what happens next: one look."""
+        return await standing_of(self._store, self.id, self._app.agents)
 
     async def open_calls(self) -> list[OpenCall]:
         """What people and clients have to answer, in this chat and in those of its sub-agents: approvals, questions,
@@ -199,14 +236,19 @@ class Chat(Generic[OutputT_co]):
     async def events(self, after: str | None = None) -> AsyncIterator[Event]:
         """Everything that happens, from a cursor on, until the chat rests and all was told: the journal's entries,
         and the pieces of a response while it streams. `event.body` is a value to match on, `event.raw` its bytes.
+
+        Raises NoWorker as `turn` does: go on from the last event's `cursor`.
         """
+        patience = self._patience()
         page = await self._store.read_journal(self.id, event_cursor(after))  # at rest nothing is waited for
         while True:
             for item in page.items:
                 yield event_of(item)
             if page.at_rest:
                 return
-            page = await self._store.wait_journal(self.id, page.cursor, deadline_s=60.0)
+            page = await self._store.wait_journal(self.id, page.cursor, self._look_s)
+            if not page.items:
+                await self._check_worker(patience)
 
     async def stream(
         self, after: str | None = None, *, settled: bool = False, follow: bool = False
@@ -217,17 +259,22 @@ class Chat(Generic[OutputT_co]):
         says was shown.
 
         Begins with the turn that goes on, or the last one; with the `cursor` of an update, behind that update, on any
-        process; with an empty one, at the beginning of the chat. Ends when the chat rests or waits for somebody who
-        is asked; with `follow` it goes on. Where no worker drives the chat it waits for one: `turn()` says so.
+        process; with an empty one, at the beginning of the chat. Ends when the chat rests, or waits for a person or a
+        client; with `follow` it goes on.
+
+        Raises NoWorker as `turn` does, with `follow` too, once a turn is due: go on from the last update's `cursor`.
+        A chat that rests, or waits for people, needs no worker, and its reader is told of none.
         """
-        reader = UpdateReader(self._store, self.id, after, settled=settled)
+        reader, patience = UpdateReader(self._store, self.id, after, settled=settled), self._patience()
         told = await reader.next(0.0)
         while True:
             for update in told.found:
                 yield update
             if told.quiet and not follow:
                 return
-            told = await reader.next(60.0)
+            told = await reader.next(self._look_s)
+            if not told.found and not told.quiet:
+                await self._check_worker(patience)
 
     # --- turns --------------------------------------------------------------------------------------------------
 
@@ -266,6 +313,14 @@ class Chat(Generic[OutputT_co]):
     def _patience(self) -> Patience:
         return Patience(self._app.drivers, self._app.config.worker_wait_s)
 
+    @property
+    def _look_s(self) -> float:
+        """Between two looks for a worker of one who reads on."""
+        return self._store.options.poll_interval_s
+
+    async def _check_worker(self, patience: Patience) -> None:
+        await patience.check(await self.snapshot(), self._store.options.clock.boot_ms())
+
     async def _await(self, reader: TurnReader, timeout_s: float) -> Turn[OutputT_co]:
         if timeout_s > 0:
             try:
@@ -296,7 +351,7 @@ class Chat(Generic[OutputT_co]):
             open=tuple(self._handle(record) for record in read.open),
             usage=read.usage,
             cost=read.cost,
-            partial_text=read.streamed or said,
+            partial_text=read.said or said,
             _read_output=(lambda: output.read(answer)) if output is not None else None,
         )
 

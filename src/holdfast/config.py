@@ -85,6 +85,39 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_hosts: A[
         tuple[str, ...], Meta(description="names under which the server is reached beside the local ones; * is any")
     ] = ()
+    allowed_origins: A[
+        tuple[str, ...],
+        Meta(
+            description="origins of pages elsewhere that may use the API, as browsers write them: https://app.example"
+        ),
+    ] = ()
+    trusted_proxies: A[
+        tuple[str, ...],
+        Meta(
+            description="addresses and networks of proxies that are believed about a client's address, scheme, host"
+        ),
+    ] = ()
+    proxy_headers: A[
+        Literal["x-forwarded", "forwarded"],
+        Meta(
+            description="which headers these proxies write: X-Forwarded-For, -Proto, -Host; or Forwarded (RFC 7239)"
+        ),
+    ] = "x-forwarded"
+    session_s: A[Seconds, Meta(description="how long a browser that logged in stays so, at most")] = 30 * 24 * 3600.0
+    session_idle_s: A[Seconds, Meta(description="how long it stays so without a request")] = 7 * 24 * 3600.0
+    reuse_port: A[
+        bool, Meta(description="let another server listen on the same port, as at a restart without a gap")
+    ] = False
+    connections_max: A[
+        Count, Meta(description="connections that the server holds; fewer where the limit of open files is lower")
+    ] = 10_000
+    lame_duck_s: A[
+        NotNegative,
+        Meta(
+            description="how long a server that is told to stop still takes requests, while `/health` says draining; "
+            "behind a load balancer let it be longer than that needs to notice"
+        ),
+    ] = 0.5
     streams_max: A[Count, Meta(description="event streams that the server holds at the same time")] = 10_000
     streams_per_client_max: A[Count, Meta(description="event streams of one client's address")] = 500
     plugins: A[tuple[str, ...], Meta(description="entry points of group holdfast.plugins to load, in order")] = ()
@@ -102,6 +135,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 64 << 20
     chats_max: A[Count, Meta(description="chats a worker drives at the same time")] = 100
+    chats_per_owner_max: A[
+        Count | None,
+        Meta(
+            description="chats of one owner that a worker drives at the same time; none: as many as it has room for"
+        ),
+    ] = None
     poll_s: A[Seconds, Meta(description="how often a worker looks for work that no hint told it about")] = 5.0
     grace_s: A[NotNegative, Meta(description="how long steps may finish when a worker is told to stop")] = 25.0
     lease_ttl_s: A[Seconds, Meta(description="how long a worker may be silent before others take its chats")] = 30.0
@@ -117,6 +156,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "than a deploy needs to replace the last one"
         ),
     ] = 60.0
+    client_results_wait_s: A[
+        Seconds,
+        Meta(description="how long a turn under /v1 waits for the results of its client's tools, before it goes on"),
+    ] = 7 * 24 * 3600.0
     stall_report_s: A[Seconds, Meta(description="event loop lag that is reported, with the stack behind it")] = 1.0
     stall_limit_s: A[Seconds, Meta(description="event loop lag at which the process dumps its stacks and exits")] = (
         60.0
@@ -138,7 +181,18 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "info"
     )
     log_format: A[Literal["text", "json"], Meta(description="one line of text, or of JSON, per event")] = "text"
-    traces: A[bool, Meta(description="OpenTelemetry spans, to wherever the SDK was told to send them")] = False
+    access_log: A[bool, Meta(description="a line for each request: who asked for what, status, time and bytes")] = (
+        False
+    )
+    traces: A[
+        bool,
+        Meta(
+            description="OpenTelemetry spans, to wherever the SDK was told to send them: docs/how-to/observability.md"
+        ),
+    ] = False
+    trace_content: A[
+        bool, Meta(description="spans hold what was said and what tools were given, bounded and without secrets")
+    ] = False
 
     retention: A[
         Retention,
@@ -150,7 +204,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     models: A[
         dict[str, ModelFacts],
-        Meta(description='what you know of models, as tables: `[models."openai:gpt-5"]`, see docs/how-to/models.md'),
+        Meta(
+            description='what you know of models, as tables: `[models."openai:gpt-6.1-terra"]`, '
+            "see docs/how-to/models.md"
+        ),
     ] = {}
 
     @property
@@ -158,8 +215,25 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.database or f"sqlite:///{Path(self.home) / 'holdfast.db'}"
 
 
-class ConfigSettings(TypedDict, total=False):
-    """The same settings as arguments: what `App(…)`, `app.worker(…)` and `load_config(…)` take beside their own.
+class WorkerSettings(TypedDict, total=False):
+    """Settings that each worker of an app can have of its own: what `app.worker(…)` takes. One that is None counts as
+    not given. The others are the app's, and what it was made with holds for all of its workers.
+    """
+
+    history_limit: int | None
+    history_bytes: int | None
+    chats_max: int | None
+    chats_per_owner_max: int | None
+    poll_s: float | None
+    grace_s: float | None
+    store_wait_s: float | None
+    stall_report_s: float | None
+    stall_limit_s: float | None
+    retention: Retention | None
+
+
+class ConfigSettings(WorkerSettings, total=False):
+    """The same settings as arguments: what `App(…)` and `load_config(…)` take beside their own.
     One that is None counts as not given.
 
     A type checker and an editor read it here, a program has it checked by `Config`; a test compares the two.
@@ -171,22 +245,23 @@ class ConfigSettings(TypedDict, total=False):
     host: str | None
     port: int | None
     allowed_hosts: Sequence[str] | None
+    allowed_origins: Sequence[str] | None
+    trusted_proxies: Sequence[str] | None
+    proxy_headers: Literal["x-forwarded", "forwarded"] | None
+    session_s: float | None
+    session_idle_s: float | None
+    reuse_port: bool | None
+    connections_max: int | None
+    lame_duck_s: float | None
     streams_max: int | None
     streams_per_client_max: int | None
     plugins: Sequence[str] | None
     no_plugins: bool | None
     mcp: Sequence[McpServer] | None
-    history_limit: int | None
-    history_bytes: int | None
-    chats_max: int | None
-    poll_s: float | None
-    grace_s: float | None
     lease_ttl_s: float | None
     store_deadline_s: float | None
-    store_wait_s: float | None
     worker_wait_s: float | None
-    stall_report_s: float | None
-    stall_limit_s: float | None
+    client_results_wait_s: float | None
     cover_tools: Literal["auto", "always", "never"] | None
     local_context: int | None
     local_slots: int | None
@@ -194,8 +269,9 @@ class ConfigSettings(TypedDict, total=False):
     local_load_s: float | None
     log_level: Literal["debug", "info", "warning", "error"] | None
     log_format: Literal["text", "json"] | None
+    access_log: bool | None
     traces: bool | None
-    retention: Retention | None
+    trace_content: bool | None
     models: Mapping[str, ModelFacts] | None
 
 
@@ -258,6 +334,14 @@ def changed(config: Config, **settings: Unpack[ConfigSettings]) -> Config:
     return _made({**structs.asdict(config), **_given(settings)})
 
 
+def changed_for_worker(config: Config, **settings: Unpack[WorkerSettings]) -> Config:
+    """As `changed`. Raises ConfigError also for a setting that no worker has of its own."""
+    for name in settings:
+        if name in NAMES and name not in WorkerSettings.__annotations__:
+            raise ConfigError(f"{name} is the app's, for all of its workers: give it to App({name}=…)")
+    return changed(config, **settings)
+
+
 def _given(settings: ConfigSettings) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
@@ -309,7 +393,7 @@ def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Those that are settings, each with the name of its setting; whether there is such a one is not asked yet."""
     for variable in environ:
         key = variable.removeprefix(PREFIX)
-        if key != variable and not key.startswith(_NOT_SETTINGS):
+        if key != variable and (key.lower() in NAMES or not key.startswith(_NOT_SETTINGS)):
             yield variable, key.lower()
 
 
@@ -326,7 +410,7 @@ def _parse(name: str, text: str, variable: str) -> Any:
     if name == "retention":  # attempts_days=7, calls_days=30
         pairs = (part.partition("=") for part in text.split(",") if part.strip())
         return _convert(kind, {key.strip(): value.strip() for key, _, value in pairs}, f"{variable}={text!r}")
-    if name in ("plugins", "allowed_hosts"):
+    if name in ("plugins", "allowed_hosts", "allowed_origins", "trusted_proxies"):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return _convert(kind, text.strip(), f"{variable}={text!r}")
 

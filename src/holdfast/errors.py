@@ -5,6 +5,8 @@
     │   ├── InvalidInput         a value no store or provider accepts (too large, NUL, broken Unicode, …)
     │   │   └── WrongCursor      a reader's place that is none, or another chat's; read from the beginning
     │   ├── NotFound             no such chat, message, call or worker
+    │   ├── Unauthorized         the token is none, or is not valid any more; bring another one
+    │   ├── Forbidden            the principal may not do this; `scope` says what it lacks, where that is a scope
     │   ├── RefusedError         the chat's state does not allow this now (`state` and `command` say which)
     │   ├── KeyReused            an idempotency key came back with another body
     │   ├── NoTurn               the chat has not begun that turn, or any; send it a message
@@ -109,6 +111,18 @@ class NotFound(CallerError):
         super().__init__(f"there is no {what} {id!r}: check the id, or whether it was deleted")
         self.what = what
         self.id = id
+
+
+class Unauthorized(CallerError):
+    code = "unauthorized"
+
+
+class Forbidden(CallerError):
+    code = "forbidden"
+
+    def __init__(self, message: str, *, scope: str | None = None) -> None:
+        super().__init__(message)
+        self.scope = scope
 
 
 class RefusedError(CallerError):
@@ -233,6 +247,7 @@ class ProviderError(ModelError):
         retry_after_s: float | None = None,
         request_id: str | None = None,
         parameter: str | None = None,
+        advice: str = "",
     ) -> None:
         super().__init__(message)
         if code is not None:
@@ -241,6 +256,7 @@ class ProviderError(ModelError):
         self.retry_after_s = retry_after_s  # as the provider asked for it, capped; None: it did not
         self.request_id = request_id
         self.parameter = parameter  # one that is not supported, and that can be sent in another form or left out
+        self.advice = advice  # which variable or setting to change; empty: none
 
 
 class ConnectionFailed(ProviderError):
@@ -291,6 +307,8 @@ class ModelCallFailed(ModelError):
         super().__init__(message)
         self.errors = errors
         self.attempts = attempts  # of models.calls.FailedAttempt
+        # Of each model once, for its last attempt.
+        self.advice = "; ".join(dict.fromkeys(error.advice for error in errors if error.advice))
         if errors:
             self.code = errors[-1].code
 
@@ -384,8 +402,10 @@ class TurnFailed(TurnError):
         error = turn.error
         self.code = "failed" if error is None else error.code
         self.chain: tuple[str, ...] = () if error is None else error.chain
+        self.advice = "" if error is None else error.advice
         words = "the turn failed" if error is None else error.message
-        super().__init__("\n  ".join((f"{self.code}: {words}", *self.chain)), turn)
+        told = (f"{self.code}: {words}", *filter(None, [self.advice]), *self.chain)
+        super().__init__("\n  ".join(told), turn)
 
 
 class TurnRunning(TurnError):

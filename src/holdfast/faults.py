@@ -2,7 +2,8 @@
 
 `reach(name)` costs one comparison and does nothing unless a point is armed, by `arm()` or by the environment:
 `HOLDFAST_CRASH_AT=name` or `name:3` (at the third time) kills this process with SIGKILL, as a power button would.
-Every point is listed in `POINTS`; reaching or arming an unlisted one is a bug and says so.
+Every point is listed in `POINTS`; reaching or arming an unlisted one is a bug and says so. Points between which
+nothing happens are reached by one call, in their order.
 """
 
 import os
@@ -39,6 +40,9 @@ POINTS = (
     "delete.before",
     "delete.rows",
     "delete.after",
+    "import.before",
+    "import.slice",
+    "import.after",
     "clear.before",
     "clear.after",
     "lease.before",
@@ -61,9 +65,10 @@ _armed: dict[str, tuple[int, Callable[[], None]]] | None = None
 _lock = threading.Lock()  # points are reached in any thread, also while another one arms or disarms them
 
 
-def reach(name: str) -> None:
+def reach(*names: str) -> None:
     if _armed is not None:
-        _fire(name)
+        for name in names:
+            _fire(name)
 
 
 def arm(name: str, action: Callable[[], None], *, at: int = 1) -> None:

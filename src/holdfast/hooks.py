@@ -9,7 +9,6 @@ absence means: fail closed (the call is denied) or open.
 
 import asyncio
 import inspect
-import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal
@@ -18,8 +17,9 @@ from msgspec import Struct
 
 from holdfast.core.codec import storable
 from holdfast.core.records import Frozen
+from holdfast.log_context import logger
 
-log = logging.getLogger("holdfast.hooks")
+log = logger("holdfast.hooks")
 
 Point = Literal["before_model", "after_model", "before_tool", "after_tool", "on_step", "on_error", "on_turn_end"]
 HOOK_DEADLINE_S = 30.0
@@ -42,7 +42,7 @@ class Hook(Struct, frozen=True):
     """`Hook("before_tool", check, fails="closed")`. `check(call, context)` may be async or not.
 
     >>> def check(call, context):
-    ...     return Veto("not on Sundays") if call.name == "transfer" else None
+    ...     return Veto(reason="not on Sundays") if call.name == "transfer" else None
     >>> app = App("sqlite:///example.db", agents=[Agent("echo", "scripted", hooks=[Hook("before_tool", check)])])
     >>> app.run_sync("echo", "hello").text
     'You said: hello'
@@ -97,10 +97,15 @@ class HookFailed(Frozen):
 
 
 Change = Callable[[Any, Any], Any]
+Raised = Callable[[str, BaseException], None]  # who keeps what a callback raised, under its label
 
 
 def unchanged(about: Any, _answer: Any) -> Any:
     return about
+
+
+def not_kept(_label: str, _error: BaseException) -> None:
+    """It is in the log."""
 
 
 class Hooks:
@@ -118,7 +123,13 @@ class Hooks:
         return [hook.label for hook, until in list(self._suspended.items()) if until > now]
 
     async def run(
-        self, hooks: Sequence[Hook], point: Point, about: Any, context: RunContext, change: Change = unchanged
+        self,
+        hooks: Sequence[Hook],
+        point: Point,
+        about: Any,
+        context: RunContext,
+        change: Change = unchanged,
+        raised: Raised = not_kept,
     ) -> list[Any]:
         """The answers of the point's hooks, in order; a HookFailed where a closed guard gave none.
 
@@ -128,30 +139,37 @@ class Hooks:
         for hook in hooks:
             if hook.point != point:
                 continue
-            answer = await self._run_one(hook, about, context)
+            answer = await self._run_one(hook, about, context, raised)
             if not isinstance(answer, HookFailed) or hook.fails == "closed":
                 answers.append(answer)
                 about = change(about, answer)
         return answers
 
-    async def make(self, make: Callable[[RunContext], Any], context: RunContext) -> Any:
+    async def make(self, make: Callable[[RunContext], Any], context: RunContext, raised: Raised = not_kept) -> Any:
         """What an agent's `deps` makes for a chat, under the same deadline and isolation as a hook."""
-        return await self._isolated("deps", HOOK_DEADLINE_S, lambda: self._call(make, context))
+        return await self._isolated("deps", HOOK_DEADLINE_S, lambda: self._call(make, context), raised)
 
-    async def judge(self, label: str, decide: Callable[[], Any]) -> Any:
+    async def choose(self, label: str, choose: Callable[[Any], Any], about: Any, raised: Raised = not_kept) -> Any:
+        """What a function of the chat chooses, under the same deadline and isolation as a hook."""
+        return await self._isolated(label, HOOK_DEADLINE_S, lambda: self._call(choose, about), raised)
+
+    async def judge(self, label: str, decide: Callable[[], Any], raised: Raised = not_kept) -> Any:
         """What a tool says about a call of its own, under the same deadline and isolation as a hook."""
-        return await self._isolated(f"approval of {label}", HOOK_DEADLINE_S, lambda: self._call(decide))
+        return await self._isolated(f"approval of {label}", HOOK_DEADLINE_S, lambda: self._call(decide), raised)
 
-    async def _run_one(self, hook: Hook, about: Any, context: RunContext) -> Any:
+    async def _run_one(self, hook: Hook, about: Any, context: RunContext, raised: Raised) -> Any:
         label = f"hook {hook.label}"
         if self._suspended.get(hook, 0.0) > time.monotonic():
             return HookFailed(error=f"{label} is suspended after it hung")
-        answer = await self._isolated(label, hook.deadline_s, lambda: self._call(hook.callback, about, context))
+        call = lambda: self._call(hook.callback, about, context)  # noqa: E731
+        answer = await self._isolated(label, hook.deadline_s, call, raised)
         if isinstance(answer, HookFailed) and answer.hung:
             self._suspended[hook] = time.monotonic() + SUSPENDED_S
         return answer
 
-    async def _isolated(self, label: str, deadline_s: float, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _isolated(
+        self, label: str, deadline_s: float, call: Callable[[], Coroutine[Any, Any, Any]], raised: Raised
+    ) -> Any:
         task = asyncio.get_running_loop().create_task(call())
         try:
             done, _ = await asyncio.wait((task,), timeout=deadline_s)
@@ -169,6 +187,7 @@ class Hooks:
         if error is not None:
             self.failed += 1
             log.error("hook failed", extra={"action": "hook_failed", "hook": label}, exc_info=error)
+            raised(label, error)
             return HookFailed(error=storable(f"{label} failed: {type(error).__name__}: {error}"))
         return task.result()
 
@@ -176,7 +195,8 @@ class Hooks:
         try:
             if inspect.iscoroutinefunction(callback):
                 return await callback(*arguments)
-            return await self._run_sync(lambda: callback(*arguments))
+            answer = await self._run_sync(lambda: callback(*arguments))
+            return await answer if inspect.isawaitable(answer) else answer
         except (SystemExit, KeyboardInterrupt) as error:  # in a task of the loop they would end the process
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 

@@ -15,11 +15,13 @@ import re
 import weakref
 from collections.abc import Mapping
 
+from holdfast.tracebacks import traceback_text
 from holdfast.urls import passwords_in
 
 VALUE_CHARS_MIN = 8  # shorter ones would be found in ordinary words
 ORDINARY_CHARS_MAX = 15  # a longer one is hidden, whatever it looks like
 LOG_CHARS_MAX = 64 << 10
+CHOSEN_MAX = 1_000  # values that come and go with the owners of chats
 
 _NAMED = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|(?:^|_)(?:AUTH|PAT)$", re.IGNORECASE)
 # One or two words, and perhaps a few digits behind them; or a number.
@@ -30,6 +32,7 @@ _SHAPES = re.compile(
     r"|\bgh[pousr]_[A-Za-z0-9]{20,255}"  # GitHub
     r"|\bxox[abeprs]-[A-Za-z0-9-]{10,250}"  # Slack
     r"|\bAKIA[A-Z0-9]{16}\b"  # AWS
+    r"|\bhf_[a-z0-9_]{1,80}_[A-Za-z0-9_-]{43}"  # ours
     r"|\bBearer [A-Za-z0-9._~+/=-]{8,2000}"
     r"|(?<=://)[^\s/:@]{1,100}:[^\s/@]{1,200}(?=@)",  # name and password in a URL
     re.IGNORECASE,
@@ -52,6 +55,7 @@ class Secrets:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._values: dict[str, str] = {}
+        self._chosen: dict[str, None] = {}  # those that were added as one of very many, oldest first
         _all.add(self)
         self.add_named(environ or {})
 
@@ -71,6 +75,18 @@ class Secrets:
         known = {**self._values, value: f"[{name}]", json.dumps(value)[1:-1]: f"[{name}]"}
         # The longest first: a value that is the beginning of another would leave the other's end standing.
         self._values = dict(sorted(known.items(), key=lambda known: len(known[0]), reverse=True))
+
+    def add_chosen(self, name: str, value: str) -> None:
+        """One of very many, such as the key of an owner: the oldest of these is forgotten."""
+        self._chosen.pop(value, None)
+        self._chosen[value] = None
+        if value not in self._values:
+            self.add(name, value)
+        if len(self._chosen) > CHOSEN_MAX:
+            oldest = next(iter(self._chosen))
+            del self._chosen[oldest]
+            gone = (oldest, json.dumps(oldest)[1:-1])
+            self._values = {value: mark for value, mark in self._values.items() if value not in gone}
 
     def add_url(self, name: str, url: str) -> None:
         """The passwords in a URL, as they stand there and as they are meant."""
@@ -105,6 +121,13 @@ def marks_added(before: str, after: str) -> list[str]:
     return sorted(mark for mark in marks if mark in after and after.count(mark) > before.count(mark))
 
 
+def without_known_secrets(text: str) -> str:
+    """Without those of every app of this process, and without what looks like one."""
+    for secrets in tuple(_all):
+        text = secrets.taken_out(text)
+    return _SHAPES.sub("[redacted]", text[:LOG_CHARS_MAX])
+
+
 class SecretsFilter(logging.Filter):
     """For a log handler: what it writes holds no secret, in the message or beside it."""
 
@@ -117,21 +140,21 @@ class SecretsFilter(logging.Filter):
         if secrets not in self._secrets:
             self._secrets.append(secrets)
 
-    def _clean(self, text: str) -> str:
+    def clean(self, text: str) -> str:
         for secrets in self._secrets:
             text = secrets.taken_out_of_log(text)
         return text
 
     def filter(self, record: logging.LogRecord) -> bool:
-        clean = self._clean
+        clean = self.clean
         record.msg, record.args = clean(record.getMessage()), None
         for name, value in vars(record).items():
             if isinstance(value, str) and name not in _OURS:
                 setattr(record, name, clean(value))
             elif name not in _STANDARD and not isinstance(value, int | float | None):
                 setattr(record, name, clean(str(value)))  # as a formatter would show it
-        if record.exc_info and not record.exc_text:
-            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+            record.exc_text = traceback_text(record.exc_info[1])
         if record.exc_text:
             record.exc_text = clean(record.exc_text)
         return True

@@ -1,6 +1,6 @@
-"""Ending work with a reason. Python's `task.cancel(msg)` loses its message on the way; a `Stop` keeps it.
+"""Ending work with a reason. Python's `task.cancel(msg)` loses its message on the way; a `StopSignal` keeps it.
 
-The owner of the work holds a `Stop` and sets it once, with a cause. The code that does it waits inside
+The owner of the work holds a `StopSignal` and sets it once, with a cause. The code that does it waits inside
 `stop.scope()`: the wait ends at once, the cancellation does not leave the scope, and `stop.cause` says why.
 A cancellation from elsewhere passes through untouched.
 """
@@ -27,7 +27,7 @@ async def ended_within(work: "asyncio.Future[Any]", limit_s: float) -> bool:
     return False
 
 
-class Stop(Generic[C]):
+class StopSignal(Generic[C]):
     """Set at most once; belongs to one event loop."""
 
     __slots__ = ("_scopes", "cause")
@@ -68,7 +68,7 @@ class StopScope(Generic[C]):
 
     __slots__ = ("_cancelled", "_cancelling", "_handle", "_loop", "_stop", "_task", "ended")
 
-    def __init__(self, stop: Stop[C]) -> None:
+    def __init__(self, stop: StopSignal[C]) -> None:
         self._stop = stop
         self._handle: asyncio.Handle | None = None
         self._cancelled = False

@@ -1,11 +1,8 @@
-"""What is measured while it happens: durations, and OpenTelemetry spans for turns, model calls and tool calls.
-
-Spans follow OpenTelemetry's conventions for generative AI. They are off unless switched on; then they go wherever the
-program's OpenTelemetry SDK was told to send them. They never hold what was said: no prompt, no answer, no argument.
-"""
+"""What is measured while it happens: durations, and counts by label. Spans are made in `turn_spans.py`."""
 
 import time
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,55 +38,46 @@ class Durations:
             self.add(time.perf_counter() - began)
 
 
-class Span:
-    """One that is not recorded."""
-
-    def set(self, name: str, value: str | int | float | None) -> None:
-        """None: left out."""
-
-    def failed(self, kind: str) -> None:
-        """What it was for did not happen."""
+LABELS_MAX = 200  # sets of labels of one tally: a monitor pays for each of them
+OTHER = "other"
 
 
-class _Recorded(Span):
-    def __init__(self, span: Any) -> None:
-        self._span = span
+class Tally:
+    """Counts by labels, of which there are at most so many sets: what comes after them counts as `other`."""
 
-    def set(self, name: str, value: str | int | float | None) -> None:
-        if value is not None:
-            self._span.set_attribute(name, value)
+    def __init__(self, *labels: str) -> None:
+        self.labels = labels
+        self.counts: dict[tuple[str, ...], float] = {}
 
-    def failed(self, kind: str) -> None:
-        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415  as below
+    def add(self, *values: str, by: float = 1.0) -> None:
+        if values not in self.counts and len(self.counts) >= LABELS_MAX:
+            values = (OTHER,) * len(self.labels)
+        self.counts[values] = self.counts.get(values, 0.0) + by
 
-        self._span.set_attribute("error.type", kind)
-        self._span.set_status(Status(StatusCode.ERROR, kind))
+    def told(self) -> dict[str, Any]:
+        """From any thread."""
+        return {
+            "labels": list(self.labels),
+            "counts": [[*values, count] for values, count in list(self.counts.items())],
+        }
 
 
-_NO_SPAN = Span()
+class Distribution:
+    """How long things took, by labels: how many within each bound, and their sum."""
 
+    def __init__(self, bounds_s: tuple[float, ...], *labels: str) -> None:
+        self.bounds_s = bounds_s
+        self.labels = labels
+        self._rows: dict[tuple[str, ...], list[float]] = {}  # one count per bound, one for what is longer, the sum
 
-class Traces:
-    """`with traces.span("execute_tool weather", {"gen_ai.tool.name": "weather"}) as span:`"""
+    def add(self, seconds: float, *values: str) -> None:
+        if values not in self._rows and len(self._rows) >= LABELS_MAX:
+            values = (OTHER,) * len(self.labels)
+        row = self._rows.setdefault(values, [0.0] * (len(self.bounds_s) + 2))
+        row[bisect_left(self.bounds_s, seconds)] += 1
+        row[-1] += seconds
 
-    def __init__(self, *, on: bool = False) -> None:
-        self._tracer: Any = None
-        if on:
-            from opentelemetry import trace  # noqa: PLC0415  only who asks for spans pays for the import
-
-            self._tracer = trace.get_tracer("holdfast")
-
-    @contextmanager
-    def span(self, name: str, attributes: Mapping[str, str | int | float | None]) -> Iterator[Span]:
-        if self._tracer is None:
-            yield _NO_SPAN
-            return
-        with self._tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as span:
-            recorded = _Recorded(span)
-            for key, value in attributes.items():
-                recorded.set(key, value)
-            try:
-                yield recorded
-            except BaseException as error:
-                recorded.failed(type(error).__name__)
-                raise
+    def told(self) -> dict[str, Any]:
+        """From any thread."""
+        rows = [[*values, *row] for values, row in list(self._rows.items())]
+        return {"labels": list(self.labels), "bounds_s": list(self.bounds_s), "rows": rows}

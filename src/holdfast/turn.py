@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from holdfast.core.codec import encode
 from holdfast.core.records import Cause, Failure, State
-from holdfast.core.turns import NO_USAGE, TurnState, TurnUsage
+from holdfast.core.updates import NO_USAGE, TurnState, TurnUsage
 from holdfast.errors import ConfigError, InvalidInput, TurnFailed, TurnRunning, TurnStopped, TurnWaits
 from holdfast.output import OutputT_co
 from holdfast.store.open_calls import OpenCallRecord

@@ -1,4 +1,5 @@
-"""For tests of your own agents: a model that says what you tell it, a clock that moves when you say, crash points.
+"""For tests of your own agents: a model that says what you tell it, a clock that moves when you say, crash points,
+and a drill that kills your agent at each of its writes (docs/how-to/testing.md).
 
 >>> @tool(replay="pure")
 ... async def weather(city: str) -> str:
@@ -29,20 +30,25 @@ from holdfast.models.scripted import (
     read_script,
 )
 from holdfast.system.clock import FakeClock
+from holdfast.testing.crash_drill import CrashDrill, DrillCall, Kill, Survived
 
 __all__ = [
     "POINTS",
     "Call",
     "Count",
+    "CrashDrill",
     "Cut",
+    "DrillCall",
     "Fail",
     "FakeClock",
     "Finish",
     "Hold",
+    "Kill",
     "Say",
     "Script",
     "ScriptedModel",
     "Stall",
+    "Survived",
     "Think",
     "Together",
     "arm",
