@@ -19,7 +19,8 @@ class LiveServer:
         self.token = (home / "token").read_text().strip()
 
     def client(self, token: str | None = None, **options: object) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key=token or self.token, max_retries=0, timeout=60.0, **options)  # type: ignore[arg-type]
+        options = {"max_retries": 0, "timeout": 60.0, **options}
+        return OpenAI(base_url=f"{self.url}/v1", api_key=token or self.token, **options)  # type: ignore[arg-type]
 
     def kill(self) -> None:
         self.program.process.kill()

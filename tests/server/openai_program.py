@@ -10,8 +10,19 @@ import msgspec
 from pydantic import BaseModel
 
 from holdfast import Agent, App
+from holdfast.core.records import ToolResult
 from holdfast.core.retry import ErrorFields, RetryPolicy
-from holdfast.models.base import Finished, Opened, Request, StreamPart, TextDelta
+from holdfast.models.base import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    Opened,
+    Request,
+    ResponseFinished,
+    StreamPart,
+    TextDelta,
+    Usage,
+)
 from holdfast.models.scripted import Call, Fail, Finish, Say, ScriptedModel, Stall
 from holdfast.models.wires.failures import provider_error
 from holdfast.server.serve import serve
@@ -36,10 +47,63 @@ class Candid(ScriptedModel):
                 for name in ("temperature", "top_p", "max_tokens", "stop", "seed", "parallel_calls")
             },
             "reasoning_effort": request.settings.reasoning_effort,
+            "tool_choice": request.settings.tool_choice,
+            "files": [
+                file.uri
+                for message in request.messages
+                for part in message.parts
+                if isinstance(part, ToolResult)
+                for file in part.files
+            ],
             "output": request.settings.output,
         }
         yield TextDelta(text=msgspec.json.encode(told).decode())
-        yield Finished()
+        yield ResponseFinished()
+
+
+class Plain(ScriptedModel):
+    """Calls the first tool that it is offered, else it says hello."""
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        yield Opened()
+        if request.tools and request.messages[-1].role == "user":
+            yield CallStarted(index=0, name=request.tools[0].name)
+            yield CallArguments(index=0, text='{"location": "San Francisco, CA"}')
+            yield CallEnded(index=0)
+        else:
+            yield TextDelta(text="Hello ")
+            yield TextDelta(text="there.")
+        yield Usage(input_tokens=30, output_tokens=7, cached_tokens=20, reasoning_tokens=3)
+        yield ResponseFinished()
+
+
+class Handover(Candid):
+    """Calls the first of its client's tools, then says what it was asked."""
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        if request.messages[-1].role == "user":
+            yield Opened()
+            yield CallStarted(index=0, name=request.tools[0].name)
+            yield CallEnded(index=0)
+            yield ResponseFinished()
+            return
+        async for part in super().stream(request):
+            yield part
+
+
+class Payer(ScriptedModel):
+    """Pays, and says what came of it."""
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        yield Opened()
+        last = request.messages[-1].parts[0]
+        if isinstance(last, ToolResult):
+            yield TextDelta(text=last.content)
+        else:
+            yield CallStarted(index=0, name="pay")
+            yield CallArguments(index=0, text='{"amount": 7}')
+            yield CallEnded(index=0)
+        yield ResponseFinished()
 
 
 async def told_to_go_on(request: Request) -> None:
@@ -59,7 +123,7 @@ class Fickle(ScriptedModel):
         if request.attempt == 1:
             await told_to_go_on(request)
             raise provider_error("fickle", 500, ErrorFields(message="broke off"), headers={})
-        yield Finished()
+        yield ResponseFinished()
 
 
 class Cliffhanger(ScriptedModel):
@@ -73,7 +137,7 @@ class Cliffhanger(ScriptedModel):
             await asyncio.sleep(0.03)
         await told_to_go_on(request)
         yield TextDelta(text=last)
-        yield Finished()
+        yield ResponseFinished()
 
 
 class Weather(BaseModel):
@@ -86,6 +150,12 @@ async def lookup(word: str) -> str:
     return f"{word}: a thing"
 
 
+@tool(needs_approval=True)
+async def pay(amount: int) -> str:
+    "Pay."
+    return f"paid {amount}"
+
+
 def agents() -> list[Agent]:
     calls = [Call(name="weather", arguments={"city": city}) for city in ("Bern", "Basel")]
     ask = Call(name="ask_user", arguments={"question": "Where?"})
@@ -93,6 +163,9 @@ def agents() -> list[Agent]:
     return [
         Agent("echo", ScriptedModel(after="echo"), instructions="Be brief."),
         Agent("candid", Candid(), instructions="Be candid.", tools=[lookup]),
+        Agent("plain", Plain()),
+        Agent("handover", Handover()),
+        Agent("payer", Payer(), tools=[pay]),
         Agent("story", ScriptedModel(Say(text=STORY, pace_s=0.03), per="turn")),
         Agent("caller", ScriptedModel(["Let me see. ", *calls], "It rains in both.", per="turn")),
         Agent("curious", ScriptedModel([ask, calls[0]], "Thanks.", per="turn"), tools=[ask_user()]),

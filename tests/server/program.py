@@ -1,6 +1,7 @@
 """A server as a process of its own, to be killed: `python -m tests.server.program URL HOME PORT [no-worker]`."""
 
 import asyncio
+import os
 import sys
 
 from holdfast import Agent, App, tool
@@ -53,7 +54,7 @@ def make_app(url: str, home: str, port: int = 0) -> App:
         port=port,
         poll_s=0.5,
         grace_s=2.0,
-        streams_per_client_max=5_000,
+        streams_per_client_max=int(os.environ.get("HOLDFAST_TEST_STREAMS_PER_CLIENT", "5000")),
     )
 
 

@@ -70,6 +70,28 @@ async def test_chats_are_listed_in_pages_and_found_by_what_they_are(client: http
     assert (bad.status_code, bad.json()["code"]) == (400, "invalid_input")
 
 
+async def test_a_queue_of_large_messages_comes_in_pages(client: httpx.AsyncClient) -> None:
+    """It was answered whole: up to 32 MB for each who asked how the chat stands."""
+    chat_id = await created(client, "thinker", "hello")
+    letters = "abcde"
+    for letter in letters:
+        await client.post(f"/api/chats/{chat_id}/messages", json={"message": letter * 600_000})
+    shown = await client.get(f"/api/chats/{chat_id}")
+    assert (shown.json()["queued"], len(shown.json()["queue"])) == (5, 1)
+    found, pages, after = "", 0, None
+    while pages == 0 or after is not None:
+        pages += 1
+        answer = await client.get(f"/api/chats/{chat_id}/queue", params={"after": after} if after else {})
+        assert len(answer.content) < 1_300_000
+        page = answer.json()
+        found += "".join(line["message"]["parts"][0]["text"][0] for line in page["queue"])
+        after = page["next"]
+    assert (found, pages) == (letters, 5)
+    gone = await client.get(f"/api/chats/{chat_id}/queue", params={"after": "msg_that_was_taken"})
+    assert gone.json()["queue"] == shown.json()["queue"]
+    await client.post(f"/api/chats/{chat_id}/stop", json={"clear_queue": True})
+
+
 async def test_a_message_is_sent_queued_promoted_withdrawn_and_edited(client: httpx.AsyncClient) -> None:
     chat_id = await created(client, "thinker", "tell me")
     for word in ("one", "two", "three"):
@@ -289,7 +311,7 @@ async def test_a_cursor_of_another_chat_is_refused_by_a_code_of_its_own(client: 
             "wrong_cursor",
             "cursor",
         )
-    assert [event.event for event in await all_seen(client, one, cursors[-1])] == ["end"]
+    assert [event.event for event in await all_seen(client, one, cursors[-2])] == ["end"]
 
 
 async def test_who_uses_a_wrong_method_learns_the_right_ones(client: httpx.AsyncClient) -> None:
@@ -302,3 +324,11 @@ async def test_who_uses_a_wrong_method_learns_the_right_ones(client: httpx.Async
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
     health = await client.head("/health")
     assert (health.status_code, health.content) == (200, b"")
+
+
+async def test_why_a_chat_stands_where_it_stands_is_told_to_operators(client: httpx.AsyncClient) -> None:
+    chat_id = await created(client, "echo", message="hello")
+    await ended(client, chat_id)
+    found = (await client.get(f"/api/chats/{chat_id}/why")).json()
+    assert (found["doing"], found["turn"], found["error"], found["child"]) == ("rests", 1, None, None)
+    assert (await client.get("/api/chats/chat_none/why")).status_code == 404

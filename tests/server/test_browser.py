@@ -51,12 +51,12 @@ async def test_the_link_of_the_terminal_logs_a_browser_in_and_leaves_no_token_be
     page = await context.new_page()
     await page.goto(live.url)
     await expect(page.locator("body")).to_contain_text("Open the link")
-    await page.goto(f"{live.url}/login?token={live.token}")
+    await live.log_in(page)
     assert page.url == f"{live.url}/", "the token is not in the address bar"
     await expect(page.get_by_role("heading", name="holdfast")).to_be_visible()
     assert await page.evaluate("document.cookie") == "", "scripts cannot read it"
     cookies = await context.cookies()
-    assert [(cookie["httpOnly"], cookie["sameSite"]) for cookie in cookies] == [(True, "Strict")]
+    assert [(cookie["httpOnly"], cookie["sameSite"]) for cookie in cookies] == [(True, "Lax")]
     await page.reload()
     await expect(page.get_by_role("heading", name="holdfast")).to_be_visible()
 
@@ -74,7 +74,7 @@ async def test_the_page_shows_what_is_there_without_running_what_a_stranger_wrot
         assert made.status_code == 201
     page = await context.new_page()
     seen = Watched(page)
-    await page.goto(f"{live.url}/login?token={live.token}")
+    await live.log_in(page)
     row = page.get_by_role("row").filter(has_text=made.json()["id"])
     await expect(row).to_contain_text(shown)  # as words
     await expect(page.get_by_role("heading", name="Workers")).to_be_visible()
@@ -86,7 +86,7 @@ async def test_the_page_fits_a_telephone(live: ServerProcess, context: BrowserCo
     async with live.client() as client:
         await client.post("/api/chats", json={"agent": "echo", "message": "hello", "title": "x" * 200})
     page = await context.new_page()
-    await page.goto(f"{live.url}/login?token={live.token}")
+    await live.log_in(page)
     wide, seen = await page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert wide <= seen, "nothing to scroll sideways"
 
@@ -118,7 +118,7 @@ async def test_a_page_of_another_program_can_do_nothing_with_the_cookie(
     live: ServerProcess, context: BrowserContext
 ) -> None:
     page = await context.new_page()
-    await page.goto(f"{live.url}/login?token={live.token}")
+    await live.log_in(page)
     with neighbour() as url:
         await page.goto(url)
         assert await page.evaluate(READ, f"{live.url}/api/agents") == "kept out"

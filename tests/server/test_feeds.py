@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.errors import NotFound, WrongCursor
 from holdfast.server import feeds as feeds_module
-from holdfast.server.feeds import FeedReader, Feeds, Frame
+from holdfast.server import shared_pages
+from holdfast.server.feeds import FeedReader, Feeds
+from holdfast.server.frames import Frame
+from holdfast.server.shared_pages import IN_HAND_BYTES_MAX
 from holdfast.store import open_store
 from holdfast.store.contract import Store
-from holdfast.store.records import StoreOptions
+from holdfast.store.records import PAGE_BYTES, StoreOptions
 from tests.support.chats import new_chat, user
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import until
@@ -71,7 +75,9 @@ async def test_readers_at_the_same_place_share_the_very_same_bytes(store: Store)
     assert len({id(frame.data) for frame in frames}) == 1
     for reader in readers:
         reader.close()
-    assert feeds.figures() == {"feeds": 0, "feed_readers": 0, "feed_bytes": 0, "feed_bytes_max": 0}
+    assert {name: value for name, value in feeds.figures().items() if value} == {
+        "pages_in_hand_bytes_max": IN_HAND_BYTES_MAX
+    }
 
 
 async def test_a_reader_ahead_of_the_feed_does_not_join_it(store: Store) -> None:
@@ -168,3 +174,70 @@ async def test_a_reader_that_is_catching_up_waits_for_a_store_that_is_away(
         postgres_proxy.forward()
         assert titles_in(await waiting)[1:] == ["one", "two"]
         reader.close()
+
+
+async def test_readers_who_catch_up_at_the_same_place_share_what_they_read(store: Store) -> None:
+    """A chat of large messages: each page is in memory once, however many readers have it in hand."""
+    await store.create_chat(new_chat("x" * (2 << 20), id="c1"))
+    feeds = Feeds(store)
+    readers = [reader_of(store, feeds) for _ in range(20)]
+    async with asyncio.timeout(WAIT_S):
+        pages = await asyncio.gather(*(reader.next() for reader in readers))
+    assert len({id(frame) for frames in pages for frame in frames}) == len(pages[0])
+    assert 0 < feeds.figures()["pages_in_hand_bytes"] < 5 << 20
+    for reader in readers:
+        reader.close()
+    assert feeds.figures()["pages_in_hand_bytes"] == 0
+
+
+async def test_a_reader_of_a_large_page_waits_for_room_and_one_of_a_small_page_does_not(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_pages, "IN_HAND_BYTES_MAX", 3 << 20)
+    large, small = new_chat("x" * (2 << 20), id="c1"), new_chat("hello", id="c2")
+    for chat in (large, small):
+        await store.create_chat(chat)
+    feeds = Feeds(store)
+    holder = reader_of(store, feeds)
+    first = await holder.next()
+    second = FeedReader(store, feeds, "c1", first[0].cursor)  # another place: not the page that the holder has
+    async with asyncio.timeout(WAIT_S):
+        waiting = asyncio.ensure_future(second.next())
+        reader = FeedReader(store, feeds, "c2", None)
+        assert await reader.next()
+        await until(lambda: feeds.pages._waiting > 0, WAIT_S)
+        assert not waiting.done()
+        holder.close()
+        assert [frame.cursor for frame in await waiting] == [frame.cursor for frame in first[1:]]
+    for one in (second, reader):
+        one.close()
+
+
+async def test_a_page_that_others_hold_says_nothing_of_a_rest_that_is_over(store: Store) -> None:
+    """Its last item reaches the size of a page and is the journal's last. Whoever took it from another's hand later
+    was told that the chat rests, and its stream ended in the midst of the next turn.
+    """
+    await store.create_chat(replace(new_chat(None, id="c1"), past=(user("x" * PAGE_BYTES),)))
+    feeds = Feeds(store)
+    slow, late = reader_of(store, feeds), reader_of(store, feeds)
+    held = [*await slow.next()]
+    await store.submit("c1", cmd.Send(message=user("hello")))
+    frames = [*await late.next()]
+    assert frames[0].data is held[0].data
+    assert not any(frame.rest for frame in frames)
+    assert b"hello" in b"".join(frame.data for frame in await take(late, 2))
+    slow.close()
+    late.close()
+
+
+async def test_a_page_that_others_hold_is_not_another_chats_whose_id_is_used_again(store: Store) -> None:
+    await store.create_chat(replace(new_chat(None, id="c1"), past=(user("x" * PAGE_BYTES),)))
+    await rename(store, "old")
+    feeds = Feeds(store)
+    slow, late = reader_of(store, feeds), reader_of(store, feeds)
+    await slow.next()
+    await store.delete_chat("c1")
+    await store.create_chat(new_chat(None, id="c1", agent="another"))
+    assert b"another" in (await take(late, 1))[0].data
+    slow.close()
+    late.close()

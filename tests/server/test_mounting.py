@@ -22,13 +22,14 @@ async def test_the_program_of_the_page_serves_chats_under_its_prefix(
     names: dict[str, Any] = {"__name__": "page"}
     exec(code, names)  # noqa: S102  our own page
     program = names["program"]
-    token = (tmp_path / ".holdfast" / "token").read_text().strip()
+    assert not (tmp_path / ".holdfast").exists(), "who imports it writes nothing"
     transport = httpx.ASGITransport(app=program)
-    headers = {"Authorization": f"Bearer {token}"}
     async with (
         program.router.lifespan_context(program),
-        httpx.AsyncClient(transport=transport, base_url="http://localhost/agents", headers=headers) as client,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost/agents") as client,
     ):
+        token = (tmp_path / ".holdfast" / "token").read_text().strip()
+        client.headers["Authorization"] = f"Bearer {token}"
         assert (await client.get("/health")).json()["status"] == "ok"
         chat_id = await created(client, "echo", "hello")
         assert (await ended(client, chat_id))["state"] == "idle"

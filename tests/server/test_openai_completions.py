@@ -286,8 +286,8 @@ def test_the_schema_that_an_answer_has_to_fit_reaches_the_model_and_stays_with_t
     format: Any = {"type": "json_schema", "description": "Yours.", **wanted}
     response = client.responses.create(model="candid", input="hi", text={"format": format})
     asked = [json.loads(text) for text in (completion.choices[0].message.content or "", response.output_text)]
-    assert asked[0]["output"] == wanted
-    assert asked[1]["output"] == {**wanted, "schema": {"description": "Yours.", **schema}}
+    assert asked[0]["output"] == {**wanted, "any_object": False}
+    assert asked[1]["output"] == {**wanted, "any_object": False, "schema": {"description": "Yours.", **schema}}
     assert response.text is not None
     assert response.text.format is not None
     assert response.text.format.type == "json_schema"

@@ -51,7 +51,7 @@ def test_a_foreign_origin_is_a_permission_error(client: OpenAI) -> None:
     [
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}},
@@ -66,6 +66,10 @@ def test_a_foreign_origin_is_a_permission_error(client: OpenAI) -> None:
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"metadata": {"a": "x" * 513}}, "metadata.a"),
+        ({"metadata": {str(number): "x" for number in range(17)}}, "metadata"),
         ({"temperature": 9}, "temperature"),
         ({"extra_body": {"top_k": 4}}, "top_k"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
@@ -90,7 +94,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(client: OpenAI, options: dic
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"metadata": {"x" * 65: "a"}}, "metadata." + "x" * 65 + ".[key]"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"text": {"shape": "round"}}, "text.shape"),
         ({"model": "typed", "text": {"format": {"type": "json_schema", **SCHEMA}}}, "text.format"),
@@ -98,7 +102,9 @@ def test_what_cannot_be_honoured_is_refused_by_name(client: OpenAI, options: dic
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"reasoning": {"effort": 3}}, "reasoning.effort"),
         ({"max_tool_calls": 3}, "max_tool_calls"),
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_1_x"}, "conversation"),
+        ({"input": [{"type": "compaction", "encrypted_content": "?"}]}, "input[0].encrypted_content"),
+        ({"input": [{"type": "mcp_approval_response", "approve": True}]}, "input[0]"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"truncation": "sometimes"}, "truncation"),
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
@@ -155,7 +161,8 @@ def test_what_cannot_change_a_response_is_taken(client: OpenAI, options: dict[st
 def test_the_page_says_of_every_parameter_of_the_sdk_what_becomes_of_it(asked: type[Asked], sent: type) -> None:
     page = (ROOT / "docs" / "how-to" / "openai-sdk.md").read_text().partition("## What is different")[2]
     known = set(asked.model_fields)
-    assert set(get_type_hints(sent)) == known, (
+    more = {"client_metadata", "presence_penalty", "frequency_penalty"} if asked is ResponseAsked else set()
+    assert set(get_type_hints(sent)) | more == known, (
         "a parameter that the SDK sends, and nobody thought about, or the reverse"
     )
     assert {name for name in known if f"`{name}`" not in page} == set()
@@ -173,11 +180,14 @@ def test_a_name_that_the_agents_own_tool_has_is_refused(client: OpenAI) -> None:
         {"model": "gpt-5", "input": "hi"},
         {"model": "echo", "input": "hi", "previous_response_id": "resp_1_chat_none"},
         {"model": "echo", "input": "hi", "previous_response_id": "nonsense"},
+        {"model": "echo", "input": [{"type": "item_reference", "id": "msg_4_chat_none"}]},
+        {"model": "echo", "input": [{"type": "item_reference", "id": "fc_a-chat_none"}]},
     ],
 )
 def test_what_is_not_there_is_not_found(client: OpenAI, options: dict[str, Any]) -> None:
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError) as caught:
         client.responses.create(**options)
+    assert "no chat" not in str(caught.value), "clients know of responses and items, not of chats"
 
 
 def test_a_response_is_only_found_where_one_begins(client: OpenAI) -> None:
@@ -199,21 +209,28 @@ def test_a_path_that_is_not_there_and_a_wrong_method_are_told_in_the_same_words(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_providers_limit_is_a_rate_limit_error_and_not_tried_again(server: LiveServer, stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("model", "words", "code"),
+    [("limited", "slow down", "rate_limit_exceeded"), ("broken", "on fire", "server_error")],
+)
+def test_a_turn_that_failed_for_good_has_no_status_that_clients_try_again(
+    server: LiveServer, model: str, words: str, code: str, stream: bool
+) -> None:
+    """Not every client heeds `x-should-retry`, and all of them try again after 408, 409, 429 and 5xx."""
     with server.client().with_options(max_retries=2) as client:
+        before = len(chats(client))
         if stream:
-            with pytest.raises(openai.APIError, match="slow down"):
-                list(client.chat.completions.create(model="limited", messages=HELLO, stream=True))
-            return
-        with pytest.raises(openai.RateLimitError, match="slow down") as caught:
-            client.chat.completions.create(model="limited", messages=HELLO)
-        assert caught.value.response.headers["x-should-retry"] == "false"
-        assert caught.value.response.request.headers["x-stainless-retry-count"] == "0"
+            with pytest.raises(openai.APIError, match=words):
+                list(client.chat.completions.create(model=model, messages=HELLO, stream=True))
+        else:
+            with pytest.raises(openai.BadRequestError, match=words) as caught:
+                client.chat.completions.create(model=model, messages=HELLO)
+            assert caught.value.code == code
+            assert caught.value.response.headers["x-should-retry"] == "false"
+        assert len(chats(client)) == before + 1
 
 
-def test_a_broken_provider_is_a_server_error(client: OpenAI) -> None:
-    with pytest.raises(openai.InternalServerError, match="on fire"):
-        client.chat.completions.create(model="broken", messages=HELLO)
+def test_a_failed_response_says_why_in_the_protocols_shape(client: OpenAI) -> None:
     failed = client.responses.create(model="broken", input="hi")
     assert failed.status == "failed"
     assert failed.error is not None

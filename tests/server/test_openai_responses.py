@@ -162,7 +162,8 @@ def test_an_attempt_that_was_lost_is_withdrawn_and_the_final_text_is_right(clien
     )
     whole = list(client.responses.retrieve(created.response.id, stream=True))
     assert [event.delta for event in whole if event.type == "response.output_text.delta"] == ["twice told"]
-    assert whole[-1].sequence_number == events[-1].sequence_number
+    added = [event.output_index for event in events if event.type == "response.output_item.added"]
+    assert added == [0, 1]
 
 
 def test_a_background_response_goes_on_by_itself(client: OpenAI) -> None:
@@ -200,10 +201,21 @@ def test_a_client_may_take_any_time_to_run_its_tools_and_holds_no_worker_meanwhi
     first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
     chat = f"../api/chats/{first.id.split('_', 2)[2]}"
     calls = client.get(f"{chat}/calls", cast_to=dict[str, Any])["calls"]
-    assert [(call["kind"], call["expires_at"]) for call in calls] == [("client", None)] * 2
+    week_ms, hour_ms = 7 * 24 * 3600 * 1000, 3600 * 1000
+    assert [call["kind"] for call in calls] == ["client"] * 2
     shown = client.get(chat, cast_to=dict[str, Any])
-    assert (shown["state"], shown["worker"], shown["wake_at"]) == ("waiting", None, None)
+    assert (shown["state"], shown["worker"]) == ("waiting", None)
+    assert shown["wake_at"] == min(call["expires_at"] for call in calls), "one that stays away for good is given up"
+    assert abs(shown["wake_at"] - shown["created_at"] - week_ms) < hour_ms
     client.responses.cancel(first.id)
+
+
+def test_a_response_that_waits_for_a_tool_is_cancelled_and_can_be_followed(client: OpenAI) -> None:
+    first = client.responses.create(model="caller", input="Rain?", tools=TOOLS)
+    assert client.responses.cancel(first.id).status == "cancelled"
+    assert client.responses.retrieve(first.id).status == "cancelled"
+    second = client.responses.create(model="caller", input="Never mind.", previous_response_id=first.id)
+    assert (second.status, second.id.split("_", 2)[2]) == ("completed", first.id.split("_", 2)[2])
 
 
 def test_calls_that_the_client_will_not_run_are_given_up(client: OpenAI) -> None:
@@ -375,6 +387,26 @@ def test_input_items_are_listed_in_pages(client: OpenAI) -> None:
     assert texts == ["three", "two", "one"]
 
 
+def test_large_items_are_listed_in_pages_of_about_a_megabyte(client: OpenAI) -> None:
+    """All of them came at once, a hundred messages of megabytes each, for every client that asked."""
+    letters = "abcdefgh"
+    said: Any = [
+        {"role": "user" if at % 2 else "assistant", "content": letter * 600_000} for at, letter in enumerate(letters)
+    ]
+    found = client.responses.create(model="judge", input=said)
+    raw = client.responses.input_items.with_raw_response
+    assert len(raw.list(found.id, limit=100).content) < 2_000_000
+    forth: list[Any] = list(client.responses.input_items.list(found.id, order="asc", limit=100))
+    assert "".join(item.content[0].text[0] for item in forth) == letters
+    back: list[Any] = list(client.responses.input_items.list(found.id, order="desc", limit=100))
+    assert "".join(item.content[0].text[0] for item in back) == letters[::-1]
+    made = client.conversations.create(items=said)
+    kept: list[Any] = list(client.conversations.items.list(made.id, order="desc", limit=100))
+    assert "".join(item.content[0].text[0] for item in kept) == letters[::-1]
+    with pytest.raises(openai.BadRequestError, match="names no item"):
+        client.responses.input_items.list(found.id, after="msg_elsewhere")
+
+
 def test_a_deleted_response_is_gone_with_its_chat(client: OpenAI) -> None:
     first = client.responses.create(model="echo", input="one")
     second = client.responses.create(model="echo", input="two", previous_response_id=first.id)
@@ -412,3 +444,225 @@ def test_a_response_that_the_limit_on_tokens_cut_off_is_incomplete(client: OpenA
     assert last.response.status == "incomplete"
     after = client.responses.create(model="echo", input="hello", stream=True)
     assert list(after)[-1].type == "response.completed"
+
+
+# --- what a request asks of a turn that goes on -------------------------------------------------------
+
+
+def handed_over(client: OpenAI, **asked: Any) -> dict[str, Any]:
+    """What the model was asked after the results of the first response."""
+    first = client.responses.create(
+        model="handover", input="Refund!", tools=TOOLS, instructions="Triage.", temperature=0.1
+    )
+    result = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "to refunds"}  # type: ignore[union-attr]
+    said = [{"role": "user", "content": "Refund!"}, first.output[0].to_dict(), result]
+    given: Any = {"input": said} if asked.pop("stateless") else {"input": [result], "previous_response_id": first.id}
+    second = client.responses.create(**{"model": "handover", **given, **asked})
+    assert client.responses.retrieve(second.id) == second
+    assert client.responses.create(**{"model": "handover", **given, **asked}) == second
+    return {**json.loads(second.output_text), "shown": second}
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_a_request_that_brings_results_keeps_what_it_asks_for(client: OpenAI, stateless: bool) -> None:
+    """A hand-off: from here on another agent of the client speaks, with its own words, tools and settings."""
+    tools = [{**TOOLS[0], "name": "pay_back"}]
+    told = handed_over(
+        client, stateless=stateless, instructions="Refund people.", tools=tools, temperature=0.9,
+        tool_choice="auto", text={"format": {"type": "json_object"}}, metadata={"agent": "refunds"},
+    )  # fmt: skip
+    assert told["messages"][0] == ["system", "Refund people."]
+    assert (told["tools"], told["settings"]["temperature"]) == (["pay_back"], 0.9)
+    assert told["output"]["any_object"] is True
+    shown: Response = told["shown"]
+    assert (shown.instructions, shown.temperature, shown.metadata) == ("Refund people.", 0.9, {"agent": "refunds"})
+    assert [tool.name for tool in shown.tools if tool.type == "function"] == ["pay_back"]
+
+
+def test_what_a_request_with_results_does_not_ask_for_is_not_asked_for_any_more(client: OpenAI) -> None:
+    told = handed_over(client, stateless=False)
+    assert [role for role, _ in told["messages"]] == ["user", "assistant", "tool"]
+    assert (told["tools"], told["settings"]["temperature"]) == ([], None)
+
+
+def test_another_model_takes_over_with_what_was_said(client: OpenAI) -> None:
+    told = handed_over(client, stateless=False, model="candid", instructions="Refund people.")
+    assert told["messages"][0] == ["system", "Be candid.\n\nRefund people."]
+    assert told["messages"][1:] == [["user", "Refund!"], ["assistant", ""], ["tool", ""]]
+
+
+@pytest.mark.parametrize(
+    ("choice", "heard"),
+    [
+        ("required", "required"),
+        ({"type": "function", "name": "weather"}, "weather"),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]},
+            "required",
+        ),
+    ],
+)
+def test_a_call_that_is_asked_for_is_asked_of_the_model(client: OpenAI, choice: Any, heard: str) -> None:
+    tools = [*TOOLS, {**TOOLS[0], "name": "other"}]
+    found = client.responses.create(model="candid", input="go", tools=tools, tool_choice=choice)
+    told = json.loads(found.output_text)
+    assert told["tool_choice"] == heard
+    allowed = isinstance(choice, dict) and choice["type"] == "allowed_tools"
+    assert told["tools"] == (["weather"] if allowed else ["lookup", "other", "weather"])
+    again = handed_over(client, stateless=False, tools=tools, tool_choice=choice)
+    assert again["tool_choice"] == heard, "of the first response after the results as well"
+
+
+def test_an_image_in_a_result_is_shown_to_the_model(client: OpenAI) -> None:
+    first = client.responses.create(model="handover", input="Look!", tools=TOOLS)
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    output: Any = {
+        "type": "function_call_output",
+        "call_id": first.output[0].call_id,  # type: ignore[union-attr]
+        "output": [{"type": "input_text", "text": "a chart"}, picture],
+    }
+    given: Any = {"model": "handover", "input": [output], "previous_response_id": first.id}
+    second = client.responses.create(**given)
+    assert json.loads(second.output_text)["files"] == ["data:image/png;base64,AAAA"]
+    assert client.responses.create(**given) == second
+    said = client.responses.input_items.list(second.id, limit=1).data[0].to_dict()
+    assert [part["type"] for part in said["output"]] == ["input_text", "input_image"]  # type: ignore[attr-defined]
+
+
+def test_items_may_be_named_instead_of_repeated(client: OpenAI) -> None:
+    """As the AI SDK does in its second turn."""
+    first = client.responses.create(model="candid", input="one")
+    given: Any = [
+        {"role": "user", "content": "one"},
+        {"type": "item_reference", "id": first.output[0].id},
+        {"role": "user", "content": "two"},
+    ]
+    second = client.responses.create(model="candid", input=given, extra_body={"client_metadata": {"a": "b"}})
+    assert json.loads(second.output_text)["messages"][1:] == [
+        ["user", "one"], ["assistant", first.output_text], ["user", "two"],
+    ]  # fmt: skip
+    called = client.responses.create(model="handover", input="Refund!", tools=TOOLS)
+    call: Any = called.output[0]
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
+    items: Any = [{"role": "user", "content": "Refund!"}, {"id": call.id}, output]
+    after = client.responses.create(model="handover", input=items, tools=TOOLS)
+    assert after.id.split("_", 2)[2] == called.id.split("_", 2)[2], "the chat that waits goes on"
+
+
+# --- approvals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("approve", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_open_approval_is_told_and_can_be_answered(client: OpenAI, approve: bool, stream: bool) -> None:
+    if stream:
+        last = list(client.responses.create(model="payer", input="Pay.", stream=True))[-1]
+        assert last.type == "response.incomplete"
+        first = last.response
+    else:
+        first = client.responses.create(model="payer", input="Pay.")
+    assert (first.status, first.incomplete_details and first.incomplete_details.reason) == (
+        "incomplete", "approval_required",
+    )  # fmt: skip
+    asked = first.output[-1]
+    assert asked.type == "mcp_approval_request"
+    assert (asked.name, json.loads(asked.arguments)) == ("pay", {"amount": 7})
+    with pytest.raises(openai.BadRequestError, match="No approval response found"):
+        client.responses.create(model="payer", input="Well?", previous_response_id=first.id)
+    answer: Any = {
+        "type": "mcp_approval_response", "approval_request_id": asked.id, "approve": approve, "reason": "Too much.",
+    }  # fmt: skip
+    given: Any = {"model": "payer", "previous_response_id": first.id, "input": [answer]}
+    second = client.responses.create(**given)
+    assert second.output_text == (
+        "paid 7" if approve else 'Denied: a person refused this call. They said: "Too much."'
+    )
+    assert client.responses.create(**given) == second, "sent again, it is the same answer"
+    assert client.responses.retrieve(first.id) == first
+
+
+def test_an_approval_that_a_person_gave_elsewhere_lets_the_client_go_on(client: OpenAI) -> None:
+    first = client.responses.create(model="payer", input="Pay.")
+    asked: Any = first.output[-1]
+    call_id, _, chat_id = asked.id.removeprefix("mcpr_").partition("-")
+    client.post(f"../api/chats/{chat_id}/calls/{call_id}/approve", cast_to=object, body={})
+    answer: Any = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}
+    found = client.responses.create(model="payer", previous_response_id=first.id, input=[answer])
+    assert found.output_text == "paid 7"
+
+
+def test_a_completion_says_what_a_person_has_to_approve(client: OpenAI) -> None:
+    hello: Any = [{"role": "user", "content": "Pay."}]
+    key = {"Idempotency-Key": "pay once"}
+    with pytest.raises(openai.BadRequestError, match="approval of pay") as caught:
+        client.chat.completions.create(model="payer", messages=hello, extra_headers=key)
+    assert caught.value.code == "turn_waits"
+    with pytest.raises(openai.APIError, match="approval of pay"):
+        list(client.chat.completions.create(model="payer", messages=hello, stream=True))
+    chat = f"../api/chats/{caught.value.response.headers['x-holdfast-chat']}"
+    (call,) = client.get(f"{chat}/calls", cast_to=dict[str, Any])["calls"]
+    client.post(f"{chat}/calls/{call['call_id']}/approve", cast_to=object, body={})
+    found = client.chat.completions.create(model="payer", messages=hello, extra_headers=key)
+    assert found.choices[0].message.content == "paid 7", "asked again with its key, it goes past what was approved"
+
+
+# --- conversations, counting, summaries ---------------------------------------------------------------
+
+
+def test_a_conversation_is_kept_by_its_id(client: OpenAI) -> None:
+    said: Any = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    made = client.conversations.create(items=said, metadata={"topic": "kelp"})
+    client.conversations.items.create(made.id, items=[{"type": "message", "role": "user", "content": "three"}])
+    assert client.conversations.retrieve(made.id).metadata == {"topic": "kelp"}
+    first = client.responses.create(model="candid", conversation=made.id, input="four")
+    heard = [text for role, text in json.loads(first.output_text)["messages"] if role != "system"]
+    assert heard == ["one", "two", "three", "four"]
+    assert first.conversation is not None
+    assert first.conversation.id == made.id
+    second = client.responses.create(model="candid", conversation={"id": made.id}, input="five")
+    assert [text for role, text in json.loads(second.output_text)["messages"]][-1] == "five"
+    items = list(client.conversations.items.list(made.id, order="asc", limit=2))
+    assert len(items) == 7, "all of them, page by page"
+    with pytest.raises(openai.BadRequestError, match="another one than that of the conversation"):
+        client.responses.create(model="echo", conversation=made.id, input="six")
+    with pytest.raises(openai.ConflictError, match="has begun"):
+        client.conversations.items.create(made.id, items=said)
+    client.conversations.delete(made.id)
+    for wrong in (made.id, "conv_none", "nonsense"):
+        with pytest.raises(openai.NotFoundError):
+            client.conversations.retrieve(wrong)
+
+
+def test_the_tools_of_a_conversation_are_answered_in_it(client: OpenAI) -> None:
+    made = client.conversations.create()
+    first = client.responses.create(model="caller", conversation=made.id, input="Rain?", tools=TOOLS)
+    with pytest.raises(openai.BadRequestError, match="waits for results"):
+        client.responses.create(model="caller", conversation=made.id, input="Well?")
+    second = client.responses.create(model="caller", conversation=made.id, input=outputs_for(first), tools=TOOLS)
+    assert second.output_text == "It rains in both."
+
+
+def test_tokens_of_an_input_are_counted_without_asking_a_model(client: OpenAI) -> None:
+    before = chats(client)
+    short = client.responses.input_tokens.count(model="echo", input="hello")
+    long = client.responses.input_tokens.count(model="echo", input="hello " * 100, tools=TOOLS)
+    assert 0 < short.input_tokens < long.input_tokens
+    assert chats(client) == before
+
+
+def test_a_summary_stands_for_what_was_said(client: OpenAI) -> None:
+    before = chats(client)
+    said: Any = [
+        {"role": role, "content": f"{role} {number} " + "words " * 200}
+        for number in range(20)
+        for role in ("user", "assistant")
+    ]
+    assert client.responses.compact(model="plain", input=said).object == "response.compaction"
+    made = client.post("/responses/compact", cast_to=dict[str, Any], body={"model": "plain", "input": said})
+    assert (made["output"][0]["type"], len(made["output"]) < len(said)) == ("compaction", True)
+    items: Any = [*made["output"], {"role": "user", "content": "And now?"}]
+    found = client.responses.create(model="candid", input=items)
+    heard = [text for _, text in json.loads(found.output_text)["messages"]]
+    assert "Hello there." in heard[1]
+    assert heard[-1] == "And now?"
+    assert len(chats(client)) == len(before) + 1, "what was summarised left nothing behind"

@@ -107,7 +107,7 @@ def test_a_live_reader_is_told_what_was_lost_and_that_it_was() -> None:
         ("incomplete", 0), ("completed", 1), ("incomplete", 0), ("completed", 1),
     ]  # fmt: skip
     indexes = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
-    assert indexes == sorted(set(indexes))
+    assert indexes == [0, 1, 2, 3], "clients keep items in a list, and look them up by their index"
     final = events[-1]["response"]
     assert [item["content"][0]["text"] for item in final["output"]] == ["First, I look.", "Now I know."]
     assert [item["id"] for item in final["output"]] == [item["id"] for item in done if item["status"] == "completed"]
@@ -132,7 +132,33 @@ def test_a_reader_may_leave_anywhere_and_come_back_as_often_as_it_likes() -> Non
         added = [event["item"]["id"] for event in whole if event["type"] == "response.output_item.added"]
         ended = [event["item"]["id"] for event in whole if event["type"] == "response.output_item.done"]
         assert added == ended, f"after {seen}: every item that was begun is ended, once"
-        assert whole[-1] == live[-1] == late[-1]
+        indexes = [event["output_index"] for event in whole if event["type"] == "response.output_item.added"]
+        assert indexes == list(range(len(added))), f"after {seen}"
+        assert whole[-1]["response"] == live[-1]["response"] == late[-1]["response"]
+
+
+def test_a_reader_that_changes_its_process_again_and_again_keeps_its_indexes() -> None:
+    """The first process saw what was lost, the next did not, the third sees everything once more."""
+    journal = a_stormy_turn()
+    first = events_of(journal.live)
+    for left in range(1, len(first)):
+        second = events_of(journal.late, after=first[left - 1]["sequence_number"])
+        for left_again in range(1, len(second)):
+            told = [*first[:left], *second[:left_again]]
+            whole = [*told, *events_of(journal.live, after=told[-1]["sequence_number"])]
+            added = [event for event in whole if event["type"] == "response.output_item.added"]
+            assert [event["output_index"] for event in added] == list(range(len(added))), (left, left_again)
+            assert len({event["item"]["id"] for event in added}) == len(added)
+
+
+def test_an_answer_without_a_word_takes_no_index() -> None:
+    """The commonest turn: the model says nothing and calls a tool of its agent, then it answers."""
+    journal = Journal()
+    journal.add(TurnStarted(turn=1), message(user("go")), message(assistant(call("a", "lookup")), attempt=1))
+    journal.add(message(result_message(ToolResult(call_id="a", name="lookup", content="x"), 0)))
+    journal.add(PreviewReset(attempt=2), message(assistant("Found."), attempt=3), TurnEnded(turn=1, state=State.IDLE))
+    added = [event for event in events_of(journal.late) if event["type"] == "response.output_item.added"]
+    assert [event["output_index"] for event in added] == [0]
 
 
 def test_a_reader_may_come_back_while_an_attempt_streams() -> None:
@@ -234,7 +260,8 @@ def test_a_failed_turn_is_told_with_its_reason_and_nothing_after_it() -> None:
     journal.add(TurnStarted(turn=2), message(assistant("later"), attempt=9), TurnEnded(turn=2, state=State.IDLE))
     last = events_of(journal.late)[-1]
     assert (last["type"], last["response"]["output"]) == ("response.failed", [])
-    assert last["response"]["error"] == {"code": "rate_limit_exceeded", "message": "slow down"}
+    error = {"code": "rate_limit_exceeded", "message": "slow down", "type": "server_error", "param": None}
+    assert last["response"]["error"] == error
 
 
 def test_ids_name_their_place() -> None:

@@ -13,9 +13,8 @@ from msgspec import Struct
 from holdfast import Agent, AgentLimits, App, client_tool, http_app, tool
 from holdfast.chat import Chat
 from holdfast.cli.terminal.turn_follower import Exit, TurnFollower
-from holdfast.core.turns import TurnState
+from holdfast.core.updates import TurnState
 from holdfast.errors import TurnError, TurnFailed, TurnStopped, TurnWaits
-from holdfast.server.openai import response_follower
 from holdfast.server.openai.ids import ResponsePlace
 from holdfast.store.records import Item
 from holdfast.testing import Call, Fail, Finish, Hold, Say, ScriptedModel
@@ -69,14 +68,14 @@ ENDINGS = {
     ),
     "waiting for a person": Ending(
         ([Say(text="I will pay now."), Call(name="pay")],),
-        *("waiting", TurnWaits, Exit.WAITING, "in_progress", "503 turn_waits"),
+        *("waiting", TurnWaits, Exit.WAITING, "incomplete", "400 turn_waits"),
     ),
     "waiting for the client's own tool": Ending(
         ([Say(text="Where?"), Call(name="locate")],), "waiting", TurnWaits, Exit.WAITING, "completed", "tool_calls"
     ),
     "stopped by a user": Ending(
         ([Say(text="I was about"), Hold(name="here")],),
-        *("stopped", TurnStopped, Exit.STOPPED, "cancelled", "409 turn_stopped"),
+        *("stopped", TurnStopped, Exit.STOPPED, "cancelled", "400 turn_stopped"),
         act=stop_it,
     ),
     "out of its budget": Ending(
@@ -85,7 +84,7 @@ ENDINGS = {
         limits=AgentLimits(steps=1),
     ),
     "failed": Ending(
-        ([Fail(status=401, message="bad key")],), "failed", TurnFailed, Exit.FAILED, "failed", "502 authentication"
+        ([Fail(status=401, message="bad key")],), "failed", TurnFailed, Exit.FAILED, "failed", "400 authentication"
     ),
 }
 
@@ -109,13 +108,11 @@ async def completed(client: httpx.AsyncClient) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-async def test_whoever_asks_is_told_the_same(store_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_asks_is_told_the_same(store_url: str, name: str) -> None:
     ending = ENDINGS[name]
     tools = [pay, look, client_tool("locate", "Where the user is.")]
     agent = Agent("a", ScriptedModel(*ending.script), tools=tools, limits=ending.limits)
     app = App(store_url, agents=[agent], retry=QUICK)
-    if ending.completion.startswith("503"):
-        monkeypatch.setattr(response_follower, "WAIT_S", 2.0)  # it would wait for the person for ten minutes
     transport = httpx.ASGITransport(app=http_app(app, token=TOKEN))
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (

@@ -1,30 +1,34 @@
 """Who gets in: a token on every route but the public ones, the right Host, no foreign Origin, and safe headers.
 
-The token is made on first start and kept in a file that only its owner can read. A browser gets a cookie for it by a
-link that is shown once; the cookie holds a value derived from the token, never the token.
+Whom a request comes from, `grants.py` says; what that one may do, its route says (`guarded.py`). The admin token is
+made on first start and kept in a file that only its owner can read. How browsers come in, `sessions.py` says.
 """
 
-import hashlib
-import hmac
+import re
 import secrets
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.server import client_files, login
+from holdfast.server.bodies import has_body
+from holdfast.server.grants import Grant, Grants, read_token
+from holdfast.server.guarded import GRANT
 from holdfast.server.limits import HEAD_BYTES_MAX, head_too_large
-from holdfast.server.problems import CLOSE, problem
-from holdfast.system.disk import create_path, make_home
+from holdfast.server.origins import Origins
+from holdfast.server.problems import CLOSE, of_error, problem
+from holdfast.server.sessions import Sessions
+from holdfast.system.disk import create_path, make_home, write_path
 
-COOKIE = "holdfast_session"
-PUBLIC = frozenset({"/health"})
-LOGIN = "/login"
-TOKEN_CHARS_MIN = 16
+HEALTH = "/health"  # also for the health checks of HTTP/1.0, which name no host
+PUBLIC = frozenset({HEALTH}) | client_files.PATHS | login.PATHS
+_ABSOLUTE = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
+_ABSOLUTE_RAW = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 SECURITY_HEADERS = {
@@ -47,38 +51,42 @@ def load_token(home: str | Path) -> tuple[str, bool]:
         made = not path.exists() and create_path(path, secrets.token_urlsafe(32).encode() + b"\n", 0o600)
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ConfigError(f"the token file {path} cannot be used: {error}") from error
-    if len(token) < TOKEN_CHARS_MIN:
-        raise ConfigError(f"the token file {path} holds no token; delete it, and a new one is made")
+    token = read_token(path)
     return token, made
+
+
+def rotate_token(home: str | Path) -> str:
+    """A new admin token in place of the one that there is: written whole, or not at all. Raises ConfigError."""
+    path = Path(home) / "token"
+    token = secrets.token_urlsafe(32)
+    load_token(home)  # one that cannot be used is told of before it is replaced
+    try:
+        write_path(path, token.encode() + b"\n")
+    except OSError as error:
+        raise ConfigError(f"the token file {path} cannot be written: {error}") from error
+    return token
 
 
 class Access:
     """What a request must bring. Comparisons take the same time whatever is wrong."""
 
-    def __init__(self, token: str, hosts: Iterable[str] = ()) -> None:
-        self._token = token
-        self.session = hmac.new(token.encode(), b"holdfast session", hashlib.sha256).hexdigest()
+    def __init__(self, grants: Grants, browsers: Sessions, origins: Origins, hosts: Iterable[str] = ()) -> None:
+        self.grants = grants
+        self.browsers = browsers
+        self.origins = origins
         self._hosts = LOCAL_NAMES | {name.lower() for name in hosts}
-
-    @property
-    def principal(self) -> str:
-        """Whose idempotency keys they are: one name space per token, and no token in the database."""
-        return "token:" + hashlib.sha256(self._token.encode()).hexdigest()[:16]
-
-    def is_token(self, value: str) -> bool:
-        return hmac.compare_digest(value.encode(), self._token.encode())
 
     def host_allowed(self, host: str) -> bool:
         return "*" in self._hosts or _name(host) in self._hosts
 
-    def allows(self, headers: Headers) -> bool:
-        scheme, _, value = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return self.is_token(value.strip())
-        return hmac.compare_digest(_cookie(headers).encode(), self.session.encode())
+    async def grant(self, scope: Scope, receive: Receive) -> Grant | None:
+        """Whom the request comes from. Raises StoreError, Unauthorized."""
+        request = Request(scope, receive)
+        if "authorization" not in request.headers and (grant := await self.browsers.grant(scope)) is not None:
+            return grant
+        return await self.grants.of(request)
 
 
 class AccessMiddleware:
@@ -94,31 +102,36 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         send = _with_headers(send)
-        refusal = self._judge(scope)
+        _take_origin_form(scope)
+        try:
+            refusal = await self._judge(scope, receive)
+        except HoldfastError as error:
+            refusal = of_error(error)
         if refusal is not None:
+            if has_body(scope):  # it is not read: what is left of it would be taken for the next request
+                refusal.headers["Connection"] = "close"
             await refusal(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _judge(self, scope: Scope) -> Response | None:
+    async def _judge(self, scope: Scope, receive: Receive) -> Response | None:
         headers = Headers(scope=scope)
         if sum(len(name) + len(value) for name, value in headers.raw) + len(scope["path"]) > HEAD_BYTES_MAX:
             return head_too_large()
         if "content-length" in headers and "transfer-encoding" in headers:
             return problem(400, "ambiguous_length", "a body has a length or comes in chunks, not both", CLOSE)
         host = headers.get("host", "")
-        if not self._access.host_allowed(host):
+        path = _path(scope)
+        if not self._access.host_allowed(host) and not (path == HEALTH and "host" not in headers):
             return problem(
                 421, "forbidden_host", f"this server is not {host[:100]!r}; name the host in `allowed_hosts` if it is"
             )
-        if (foreign := _foreign(headers, host)) is not None:
-            return problem(403, "forbidden_origin", f"requests from {foreign[:100]!r} are not served")
-        path = _path(scope)
+        if (answer := self._access.origins.refusal(scope)) is not None:
+            return answer
         if path in PUBLIC:
             return None
-        if path == LOGIN and scope["method"] == "GET":
-            return self._login(scope)
-        if self._access.allows(headers):
+        if (grant := await self._access.grant(scope, receive)) is not None:
+            scope[GRANT] = grant
             return None
         if path == "/" and "text/html" in headers.get("accept", ""):
             return HTMLResponse(_SIGN_IN, status_code=401)
@@ -129,34 +142,17 @@ class AccessMiddleware:
             {"WWW-Authenticate": "Bearer"},
         )
 
-    def _login(self, scope: Scope) -> Response:
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if not self._access.is_token(given):
-            return HTMLResponse(_SIGN_IN, status_code=401)
-        answer = RedirectResponse(scope.get("root_path", "") + "/", status_code=303)
-        answer.set_cookie(
-            COOKIE, self._access.session, httponly=True, samesite="strict", path="/", max_age=30 * 24 * 3600,
-            secure=scope.get("scheme") == "https",
-        )  # fmt: skip
-        return answer
 
-
-def _foreign(headers: Headers, host: str) -> str | None:
-    """An origin that is not this server's own. A browser cannot forge these headers, and other clients send none."""
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2].lower() != host.lower():
-        return origin
-    if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        return headers["sec-fetch-site"]
-    return None
-
-
-def _cookie(headers: Headers) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+def _take_origin_form(scope: Scope) -> None:
+    """A client may name the whole URL, as one that speaks to a proxy does. Its host is then the URL's (RFC 9112)."""
+    found = _ABSOLUTE.match(scope["path"])
+    if found is None or scope.get("root_path"):
+        return
+    raw = _ABSOLUTE_RAW.match(scope["raw_path"] or b"")
+    scope["path"] = scope["path"][found.end() :] or "/"
+    scope["raw_path"] = scope["raw_path"][raw.end() :] or b"/" if raw is not None else scope["path"].encode()
+    others = [pair for pair in scope["headers"] if pair[0] != b"host"]
+    scope["headers"] = [*others, (b"host", found[1].encode("latin-1", "replace"))]
 
 
 def _name(host: str) -> str:
@@ -186,6 +182,6 @@ def _with_headers(send: Send) -> Send:
 
 
 _SIGN_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>holdfast</title>
-<h1>holdfast</h1><p>Open the link that the server showed when it was first started, or run
-<code>holdfast login</code> where it runs.</p></html>
+<h1>holdfast</h1><p>Open the link that the server showed on its terminal, or run <code>holdfast login</code> where it
+runs. With a token, <a href="login">log in here</a>.</p></html>
 """

@@ -1,21 +1,22 @@
 """The routes of chats: each one call of `app`, nothing decided here."""
 
-import hashlib
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 from starlette.responses import Response
 
-from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import State
 from holdfast.errors import InvalidInput, NotFound, TurnTimeout
 from holdfast.server import problems, views
-from holdfast.server.streams import EventStream, Streams
-from holdfast.store.records import Answer, ChatFilter, Key
+from holdfast.server.guarded import Routes
+from holdfast.server.owned_app import AppOf, KeyOf, OwnedApp
+from holdfast.server.streams import EventStream
+from holdfast.store.records import PAGE_BYTES, Answer, ChatFilter
 
 PROBLEM = {"content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -23,47 +24,20 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     "5XX": {**PROBLEM, "description": "The server, or its store, cannot answer now"},
 }
 STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"}
+    200: {
+        "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/StreamEvent"}}},
+        "description": "Server-sent events, each as the schema says",
+    },
+    204: {"description": "`end` was told, and nothing happened since: do not come back by yourself"},
 }
 
 TURN_WAIT_S_MAX = 60.0  # proxies give up on a silent request soon after
 
-router = APIRouter(prefix="/api", tags=["chats"], responses=PROBLEMS)
+routes = Routes(prefix="/api", tags=["chats"], responses=PROBLEMS)
 
 ChatId = Annotated[str, Path(max_length=512)]
 MessageId = Annotated[str, Path(max_length=512)]
 CallId = Annotated[str, Path(max_length=512)]
-
-
-def app_of(request: Request) -> App:
-    app: App = request.app.state.holdfast
-    return app
-
-
-def streams_of(request: Request) -> Streams:
-    streams: Streams = request.app.state.streams
-    return streams
-
-
-async def key_of(
-    request: Request,
-    key: Annotated[
-        str | None,
-        Header(alias="Idempotency-Key", max_length=200, description="the same request again does nothing again"),
-    ] = None,
-) -> Key | None:
-    if key is None:
-        return None
-    if len(request.headers.getlist("idempotency-key")) > 1:
-        raise InvalidInput("Idempotency-Key", "was given more than once; a request has one key")
-    digest = hashlib.blake2b(digest_size=16)
-    for piece in (request.method.encode(), request.url.path.encode(), await request.body()):
-        digest.update(len(piece).to_bytes(8, "big") + piece)
-    return Key(principal=request.app.state.access.principal, key=key, request=digest.hexdigest())
-
-
-AppOf = Annotated[App, Depends(app_of)]
-KeyOf = Annotated[Key | None, Depends(key_of)]
 
 
 def chat_of(chat_id: ChatId, app: AppOf) -> Chat:
@@ -81,7 +55,7 @@ def _answered(answer: Answer) -> Response:
     return as_json(views.answer_of(answer))
 
 
-@router.get("/chats", response_model=views.ChatPage)
+@routes.get("/chats", scope="read", response_model=views.ChatPage)
 async def list_chats(
     app: AppOf,
     owner: Annotated[str | None, Query(max_length=200)] = None,
@@ -112,7 +86,7 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     return pairs
 
 
-@router.post("/chats", status_code=201, response_model=views.ChatShown)
+@routes.post("/chats", scope="chat", status_code=201, response_model=views.ChatShown)
 async def create_chat(app: AppOf, given: views.NewChatGiven, key: KeyOf, request: Request) -> Response:
     """A new chat; with a message it starts to run."""
     chat = await app.create(
@@ -129,12 +103,12 @@ async def create_chat(app: AppOf, given: views.NewChatGiven, key: KeyOf, request
     return as_json(views.chat_of(await chat.snapshot()), 201, place)
 
 
-@router.get("/chats/{chat_id}", response_model=views.ChatShown)
+@routes.get("/chats/{chat_id}", scope="read", response_model=views.ChatShown)
 async def read_chat(chat: ChatOf) -> Response:
     return as_json(views.chat_of(await chat.snapshot()))
 
 
-@router.patch("/chats/{chat_id}", response_model=views.ChatShown)
+@routes.patch("/chats/{chat_id}", scope="chat", response_model=views.ChatShown)
 async def change_chat(chat: ChatOf, given: views.ChatPatch) -> Response:
     """Rename it, archive it, or bring it back."""
     if given.title is not None:
@@ -144,7 +118,7 @@ async def change_chat(chat: ChatOf, given: views.ChatPatch) -> Response:
     return as_json(views.chat_of(await chat.snapshot()))
 
 
-@router.delete("/chats/{chat_id}", response_model=views.Deleted)
+@routes.delete("/chats/{chat_id}", scope="chat", response_model=views.Deleted)
 async def delete_chat(
     chat: ChatOf, children: Annotated[bool, Query(description="and the chats that it spawned")] = False
 ) -> Response:
@@ -152,7 +126,7 @@ async def delete_chat(
     return as_json({"deleted": await chat.delete(children=children)})
 
 
-@router.post("/chats/{chat_id}/fork", status_code=201, response_model=views.ChatShown)
+@routes.post("/chats/{chat_id}/fork", scope="chat", status_code=201, response_model=views.ChatShown)
 async def fork_chat(chat: ChatOf, key: KeyOf, given: views.ForkGiven | None = None) -> Response:
     """A copy of its history under a new id, at rest."""
     given = given or views.ForkGiven()
@@ -163,25 +137,26 @@ async def fork_chat(chat: ChatOf, key: KeyOf, given: views.ForkGiven | None = No
 # --- messages -----------------------------------------------------------------------------------------
 
 
-@router.get("/chats/{chat_id}/messages", response_model=views.MessagePage)
+@routes.get("/chats/{chat_id}/messages", scope="read", response_model=views.MessagePage)
 async def list_messages(
     chat: ChatOf,
     app: AppOf,
     start: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Response:
-    """The history from a position on, in order."""
+    """The history from a position on, in order. Large messages make a page shorter than `limit`."""
     await chat.snapshot()  # raises NotFound: an empty history is not a missing chat
-    rows = await app.store.read_history(chat.id, start=start, limit=limit)
+    rows = await app.store.read_history(chat.id, start=start, limit=limit, bytes_max=PAGE_BYTES)
     found = []
     for row in rows:
         entry = decode_entry(row.body)
         assert isinstance(entry, MessageAdded)
         found.append({"pos": row.pos, **msgspec.json.decode(entry.raw)})
-    return as_json({"messages": found, "next": rows[-1].pos + 1 if len(rows) == limit else None})
+    full = len(rows) == limit or sum(len(row.body) for row in rows) >= PAGE_BYTES
+    return as_json({"messages": found, "next": rows[-1].pos + 1 if full else None})
 
 
-@router.post("/chats/{chat_id}/messages", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/messages", scope="chat", response_model=views.AnswerShown)
 async def send_message(chat: ChatOf, given: views.MessageGiven, key: KeyOf) -> Response:
     """`queue`: after what is going on. `steer`: into the running turn. `interrupt`: now."""
     content = views.message_of(given.message)
@@ -190,25 +165,26 @@ async def send_message(chat: ChatOf, given: views.MessageGiven, key: KeyOf) -> R
     return _answered(sent.answer)
 
 
-@router.post("/chats/{chat_id}/messages/{message_id}/edit", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/messages/{message_id}/edit", scope="chat", response_model=views.AnswerShown)
 async def edit_message(chat: ChatOf, message_id: MessageId, given: views.EditGiven, key: KeyOf) -> Response:
     """Replace a user message and everything after it. `dropped` holds the queued messages that this removed."""
     sent = await chat.edit(message_id, views.message_of(given.message), key=key)
     return _answered(sent.answer)
 
 
-@router.get("/chats/{chat_id}/queue", response_model=views.QueuePage)
-async def list_queue(chat: ChatOf) -> Response:
-    return as_json({"queue": views.queue_of(await chat.snapshot())})
+@routes.get("/chats/{chat_id}/queue", scope="read", response_model=views.QueuePage)
+async def list_queue(chat: ChatOf, after: Annotated[str | None, Query(max_length=512)] = None) -> Response:
+    """What waits for its turn, in order. Large messages make a page short."""
+    return as_json(views.queue_of(await chat.snapshot(), after))
 
 
-@router.post("/chats/{chat_id}/queue/{message_id}/promote", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/queue/{message_id}/promote", scope="chat", response_model=views.AnswerShown)
 async def promote_message(chat: ChatOf, message_id: MessageId, key: KeyOf) -> Response:
     """Take it next: what is running now is superseded."""
     return _answered(await chat.promote(message_id, key=key))
 
 
-@router.delete("/chats/{chat_id}/queue/{message_id}", response_model=views.AnswerShown)
+@routes.delete("/chats/{chat_id}/queue/{message_id}", scope="chat", response_model=views.AnswerShown)
 async def withdraw_message(chat: ChatOf, message_id: MessageId, key: KeyOf) -> Response:
     """Take it back: `dropped` holds it. With a key, who asks again learns that it was taken back, not delivered."""
     return _answered(await chat.withdraw(message_id, key=key))
@@ -217,9 +193,10 @@ async def withdraw_message(chat: ChatOf, message_id: MessageId, key: KeyOf) -> R
 # --- the turn -----------------------------------------------------------------------------------------
 
 
-@router.get("/chats/{chat_id}/turn", response_model=views.TurnShown)
+@routes.get("/chats/{chat_id}/turn", scope="read", response_model=views.TurnShown)
 async def read_turn(
     chat: ChatOf,
+    app: AppOf,
     number: Annotated[
         int | None,
         Query(ge=1, lt=1 << 53, description="which one; without it the one that the chat is in, or was"),
@@ -229,45 +206,50 @@ async def read_turn(
     ] = 0.0,
 ) -> Response:
     """How a turn stands, over or not: `state` says which. `text` is the answer, and null unless the turn is done."""
+    waiting = asyncio.ensure_future(chat.turn(number, timeout_s=wait_s))
     try:
-        turn = await chat.turn(number, timeout_s=wait_s)
+        await app.streams.wait_for((waiting,), app.grant)
+        # A server that goes answers how it stands now: its client comes back to whichever is there then.
+        turn = await (waiting if waiting.done() else chat.turn(number, timeout_s=0.0))
     except TurnTimeout as error:
         turn = error.turn
+    finally:
+        waiting.cancel()
     return as_json(views.turn_of(turn))
 
 
-@router.post("/chats/{chat_id}/stop", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/stop", scope="chat", response_model=views.AnswerShown)
 async def stop_chat(chat: ChatOf, key: KeyOf, given: views.StopGiven | None = None) -> Response:
     """End the turn: what was said so far is kept, open calls are answered."""
     return _answered(await chat.stop(clear_queue=given is not None and given.clear_queue, key=key))
 
 
-@router.post("/chats/{chat_id}/retry", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/retry", scope="chat", response_model=views.AnswerShown)
 async def retry_chat(chat: ChatOf, key: KeyOf) -> Response:
     """Try a failed turn again."""
     return _answered(await chat.retry(key=key))
 
 
-@router.post("/chats/{chat_id}/compact", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/compact", scope="chat", response_model=views.AnswerShown)
 async def compact_chat(chat: ChatOf, key: KeyOf) -> Response:
     """Have the older part of the history summarised for the model; nothing of it is deleted."""
     return _answered(await chat.compact(key=key))
 
 
-@router.get("/chats/{chat_id}/calls", response_model=views.OpenCallList)
+@routes.get("/chats/{chat_id}/calls", scope="read", response_model=views.OpenCallList)
 async def list_open_calls(chat: ChatOf) -> Response:
     """What people and clients have to answer, in this chat and in those of its sub-agents."""
     await chat.snapshot()  # raises NotFound
     return as_json({"calls": [views.open_call_of(call.record) for call in await chat.open_calls()]})
 
 
-@router.get("/chats/{chat_id}/calls/{call_id}", response_model=views.OpenCallShown)
+@routes.get("/chats/{chat_id}/calls/{call_id}", scope="read", response_model=views.OpenCallShown)
 async def read_open_call(chat: ChatOf, call_id: CallId) -> Response:
     """One that a person or a client has to answer in this chat, whole however large it is."""
     return as_json(views.open_call_of((await chat.open_call(call_id)).record))
 
 
-@router.post("/chats/{chat_id}/calls/{call_id}/approve", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/calls/{call_id}/approve", scope="approve", response_model=views.AnswerShown)
 async def approve_call(
     chat: ChatOf, call_id: CallId, app: AppOf, key: KeyOf, given: views.ApproveGiven | None = None
 ) -> Response:
@@ -278,7 +260,7 @@ async def approve_call(
     return _answered(await chat.approve(call_id, digest=digest, key=key))
 
 
-async def _check_that_nothing_is_hidden(app: App, chat: Chat, call_id: str) -> None:
+async def _check_that_nothing_is_hidden(app: OwnedApp, chat: Chat, call_id: str) -> None:
     """Events tell of long arguments by an excerpt: who has read no more than that has not seen what would run."""
     try:
         asked = await chat.open_call(call_id)
@@ -293,27 +275,37 @@ async def _check_that_nothing_is_hidden(app: App, chat: Chat, call_id: str) -> N
         )
 
 
-@router.post("/chats/{chat_id}/calls/{call_id}/deny", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/calls/{call_id}/deny", scope="approve", response_model=views.AnswerShown)
 async def deny_call(chat: ChatOf, call_id: CallId, key: KeyOf, given: views.DenyGiven | None = None) -> Response:
     """`words` reach the model."""
     return _answered(await chat.deny(call_id, given.words if given is not None else "", key=key))
 
 
-@router.post("/chats/{chat_id}/calls/{call_id}/result", response_model=views.AnswerShown)
+@routes.post("/chats/{chat_id}/calls/{call_id}/result", scope="chat", response_model=views.AnswerShown)
 async def submit_result(chat: ChatOf, call_id: CallId, given: views.ResultGiven, key: KeyOf) -> Response:
     """The result of a client's tool, or the answer to a question."""
     return _answered(await chat.submit(call_id, given.content, error=given.error, key=key))
 
 
-@router.get("/chats/{chat_id}/events", response_class=Response, responses=STREAM)
+@routes.get("/chats/{chat_id}/events", scope="read", response_class=Response, responses=STREAM)
 async def read_events(
     chat: ChatOf,
-    streams: Annotated[Streams, Depends(streams_of)],
+    app: AppOf,
     after: Annotated[
         str | None, Query(max_length=200, description="a cursor: the `id` of the last event seen")
     ] = None,
     last_event_id: Annotated[str | None, Header(max_length=200)] = None,
     follow: Annotated[bool, Query(description="stay when the chat rests")] = False,
+    whole_turn: Annotated[
+        bool, Query(description="begin with the turn that the cursor is in, or the last one; `place` is where it was")
+    ] = False,
+    live: Annotated[bool, Query(description="say `live` once all was told that there was")] = False,
+    render: Annotated[
+        Literal["html"] | None, Query(description="what the model says as sanitised HTML, too: `html` events")
+    ] = None,
 ) -> Response:
     """Everything that happens, from a cursor on; ends when the chat rests and all was told."""
-    return await EventStream(streams, chat.id, last_event_id or after, follow=follow).begin()
+    after = last_event_id or after
+    return await EventStream(
+        app, chat.id, after, follow=follow, whole_turn=whole_turn, live=live, render=render is not None
+    ).begin()

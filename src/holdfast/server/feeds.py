@@ -2,7 +2,8 @@
 
 A feed follows one chat for all of its readers in this process and keeps the last frames. A reader that comes late,
 falls behind the ring or comes with a place of its own reads from the store until its place is one that the ring
-knows; so a slow reader costs itself reads and the others nothing, and no reader has a buffer of its own.
+knows; so a slow reader costs itself reads and the others nothing, and no reader has a buffer of its own. Readers who
+catch up at the same place share what they read (`shared_pages.py`).
 """
 
 import asyncio
@@ -12,70 +13,21 @@ from collections.abc import Sequence
 
 from holdfast.core.wake import WakeState
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
+from holdfast.server.frames import Frame, frames_of
+from holdfast.server.shared_pages import SharedPage, SharedPages
+from holdfast.store.chat_store import ChatStore
 from holdfast.store.contract import Store
 from holdfast.store.cursor import AfterCursor
-from holdfast.store.records import Item, Page
+from holdfast.store.records import Page
 from holdfast.system.clock import dice
 
 log = logging.getLogger("holdfast.feeds")
 
 RING_FRAMES = 1_000
 RING_BYTES = 2 << 20
-HEAD_BYTES = 128  # of a frame, about
 POLL_S = 10.0  # where others tell us what happens; polling is then only the truth behind the hints
 RETRY_S = 1.0  # after a store that failed
 FINAL = (StoreGone, StoreCorrupt, StoreClosed)  # what does not come back by waiting: readers are told
-
-
-class Frame:
-    """One item of the journal, for all of its readers. `rest`: nothing comes after it until a client does something;
-    a frame without an item tells of that alone.
-    """
-
-    __slots__ = ("_data", "cursor", "item", "rest")
-
-    def __init__(self, cursor: str, item: Item | None = None, *, rest: bool = False) -> None:
-        self.cursor = cursor
-        self.item = item
-        self.rest = rest
-        self._data: bytes | None = None
-
-    @property
-    def data(self) -> bytes:
-        """As it goes over the wire: encoded once, when the first reader needs it so."""
-        if self._data is None:
-            self._data = encoded(self.item) if self.item is not None else b""
-        return self._data
-
-    @property
-    def bytes(self) -> int:
-        """What it takes in memory: the item, and beside it the same as it goes over the wire."""
-        return 2 * len(self.item.body) + HEAD_BYTES if self.item is not None else 0
-
-
-def frames_of(page: Page) -> list[Frame]:
-    frames = [Frame(item.cursor, item) for item in page.items]
-    if page.at_rest:
-        last = frames.pop() if frames else Frame(page.cursor)
-        frames.append(Frame(last.cursor, last.item, rest=True))
-    return frames
-
-
-def encoded(item: Item) -> bytes:
-    """A journal entry is named by its kind, a piece of a stream is a `delta`; the stored JSON is used as it is."""
-    if item.seq is not None:
-        head = b'{"seq":%d,"at":%d,' % (item.seq, item.at)
-        name = _kind(item.body)
-    else:
-        head = b'{"attempt":%d,"k":%d,"at":%d,' % (item.attempt or 0, item.k or 0, item.at)
-        name = b"delta"
-    return b"id: %s\nevent: %s\ndata: %s%s\n\n" % (item.cursor.encode(), name, head, item.body[1:])
-
-
-def _kind(body: bytes) -> bytes:
-    """Its `kind` is the first field of every entry we write."""
-    prefix = b'{"kind":"'
-    return body[len(prefix) : body.index(b'"', len(prefix))] if body.startswith(prefix) else b"message"
 
 
 async def _bide() -> None:
@@ -185,6 +137,7 @@ class Feeds:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._feeds: dict[str, Feed] = {}
+        self.pages = SharedPages(store)
 
     def figures(self) -> dict[str, int]:
         feeds = list(self._feeds.values())
@@ -193,6 +146,7 @@ class Feeds:
             "feed_readers": sum(feed.readers for feed in feeds),
             "feed_bytes": sum(feed.bytes for feed in feeds),
             "feed_bytes_max": RING_BYTES * len(feeds),
+            **self.pages.figures(),
         }
 
     def enter(self, chat_id: str, after: str) -> Feed:
@@ -213,7 +167,8 @@ class Feeds:
 class FeedReader:
     """One reader's way through a chat. `next` gives what comes after its place, in order, each once."""
 
-    def __init__(self, store: Store, feeds: Feeds, chat_id: str, after: AfterCursor) -> None:
+    def __init__(self, store: ChatStore, feeds: Feeds, chat_id: str, after: AfterCursor) -> None:
+        """`store` is the reader's own, and was asked for the chat before: feeds are shared by all who may see it."""
         self._store = store
         self._feeds = feeds
         self._chat_id = chat_id
@@ -221,12 +176,14 @@ class FeedReader:
         self._feed: Feed | None = None
         self._told_rest = False
         self._number: int | None = None  # of the next frame, where its place is in the feed's ring
+        self._page: SharedPage | None = None  # whose frames were given last
 
     async def next(self) -> Sequence[Frame]:
         """Raises NotFound once the chat is gone, and StoreError once the store is, for good. Waits as long as nothing
-        happens, or the store is away: give it a deadline.
+        happens, or the store is away: give it a deadline. What it gave before is let go of.
         """
         while True:
+            self._let_go()
             frames = await self._catch_up() if self._number is None else await self._hear(self._number)
             if frames:
                 self.cursor = frames[-1].cursor
@@ -244,9 +201,13 @@ class FeedReader:
 
     async def _read(self) -> Sequence[Frame]:
         """From the store, until its place is one that the feed knows."""
-        page = await self._store.read_journal(self._chat_id, self.cursor)
-        if page.items or (page.at_rest and not self._told_rest):
-            return frames_of(page)
+        if not isinstance(
+            self.cursor, str
+        ):  # where it stands in this life of the chat: what is shared is of one life
+            self.cursor = (await self._store.read_journal(self._chat_id, self.cursor, limit=0)).cursor
+        page = self._page = await self._feeds.pages.take(self._chat_id, self.cursor)
+        if page.frames and (page.frames[-1].item is not None or not self._told_rest):
+            return page.frames
         self.cursor = page.cursor
         if self._feed is None:
             self._feed = self._feeds.enter(self._chat_id, page.cursor)
@@ -270,7 +231,13 @@ class FeedReader:
         self._number = feed.end
         return frames
 
+    def _let_go(self) -> None:
+        if self._page is not None:
+            self._feeds.pages.let_go(self._page)
+            self._page = None
+
     def close(self) -> None:
+        self._let_go()
         if self._feed is not None:
             self._feeds.leave(self._chat_id, self._feed)
             self._feed = None

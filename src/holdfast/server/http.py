@@ -1,35 +1,66 @@
 """`http_app(app)`: the HTTP API of an App as an ASGI program, to be served or mounted."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 from holdfast import __version__
 from holdfast.app import App
-from holdfast.server import chats, operations, page, problems, views
+from holdfast.server import chats, client_files, login, operations, page, problems, tokens
 from holdfast.server.access import Access, AccessMiddleware, load_token
-from holdfast.server.limits import BodyMiddleware
+from holdfast.server.bodies import BodyMiddleware
+from holdfast.server.described import described
+from holdfast.server.grants import AdminToken, Authenticate, Grants
+from holdfast.server.guarded import check_guarded
 from holdfast.server.openai import routes as openai
+from holdfast.server.openai import stored_conversations
 from holdfast.server.openai.errors import ErrorsMiddleware
-from holdfast.server.streams import Streams
+from holdfast.server.origins import Origins, OriginsMiddleware
+from holdfast.server.problems import FaultsMiddleware
+from holdfast.server.proxies import Proxies, ProxiesMiddleware
+from holdfast.server.sessions import Lifetime, Sessions
+from holdfast.server.streams import GoingMiddleware, Streams
+from holdfast.server.trace_context import TraceContextMiddleware
+from holdfast.server.traffic import TrafficMiddleware
 
-ROUTERS = (chats.router, operations.router, openai.router, page.router)
+ROUTERS = (
+    chats.routes.router,
+    operations.routes.router,
+    tokens.routes.router,
+    openai.routes.router,
+    stored_conversations.routes.router,
+    page.routes.router,
+    login.routes.router,
+    client_files.routes.router,
+)
+# FastAPI's spans of requests hold the query, and with it the token of a login link.
+NO_SPANS_OF_ITS_OWN: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 DESCRIPTION = "Durable chats with agents. Times are milliseconds since 1970; errors are RFC 9457 problem details."
 
 
-def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -> FastAPI:
+def http_app(
+    app: App, *, token: str | None = None, hosts: Iterable[str] = (), authenticate: Authenticate | None = None
+) -> FastAPI:
     """For uvicorn, or for `program.mount("/agents", http_app(app))` in a FastAPI or Starlette program.
 
     The program that serves it opens the app: `async with app.worker(): …` in the program's lifespan, or `async with
-    app: …` where workers are other processes. Without a `token` the one of the app's home is used, made if need be.
+    app: …` where workers are other processes.
+
+    Without a `token` for the admin the one of the app's home is used, made if need be; it may be rotated meanwhile.
     `hosts` are names under which it is reached beside the local ones and those of the setting `allowed_hosts`.
+    `authenticate(request)` says who asks, where no token of ours does: a Principal, or None for one who may not. It
+    may be async; it has 10 seconds, and a request that it raises for stays out.
     """
     config = app.config
-    token = token or load_token(config.home)[0]
-    app.secrets.add("server token", token)
-    access = Access(token, {*hosts, *config.allowed_hosts, config.host})
+    path = Path(config.home) / "token" if token is None else None
+    admin = AdminToken(token or (lambda: load_token(config.home)[0]), path, app.secrets)
+    app.at_opening.append(lambda: admin.value)
+    grants = Grants(app, admin, authenticate)
+    origins = Origins(config.allowed_origins)
+    browsers = Sessions(app.store, grants, Lifetime(config.session_s, config.session_idle_s))
+    access = Access(grants, browsers, origins, {*hosts, *config.allowed_hosts, config.host})
     api = FastAPI(
         title="holdfast",
         version=__version__,
@@ -39,30 +70,29 @@ def http_app(app: App, *, token: str | None = None, hosts: Iterable[str] = ()) -
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
+        telemetry=NO_SPANS_OF_ITS_OWN,  # older ones take it as something that they need not know
     )
     api.state.holdfast = app
-    api.state.access = access
+    api.state.grants = grants
+    api.state.sessions = browsers
     api.state.streams = Streams(
-        app.store, streams_max=config.streams_max, per_client_max=config.streams_per_client_max
+        app.store, grants, streams_max=config.streams_max, per_client_max=config.streams_per_client_max
     )
     problems.install(api, [route for router in ROUTERS for route in router.routes])
-    api.openapi = lambda: _described(api)  # type: ignore[method-assign]
+    api.openapi = lambda: described(api)  # type: ignore[method-assign]
     for router in ROUTERS:
+        check_guarded(router)
         api.include_router(router)
+    api.add_middleware(FaultsMiddleware)
     api.add_middleware(BodyMiddleware)
     api.add_middleware(AccessMiddleware, access=access)  # judges first
-    api.add_middleware(ErrorsMiddleware)  # added last: it tells anew what any layer below refuses
+    api.add_middleware(GoingMiddleware, streams=api.state.streams)
+    if config.traces:
+        api.add_middleware(TraceContextMiddleware)
+    api.add_middleware(TrafficMiddleware, traffic=api.state.streams.traffic, access_log=config.access_log)
+    api.add_middleware(ErrorsMiddleware)  # it tells anew what any layer below refuses
+    api.add_middleware(OriginsMiddleware, origins=origins)
+    api.add_middleware(
+        ProxiesMiddleware, proxies=Proxies(config.trusted_proxies, config.proxy_headers)
+    )  # first of all
     return api
-
-
-def _described(api: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description: as FastAPI writes it, with the shape of problems and the token."""
-    if api.openapi_schema is None:
-        found = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
-        parts = found["components"]
-        parts["schemas"]["Problem"] = views.Problem.model_json_schema()
-        parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"token": []}]
-        found["paths"]["/health"]["get"]["security"] = []
-        api.openapi_schema = found
-    return api.openapi_schema

@@ -1,130 +1,91 @@
-"""Bounds on what a client sends: how much, and how slowly; and on how slowly it takes what it asked for.
+"""Bounds on what a client does with a connection: how many there are, how slowly it may speak and take its answer,
+and when it has to go.
 
-A body is read whole before a route sees it. uvicorn puts no limit on the time that a request's head may take, nor on
-how long an answer waits for a client that reads nothing of it, so `BoundedProtocol` does.
+uvicorn puts no limit on the time that a request's head may take, on how long an answer waits for a client that reads
+nothing of it, nor on what comes after an answer, so `BoundedProtocol` does. It also hands a request on in pieces: one
+connection that sends its body in chunks of a byte would else hold the event loop for as long as it likes.
 """
 
 import asyncio
-import fcntl
-import socket
-import struct
+import re
 import sys
-import termios
-from typing import Any
+from typing import Any, cast
 
 import h11
-import msgspec
-from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from holdfast.core.codec import JSON_DEPTH_MAX, is_too_deep, too_deep
-from holdfast.server.problems import CLOSE, problem
+from holdfast.server.lingering import LingeringTransport
+from holdfast.server.problems import problem
 
 HEAD_BYTES_MAX = 32 << 10
-BODY_BYTES_MAX = 16 << 20
-BODY_S = 30.0
-HEARD_OUT = 4  # times the limit: who is cut off while it still sends may not see the answer
 HEAD_S = 10.0
-LEAVE_S = 2.0
 TAKE_S = 30.0  # more than a stream waits, which ends by itself, and counts it
+PIECE_BYTES = 4 << 10  # of a head
+CHUNKED_BYTES_MIN = 256  # of a body in chunks, before others have their turn: 40 chunks of a byte, about 1 ms
+SMALL_CHUNKS_PAUSE_S = 0.02  # between two pieces of small chunks
+CHUNKED_BYTES_MAX = 64 << 10  # where chunks are of a reasonable size
+FRAMING_BYTES_MAX = 16 << 10  # around chunks of a few bytes; no client has a reason to send more
+THERE_S = 0.5  # between two looks whether a client that says nothing more is still there
+FIRST_S = 1.0  # for the first request of a new connection, when the server goes
 
-_SO_NWRITE = 0x1024  # of macOS
-_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+SAID_ALL = "holdfast.said_all"  # in the state of a scope: a future, done when its client will say nothing more
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
 def head_too_large() -> Response:
-    return problem(431, "head_too_large", f"path and headers can have {HEAD_BYTES_MAX:,} bytes")
+    words = f"path and headers can have {HEAD_BYTES_MAX:,} bytes; in a browser, delete the cookies of this host"
+    return problem(431, "head_too_large", words)
 
 
-class BodyMiddleware:
-    def __init__(self, app: ASGIApp, bytes_max: int = BODY_BYTES_MAX, deadline_s: float = BODY_S) -> None:
-        self._app = app
-        self._bytes_max = bytes_max
-        self._deadline_s = deadline_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in _WITH_BODY:
-            await self._app(scope, receive, send)
-            return
-        if (encoding := Headers(scope=scope).get("content-encoding", "identity")) != "identity":
-            words = f"the body is encoded as {encoding[:40]!r}; send it as it is"
-            await problem(415, "unsupported_encoding", words, {**CLOSE, "Accept-Encoding": "identity"})(
-                scope, receive, send
-            )
-            return
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                body = await self._read(receive)
-        except TimeoutError:
-            slow = problem(408, "body_too_slow", f"the body did not arrive within {self._deadline_s:g} s", CLOSE)
-            await slow(scope, receive, send)
-            return
-        if isinstance(body, Response):
-            await body(scope, receive, send)
-        elif (wrong := _not_json(scope, body)) is not None:
-            await problem(400, "invalid_input", f"the body is not JSON: {wrong}")(scope, receive, send)
-        elif body is not None:
-            await self._app(scope, _replay(body, receive), send)
-
-    async def _read(self, receive: Receive) -> bytes | Response | None:
-        """None: the client left before it had said everything."""
-        pieces: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return None
-            piece = message.get("body", b"")
-            pieces.append(piece)
-            size += len(piece)
-            over = not message.get("more_body", False)
-            if size > self._bytes_max:
-                pieces.clear()
-                if over or size > self._bytes_max * HEARD_OUT:
-                    return problem(413, "body_too_large", f"a body can have {self._bytes_max:,} bytes", CLOSE)
-            elif over:
-                return b"".join(pieces)
+def _chunks_too_small() -> Response:
+    return problem(400, "chunks_too_small", f"more than {FRAMING_BYTES_MAX:,} bytes around chunks; send larger ones")
 
 
-# What a route takes as JSON lies some way down in its body.
-BODY_DEPTH_MAX = JSON_DEPTH_MAX + 10
+class Room:
+    """How many connections there may be. Where there is none left, the one that has waited longest without a request
+    makes room; where all are busy, a new one gets a 503.
+    """
 
+    def __init__(self, connections_max: int) -> None:
+        self.connections_max = connections_max
+        self.connections = 0
+        self.refused = 0
+        self.closed_idle = 0
+        self._idle: dict[BoundedProtocol, None] = {}  # longest first
 
-def _not_json(scope: Scope, body: bytes | None) -> str | None:
-    """What is wrong with it. As JSON is defined: the reader behind the routes takes NaN for a number."""
-    if not body or "json" not in Headers(scope=scope).get("content-type", ""):
-        return None
-    if is_too_deep(body, BODY_DEPTH_MAX):
-        return f"it {too_deep(BODY_DEPTH_MAX)}"
-    try:
-        msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return str(error)
-    return None
+    def figures(self) -> dict[str, int]:
+        return {
+            "connections": self.connections,
+            "connections_max": self.connections_max,
+            "connections_refused": self.refused,
+            "connections_closed_idle": self.closed_idle,
+        }
 
+    def enter(self) -> bool:
+        if self.connections >= self.connections_max:
+            if not self._idle:
+                self.refused += 1
+                return False
+            longest = next(iter(self._idle))
+            del self._idle[longest]
+            self.closed_idle += 1
+            longest.make_room()
+        self.connections += 1
+        return True
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    told = False
+    def leave(self, connection: "BoundedProtocol") -> None:
+        self.connections -= 1
+        self._idle.pop(connection, None)
 
-    async def replaying() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replaying
-
-
-def in_kernel(connection: socket.socket) -> int:
-    """Bytes that were sent and that the other side has not confirmed."""
-    if sys.platform == "darwin":
-        return connection.getsockopt(socket.SOL_SOCKET, _SO_NWRITE)
-    (count,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
-    return int(count)
+    def note(self, connection: "BoundedProtocol", *, idle: bool) -> None:
+        if idle:
+            self._idle.setdefault(connection)
+        else:
+            self._idle.pop(connection, None)
 
 
 class BoundedProtocol(H11Protocol):
@@ -134,48 +95,237 @@ class BoundedProtocol(H11Protocol):
 
     head_s = HEAD_S
     take_s = TAKE_S
+    room: Room | None = None  # of the server
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head_deadline: asyncio.TimerHandle | None = None
         self._take_deadline: asyncio.TimerHandle | None = None
         self._untaken = 0  # bytes, at the last look
-        self._leaving = False
+        self._line: LingeringTransport
+        self._entered = False
+        self._said_all: asyncio.Future[None] = self.loop.create_future()
+        self.app_state = {**self.app_state, SAID_ALL: self._said_all}
+        self._backlog = bytearray()  # what is not handed on yet
+        self._in_head = False  # a part of a request's head was handed on
+        self._head_end = b""  # the last bytes of that part
+        self._body_left: int | None = None  # of a body whose length is known
+        self._framing = 0  # bytes around small chunks
+        self._chunked_bytes = CHUNKED_BYTES_MIN
+        self._feeding: asyncio.Handle | None = None
+        self._looking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._line = LingeringTransport(transport, self)
+        if self.room is not None and not self.room.enter():
+            transport.write(_FULL)
+            transport.close()
+            return
+        self._entered = True
+        super().connection_made(self._line)
         self._watch()
 
+    # --- what comes in -------------------------------------------------------------------------------------
+
     def data_received(self, data: bytes) -> None:
-        if not self._leaving:
-            super().data_received(data)
-            self._watch()
+        if not self._line.is_closing():
+            self._backlog += data
+            self._feed()
+
+    def has_more(self) -> bool:
+        """Asked by the transport, before it reads on: what is here comes first."""
+        if self._backlog and self._feeding is None:
+            pause_s = SMALL_CHUNKS_PAUSE_S if self._framing else 0.0
+            self._feeding = self.loop.call_later(pause_s, self._feed_later)
+        return bool(self._backlog)
+
+    def has_unheard(self) -> bool:
+        return bool(self._backlog) or self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+
+    def _feed_later(self) -> None:
+        self._feeding = None
+        if not self._line.is_closing():
+            self._feed()
+
+    def _feed(self) -> None:
+        """Requests are handed on one at a time: the next one when the one before it is answered."""
+        while self._backlog and not self.flow.read_paused:
+            piece = self._next_piece()
+            if not piece:
+                break
+            chunked = self.conn.their_state is h11.SEND_BODY and self._body_left is None
+            before = len(self.cycle.body) if chunked else 0
+            super().data_received(piece)
+            if chunked and not self._line.is_closing():
+                if not self._note_chunks(len(piece), len(self.cycle.body) - before):
+                    self._refuse(_chunks_too_small())
+                    return
+                break
+            self._note_body()
+        self._watch()
+        if self._backlog:
+            self._line.pause_reading()
+            if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and not self.flow.read_paused:
+                self.has_more()
+        elif not self.flow.read_paused and not self._line.is_closing():
+            self._line.resume_reading()
+
+    def _next_piece(self) -> bytes:
+        if self.conn.their_state is h11.IDLE:
+            return self._next_of_head()
+        if self.conn.their_state is h11.SEND_BODY:
+            size = self._chunked_bytes if self._body_left is None else self._body_left
+        else:
+            return b""
+        piece = bytes(self._backlog[:size])
+        del self._backlog[:size]
+        if self._body_left is not None:
+            self._body_left -= len(piece)
+        return piece
+
+    def _next_of_head(self) -> bytes:
+        """Up to its end, which may have begun in the piece before: what comes behind is not the head's."""
+        if not self._in_head:  # an empty line between two requests is legal
+            del self._backlog[: len(self._backlog) - len(self._backlog.lstrip(b"\r\n"))]
+            self._head_end = b""
+        found = _END_OF_HEAD.search(self._head_end + self._backlog[:HEAD_BYTES_MAX])
+        size = found.end() - len(self._head_end) if found is not None else PIECE_BYTES
+        self._in_head = bool(self._backlog)
+        piece = bytes(self._backlog[:size])
+        del self._backlog[:size]
+        self._head_end = (self._head_end + piece)[-3:]
+        return piece
+
+    def _note_chunks(self, size: int, gained: int) -> bool:
+        """Of so many bytes so many were of the body. False: its client has sent enough of what is not."""
+        nearly_all = gained * 10 > size * 9  # in chunks of a few bytes, a large piece would be thousands of them
+        self._chunked_bytes = min(CHUNKED_BYTES_MAX, self._chunked_bytes * 4) if nearly_all else CHUNKED_BYTES_MIN
+        if gained * 2 <= size:
+            self._framing += size - gained
+        return self._framing <= FRAMING_BYTES_MAX
+
+    def _note_body(self) -> None:
+        """After a piece of a head: whether a body begins, and of what length."""
+        if self._in_head and self.conn.their_state is not h11.IDLE:
+            self._in_head, self._framing, self._body_left = False, 0, None
+            self._chunked_bytes = CHUNKED_BYTES_MIN
+            lengths = [value for name, value in self.headers or () if name == b"content-length"]
+            if lengths and self.conn.their_state is h11.SEND_BODY:
+                self._body_left = max(0, int(lengths[0]) - len(self.cycle.body))
+
+    # --- when it is over -----------------------------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        unsaid = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if self._line.is_closing():
+            return
+        if unsaid:
+            self._line.close()  # answered before it was all said: the rest is of no use
+            return
+        # What came behind chunks in one piece was handed on with them: the next request, or a part of its head.
+        self._body_left = None
+        handed_on = self.conn.trailing_data[0]
+        self._in_head = self.conn.their_state is not h11.IDLE or bool(handed_on)
+        self._head_end = handed_on[-3:]
+        self._note_body()
+        self._watch()
+        self.has_more()
+
+    def end(self) -> None:
+        """It is of no use to anybody else: it makes room where that is scarce."""
+        self._backlog.clear()
+        self._unset_keepalive_if_required()
+        self._watch()
+
+    def make_room(self) -> None:
+        """Called where connections are scarce, and this one has waited longest."""
+        self._line.abort()
+
+    def drain(self) -> None:
+        """The server goes, or the client has said all: the answer that is being made is the last one, and says so."""
+        cycle = cast(RequestResponseCycle | None, self.cycle)
+        if cycle is None or cycle.response_complete:
+            return
+        cycle.keep_alive = False
+        if not cycle.response_started and CLOSE_HEADER not in cycle.default_headers:
+            cycle.default_headers = [*cycle.default_headers, CLOSE_HEADER]
+
+    def shutdown(self) -> None:
+        """No more requests, but for one that has begun to arrive. On a new connection the first one is on its way."""
+        self.drain()
+        if cast(RequestResponseCycle | None, self.cycle) is None:
+            self._looking = self.loop.call_later(FIRST_S, self._close_idle)
+        else:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        cycle = cast(RequestResponseCycle | None, self.cycle)
+        answers = cycle is not None and not cycle.response_complete
+        if not (answers or self._in_head or self._backlog or self._line.is_closing() or self._line.has_unread()):
+            self.conn.send(h11.ConnectionClosed())
+            self._line.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client has said all, or has left: which of them, only what is sent to it can tell. False: it closes."""
+        cycle = cast(RequestResponseCycle | None, self.cycle)
+        waits = cycle is not None and not cycle.response_complete and self.conn.their_state is not h11.SEND_BODY
+        if not waits or self._line.is_closing():
+            return False
+        if not self._said_all.done():
+            self._said_all.set_result(None)
+            self.drain()
+            self._look_for_client_later()
+        return True
+
+    def _look_for_client_later(self, *, asked: bool = False) -> None:
+        self._looking = self.loop.call_later(THERE_S, self._look_for_client, asked)
+
+    def _look_for_client(self, asked: bool) -> None:
+        """An interim answer asks one that waits for its answer: a client passes over it, one that left refuses it.
+        What is sent of an answer does the same.
+        """
+        if self._line.is_closing() or self.cycle.response_complete:
+            return
+        if self._line.is_reset():
+            self._line.abort()
+            return
+        if not asked and not self.cycle.response_started and self.scope["http_version"] == "1.1":
+            self._line.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+        self._look_for_client_later(asked=True)
 
     def send_400_response(self, msg: str) -> None:
         """What cannot be read as a request. Who is still sending is heard out for a moment: a connection that is
         closed over unread bytes is reset, and the answer lost.
         """
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()  # in the midst of an answer there is no place for another
-            return
         error = sys.exception()
         too_large = isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431
-        answer = head_too_large() if too_large else problem(400, "invalid_request", "this is no HTTP request")
+        self._refuse(head_too_large() if too_large else problem(400, "invalid_request", "this is no HTTP request"))
+
+    def _refuse(self, answer: Response) -> None:
+        """What the program that answers knows nothing of."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._line.close()  # in the midst of an answer there is no place for another
+            return
         headers = [*answer.raw_headers, (b"connection", b"close")]
         for event in (
             h11.Response(status_code=answer.status_code, headers=headers),
             h11.Data(data=bytes(answer.body)),
             h11.EndOfMessage(),
         ):
-            self.transport.write(self.conn.send(event) or b"")
-        self._leaving = True
-        self.transport.write_eof()
-        self.loop.call_later(LEAVE_S, self.transport.close)
+            self._line.write(self.conn.send(event) or b"")
+        self._line.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
         self._stop_looking()
-        super().connection_lost(exc)
+        for handle in (self._feeding, self._looking):
+            if handle is not None:
+                handle.cancel()
+        if self._entered:
+            if self.room is not None:
+                self.room.leave(self)
+            super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -186,21 +336,15 @@ class BoundedProtocol(H11Protocol):
         super().resume_writing()
 
     def _look_later(self) -> None:
-        self._untaken = self._left()
+        self._untaken = self._line.untaken()
         self._take_deadline = self.loop.call_later(self.take_s, self._look)
 
     def _look(self) -> None:
         """Closing it would wait for the client, too, with all that is left for it in memory."""
-        if self._left() >= self._untaken:
-            self.transport.abort()
+        if self._line.untaken() >= self._untaken:
+            self._line.abort()
         else:
             self._look_later()
-
-    def _left(self) -> int:
-        """With what the kernel has: it asks for more only once a third of its megabytes is gone, which takes a slow
-        link, or a slow client, minutes.
-        """
-        return self.transport.get_write_buffer_size() + in_kernel(self.transport.get_extra_info("socket"))
 
     def _stop_looking(self) -> None:
         if self._take_deadline is not None:
@@ -209,7 +353,10 @@ class BoundedProtocol(H11Protocol):
 
     def _watch(self) -> None:
         """While a head is incomplete its deadline runs; more bytes do not extend it."""
-        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+        idle = self.conn.their_state is h11.IDLE
+        if self.room is not None:
+            self.room.note(self, idle=idle or self._line.is_closing())
+        if not idle or self._line.is_closing():
             self._unwatch()
         elif self._head_deadline is None:
             self._head_deadline = self.loop.call_later(self.head_s, self._too_slow)
@@ -221,6 +368,11 @@ class BoundedProtocol(H11Protocol):
 
     def _too_slow(self) -> None:
         self._head_deadline = None
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self.transport.write(_TOO_SLOW)
-            self.transport.close()
+        if self.conn.their_state is h11.IDLE and not self._line.is_closing():
+            self._line.write(_TOO_SLOW)
+            self._line.close()
+
+
+def protocol_for(room: Room) -> type[BoundedProtocol]:
+    """The protocol of one server: its connections share this room."""
+    return cast(type[BoundedProtocol], type("ServedProtocol", (BoundedProtocol,), {"room": room}))

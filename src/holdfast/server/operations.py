@@ -1,45 +1,48 @@
 """The routes for operators: health, metrics, agents, workers."""
 
-from typing import Any
-
-from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from holdfast import __version__
-from holdfast.health.checks import diagnose
 from holdfast.health.prometheus import CONTENT_TYPE, prometheus
 from holdfast.server import views
-from holdfast.server.chats import PROBLEMS, AppOf, as_json, streams_of
+from holdfast.server.chats import PROBLEMS, as_json
+from holdfast.server.guarded import Routes
+from holdfast.server.owned_app import AppOf
 
-router = APIRouter(tags=["operations"], responses=PROBLEMS)
+routes = Routes(tags=["operations"], responses=PROBLEMS)
 
 
-@router.head("/health", include_in_schema=False)
-@router.get("/health", response_model=views.Health, responses={503: {"model": views.Health}})
-async def health(request: Request) -> Response:
+@routes.head("/health", public=True, include_in_schema=False)
+@routes.get("/health", public=True, response_model=views.Health, responses={503: {"model": views.Health}})
+async def health(app: AppOf) -> Response:
     """Public and short. 503 says that this process should get no work: it drains, or cannot do any."""
-    found = _diagnosis(request, detailed=False)
+    found = app.health()
     return as_json(found, 200 if found["status"] in ("ok", "degraded") else 503)
 
 
-@router.get("/api/diagnostics", response_model=views.Health)
-async def diagnostics(request: Request) -> Response:
+@routes.get("/api/diagnostics", scope="operate", all_owners=True, response_model=views.Health)
+async def diagnostics(app: AppOf) -> Response:
     """Everything this process knows of itself: for operators."""
-    return as_json(_diagnosis(request, detailed=True))
+    return as_json(app.diagnosis())
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def metrics(request: Request) -> Response:
+@routes.get(
+    "/metrics",
+    scope="operate",
+    all_owners=True,
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}},
+)
+async def metrics(app: AppOf) -> Response:
     """For Prometheus."""
-    return Response(prometheus(_diagnosis(request, detailed=True)), media_type=CONTENT_TYPE)
+    return Response(prometheus(app.diagnosis()), media_type=CONTENT_TYPE)
 
 
-@router.get("/api/agents", response_model=views.AgentList)
+@routes.get("/api/agents", scope="read", response_model=views.AgentList)
 async def list_agents(app: AppOf) -> Response:
     return as_json({"agents": [views.agent_of(agent) for agent in app.agents.values()]})
 
 
-@router.get("/api/workers", response_model=views.WorkerList)
+@routes.get("/api/workers", scope="operate", all_owners=True, response_model=views.WorkerList)
 async def list_workers(app: AppOf) -> Response:
     """All workers that hold a lease on this store, in any process."""
     return as_json(
@@ -54,14 +57,15 @@ async def list_workers(app: AppOf) -> Response:
                     "lease_ended": lease.ended,
                     "info": lease.info,
                 }
-                for lease in await app.store.list_workers()
+                for lease in await app.workers()
             ]
         }
     )
 
 
-def _diagnosis(request: Request, *, detailed: bool) -> dict[str, Any]:
-    found = diagnose([request.app.state.holdfast], __version__, detailed=detailed)
-    if detailed:
-        found["server"] = streams_of(request).figures()
-    return found
+@routes.get("/api/chats/{chat_id}/why", scope="read", response_model=views.StandingShown)
+async def why(chat_id: str, app: AppOf) -> Response:
+    """What the chat does or waits for, since when, under which deadline, and what happens next. What
+    tools and hooks raised is told to tokens with the scope `operate` alone.
+    """
+    return as_json(views.standing_of(await app.chat(chat_id).why()))

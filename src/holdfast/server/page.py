@@ -4,16 +4,16 @@ import html
 import time
 from collections.abc import Iterable, Sequence
 
-from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
 from holdfast import __version__
 from holdfast.core.records import Lease
-from holdfast.health.checks import judge
 from holdfast.safe_text import safe
-from holdfast.server.chats import AppOf
+from holdfast.server.guarded import Routes
+from holdfast.server.login import TELLS_ORIGIN
+from holdfast.server.owned_app import AppOf, OwnedApp
 
-router = APIRouter(include_in_schema=False)
+routes = Routes(include_in_schema=False)
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; color: #1c2a2e;
@@ -42,21 +42,20 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32" fill="none
 stroke-linecap="round"><path d="M16 24C10 17 22 12 16 3M16 24l-9 5M16 24l-3 6M16 24l3 6M16 24l9 5"/></svg>"""
 
 
-@router.get("/style.css")
+@routes.get("/style.css", scope="read")
 async def style() -> Response:
     return Response(STYLE, media_type="text/css")
 
 
-@router.get("/icon.svg")
+@routes.get("/icon.svg", scope="read")
 async def icon() -> Response:
     return Response(ICON, media_type="image/svg+xml")
 
 
-@router.get("/")
-async def status(request: Request, app: AppOf) -> Response:
+@routes.get("/", scope="read")
+async def status(app: AppOf) -> Response:
     chats = await app.chats(limit=50)
-    workers = await app.store.list_workers()
-    health, reasons = judge([app])
+    health, reasons = app.judged()
     now_ms = time.time() * 1000
     parts = [
         f"<h1>holdfast</h1><p><b class={health}>{health}</b>{_words(reasons)} · version {__version__}</p>",
@@ -65,17 +64,26 @@ async def status(request: Request, app: AppOf) -> Response:
         _table("Chats", ("chat", "agent", "title", "status", "queued", "changed"), (
             (c.id, c.agent, c.called, c.state.value, str(c.queued), _ago(now_ms - c.updated_at)) for c in chats
         ), "no chats yet", mark=3),
-        _table("Workers", ("worker", "process", "started", "lease"), (
-            (w.worker, str(w.pid), _ago(now_ms - w.started_at), _lease(w, now_ms)) for w in workers
-        ), "no worker: chats wait until one comes"),
+        await _workers(app, now_ms),
         "<p>The API is described in <a href=api/openapi.json><code>/api/openapi.json</code></a>.</p>",
+        "<form method=post action=logout><button>Log out</button></form>",
     ]  # fmt: skip
     return HTMLResponse(
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>holdfast</title>'
         '<meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="5">'
         '<link rel="icon" href="icon.svg"><link rel="stylesheet" href="style.css"></head>'
-        f"<body>{''.join(parts)}</body></html>"
+        f"<body>{''.join(parts)}</body></html>",
+        headers=TELLS_ORIGIN,
     )
+
+
+async def _workers(app: OwnedApp, now_ms: float) -> str:
+    """For operators."""
+    if not app.operates:
+        return ""
+    return _table("Workers", ("worker", "process", "started", "lease"), (
+        (w.worker, str(w.pid), _ago(now_ms - w.started_at), _lease(w, now_ms)) for w in await app.workers()
+    ), "no worker: chats wait until one comes")  # fmt: skip
 
 
 def _table(

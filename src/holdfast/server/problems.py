@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import errors
 
@@ -21,6 +22,8 @@ MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[errors.HoldfastError], int] = {
     errors.NotFound: 404,
     errors.NoTurn: 404,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
     errors.RefusedError: 409,
     errors.KeyReused: 422,
     errors.TooManyStreams: 429,
@@ -45,16 +48,19 @@ TITLES: Mapping[str, str] = {
     "config": "Invalid input",
     "unknown_agent": "No such agent",
     "unauthorized": "No valid token",
+    "forbidden": "Not allowed with this token",
     "forbidden_host": "Host not allowed",
     "forbidden_origin": "Origin not allowed",
     "body_too_large": "Body too large",
     "body_too_slow": "Body too slow",
+    "server_going": "This server is going",
     "unsupported_encoding": "Encoding of the body not supported",
     "too_many_streams": "Too many streams",
     "internal": "Internal error",
 }
 CLOSE = {"Connection": "close"}  # what is left of the body would be taken for the next request
-_FIELDS = ("field", "reason", "state", "command", "what", "value", "limit", "outcome")
+_HEADERS: Mapping[int, Mapping[str, str]] = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+_FIELDS = ("field", "reason", "state", "command", "what", "value", "limit", "outcome", "scope")
 
 
 def problem(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
@@ -74,8 +80,14 @@ def of_error(error: errors.HoldfastError) -> Response:
     if status == 500:
         return of_fault(error)
     more = {name: getattr(error, name) for name in _FIELDS if hasattr(error, name)}
-    headers = {"Retry-After": "1"} if status == 503 else None
+    headers = _HEADERS.get(status)
     return problem(status, error.code, str(error), headers, **more)
+
+
+def of_going() -> Response:
+    """Nothing has been begun, or what was begun goes on elsewhere; a key makes it the same request."""
+    headers = {**CLOSE, "Retry-After": "1"}
+    return problem(503, "server_going", "this server is going; send the request again, with its key", headers)
 
 
 def of_fault(error: BaseException) -> Response:
@@ -109,9 +121,29 @@ def install(api: FastAPI, routes: Sequence[BaseRoute]) -> None:
         code = {400: "invalid_input", 404: "not_found"}.get(error.status_code, "http_error")
         return problem(error.status_code, code, str(error.detail), error.headers)
 
-    @api.exception_handler(Exception)
-    async def fault(_: Request, error: Exception) -> Response:
-        return of_fault(error)
+
+class FaultsMiddleware:
+    """Answers for what no handler knows. Innermost: the layers around it see to headers, words and figures of this
+    answer, too.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            if started or scope["type"] != "http":
+                raise
+            await of_fault(error)(scope, receive, send)
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:

@@ -5,55 +5,97 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import os
+import resource
 import socket
+import sys
+import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 
 from holdfast.app import App
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, StoreError
 from holdfast.server.access import load_token
+from holdfast.server.addresses import noted
 from holdfast.server.http import http_app
-from holdfast.server.limits import HEAD_BYTES_MAX, BoundedProtocol
+from holdfast.server.limits import HEAD_BYTES_MAX, BoundedProtocol, Room, protocol_for
+from holdfast.server.sessions import link_of, new_link_code
 from holdfast.server.streams import Streams
-from holdfast.system.disk import have_private_file, write_path
 from holdfast.worker.process import Say, run_until_told, say_on_stderr
 from holdfast.worker.worker import Worker
 
 log = logging.getLogger("holdfast.http")
 
-CLOSE_S = 5.0  # for requests that are being answered when the server goes
-CONNECTIONS_MAX = 20_000
-ADDRESS = "address"  # in the home: where the server listens that was started last
+CLOSE_S = 10.0  # for requests that are being answered when the server goes
+FILES_MAX = 65_536  # open files that a server asks for, where the system lets it
+FILES_RESERVE = 256  # of them, for database, files and children
+FIRST_PASSED_FD = 3  # of those that a service manager passes, as systemd does
+ACCEPT_LOG_S = 10.0
 
 
 async def serve(app: App, *, worker: bool = True, say: Say = say_on_stderr) -> None:
     """Until SIGTERM or Ctrl-C, in the main thread: then it drains, and this returns. Raises ConfigError."""
     config = app.config
-    token, made = load_token(config.home)
-    listener = listen(config.host, config.port)
+    token, _ = load_token(config.home)
+    listener = passed_listener() or listen(config.host, config.port, reuse_port=config.reuse_port)
     url = url_of(listener)
-    with contextlib.suppress(OSError):  # a convenience, for `holdfast login`
-        have_private_file(str(Path(config.home) / ADDRESS))
-        write_path(Path(config.home) / ADDRESS, f"{url}\n".encode())
     warn_of_strangers(config.host, say)
     async with app.open_patiently():
-        service = Serving(app, http_app(app, token=token), listener, app.new_worker() if worker else None)
-        service.ready = lambda: _welcome(say, url, token if made else None)
-        await run_until_told(service, config.grace_s, say)
+        link = await _first_link(app, url, token)
+        service = Serving(app, http_app(app), listener, app.new_worker() if worker else None)
+        service.ready = lambda: _welcome(say, url, link)
+        with noted(config, url):
+            await run_until_told(service, config.grace_s, say)
 
 
-def _welcome(say: Say, url: str, token: str | None) -> None:
+async def _first_link(app: App, url: str, token: str) -> str | None:
+    """Until a browser has logged in, a person at the terminal is shown how. Elsewhere standard error may be a log."""
+    with contextlib.suppress(StoreError):
+        if sys.stderr.isatty() and not await app.store.tokens.page(kind="session", limit=1):
+            return link_of(url, await new_link_code(app.store, token))
+    return None
+
+
+def _welcome(say: Say, url: str, link: str | None) -> None:
     say(f"listening on {url}")
-    if token is not None:
-        say(f"open {url}/login?token={token}")
-        say("this link is shown once; `holdfast login` shows it again")
+    if link is not None:
+        say(f"open {link}")
+        say("the link works once; `holdfast login` makes another")
+    else:
+        say("`holdfast login` makes a link for a browser")
 
 
-def listen(host: str, port: int) -> socket.socket:
+def passed_listener() -> socket.socket | None:
+    """One that is open already and stays so between two servers (systemd's socket activation): no client finds the
+    port closed while one goes and the next one comes. It is this process's alone: its children get nothing of it.
+    """
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS", "0") == "0":
+        return None
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)
+    os.set_inheritable(FIRST_PASSED_FD, False)
+    listener = socket.socket(fileno=FIRST_PASSED_FD)
+    listener.setblocking(False)
+    return listener
+
+
+def connections_max(wanted: int) -> int:
+    """As many as there are files for. Raises the limit that this process has set itself, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    files = FILES_MAX if soft == resource.RLIM_INFINITY else soft
+    return max(1, min(wanted, files - min(FILES_RESERVE, files // 2)))
+
+
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """Raises ConfigError with what to do about it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only where the protocol is named. Without it a small answer on a kept connection waits
@@ -61,6 +103,8 @@ def listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
         listener.listen(2048)
         listener.setblocking(False)
@@ -95,6 +139,29 @@ def warn_of_strangers(host: str, say: Say) -> None:
         )
 
 
+def _bound_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
+    """Where no file is left for a connection, asyncio tells of each one that waits, again every second: so many lines
+    filled disks. One line in ten seconds says it as well.
+    """
+    before = loop.get_exception_handler()
+    told_at = -ACCEPT_LOG_S
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal told_at
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            if time.monotonic() - told_at < ACCEPT_LOG_S:
+                return
+            told_at = time.monotonic()
+            log.error("connections wait: %s", error, extra={"action": "http.accept"})
+        elif before is not None:
+            before(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
+
+
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -109,10 +176,12 @@ class Serving:
         self._listener = listener
         self._worker = worker
         self._streams = cast(Streams, api.state.streams)
+        self._room = Room(connections_max(app.config.connections_max))
+        self._streams.connections = self._room
         self._server = _Uvicorn(
             uvicorn.Config(
                 api,
-                http=BoundedProtocol,
+                http=protocol_for(self._room),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -120,7 +189,6 @@ class Serving:
                 server_header=False,
                 proxy_headers=False,
                 h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-                limit_concurrency=CONNECTIONS_MAX,
                 timeout_graceful_shutdown=int(CLOSE_S),
             )
         )
@@ -140,6 +208,7 @@ class Serving:
         self.ready()
 
     async def _listen(self) -> None:
+        _bound_accept_errors(asyncio.get_running_loop())
         self._pulse = asyncio.create_task(self._app.store.pulse.run_forever())  # also where no worker renews a lease
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
@@ -149,9 +218,7 @@ class Serving:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Readers first: they learn that they should come back while there is still a server to tell them."""
-        self._streams.drain()
-        self._server.should_exit = True
+        """HTTP and the worker at the same time, each within its own bound."""
         jobs = [asyncio.ensure_future(self._stop_http())]
         if self._worker is not None:
             jobs.append(asyncio.ensure_future(self._worker.stop()))
@@ -161,7 +228,25 @@ class Serving:
         if errors:
             raise errors[0]
 
+    def _say_close(self) -> None:
+        """With every answer from now on."""
+        config, state = self._server.config, self._server.server_state
+        config.encoded_headers = [*config.encoded_headers, CLOSE_HEADER]
+        state.default_headers = [*state.default_headers, CLOSE_HEADER]
+        for connection in state.connections:
+            cast(BoundedProtocol, connection).drain()
+
     async def _stop_http(self) -> None:
+        """First it only says that it goes, and is a server otherwise: load balancers take it out, clients of kept
+        connections come back on others. Then readers: they learn that they should come back while there is still a
+        server to tell them.
+        """
+        self._streams.going = True
+        self._say_close()
+        if self._server.started:
+            await asyncio.sleep(self._app.config.lame_duck_s)
+        self._streams.drain()
+        self._server.should_exit = True
         if self._pulse is not None:
             self._pulse.cancel()
         if self._serving is not None:

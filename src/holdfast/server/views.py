@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from msgspec import Raw, json
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from holdfast.agent import Agent
 from holdfast.core.records import (
@@ -15,6 +15,7 @@ from holdfast.core.records import (
     Failure,
     File,
     Message,
+    Queued,
     Replay,
     Role,
     SendMode,
@@ -22,13 +23,19 @@ from holdfast.core.records import (
     State,
     Text,
 )
-from holdfast.core.turns import TurnState
+from holdfast.core.updates import TurnState
 from holdfast.ids import new_id
+from holdfast.models.choice import label_of
+from holdfast.server.bodies import FirstWrong, check_fields
+from holdfast.standing import Doing, Standing
 from holdfast.store.open_calls import OpenCallRecord
-from holdfast.store.records import Answer, ChatLine, Placement
+from holdfast.store.records import PAGE_BYTES, Answer, ChatLine, Placement
 from holdfast.turn import Turn
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
+RECORD = "x-record"  # marks a record of the core in a schema: server/described.py puts the record's own there
+MessageRecord = Annotated[dict[str, Any], WithJsonSchema({RECORD: "Message"})]
+HistoryRecord = Annotated[dict[str, Any], WithJsonSchema({RECORD: "HistoryMessage"})]
 Ms = Annotated[int, Field(description="milliseconds since 1970")]
 
 
@@ -37,9 +44,11 @@ class Given(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    _few = model_validator(mode="before")(check_fields)
+
 
 class TextGiven(Given):
-    kind: Literal["text"] = "text"
+    kind: Literal["text"]
     text: str
 
 
@@ -54,7 +63,8 @@ class FileGiven(Given):
 
 PartGiven = Annotated[TextGiven | FileGiven, Field(discriminator="kind")]
 Content = Annotated[
-    str | list[PartGiven], Field(description="what the user says: a text, or a list of texts and files")
+    str | Annotated[list[PartGiven], FirstWrong()],
+    Field(description="what the user says: a text, or a list of texts and files"),
 ]
 
 
@@ -176,6 +186,7 @@ class FailureShown(Shown):
     message: str
     cause: Cause | None
     chain: list[str]
+    advice: str = Field("", description="what to change, where that is known: a variable, a setting")
 
 
 class TurnUsageShown(Shown):
@@ -205,7 +216,7 @@ class TurnShown(Shown):
 class QueuedShown(Shown):
     id: str
     mode: SendMode
-    message: dict[str, Any]
+    message: MessageRecord
 
 
 class ChatSummary(Shown):
@@ -241,7 +252,39 @@ class ChatShown(ChatSummary):
     cause: Cause | None
     error: FailureShown | None
     calls: list[CallShown] = Field(description="the calls of the last response that are not answered yet")
-    queue: list[QueuedShown]
+    queue: list[QueuedShown] = Field(description="its head, as far as a page goes: GET …/queue has the rest")
+
+
+class TroubleShown(Shown):
+    """Something that went wrong in the chat of late."""
+
+    at: Ms
+    what: str = Field(description="the tool, hook or model")
+    error: str
+    call_id: str | None
+
+
+class StandingShown(Shown):
+    """Why a chat stands where it stands."""
+
+    chat_id: str
+    agent: str
+    state: State
+    turn: int
+    step: int
+    fence: int
+    doing: Doing = Field(description="a stable code of what it does or waits for")
+    words: str = Field(description="the same for people")
+    since: int | None
+    deadline_at: int | None
+    deadline: str | None = Field(description="which deadline that is")
+    next: str = Field(description="what happens then")
+    worker: str | None
+    worker_heard_at: int | None
+    queued: int
+    error: FailureShown | None
+    troubles: list[TroubleShown]
+    child: "StandingShown | None" = Field(description="of the sub-agent that it waits for")
 
 
 class ChatPage(Shown):
@@ -250,12 +293,13 @@ class ChatPage(Shown):
 
 
 class MessagePage(Shown):
-    messages: list[dict[str, Any]]
+    messages: list[HistoryRecord]
     next: int | None = Field(description="give it as `start` for the next page; null: that was all")
 
 
 class QueuePage(Shown):
     queue: list[QueuedShown]
+    next: str | None = Field(description="give it as `after` for the next page; null: that was all")
 
 
 class AnswerShown(Shown):
@@ -264,7 +308,7 @@ class AnswerShown(Shown):
     chat_id: str
     seq: int = Field(description="the last journal entry when it was done")
     state: State
-    dropped: list[dict[str, Any]] = Field(description="queued messages that will not be delivered")
+    dropped: list[MessageRecord] = Field(description="queued messages that will not be delivered")
     turn: int = Field(description="that the chat is in, or was in last")
     message_id: str | None = Field(description="of the message that came with the request")
     placed: Placement | None = Field(
@@ -327,7 +371,7 @@ def chat_of(snapshot: Snapshot) -> dict[str, Any]:
         "messages": chat.length,
         "error": _failure_of(chat.error),
         "calls": [call_of(call) for call in snapshot.open_calls],
-        "queue": queue_of(snapshot),
+        "queue": queue_of(snapshot)["queue"],
     }
 
 
@@ -357,12 +401,31 @@ def turn_of(turn: Turn[Any]) -> dict[str, Any]:
     }
 
 
+def standing_of(standing: Standing) -> dict[str, Any]:
+    return {
+        **{name: getattr(standing, name) for name in StandingShown.model_fields},
+        "error": _failure_of(standing.error),
+        "child": None if standing.child is None else standing_of(standing.child),
+    }
+
+
 def call_of(call: Call) -> dict[str, Any]:
     return {name: getattr(call, name) for name in CallShown.model_fields}
 
 
-def queue_of(snapshot: Snapshot) -> list[dict[str, Any]]:
-    return [{"id": queued.id, "mode": queued.mode, "message": queued.body} for queued in snapshot.queue]
+def queue_of(snapshot: Snapshot, after: str | None = None) -> dict[str, Any]:
+    """A page, bounded in bytes: one message at least. A message that is not there any more stood before the rest."""
+    ids = [queued.id for queued in snapshot.queue]
+    rest = snapshot.queue[ids.index(after) + 1 :] if after in ids else snapshot.queue
+    page: list[Queued] = []
+    size = 0
+    for queued in rest:
+        size += len(bytes(queued.body))
+        if page and size > PAGE_BYTES:
+            break
+        page.append(queued)
+    shown = [{"id": queued.id, "mode": queued.mode, "message": queued.body} for queued in page]
+    return {"queue": shown, "next": page[-1].id if len(page) < len(rest) else None}
 
 
 def answer_of(answer: Answer) -> dict[str, Any]:
@@ -372,16 +435,12 @@ def answer_of(answer: Answer) -> dict[str, Any]:
 def agent_of(agent: Agent) -> dict[str, Any]:
     return {
         "name": agent.name,
-        "model": _name_of(agent.model),
-        "fallbacks": [_name_of(model) for model in agent.fallbacks],
+        "model": label_of(agent.model),
+        "fallbacks": [label_of(model) for model in agent.fallbacks],
         "instructions": agent.instructions,
         "tools": sorted(agent.tools),
         "servers": [server.name for server in agent.servers],
     }
-
-
-def _name_of(model: Any) -> str:
-    return model if isinstance(model, str) else model.name
 
 
 def open_call_of(call: OpenCallRecord) -> dict[str, Any]:

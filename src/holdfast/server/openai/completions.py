@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.records import Cause
+from holdfast.core.updates import CallView
 from holdfast.server.openai.errors import STOPPED, error_body
 from holdfast.server.openai.ids import ResponsePlace, outer_call_id
 from holdfast.server.openai.response_follower import sse
@@ -26,7 +27,7 @@ def completion_of(telling: Telling, model: str) -> dict[str, Any]:
     place = telling.place
     texts = [output.text for output in telling.outputs if isinstance(output, Spoke)]
     message: dict[str, Any] = {"role": "assistant", "content": STEPS_APART.join(texts) or None, "refusal": None}
-    calls = [_call(place, call.call_id, call.name, call.arguments) for call in telling.pending.values()]
+    calls = [_call(place, call) for call in telling.pending.values()]
     if calls:
         message["tool_calls"] = calls
     elif message["content"] is None:
@@ -46,11 +47,15 @@ def finish_reason(telling: Telling) -> str:
     return "content_filter" if telling.finish == "refused" else "stop"
 
 
-def usage_of(telling: Telling) -> dict[str, int]:
+def usage_of(telling: Telling) -> dict[str, Any]:
+    """As the agent's provider counted, for all of its responses together."""
+    usage = telling.turn.usage
     return {
-        "prompt_tokens": telling.input_tokens,
-        "completion_tokens": telling.output_tokens,
-        "total_tokens": telling.input_tokens + telling.output_tokens,
+        "prompt_tokens": usage.input_tokens,
+        "prompt_tokens_details": {"cached_tokens": telling.cached_tokens},
+        "completion_tokens": usage.output_tokens,
+        "completion_tokens_details": {"reasoning_tokens": telling.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
     }
 
 
@@ -64,9 +69,9 @@ def _head(telling: Telling, model: str, kind: str) -> dict[str, Any]:
     }
 
 
-def _call(place: ResponsePlace, call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments or "{}"}
-    return {"id": outer_call_id(place.chat_id, call_id), "type": "function", "function": function}
+def _call(place: ResponsePlace, call: CallView) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments or "{}"}
+    return {"id": outer_call_id(call.chat_id or place.chat_id, call.id), "type": "function", "function": function}
 
 
 class Chunks:
@@ -98,7 +103,7 @@ class Chunks:
                 case Spoken():
                     out += self._spoken(telling)
                 case Called(call=call):
-                    out.append(self._call(telling, _call(telling.place, call.call_id, call.name, call.arguments)))
+                    out.append(self._call(telling, _call(telling.place, call)))
                 case ResponseEnded():
                     out += self._end(telling)
         return b"".join(out)
@@ -117,6 +122,9 @@ class Chunks:
             return self._break()  # it ended sooner than the one that was lost
         self._told, self._attempt, self._before = "", "", True
         return []
+
+    def error(self, message: str, kind: str, code: str | None) -> bytes:
+        return sse(error_body(message, kind, code))
 
     def _break(self) -> list[bytes]:
         self.broken = True

@@ -1,5 +1,6 @@
 """What clients say, in either protocol, as our messages: a conversation to begin from, or to go on with."""
 
+import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from holdfast.core.history import make_valid
 from holdfast.core.records import File, Frozen, Message, Part, Role, Text, ToolCall, ToolResult, result_message
 from holdfast.errors import InvalidInput
 from holdfast.ids import new_id
+from holdfast.server.openai.ids import APPROVAL
 
 
 class Conversation(Frozen):
@@ -143,7 +145,7 @@ def of_items(given: str | Sequence[dict[str, Any]]) -> list[Message]:
 
 
 def _of_item(where: str, item: dict[str, Any]) -> Message | None:
-    kind = item.get("type", "message")
+    kind = item.get("type") or "message"
     if kind == "message":
         role = item.get("role")
         if role in ("system", "developer"):
@@ -161,9 +163,52 @@ def _of_item(where: str, item: dict[str, Any]) -> Message | None:
         return _message(Role.ASSISTANT, (call,))
     if kind == "function_call_output":
         return result_of(where, item.get("call_id"), item.get("output"))
-    if kind == "reasoning":
-        return None  # a chat keeps its own
+    if kind == "compaction":
+        return _message(Role.USER, (Text(text=summary_of(f"{where}.encrypted_content", item)),))
+    if kind in ("reasoning", "mcp_approval_request", "mcp_approval_response"):
+        return None  # a chat keeps its own, and what people answered is not said to a model
     raise InvalidInput(f"{where}.type", f"{kind!r} is not a kind of item that this server knows")
+
+
+class Approval(Frozen):
+    """A person's answer to a call that was asked about, by way of a client."""
+
+    call_id: str  # as clients know it
+    approve: bool
+    words: str = ""
+
+
+def approvals_of(given: str | Sequence[dict[str, Any]]) -> list[Approval]:
+    if isinstance(given, str):
+        return []
+    found = [(at, item) for at, item in enumerate(given) if item.get("type") == "mcp_approval_response"]
+    return [_approval(f"input[{at}]", item) for at, item in found]
+
+
+def _approval(where: str, item: dict[str, Any]) -> Approval:
+    asked, approve, reason = item.get("approval_request_id"), item.get("approve"), item.get("reason")
+    if not isinstance(asked, str) or not asked.startswith(APPROVAL) or not isinstance(approve, bool):
+        raise InvalidInput(where, "needs the `approval_request_id` of an mcp_approval_request, and `approve`")
+    return Approval(
+        call_id=asked.removeprefix(APPROVAL), approve=approve, words=reason if isinstance(reason, str) else ""
+    )
+
+
+SUMMARY = "summary:"  # before the base64 of a summary, which is what a compaction item holds
+
+
+def sealed_summary(text: str) -> str:
+    return SUMMARY + base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def summary_of(where: str, item: dict[str, Any]) -> str:
+    sealed = item.get("encrypted_content")
+    try:
+        if not isinstance(sealed, str) or not sealed.startswith(SUMMARY):
+            raise ValueError
+        return base64.urlsafe_b64decode(sealed.removeprefix(SUMMARY)).decode()
+    except ValueError as error:
+        raise InvalidInput(where, "is not of a compaction that this server made") from error
 
 
 # --- both ---------------------------------------------------------------------------------------------
@@ -172,8 +217,10 @@ def _of_item(where: str, item: dict[str, Any]) -> Message | None:
 def result_of(where: str, call_id: Any, content: Any) -> Message:
     if not isinstance(call_id, str) or not call_id:
         raise InvalidInput(where, "needs the id of the call that it answers")
-    text = "".join(part.text for part in _texts(where, content))
-    return result_message(ToolResult(call_id=call_id, name="", content=text), 0)
+    parts = parts_of(f"{where}.content", content) if content is not None else ()
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    files = tuple(part for part in parts if isinstance(part, File))
+    return result_message(ToolResult(call_id=call_id, name="", content=text, files=files), 0)
 
 
 def _message(role: Role, parts: Sequence[Part]) -> Message:

@@ -22,18 +22,25 @@ DONT_RETRY = {"x-should-retry": "false"}
 # What was said until then is no answer, and these clients have no word for it.
 STOPPED = "the turn was stopped before there was an answer; what was said until then is in its chat"
 
+TURN_WAITS = "turn_waits"  # for a person, in a protocol that has no word for it
+NOT_YET = 425  # Too Early: 4xx, because clients send what was answered with 408, 409, 429 or 5xx again by themselves
+FAILED = 400  # litellm drops parameters after a 422 and sends the rest again
+
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES = {"unauthorized": "invalid_api_key"}
 _FAILED: Mapping[str, tuple[int, str]] = {
-    Kind.RATE_LIMIT: (429, "rate_limit_exceeded"),
+    Kind.RATE_LIMIT: (FAILED, "rate_limit_exceeded"),
     Kind.CONTEXT_TOO_LONG: (400, "context_length_exceeded"),
     Kind.REFUSED: (400, "content_policy_violation"),
-    Kind.TIMEOUT: (504, "server_error"),
 }
 
 
+def error_fields(message: str, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+    return {"message": message, "type": kind, "param": param, "code": code}
+
+
 def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return {"error": error_fields(message, kind, code, param)}
 
 
 def error_response(
@@ -45,10 +52,23 @@ def error_response(
 
 
 def failed_turn(error: Failure | None, headers: Mapping[str, str]) -> Response:
-    """A turn that failed, for a client that waited for its answer."""
+    """A turn that failed, for a client that waited for its answer. It was tried as often as made sense, and its tools
+    have run: no status with which clients send it again by themselves, whatever `x-should-retry` says.
+    """
     failure = error or Failure(code="error", message="the turn failed")
-    status, code = _FAILED.get(failure.code, (502, failure.code))
+    status, code = _FAILED.get(failure.code, (FAILED, failure.code))
     return error_response(status, failure.message, code, {**headers, **DONT_RETRY})
+
+
+def not_yet(words: str, headers: Mapping[str, str], *, keyed: bool) -> Response:
+    """The server goes, or the answer takes longer than it waits. A client that asks again with its key gets the same
+    turn's answer, so it is told to; one without would begin another turn, and is not.
+    """
+    words = f"there is no answer yet: {words}"
+    if keyed:
+        return error_response(503, words, "not_yet", {**headers, "Retry-After": "1"})
+    words += " (with an Idempotency-Key, a request that is sent again gets this answer)"
+    return error_response(NOT_YET, words, "not_yet", {**headers, **DONT_RETRY})
 
 
 def failure_code(error: Failure) -> str:

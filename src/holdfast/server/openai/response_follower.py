@@ -2,45 +2,54 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
 
-from holdfast.core.codec import decode_entry
-from holdfast.core.journal import ChatCreated, MessageAdded, TurnResumed
+from holdfast.core.journal import ChatCreated, DescendantAnswered, MessageAdded, TurnResumed
 from holdfast.errors import InvalidInput, NotFound, StoreError, WrongCursor
 from holdfast.server.feeds import FeedReader
-from holdfast.server.openai.errors import error_body
+from holdfast.server.openai.errors import TURN_WAITS
 from holdfast.server.openai.ids import ResponsePlace
 from holdfast.server.openai.placement import cursor_before
 from holdfast.server.openai.response_state import Happening, Telling
-from holdfast.server.streams import HEARTBEAT, HEARTBEAT_S, Stream, Streams, disconnected
+from holdfast.server.owned_app import OwnedApp
+from holdfast.server.streams import ENDED_WORDS, HEARTBEAT, HEARTBEAT_S, Stream, disconnected
 from holdfast.store.cursor import Cursor
+from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import Item
 from holdfast.store.update_reader import event_of
 
 WAIT_S = 600.0  # what the official client waits for an answer
-Encode = Callable[[Telling, Sequence[Happening]], bytes]
+SHOWN_CHARS = 200  # of a call's arguments, in words for people
+GOING = "this server is going; the turn goes on: ask for the rest of it", "server_error", "reconnect"
+DISMISSED = ENDED_WORDS, "authentication_error", "invalid_api_key"
+GONE = "the chat was deleted", "invalid_request_error", "not_found"
 
-GOING = error_body("this server is going; the turn goes on: ask for the rest of it", "server_error", "reconnect")
-GONE = error_body("the chat was deleted", "invalid_request_error", "not_found")
+
+class Encoder(Protocol):
+    """What happens, as a client of one of the protocols is told of it."""
+
+    def __call__(self, telling: Telling, happenings: Sequence[Happening], /) -> bytes: ...
+
+    def error(self, message: str, kind: str, code: str | None) -> bytes: ...
 
 
 def sse(value: object) -> bytes:
     return b"data: %s\n\n" % msgspec.json.encode(value)
 
 
-def client_of(request: Request) -> str:
-    return request.client.host if request.client is not None else ""
-
-
 class Following:
     """Where a reader is in a response."""
 
-    def __init__(self, streams: Streams, place: ResponsePlace, after: int = -1) -> None:
-        self.telling = Telling(place, after)
-        self._reader = FeedReader(streams.store, streams.feeds, place.chat_id, cursor_before(place.start))
+    def __init__(self, app: OwnedApp, telling: Telling) -> None:
+        self.telling = telling
+        self._store = app.store
+        self._reader = FeedReader(
+            app.store, app.streams.feeds, telling.place.chat_id, cursor_before(telling.place.start)
+        )
 
     async def next(self) -> list[Happening]:
         """Waits as long as nothing happens: give it a deadline. Raises NotFound."""
@@ -50,6 +59,13 @@ class Following:
                 told += self.telling.take(event_of(frame.item))
         return told
 
+    async def open_calls(self) -> list[OpenCallRecord]:
+        """What people have to approve first, where the response does not end with it. The journal may lead further
+        than to the place where it was asked.
+        """
+        waits = self.telling.asked and not self.telling.over
+        return await self._store.open_calls(self.telling.place.chat_id) if waits else []
+
     def close(self) -> None:
         self._reader.close()
 
@@ -57,29 +73,19 @@ class Following:
 class Told(Stream):
     """A response as a stream of server-sent events, `begin` first."""
 
-    farewell = sse(GOING)
-
-    def __init__(
-        self,
-        streams: Streams,
-        place: ResponsePlace,
-        encode: Encode,
-        *,
-        begin: bytes = b"",
-        end: bytes = b"",
-        after: int = -1,
-    ) -> None:
-        super().__init__(streams, [(b"x-holdfast-chat", place.chat_id.encode())])
-        self._following = Following(streams, place, after)
-        self._encode = encode
+    def __init__(self, app: OwnedApp, telling: Telling, encoder: Encoder, *, begin: bytes = b"") -> None:
+        super().__init__(app, [(b"x-holdfast-chat", telling.place.chat_id.encode())])
+        self._following = Following(app, telling)
+        self._encoder = encoder
         self._begin = begin
-        self._end = end
+        self.farewell = encoder.error(*GOING)
+        self.dismissal = encoder.error(*DISMISSED)
 
     def close(self) -> None:
         self._following.close()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        telling = self._following.telling
+        telling, encoder = self._following.telling, self._encoder
         if self._begin:
             yield self._begin
         while not telling.over:
@@ -90,26 +96,38 @@ class Told(Stream):
                 yield HEARTBEAT
                 continue
             except (NotFound, WrongCursor):
-                yield sse(GONE)
+                yield encoder.error(*GONE)
                 return
             except StoreError as error:
-                yield sse(error_body(str(error), "server_error", error.code))
+                yield encoder.error(str(error), "server_error", error.code)
                 return
-            if data := self._encode(telling, told):
+            if data := encoder(telling, told):
+                self.farewell = encoder.error(*GOING)
                 yield data
-        if self._end:
-            yield self._end
+            if asked := await self._following.open_calls():
+                yield encoder.error(waits_for(telling.place, asked), "invalid_request_error", TURN_WAITS)
+                return
 
 
-async def read(streams: Streams, place: ResponsePlace) -> Telling:
+def waits_for(place: ResponsePlace, asked: Sequence[OpenCallRecord]) -> str:
+    """For people: what has to be done, and where."""
+    calls = [f"{call.kind} of {call.name}({call.arguments[:SHOWN_CHARS]}), {call.call_id}" for call in asked]
+    where = [f" in {call.chat_id}" if call.chat_id != place.chat_id else "" for call in asked]
+    words = "; ".join(call + place for call, place in zip(calls, where, strict=True))
+    return f"the turn in chat {place.chat_id} waits: {words}"
+
+
+async def read(app: OwnedApp, place: ResponsePlace) -> Telling:
     """As far as it is told now. Raises NotFound, also where no response begins."""
     telling = Telling(place)
     cursor: Cursor | str = cursor_before(place.start)
-    while not telling.over:
+    while not telling.over or telling.waits:
         try:
-            page = await streams.store.read_journal(place.chat_id, cursor)
+            page = await app.store.read_journal(place.chat_id, cursor)
         except InvalidInput as error:
             raise NotFound("response", place.response_id) from error  # its chat has not come so far
+        except NotFound as error:
+            raise NotFound("response", place.response_id) from error
         if telling.began_at == 0 and not (page.items and page.items[0].seq == place.start and begins(page.items[0])):
             raise NotFound("response", place.response_id)
         for item in page.items:
@@ -121,38 +139,40 @@ async def read(streams: Streams, place: ResponsePlace) -> Telling:
 
 
 def begins(item: Item) -> bool:
-    """A chat, a turn that a user's message begins, or one that goes on with results."""
-    entry = decode_entry(item.body)
+    """A chat, a turn that a user's message begins, or one that goes on with what others answered."""
+    entry = event_of(item).body
     if isinstance(entry, MessageAdded):
         return entry.attempt is None and not entry.off_history
-    return isinstance(entry, ChatCreated | TurnResumed)
+    return isinstance(entry, ChatCreated | TurnResumed | DescendantAnswered)
 
 
-async def within(streams: Streams, place: ResponsePlace, deadline_s: float) -> None:
+async def within(app: OwnedApp, place: ResponsePlace, deadline_s: float) -> None:
     """Waits for its end, but not for long."""
-    with contextlib.closing(Following(streams, place)) as following, contextlib.suppress(TimeoutError):
+    with contextlib.closing(Following(app, Telling(place))) as following, contextlib.suppress(TimeoutError):
         async with asyncio.timeout(deadline_s):
             await _all(following)
 
 
-async def until_over(request: Request, streams: Streams, place: ResponsePlace) -> Telling:
-    """Until the response is over, its client has left, the server goes or the time is up."""
-    following = Following(streams, place)
-    with streams.counted(client_of(request)), contextlib.closing(following):
+async def until_over(request: Request, app: OwnedApp, telling: Telling) -> list[OpenCallRecord]:
+    """Until the response is over, a person has to act first, its client has left, the server goes or the time is up.
+    What it gives is what people have to do, where the telling leads through approvals. Raises Unauthorized.
+    """
+    following = Following(app, telling)
+    with app.streams.counted(app.client), contextlib.closing(following):
         left = asyncio.ensure_future(disconnected(request.receive))
         told = asyncio.ensure_future(_all(following))
         try:
-            ends = (left, told, streams.drained())
-            await asyncio.wait(ends, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
-                told.result()
+            await app.streams.wait_for((left, told), app.grant, WAIT_S)
+            return told.result() if told.done() else []
         finally:
             left.cancel()
             told.cancel()
             await asyncio.wait((left, told))
-    return following.telling
 
 
-async def _all(following: Following) -> None:
+async def _all(following: Following) -> list[OpenCallRecord]:
     while not following.telling.over:
         await following.next()
+        if asked := await following.open_calls():
+            return asked
+    return []

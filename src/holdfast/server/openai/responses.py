@@ -1,4 +1,8 @@
-"""A response as its clients see it: an object, and the events that lead to it."""
+"""A response as its clients see it: an object, and the events that lead to it.
+
+The object has every field that the Open Responses specification requires, null where it allows that. What a client
+did not ask for is shown with the protocol's default; what the agent's model really used is the agent's affair.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,8 +10,9 @@ from typing import Any
 import msgspec
 
 from holdfast.core.records import File, Message, Role, Text, ToolCall, ToolResult
-from holdfast.server.openai.errors import failure_code
-from holdfast.server.openai.ids import ResponsePlace, outer_call_id
+from holdfast.core.updates import CallView
+from holdfast.server.openai.errors import error_fields, failure_code
+from holdfast.server.openai.ids import APPROVAL, CALL, ResponsePlace, outer_call_id
 from holdfast.server.openai.response_state import (
     Begun,
     Called,
@@ -20,19 +25,32 @@ from holdfast.server.openai.response_state import (
     Withdrawn,
 )
 
+SERVER_LABEL = "holdfast"  # whose tools people are asked about
+APPROVAL_REQUIRED = "approval_required"  # why a response is not complete whose turn waits for a person
+
 _DEFAULTS: dict[str, Any] = {
     "previous_response_id": None,
+    "conversation": None,
     "instructions": None,
     "metadata": {},
     "background": False,
-    "temperature": None,
-    "top_p": None,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_logprobs": 0,
     "max_output_tokens": None,
+    "max_tool_calls": None,
     "tools": [],
     "tool_choice": "auto",
     "parallel_tool_calls": True,
     "truncation": "disabled",
     "text": {"format": {"type": "text"}},
+    "reasoning": {"effort": None, "summary": None},
+    "service_tier": "default",
+    "user": None,
+    "safety_identifier": None,
+    "prompt_cache_key": None,
 }
 
 
@@ -40,7 +58,8 @@ def response_of(telling: Telling, model: str, *, queued: bool = False) -> dict[s
     place, over = telling.place, telling.over
     failure = None
     if telling.error is not None:
-        failure = {"code": failure_code(telling.error), "message": telling.error.message}
+        # AI SDK reads an answer with an error only where this has a `type`, as errors have elsewhere.
+        failure = error_fields(telling.error.message, "server_error", failure_code(telling.error))
     return {
         **_DEFAULTS,
         **telling.echo,
@@ -54,28 +73,34 @@ def response_of(telling: Telling, model: str, *, queued: bool = False) -> dict[s
         "model": model,
         "output": [item_of(place, output) for output in telling.outputs],
         "store": True,
-        "usage": _usage(telling) if over else None,
+        "usage": usage_of(telling) if over else None,
     }
 
 
 def _why(telling: Telling) -> str:
+    if telling.asked:
+        return APPROVAL_REQUIRED
     return "content_filter" if telling.incomplete is None and telling.finish == "refused" else "max_output_tokens"
 
 
-def _usage(telling: Telling) -> dict[str, Any]:
+def usage_of(telling: Telling) -> dict[str, Any]:
+    """As the agent's provider counted, for all of its responses together."""
+    usage = telling.turn.usage
     return {
-        "input_tokens": telling.input_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": telling.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": telling.input_tokens + telling.output_tokens,
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": telling.cached_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": telling.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
     }
 
 
-def item_of(place: ResponsePlace, output: Spoke | ToolCall) -> dict[str, Any]:
+def item_of(place: ResponsePlace, output: Spoke | CallView) -> dict[str, Any]:
     if isinstance(output, Spoke):
         return _message(output.item_id, [_text(output.text)], "incomplete" if output.cut_off else "completed")
-    return _function_call(place, output, output.arguments or "{}", "completed")
+    if output.kind == "approval":
+        return _approval_request(place, output)
+    return _call_item(place, output, output.arguments or "{}", "completed")
 
 
 def _message(item_id: str, content: list[dict[str, Any]], status: str) -> dict[str, Any]:
@@ -86,14 +111,33 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _function_call(place: ResponsePlace, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
+def _outer_id(place: ResponsePlace, call: CallView) -> str:
+    return outer_call_id(call.chat_id or place.chat_id, call.id)
+
+
+def _call_item(place: ResponsePlace, call: CallView, arguments: str, status: str) -> dict[str, Any]:
+    return _function_call(_outer_id(place, call), call.name, arguments, status)
+
+
+def _function_call(call_id: str, name: str, arguments: str, status: str) -> dict[str, Any]:
     return {
-        "id": f"fc_{call.call_id}",
+        "id": f"{CALL}{call_id}",
         "type": "function_call",
-        "call_id": outer_call_id(place.chat_id, call.call_id),
-        "name": call.name,
+        "call_id": call_id,
+        "name": name,
         "arguments": arguments,
         "status": status,
+    }
+
+
+def _approval_request(place: ResponsePlace, call: CallView) -> dict[str, Any]:
+    """The protocol's words for a call that a person has to allow; elsewhere they are for calls of a tool server."""
+    return {
+        "id": APPROVAL + _outer_id(place, call),
+        "type": "mcp_approval_request",
+        "server_label": SERVER_LABEL,
+        "name": call.name,
+        "arguments": call.arguments or "{}",
     }
 
 
@@ -106,6 +150,7 @@ class Events:
     def __init__(self, model: str, after: int = -1) -> None:
         self._model = model
         self._after = after
+        self._last = after
 
     def begin(self, telling: Telling) -> bytes:
         """Told first of all, and the same whenever it is told."""
@@ -120,8 +165,16 @@ class Events:
     def _event(self, kind: str, number: int, fields: dict[str, Any]) -> bytes:
         if number <= self._after:
             return b""
-        data = msgspec.json.encode({"type": kind, "sequence_number": number, **fields})
-        return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+        self._last = number
+        return _encoded(kind, number, fields)
+
+    def error(self, message: str, kind: str, code: str | None) -> bytes:
+        """Nested as the specification has it, and flat as the first clients read it. It has the number of the event
+        before it: a client that goes on from there misses nothing.
+        """
+        fields = error_fields(message, kind, code)
+        flat = {name: value for name, value in fields.items() if name != "type"}
+        return _encoded("error", max(self._last, 0), {**flat, "error": fields})
 
     def _events(self, telling: Telling, happening: Happening) -> Iterator[tuple[str, int, dict[str, Any]]]:
         number = happening.number
@@ -149,15 +202,25 @@ class Events:
                 yield "response.output_item.done", number + 2, {**at, "item": whole}
 
 
+def _encoded(kind: str, number: int, fields: dict[str, Any]) -> bytes:
+    data = msgspec.json.encode({"type": kind, "sequence_number": number, **fields})
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+
+
 def _call_events(place: ResponsePlace, called: Called) -> Iterator[tuple[str, int, dict[str, Any]]]:
     number, call, at = called.number, called.call, {"output_index": called.index}
+    if call.kind == "approval":
+        item = _approval_request(place, call)
+        yield "response.output_item.added", number, {**at, "item": item}
+        yield "response.output_item.done", number + 1, {**at, "item": item}
+        return
     arguments = call.arguments or "{}"
-    piece = {**at, "item_id": f"fc_{call.call_id}"}
-    begun = _function_call(place, call, "", "in_progress")
+    piece = {**at, "item_id": CALL + _outer_id(place, call)}
+    begun = _call_item(place, call, "", "in_progress")
     yield "response.output_item.added", number, {**at, "item": begun}
     yield "response.function_call_arguments.delta", number + 1, {**piece, "delta": arguments}
     yield "response.function_call_arguments.done", number + 2, {**piece, "name": call.name, "arguments": arguments}
-    yield "response.output_item.done", number + 3, {**at, "item": _function_call(place, call, arguments, "completed")}
+    yield "response.output_item.done", number + 3, {**at, "item": _call_item(place, call, arguments, "completed")}
 
 
 # --- input items --------------------------------------------------------------------------------------
@@ -170,11 +233,14 @@ def input_items(place: ResponsePlace, message: Message) -> Iterator[dict[str, An
         yield {"id": message.id, "type": "message", "role": message.role, "status": "completed", "content": content}
     for part in message.parts:
         if isinstance(part, ToolCall):
-            yield _function_call(place, part, part.arguments or "{}", "completed")
+            call_id = outer_call_id(place.chat_id, part.call_id)
+            yield _function_call(call_id, part.name, part.arguments or "{}", "completed")
         elif isinstance(part, ToolResult):
             call_id = outer_call_id(place.chat_id, part.call_id)
             item = {"id": message.id, "type": "function_call_output", "call_id": call_id, "status": "completed"}
-            yield {**item, "output": part.content}
+            shown = [{"type": "input_text", "text": part.content}]
+            shown += [_input_part(message.role, file) for file in part.files]
+            yield {**item, "output": shown if part.files else part.content}
 
 
 def _input_part(role: Role, part: Text | File) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""Who did what that matters later: approvals, denials and answers, tokens, logins, deletions, and who was refused.
+One line each, with a stable action that begins with `audit.`: who it was, from where, and what it was about.
+
+Refused requests are as many as a stranger likes, so their lines are not: what is left out is counted in the next one.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from holdfast.log_context import logger
+
+log = logger("holdfast.audit")
+
+# By the name of the route: what a 2xx or 3xx of it means.
+AUDITED: Mapping[str, str] = {
+    "log_in": "audit.login",
+    "log_out": "audit.logout",
+    "delete_chat": "audit.chat_deleted",
+    "delete_response": "audit.chat_deleted",
+    "delete_conversation": "audit.chat_deleted",
+}
+REFUSALS = frozenset({401, 403, 421})
+BURST = 20  # lines of refusals at once
+PER_S = 1.0  # and so many a second from then on
+PATH_CHARS_MAX = 200
+_FIELDS = {"chat_id": "chat", "call_id": "call"}  # as all other lines call them
+
+Answered = Literal["audit.approved", "audit.denied", "audit.answered"]
+TokenChange = Literal["audit.token_made", "audit.token_revoked"]
+
+
+def tell_answered(action: Answered, *, principal: str, client: str, chat: str, call: str) -> None:
+    """An open call has its answer, by whichever route and protocol."""
+    about = {"principal": principal, "client": client, "chat": chat, "call": call}
+    log.info("a call was answered", extra={"action": action, **about})
+
+
+def tell_token(action: TokenChange, *, principal: str, client: str, token: str, owner: str | None) -> None:
+    about = {"principal": principal, "client": client, "token": token, "owner": owner}
+    log.info("a token was changed", extra={"action": action, **about})
+
+
+class Audit:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._room = float(BURST)
+        self._at = now_s()
+        self._left_out = 0
+
+    def tell(
+        self,
+        *,
+        name: str,
+        status: int,
+        reason: str | None,
+        principal: str | None,
+        client: str,
+        path: str,
+        about: Mapping[str, str],
+    ) -> None:
+        """Of one request that was answered. `about` are the parameters of its path."""
+        who = {"principal": principal, "client": client}
+        if status in REFUSALS:
+            reason = "login" if name == "log_in" else reason
+            self._refused({**who, "status": status, "reason": reason, "path": path[:PATH_CHARS_MAX]})
+        elif name in AUDITED and 200 <= status < 400:
+            what = {_FIELDS.get(key, key): value[:512] for key, value in about.items()}
+            log.info(name, extra={"action": AUDITED[name], **who, **what})
+
+    def _refused(self, about: Mapping[str, str | int | None]) -> None:
+        now_s = self._now_s()
+        self._room = min(float(BURST), self._room + (now_s - self._at) * PER_S)
+        self._at = now_s
+        if self._room < 1.0:
+            self._left_out += 1
+            return
+        self._room -= 1.0
+        log.warning("refused", extra={"action": "audit.refused", "left_out": self._left_out, **about})
+        self._left_out = 0

@@ -1,0 +1,221 @@
+"""The app as one principal has it: what routes hold in place of the `App` and its store.
+
+Chats are its own (`owned_store.py` decides), what it makes is its own, and its idempotency keys are apart from those
+of others. There is no way from here to the app itself.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Unpack
+
+from fastapi import Depends, Header, Request
+
+from holdfast import __version__
+from holdfast.agent import Agent
+from holdfast.app import App, ChatSettings
+from holdfast.chat import Chat
+from holdfast.config import Config
+from holdfast.core.records import Frozen, Lease, Message
+from holdfast.errors import Forbidden, InvalidInput, NotFound
+from holdfast.health.checks import diagnose, judge
+from holdfast.principals import OWN_SCOPES, Principal
+from holdfast.server.audit import TokenChange, tell_token
+from holdfast.server.grants import Grant, Grants
+from holdfast.server.guarded import GRANT, Need
+from holdfast.server.owned_store import OwnedStore, need, need_no_limit
+from holdfast.server.streams import Streams
+from holdfast.store.driver_watch import DriverWatch
+from holdfast.store.records import ChatFilter, ChatLine, Key
+from holdfast.store.tokens import NewToken, Token
+
+NOBODY = Grant(Principal(name="nobody", owner="nobody", scopes=frozenset(), chat=""))  # asks a public route
+CHAT_TOKEN_S = 3600  # for which a token for one chat is valid, unless its maker says otherwise
+_OPERATES = Need(scope="operate", all_owners=True)
+
+
+class TokenAsked(Frozen):
+    """What a token is to be. `scopes`: None is what owners need, as far as its maker has it."""
+
+    name: str
+    owner: str | None = None
+    scopes: frozenset[str] | None = None
+    chat: str | None = None
+    ttl_s: int | None = None
+
+
+class OwnedApp:
+    """For one request."""
+
+    def __init__(self, app: App, streams: Streams, grants: Grants, grant: Grant, address: str = "") -> None:
+        self._app = app
+        self._grants = grants
+        self.streams = streams
+        self.grant = grant
+        self.principal = grant.principal
+        self.address = address  # of the client
+        self.store = OwnedStore(app.store, grant.principal, address)
+
+    @property
+    def agents(self) -> Mapping[str, Agent[Any]]:
+        return self._app.agents
+
+    @property
+    def config(self) -> Config:
+        return self._app.config
+
+    @property
+    def drivers(self) -> DriverWatch:
+        return self._app.drivers
+
+    @property
+    def client(self) -> str:
+        """Who has so many streams at most: an owner, whatever its tokens, or else an address."""
+        owner = self.principal.owner
+        return f"owner {owner}" if owner is not None else self.address
+
+    def agent(self, agent: Agent[Any] | str) -> Agent[Any]:
+        return self._app.agent(agent)
+
+    def sent(self, message: Message) -> Message:
+        return self._app.sent(message)
+
+    # --- chats ----------------------------------------------------------------------------------------------------
+
+    def chat(self, chat_id: str) -> Chat[Any]:
+        """A handle. Whatever it is asked for raises NotFound where the chat is not this principal's."""
+        return Chat(self, chat_id)
+
+    async def create(self, agent: str, text: str | Message | None = None, **chat: Unpack[ChatSettings]) -> Chat[Any]:
+        """As `App.create`, for the principal's owner. Raises Forbidden also where another owner is named."""
+        if chat.get("chat_id") is None or chat.get("chat_id") != self.principal.chat:
+            need_no_limit(self.principal)
+        chat["owner"] = self.store.owner_for(chat.get("owner")) or ""
+        made = await self._app.create(agent, text, **chat)
+        await self.store.admit(made.id)  # by its key, a request that was made before may have its chat elsewhere
+        return self.chat(made.id)
+
+    async def chats(
+        self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[ChatLine]:
+        return await self.store.list_chats(filter, before=before, limit=limit)
+
+    def key(self, key: str, request: str | None = None) -> Key:
+        """An idempotency key in the principal's name space."""
+        return Key(principal=self.principal.key_space, key=key, request=request)
+
+    # --- tokens ---------------------------------------------------------------------------------------------------
+
+    async def create_token(self, asked: TokenAsked) -> tuple[Token, str]:
+        """No wider than the principal itself, and it ends with what that came with. Raises Forbidden, NotFound."""
+        principal, owner = self.principal, asked.owner or None
+        need_no_limit(principal)
+        if asked.chat is None:
+            need(principal, "operate")
+            ttl_s = asked.ttl_s
+        else:
+            await self.store.admit(asked.chat)
+            found = await self._app.store.read_owner(asked.chat)
+            if found is None:
+                raise NotFound("chat", asked.chat)
+            ttl_s = asked.ttl_s or CHAT_TOKEN_S
+            owner = owner or found.owner or None
+        scopes = OWN_SCOPES & principal.scopes if asked.scopes is None else asked.scopes
+        for scope in sorted(scopes - principal.scopes):
+            raise Forbidden(f"a token with the scope {scope!r} is made by one that has it", scope=scope)
+        ends = [principal.expires_at] if principal.expires_at is not None else []
+        ends += [self._app.store.now_ms() + ttl_s * 1000] if ttl_s is not None else []
+        new = NewToken(
+            name=asked.name,
+            owner=self.store.owner_for(owner),
+            scopes=scopes,
+            chat=asked.chat,
+            expires_at=min(ends, default=None),
+            created_by=principal.name,
+            parent=self.grant.token_id,
+        )
+        token, secret = await self._app.store.tokens.create(new)
+        self._audit("audit.token_made", token)
+        return token, secret
+
+    async def tokens(self, *, before: str | None, limit: int) -> list[Token]:
+        """Of the principal's owner, or of everyone."""
+        need_no_limit(self.principal)
+        return await self._app.store.tokens.page(owner=self.principal.owner, before=before, limit=limit)
+
+    async def revoke_token(self, token_id: str) -> Token:
+        """Raises NotFound, also for one of another owner."""
+        need_no_limit(self.principal)
+        found = await self._app.store.tokens.read([token_id])
+        if not found or (self.principal.owner is not None and found[0].owner != self.principal.owner):
+            raise NotFound("token", token_id)
+        revoked = await self._app.store.tokens.revoke(token_id)
+        self._grants.tokens.forget({token_id})
+        self._audit("audit.token_revoked", revoked)
+        return revoked
+
+    def _audit(self, action: TokenChange, token: Token) -> None:
+        tell_token(action, principal=self.principal.name, client=self.address, token=token.id, owner=token.owner)
+
+    # --- for operators --------------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """What anyone may know."""
+        return self._diagnosis(detailed=False)
+
+    def diagnosis(self) -> dict[str, Any]:
+        """Raises Forbidden."""
+        _OPERATES.check(self.principal)
+        return {**self._diagnosis(detailed=True), "server": self.streams.figures()}
+
+    def _diagnosis(self, *, detailed: bool) -> dict[str, Any]:
+        found = diagnose([self._app], __version__, detailed=detailed)
+        if self.streams.going and found["status"] != "unhealthy":
+            found["status"] = "draining"
+        return found
+
+    @property
+    def operates(self) -> bool:
+        """Whether it may see what is told of all owners."""
+        return self.principal.sees_all and self.principal.allows("operate")
+
+    def judged(self) -> tuple[str, Sequence[str]]:
+        """How this process is, and the reasons."""
+        return judge([self._app])
+
+    async def workers(self) -> list[Lease]:
+        """Raises Forbidden."""
+        _OPERATES.check(self.principal)
+        return await self._app.store.list_workers()
+
+
+# --- what routes ask for ------------------------------------------------------------------------------------------
+
+
+def app_of(request: Request) -> OwnedApp:
+    state = request.app.state
+    address = request.client.host if request.client is not None else ""
+    return OwnedApp(state.holdfast, state.streams, state.grants, request.scope.get(GRANT, NOBODY), address)
+
+
+AppOf = Annotated[OwnedApp, Depends(app_of)]
+
+
+async def key_of(
+    request: Request,
+    app: AppOf,
+    key: Annotated[
+        str | None,
+        Header(alias="Idempotency-Key", max_length=200, description="the same request again does nothing again"),
+    ] = None,
+) -> Key | None:
+    if key is None:
+        return None
+    if len(request.headers.getlist("idempotency-key")) > 1:
+        raise InvalidInput("Idempotency-Key", "was given more than once; a request has one key")
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in (request.method.encode(), request.url.path.encode(), await request.body()):
+        digest.update(len(piece).to_bytes(8, "big") + piece)
+    return app.key(key, digest.hexdigest())
+
+
+KeyOf = Annotated[Key | None, Depends(key_of)]

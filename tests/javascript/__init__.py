@@ -1,0 +1,1 @@
+"""The JavaScript client, in Node and in a browser."""
