@@ -66,6 +66,13 @@ class Desk:
     def open_the_gate(self) -> None:
         (self.folder / "gate").touch()
 
+    @staticmethod
+    def wait_at_the_gate(process: "subprocess.Popen[str]") -> None:
+        """Until the tool of the agent `gated` runs, which is said on standard error: the answer comes at the end."""
+        assert process.stderr is not None
+        while "at the gate" not in (said := process.stderr.readline()):
+            assert said, "it ended"
+
 
 def ids_in_order(count: int) -> list[str]:
     """For chats, the oldest first. Two that are made in the same millisecond have no order of their own."""

@@ -41,6 +41,7 @@ def own() -> str:
 
 shell = Call(name="shell", arguments={"command": LOOK})
 calls = [shell, Call(name="isolated", arguments={}), Call(name="own", arguments={})]
-server = McpServer("looker", command="sh", args=("-c", "cat /proc/$PPID/environ /proc/$PPID/maps > server.txt 2>&1"))
+# It is no server, so it is started again and again: what the first one found stays.
+server = McpServer("looker", command="sh", args=("-c", "cat /proc/$PPID/environ /proc/$PPID/maps >> server.txt 2>&1"))
 tools = (shell_tool(root=".", policy=None), isolated, own, server)
 app = App(agents=[Agent("looker", ScriptedModel(calls, "Done."), tools=tools)])

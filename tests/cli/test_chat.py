@@ -54,7 +54,7 @@ def test_one_can_type_while_it_works_queue_steer_and_stop(desk: Desk, terminal: 
     at.types("/queue")
     at.sees("1. second")
     at.types("/steer hurry")
-    at.sees("queued: hurry")
+    at.sees("goes into this turn, before its next step: hurry")
     desk.open_the_gate()
     at.sees("You said: hurry")
     at.sees("You said: second")

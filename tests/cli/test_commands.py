@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, App
+from holdfast import Agent, App, tool
 from holdfast.core.records import State
 from holdfast.testing import Call, Fail, ScriptedModel
 from holdfast.tools.outside import ask_user, client_tool
@@ -17,6 +17,12 @@ from tests.cli.desk import pay
 from tests.support.programs import ROOT
 
 Quick = Callable[..., Done]
+
+
+@tool
+async def fall() -> str:
+    """Fall."""
+    raise ValueError("off the rock")
 
 
 def agents() -> list[Agent]:
@@ -28,6 +34,7 @@ def agents() -> list[Agent]:
         Agent("pays twice", ScriptedModel([Call(name="pay", arguments={"amount": n}) for n in (1, 2)]), tools=[pay]),
         Agent("asks", ScriptedModel(ask, "Thank you."), tools=[ask_user()]),
         Agent("client", ScriptedModel([Call(name="open_page")], "Opened."), tools=[client_tool("open_page")]),
+        Agent("falls", ScriptedModel([Call(name="fall")], "Done."), tools=[fall]),
         Agent("fails", ScriptedModel([Fail(status=400, message="no such thing")])),
     ]
 
@@ -141,10 +148,13 @@ def test_each_setting_is_shown_with_its_source_and_no_password(
     assert "did you mean HOLDFAST_PORT?" in wrong.err
 
 
-def test_the_login_link_holds_the_token_that_the_server_uses(quick: Quick, tmp_path: Path) -> None:
-    shown = quick("login")
+def test_the_login_link_holds_no_token_and_is_another_one_each_time(quick: Quick, tmp_path: Path) -> None:
+    first, second = quick("login", "--url", "https://chats.example/"), quick("login")
     token = (tmp_path / ".holdfast" / "token").read_text().strip()
-    assert shown.out == f"http://127.0.0.1:7433/login?token={token}\n"
+    assert first.out.startswith("https://chats.example/login#hf_")
+    assert second.out.startswith("http://127.0.0.1:7433/login#hf_")
+    assert token not in first.out + second.out
+    assert first.out.partition("#")[2] != second.out.partition("#")[2]
 
 
 def test_the_description_of_the_api_is_printed(quick: Quick) -> None:
@@ -196,3 +206,26 @@ def test_keys_are_named_and_never_shown(quick: Quick, monkeypatch: pytest.Monkey
     done = quick("doctor")
     assert "OPENAI_API_KEY" in done.out
     assert "very-secret" not in done.out
+
+
+def test_why_a_chat_stands_where_it_stands_is_told_in_words_and_as_json(quick: Quick, tmp_path: Path) -> None:
+    failed, waits = worked(tmp_path, ("fails", "go"), ("pays", "go"))
+    told = quick("chats", "why", failed).out
+    assert "no such thing" in told
+    assert f"holdfast chats retry {failed}" in told
+    told = quick("chats", "why", waits).out
+    assert "waits_for_person" in told
+    assert "pay" in told
+    found = json.loads(quick("chats", "why", waits, "--json").out)
+    assert (found["chat_id"], found["doing"], found["turn"]) == (waits, "waits_for_person", 1)
+    assert "there is no chat 'chat_none'" in quick("chats", "why", "chat_none").err
+
+
+def test_a_chat_is_shown_with_the_traceback_of_what_raised_in_it(quick: Quick, tmp_path: Path) -> None:
+    (chat_id,) = worked(tmp_path, ("falls", "go"))
+    told = quick("chats", "show", chat_id).out
+    assert "tool fall raised ValueError" in told
+    assert "in fall" in told
+    (trace,) = json.loads(quick("chats", "show", chat_id, "--json").out)["traces"]
+    assert trace["text"].endswith("ValueError: off the rock")
+    assert "in fall" in quick("chats", "show", chat_id, "--call", trace["call_id"]).out

@@ -16,7 +16,7 @@ from holdfast.cli.commands.demo_worker import RERUN_S, Ledger, takes_s
 from holdfast.core.codec import encode
 from holdfast.core.journal import MessageAdded, TurnEnded
 from holdfast.core.records import (
-    Chat,
+    ChatRecord,
     Message,
     Role,
     Snapshot,
@@ -100,7 +100,7 @@ def good() -> Evidence:
     ledger += [("reserves", BATCH[1], f"k-{BATCH[1]}", 1)]
     ledger += [(what, name, f"k-{name}", 2) for name in BATCH[:2] for what in ("begins", "done")]
     return Evidence(
-        chat=Snapshot(chat=Chat(id="c", agent="a", created_at=0, updated_at=0)),
+        chat=Snapshot(chat=ChatRecord(id="c", agent="a", created_at=0, updated_at=0)),
         messages=messages,
         before=items[:2],
         items=items,

@@ -35,9 +35,9 @@ LOST = (
 )
 
 
-def piped(*items: Item) -> tuple[str, list[str]]:
+def piped(*items: Item, verbose: bool = False) -> tuple[str, list[str]]:
     out, err = io.StringIO(), io.StringIO()
-    reader = Reader(PlainScreen(out, err))
+    reader = Reader(PlainScreen(out, err), verbose=verbose)
     for item in items:
         reader.take(item)
     return out.getvalue(), err.getvalue().splitlines()
@@ -79,16 +79,19 @@ def test_on_a_terminal_only_what_is_printed_for_good_is_said_to_start_over() -> 
 def test_a_call_is_shown_with_its_time_and_a_failed_turn_with_its_error() -> None:
     call = ToolCall(call_id="c1", name="look", arguments='{"at":"sky"}')
     seen = result_message(ToolResult(call_id="c1", name="look", content="clouds"), 0)
-    out, err = piped(
+    failure = Failure(code="boom", message="it broke", chain=("why",), advice="mend it")
+    items = (
         LOST[0],
         response(2, 1, Text(text="I look."), call, started=("c1",)),
         entry(3, jn.Noted(topic="progress", text="up", call_id="c1")),
         entry(5, jn.MessageAdded(raw=Raw(encode(seen)), call_state="done")),  # type: ignore[arg-type]
         entry(6, jn.TurnEnded(turn=1, state=State.FAILED, detail="boom")),
-        entry(7, jn.ChatFailed(error=Failure(code="boom", message="it broke", chain=("why",)))),
+        entry(7, jn.ChatFailed(error=failure)),
     )
+    out, err = piped(*items)
     assert out == "I look.\n"
     assert err[0].startswith("· look(")
     assert any("up" in line for line in err)
     assert any(line.startswith("✓ look(") and "3" in line and "clouds" in line for line in err)
-    assert err[-2:] == ["holdfast: failed (boom): it broke", "  why"]
+    assert err[-2:] == ["holdfast: failed (boom): it broke", "  mend it"]
+    assert piped(*items, verbose=True)[1][-3:] == [*err[-2:], "  why"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 
 import pytest
@@ -17,7 +16,8 @@ from tests.support.waiting import eventually
 def test_the_answer_goes_to_standard_output_and_the_tools_to_standard_error(desk: Desk) -> None:
     done = desk.run("run", "2 and 3?", "--app", APP, "--agent", "adds")
     assert done.code == 0, done.err
-    assert done.out == "Let me add.\n# The sum\n\nIt is **five**, and `2 + 3` says so.\n"
+    assert done.out == "# The sum\n\nIt is **five**, and `2 + 3` says so.\n", "the answer, and nothing else"
+    assert "Let me add." in done.err
     assert "✓ add(a=2, b=3)" in done.err
     assert oct((desk.folder / ".holdfast").stat().st_mode & 0o777) == "0o700"
 
@@ -43,8 +43,11 @@ def test_for_programs_every_line_is_json_and_the_last_one_the_result(desk: Desk)
 def test_a_turn_that_fails_exits_with_1_and_its_story_but_no_traceback(desk: Desk) -> None:
     done = desk.run("run", "hello", "--app", APP, "--agent", "fails")
     assert done.code == 1
-    assert "no such thing" in done.err
+    assert done.err.count("no such thing") == 1, "a refusal is told once"
     assert "Traceback" not in done.err
+    told = desk.run("run", "hello", "--app", APP, "--agent", "fails", "--json")
+    error = json.loads(told.out.splitlines()[-1])["error"]
+    assert "attempt 1" in error["chain"][0], "with its chain for programs"
 
 
 def test_an_answer_that_is_not_whole_is_followed_by_why(desk: Desk) -> None:
@@ -62,8 +65,12 @@ def test_a_chat_that_waits_for_a_person_exits_with_4_and_goes_on_once_answered(d
     assert waits.code == 4
     assert "holdfast chats approve or deny chat_" in waits.err
     assert desk.run("chats", "approve", "last", "--app", APP).code == 0
-    later = desk.run("run", "and now?", "--app", APP, "--chat", "last", "--json")
-    assert "paid 5" in later.out
+    later = desk.run("run", "--app", APP, "--chat", "last")
+    assert (later.code, later.out) == (0, "You said: pay\n")
+    assert "✓ pay(amount=5)" in later.err
+    chat = json.loads(desk.run("chats", "show", "last", "--app", APP, "--json").out)
+    said = [message for message in chat["messages"] if message["role"] == "user"]
+    assert len(said) == 1, "it took no second turn"
 
 
 def test_a_chat_goes_on_with_its_agent_and_with_the_model_that_it_was_begun_with(desk: Desk) -> None:
@@ -99,12 +106,12 @@ def test_a_chat_that_does_not_exist_is_an_error_and_no_traceback(desk: Desk) -> 
 
 
 def test_a_reader_that_leaves_ends_it_quietly(desk: Desk) -> None:
-    process = desk.start("run", "hello", "--app", APP, "--agent", "talks")
+    process = desk.start("run", "hello", "--app", APP, "--agent", "gated")
     assert process.stdout is not None
     assert process.stderr is not None
-    assert os.read(process.stdout.fileno(), 10)
+    desk.wait_at_the_gate(process)
     process.stdout.close()
-    assert process.stderr.read() == ""
+    assert "Traceback" not in process.stderr.read()
     assert process.wait(30) == 0
     process.stderr.close()
 
@@ -135,9 +142,7 @@ async def nobody_works(desk: Desk) -> None:
 
 def test_a_turn_whose_terminal_was_killed_goes_on_with_the_next_worker(desk: Desk) -> None:
     process = desk.start("run", "go", "--app", APP, "--agent", "gated")
-    assert process.stderr is not None
-    while "at the gate" not in process.stderr.readline():
-        pass
+    desk.wait_at_the_gate(process)
     process.kill()
     process.communicate()
     asyncio.run(nobody_works(desk))
@@ -146,4 +151,5 @@ def test_a_turn_whose_terminal_was_killed_goes_on_with_the_next_worker(desk: Des
     desk.open_the_gate()
     later = desk.run("run", "and now?", "--app", APP, "--chat", "last")
     assert later.code == 0, later.err
-    assert later.out.endswith("You said: go\nOne moment.\nYou said: and now?\n")
+    assert later.out == "You said: and now?\n", "of the turn that took the message"
+    assert "You said: go\n" in later.err

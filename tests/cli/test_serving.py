@@ -7,9 +7,11 @@ import re
 import signal
 import socket
 import subprocess
+import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,19 @@ def test_it_serves_health_agents_and_chats_and_drains_on_ctrl_c(desk: Desk) -> N
         assert "drained" in err
 
 
+def test_a_turn_is_waited_for_in_the_database_that_the_command_line_names(desk: Desk) -> None:
+    """What watches for workers looked at the database that the program names, which nobody had opened: a 503."""
+    with server(desk, APP, "--database", f"sqlite:///{desk.folder}/other.db") as (_, url):
+        token = (desk.folder / ".holdfast" / "token").read_text().strip()
+        asked = urllib.request.Request(
+            f"{url}/api/chats", headers={"Authorization": f"Bearer {token}"}, method="POST"
+        )
+        asked.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(asked, json.dumps({"agent": "gated", "message": "go"}).encode(), 30) as answer:
+            chat_id = json.load(answer)["id"]
+        assert fetch(f"{url}/api/chats/{chat_id}/turn?wait_s=0.1", token)["state"] == "running"
+
+
 async def begin_to_hang(folder: Path) -> None:
     """A chat in a tool that hears nothing, driven by whoever serves this folder."""
     async with App(agents=AGENTS, home=str(folder / ".holdfast")) as app:
@@ -67,15 +82,55 @@ async def begin_to_hang(folder: Path) -> None:
 
 def test_the_login_link_leads_to_the_port_that_the_server_was_given(desk: Desk) -> None:
     with server(desk, APP) as (_, url):
-        there = desk.run("login")
-        assert there.out.startswith(f"{url}/login?token=")
+        there = desk.run("login", "--app", APP)
+        assert there.out.startswith(f"{url}/login#hf_")
         assert there.err == ""
     with socket.socket() as mine:  # a port that nobody listens on, and nobody takes
         mine.bind(("127.0.0.1", 0))
         desk.environ["HOLDFAST_PORT"] = str(mine.getsockname()[1])
-        gone = desk.run("login")
-    assert gone.out.startswith(f"http://127.0.0.1:{desk.environ['HOLDFAST_PORT']}/login?token=")
+        gone = desk.run("login", "--app", APP)
+    assert gone.out.startswith(f"http://127.0.0.1:{desk.environ['HOLDFAST_PORT']}/login#hf_")
     assert "nobody listens there now; `holdfast serve`" in gone.err
+
+
+def log_in(link: str) -> int:
+    url, _, code = link.strip().partition("/login#")
+    body = urllib.parse.urlencode({"code": code}).encode()
+    try:
+        with urllib.request.urlopen(f"{url}/login", body, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return 200 if error.url.endswith("/") else error.code  # sent on to the page, by a client without cookies
+
+
+def test_the_login_link_tells_of_every_server_of_the_home(desk: Desk) -> None:
+    with server(desk, APP) as (_, one), server(desk, APP) as (_, two):
+        both = desk.run("login", "--app", APP)
+        links = both.out.split()
+        assert {link.partition("/login#")[0] for link in links} == {one, two}
+        assert "2 servers listen: the link works once, at any of them" in both.err
+        assert [log_in(link) for link in links] == [200, 401]
+        with server(desk, APP, "--database", f"sqlite:///{desk.folder}/other.db") as (_, three):
+            told = desk.run("login", "--app", APP)
+            assert three not in told.out
+            assert f"the server at {three} has another database" in told.err
+    with server(desk, APP) as (_, four):
+        assert desk.run("login", "--app", APP).out.startswith(f"{four}/login#"), "those that ended are forgotten"
+
+
+def test_a_terminal_is_shown_the_link_until_a_browser_has_used_one(desk: Desk) -> None:
+    link = re.compile(r"open (http://\S+/login#hf_\S+)")
+    for used in (False, True):
+        with closing(desk.terminal("serve", APP, "--port", "0", columns=200)) as terminal:
+            terminal.sees("the link works once")
+            found = link.search(terminal.seen.getvalue())
+            assert found is not None
+            if used:
+                assert log_in(found[1]) == 200
+    with closing(desk.terminal("serve", APP, "--port", "0", columns=200)) as terminal:
+        terminal.sees("`holdfast login` makes a link for a browser")
+        assert link.search(terminal.seen.getvalue()) is None
 
 
 def test_ctrl_c_twice_leaves_at_once(desk: Desk) -> None:

@@ -78,10 +78,21 @@ def test_what_works_on_data_loads_no_code_of_a_trusted_folder_either(trapped: De
     settings.with_suffix(".later").rename(settings)
     assert trapped.run("trust").code == 0
     for command in (*READING, *ACTING):
+        if command == ("doctor",):
+            continue  # see below
         done = trapped.run(*command)
         assert not (trapped.folder / "sprung").exists(), command
         assert "not trusted" not in done.out + done.err, command
         assert command not in READING or done.code in (0, 1), (command, done)
+
+
+def test_doctor_starts_the_tool_servers_of_a_trusted_folder_and_loads_no_other_code(trapped: Desk) -> None:
+    (trapped.folder / "trap.py").write_text(TRAP.replace("sprung", "loaded"))
+    assert trapped.run("trust").code == 0
+    told = trapped.run("doctor", "--home", "elsewhere")
+    assert "tool_server_unavailable: evil (sh)" in told.out
+    assert (trapped.folder / "sprung").exists()
+    assert not (trapped.folder / "loaded").exists()
 
 
 def test_a_folder_is_trusted_once_until_its_file_says_something_else(trapped: Desk) -> None:

@@ -20,10 +20,9 @@ from holdfast.cli.default_agents import agents
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.options import Where
 from holdfast.cli.trust import check_trust
-from holdfast.config import changed, load_config
+from holdfast.config import load_config
 from holdfast.errors import ConfigError
 from holdfast.safe_text import safe
-from holdfast.store import open_store
 
 TELL_S = 3.0
 
@@ -47,7 +46,11 @@ def make_app(name: str | None = None, **settings: Any) -> App:
     given = {key: value for key, value in settings.items() if value is not None}
     config = load_config(**given)
     name = name or config.app
-    app = _with_settings(load_app(name), given) if name else App(agents=agents(os.environ), config=config)
+    if name:
+        app = load_app(name)
+        app.change(**given)  # what the command line says beats what the program says
+    else:
+        app = App(agents=agents(os.environ), config=config)
     hide_in_logs(app.secrets)
     return app
 
@@ -134,15 +137,6 @@ def _failed(module_name: str, error: BaseException) -> ConfigError:
     return ConfigError(
         f"module {module_name!r} cannot be imported: {last}{at}. `python -c 'import {module_name}'` shows all of it"
     )
-
-
-def _with_settings(app: App, given: dict[str, Any]) -> App:
-    """What the command line says beats what the program says."""
-    app.config = changed(app.config, **given)
-    if "database" in given or ("home" in given and not app.config.database):
-        app.secrets.add_url("database password", app.config.database_url)
-        app.store = open_store(app.config.database_url, app.store.options)
-    return app
 
 
 def pick_agent(app: App, name: str | None, model: str | None = None) -> str:

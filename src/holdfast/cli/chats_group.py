@@ -5,7 +5,7 @@ from typing import Annotated as A
 import typer
 
 from holdfast.cli.dispatch import carry_out
-from holdfast.cli.options import AppName, Database, Home, Json, Where
+from holdfast.cli.options import AppName, Database, Home, Json, Verbose, Where
 
 chats = typer.Typer(help="Look at chats and act on them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -21,6 +21,7 @@ def list_chats(
     archived: A[bool, typer.Option("--archived", help="Those in the archive.")] = False,
     limit: A[int, typer.Option(min=1, max=500, help="How many at most.")] = 20,
     json: Json = False,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -40,6 +41,7 @@ def show(
     chat: ChatId,
     call: A[str | None, typer.Option("--call", help="Only this call, and all of it.", metavar="ID")] = None,
     json: Json = False,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -50,18 +52,43 @@ def show(
     """
     from holdfast.cli.commands import chats
 
-    carry_out(chats.show(Where(app, home, database), chat, call, json=json), quiet=True)
+    carry_out(chats.show(Where(app, home, database), chat, call, json=json, verbose=verbose), quiet=True)
 
 
 @chats.command()
-def tail(chat: ChatId, json: Json = False, app: AppName = None, home: Home = None, database: Database = None) -> None:
+def why(
+    chat: ChatId,
+    json: Json = False,
+    verbose: Verbose = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Say why a chat stands where it stands: what it does or waits for, since when, until when, and what comes next.
+
+    Example: holdfast chats why last
+    """
+    from holdfast.cli.commands import why
+
+    carry_out(why.why(Where(app, home, database), chat, json=json, verbose=verbose), quiet=True)
+
+
+@chats.command()
+def tail(
+    chat: ChatId,
+    json: Json = False,
+    verbose: Verbose = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
     """Follow a chat from its beginning until it rests; who follows changes nothing.
 
     Example: holdfast chats tail last
     """
     from holdfast.cli.commands import chats
 
-    carry_out(chats.tail(Where(app, home, database), chat, json=json), quiet=True)
+    carry_out(chats.tail(Where(app, home, database), chat, json=json, verbose=verbose), quiet=True)
 
 
 @chats.command()
@@ -69,6 +96,7 @@ def send(
     chat: ChatId,
     text: A[str, typer.Argument(help="What to say; - reads standard input.")],
     mode: A[str, typer.Option(help="queue: after this turn; steer: into it; interrupt: instead.")] = "queue",
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -86,6 +114,7 @@ def send(
 def stop(
     chat: ChatId,
     clear_queue: A[bool, typer.Option("--clear-queue", help="Drop the queued messages, and show them.")] = False,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -106,6 +135,7 @@ def approve(
     digest: A[
         str | None, typer.Option(help="Of the call as you have seen it: `chats show --call` tells.", metavar="DIGEST")
     ] = None,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -124,6 +154,7 @@ def deny(
     chat: ChatId,
     words: A[str, typer.Argument(help="Why not; the model reads it.")] = "",
     call: CallId = None,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -143,6 +174,7 @@ def answer(
     text: A[str, typer.Argument(help="The answer, or a client tool's result; - reads standard input.")],
     call: CallId = None,
     error: A[bool, typer.Option("--error", help="It is the client tool's error.")] = False,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -161,6 +193,7 @@ def edit(
     chat: ChatId,
     text: A[str, typer.Argument(help="The new words.")],
     message: A[str | None, typer.Option(help="Which message (default: your last one).", metavar="ID")] = None,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -178,6 +211,7 @@ def edit(
 def fork(
     chat: ChatId,
     upto: A[int | None, typer.Option(help="History position; all of it without.", min=0)] = None,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -192,7 +226,9 @@ def fork(
 
 
 @chats.command()
-def retry(chat: ChatId, app: AppName = None, home: Home = None, database: Database = None) -> None:
+def retry(
+    chat: ChatId, verbose: Verbose = False, app: AppName = None, home: Home = None, database: Database = None
+) -> None:
     """Try a failed turn again.
 
     Example: holdfast chats retry last
@@ -203,7 +239,9 @@ def retry(chat: ChatId, app: AppName = None, home: Home = None, database: Databa
 
 
 @chats.command()
-def compact(chat: ChatId, app: AppName = None, home: Home = None, database: Database = None) -> None:
+def compact(
+    chat: ChatId, verbose: Verbose = False, app: AppName = None, home: Home = None, database: Database = None
+) -> None:
     """Have a summary stand for the older part of a chat; the messages stay.
 
     Example: holdfast chats compact last
@@ -217,6 +255,7 @@ def compact(chat: ChatId, app: AppName = None, home: Home = None, database: Data
 def archive(
     chat: ChatId,
     undo: A[bool, typer.Option("--undo", help="Bring it back.")] = False,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -235,6 +274,7 @@ def delete(
     chat: ChatId,
     children: A[bool, typer.Option("--children", help="And the chats that it started.")] = False,
     yes: A[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -246,3 +286,39 @@ def delete(
     from holdfast.cli.commands import chats
 
     carry_out(chats.delete(Where(app, home, database), chat, children=children, ask=not yes), quiet=True)
+
+
+@chats.command()
+def export(
+    chat: ChatId,
+    file: A[str | None, typer.Argument(help="Where to (default: CHAT.jsonl).", metavar="FILE")] = None,
+    force: A[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Write all of a chat as a file, with the chats that it started. It has to rest, or wait.
+
+    Example: holdfast chats export last chat.jsonl
+    """
+    from holdfast.cli.commands import transfer
+
+    carry_out(transfer.export_chat(Where(app, home, database), chat, file, force=force), quiet=True)
+
+
+@chats.command("import")
+def import_chats(
+    files: A[list[str], typer.Argument(help="What `chats export` or `owners export` wrote.", metavar="FILE…")],
+    new_ids: A[bool, typer.Option("--new-ids", help="Beside chats of the same ids.")] = False,
+    owner: A[str | None, typer.Option(help="Under another owner.")] = None,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Bring exported chats in, each whole or not at all.
+
+    Example: holdfast chats import chat.jsonl
+    """
+    from holdfast.cli.commands import transfer
+
+    carry_out(transfer.import_chats(Where(app, home, database), files, new_ids=new_ids, owner=owner), quiet=True)

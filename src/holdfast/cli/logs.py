@@ -7,8 +7,10 @@ import sys
 
 import msgspec
 
+from holdfast.log_context import ContextFilter
 from holdfast.redaction import Secrets, SecretsFilter
 from holdfast.safe_text import revealed, safe, safe_json
+from holdfast.tracebacks import traceback_text
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "action"}
 
@@ -21,10 +23,16 @@ def hide_in_logs(secrets: Secrets) -> None:
     _secrets.hide(secrets)
 
 
+def without_secrets(text: str) -> str:
+    """As a log line would have it."""
+    return _secrets.clean(text)
+
+
 def set_up_logging(level: str, format: str) -> None:
     """For this process. Called once, by the command."""
     handler = logging.StreamHandler(sys.stderr)
     _secrets.hide(Secrets(os.environ))
+    handler.addFilter(ContextFilter())  # before the secrets are taken out
     handler.addFilter(_secrets)
     handler.setFormatter(JsonLogLines() if format == "json" else Lines())
     root = logging.getLogger()
@@ -43,8 +51,8 @@ class Lines(logging.Formatter):
         return "\n".join(filter(None, [f"{head} {fields}".rstrip(), self._trace(record)]))
 
     def _trace(self, record: logging.LogRecord) -> str:
-        if record.exc_info and not record.exc_text:
-            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+            record.exc_text = traceback_text(record.exc_info[1])
         return safe(record.exc_text or "")
 
 

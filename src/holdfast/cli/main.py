@@ -13,7 +13,9 @@ import typer
 from holdfast import __version__
 from holdfast.cli.chats_group import chats
 from holdfast.cli.dispatch import carry_out
-from holdfast.cli.options import AppArgument, AppName, Database, Home, Json, Where
+from holdfast.cli.options import AppArgument, AppName, Database, Home, Json, Verbose, Where, note_json
+from holdfast.cli.owners_group import owners
+from holdfast.cli.tokens_group import tokens
 from holdfast.errors import HoldfastError
 
 EPILOG = (
@@ -38,7 +40,9 @@ def config_options() -> None:
 
 
 cli.add_typer(chats, name="chats")
+cli.add_typer(owners, name="owners")
 cli.add_typer(config, name="config")
+cli.add_typer(tokens, name="tokens")
 
 
 def _version(wanted: bool) -> None:
@@ -89,9 +93,10 @@ def worker(app: AppArgument = None, home: Home = None, database: Database = None
 def run(
     question: A[str | None, typer.Argument(help="The question; - reads standard input.")] = None,
     agent: A[str | None, typer.Option(help="Whom to ask (default: assistant).")] = None,
-    model: A[str | None, typer.Option(help="Another model, such as openai:gpt-5, local or scripted.")] = None,
+    model: A[str | None, typer.Option(help="Another model, such as openai:gpt-6.1-terra, local or scripted.")] = None,
     chat: A[str | None, typer.Option(help="Go on with this chat; `last` is the newest.", metavar="ID")] = None,
-    json: A[bool, typer.Option("--json", help="One event per line, for programs.")] = False,
+    json: A[bool, typer.Option("--json", help="One event per line, for programs.", callback=note_json)] = False,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -99,21 +104,24 @@ def run(
     """Ask one question and follow the answer; the exit code says how it ended.
 
     0 done, 1 failed, 2 wrong usage, 3 stopped, 4 waiting for a person. Ctrl-C stops the turn and keeps what was said;
-    twice leaves at once. Needs no server: while it lasts it is a worker itself.
+    twice leaves at once. Needs no server: while it lasts it is a worker itself. With --chat and no question it
+    follows what that chat does, and does it where no other worker would.
 
     Example: git diff | holdfast run - --agent assistant
     """
-    from holdfast.cli.commands.run import Question, read_question, run
+    from holdfast.cli.commands.run import Question, find_question, run
 
-    asked = Question(text=read_question(question), agent=agent, model=model, chat=chat, json=json)
+    text = find_question(question, optional=chat is not None)
+    asked = Question(text=text, agent=agent, model=model, chat=chat, json=json, verbose=verbose)
     carry_out(run(app, home, database, asked), quiet=True)
 
 
 @cli.command()
 def chat(
     agent: A[str | None, typer.Option(help="Whom to talk with (default: assistant).")] = None,
-    model: A[str | None, typer.Option(help="Another model, such as openai:gpt-5, local or scripted.")] = None,
+    model: A[str | None, typer.Option(help="Another model, such as openai:gpt-6.1-terra, local or scripted.")] = None,
     chat: A[str | None, typer.Option(help="Go on with this chat; `last` is the newest.", metavar="ID")] = None,
+    verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
@@ -126,7 +134,8 @@ def chat(
     """
     from holdfast.cli.commands.chat import talk
 
-    carry_out(talk(Where(app, home, database), agent=agent, model=model, chat_id=chat), quiet=True)
+    wish = talk(Where(app, home, database), agent=agent, model=model, chat_id=chat, verbose=verbose)
+    carry_out(wish, quiet=True)
 
 
 @cli.command()
@@ -141,14 +150,25 @@ def workers(json: Json = False, app: AppName = None, home: Home = None, database
 
 
 @cli.command()
-def doctor(json: Json = False, app: AppName = None, home: Home = None, database: Database = None) -> None:
-    """Check the environment, and that no chat is stranded; exit code 1 if something is wrong.
+def doctor(
+    call_models: A[
+        bool, typer.Option("--call-models", help="Ask each model something short, for real: it costs a few tokens.")
+    ] = False,
+    json: Json = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Check the environment, the tool servers, and that no chat is stranded.
 
-    Example: holdfast doctor || holdfast workers
+    Exit codes: 0 all is well, 1 something is wrong, 130 after Ctrl-C. Each check is bounded in time. Tool servers of
+    trusted settings, or of the app, are started and ended again; their tools are listed.
+
+    Example: holdfast doctor --call-models
     """
     from holdfast.cli.commands.doctor import doctor
 
-    carry_out(doctor(Where(app, home, database), json=json), quiet=True)
+    carry_out(doctor(Where(app, home, database), json=json, call_models=call_models), quiet=True)
 
 
 @cli.command()
@@ -207,7 +227,7 @@ def prune(
     home: Home = None,
     database: Database = None,
 ) -> None:
-    """Remove what nobody can reach any more: streamed text of old attempts, old calls, old summaries.
+    """Remove what no client can reach any more: streamed text of old attempts, old calls, old summaries.
 
     And archived chats, where the setting `retention` or --archived-chats says so. Some rows at a time, beside workers
     and servers. Ctrl-C ends it; what is done is done. `holdfast vacuum` gives the room back to the disk.
@@ -267,8 +287,8 @@ def trust(
 ) -> None:
     """Let the holdfast.toml of a folder be used, as it is now: it can run code and say where the data is.
 
-    Without that, commands that would use it ask, or end with exit code 5 where nobody can be asked. HOLDFAST_TRUSTED
-    names folders, as PATH does, whose settings are trusted whatever they say.
+    Without that, commands that would use it ask, or end with exit code 5 where no person can be asked.
+    HOLDFAST_TRUSTED names folders, as PATH does, whose settings are trusted whatever they say.
 
     Example: holdfast trust
     """
@@ -278,14 +298,19 @@ def trust(
 
 
 @cli.command()
-def login(app: AppName = None, home: Home = None) -> None:
-    """Print the link that logs a browser in.
+def login(
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+    url: A[str | None, typer.Option(help="Where the browser finds it, such as https://chats.example.")] = None,
+) -> None:
+    """Print a new link that logs one browser in, once, within a day.
 
     Example: holdfast login
     """
-    from holdfast.cli.commands.inspection import print_login
+    from holdfast.cli.commands.login import print_link
 
-    print_login(app, home)
+    carry_out(print_link(Where(app, home, database), url))
 
 
 @config.command()
@@ -330,10 +355,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         finally:
             sys.stdout.flush()  # what is wrong with the output shows here; at exit Python would complain of it
     except HoldfastError as error:
-        from holdfast.safe_text import safe
+        from holdfast.cli.error_report import report
 
-        print(f"holdfast: {safe(str(error))}", file=sys.stderr)
-        sys.exit({"usage": 2, "untrusted": 5}.get(error.code, 1))
+        exit = {"usage": 2, "untrusted": 5}.get(error.code, 1)
+        report(error, exit)
+        sys.exit(exit)
     except BrokenPipeError:  # who read our output has left, and that is their right
         _give_up_output()
         sys.exit(0)

@@ -1,4 +1,4 @@
-"""The options that many commands have."""
+"""The options that many commands have, and what of them counts for errors, too."""
 
 from typing import Annotated as A
 from typing import NamedTuple
@@ -11,7 +11,33 @@ AppName = A[str | None, typer.Option("--app", "-a", help="Your app, as MODULE:AP
 AppArgument = A[
     str | None, typer.Argument(help="Your app; without it, one with a few agents.", metavar="[MODULE:APP]")
 ]
-Json = A[bool, typer.Option("--json", help="For programs.")]
+
+
+class Wishes:
+    """Of the command line that this process carries out: how an error is to be told."""
+
+    verbose = False
+    json = False
+
+
+WISHES = Wishes()
+
+
+def _note_verbose(wanted: bool) -> bool:
+    WISHES.verbose = wanted
+    return wanted
+
+
+def note_json(wanted: bool) -> bool:
+    WISHES.json = wanted
+    return wanted
+
+
+Json = A[bool, typer.Option("--json", help="For programs.", callback=note_json)]
+Verbose = A[
+    bool,
+    typer.Option("--verbose", "-v", help="Of what failed, every cause and every attempt.", callback=_note_verbose),
+]
 
 
 class Where(NamedTuple):

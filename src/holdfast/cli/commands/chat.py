@@ -28,17 +28,21 @@ from holdfast.cli.terminal.approval import ApprovalView
 from holdfast.cli.terminal.journal_reader import Reader
 from holdfast.cli.terminal.keyboard import Keyboard
 from holdfast.cli.terminal.live_screen import REDRAW_S, TerminalScreen
-from holdfast.cli.terminal.turn_follower import concerns_people, cursor_now, ticking
+from holdfast.cli.terminal.turn_follower import concerns_people, cursor_now, recall, ticking
 from holdfast.cli.words import line
 from holdfast.core import journal as jn
 from holdfast.core.codec import decode_message
-from holdfast.core.records import Message, Role, SendMode
+from holdfast.core.records import Message, Role, SendMode, State
 from holdfast.core.records import Text as TextPart
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
+from holdfast.models.choice import label_of
+from holdfast.models.resolve import DEFAULTS, GOOGLE_KEYS
 from holdfast.store.cursor import AfterCursor, Cursor
+from holdfast.store.records import Answer
 from holdfast.system.disk import have_private_file
 
+LOCAL = "local"  # the default where no key is set
 SHOWN_MAX = 100  # journal entries of an older chat that are shown at the start
 
 # Before the line, by whether it answers an approval and whether something of that is hidden.
@@ -62,7 +66,9 @@ HELP = """\
 Enter sends; Alt-Enter, or a \\ at the end, begins a new line. Ctrl-C twice leaves at once."""
 
 
-async def talk(where: Where, *, agent: str | None, model: str | None, chat_id: str | None) -> int:
+async def talk(
+    where: Where, *, agent: str | None, model: str | None, chat_id: str | None, verbose: bool = False
+) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("`holdfast chat` needs a terminal; `holdfast run` reads pipes")
     app = open_app(where.app, home=where.home, database=where.database)
@@ -71,7 +77,7 @@ async def talk(where: Where, *, agent: str | None, model: str | None, chat_id: s
         chat = await find_chat(app, chat_id) if chat_id is not None else None
         name = (await chat.snapshot()).chat.agent if chat is not None else pick_agent(app, agent, model)
         know_agent(app, name)
-        talk = Talk(app, name)
+        talk = Talk(app, name, banner(app, name, ours=not (where.app or app.config.app)), verbose=verbose)
         leaving.enter_context(interrupts(talk.stop, talk.keyboard.restore, talk.pressed))
         await leaving.enter_async_context(working(app))
         leaving.push_async_callback(talk.unfollow)
@@ -81,14 +87,28 @@ async def talk(where: Where, *, agent: str | None, model: str | None, chat_id: s
     return 0
 
 
+def banner(app: App, agent: str, *, ours: bool) -> str:
+    """Who answers. With agents of `ours`: which variable would give a better model than the one that needs none."""
+    model = app.agents[agent].model
+    named = label_of(model)
+    shown = f"holdfast {__version__} · {line(agent, 60)} · {line(named, 80)} · /help, Ctrl-D leaves"
+    if not ours or model != LOCAL:
+        return shown
+    keys = "; ".join(
+        f"{variable} gives {better}" for variable, better in DEFAULTS.items() if variable != GOOGLE_KEYS[1]
+    )
+    return f"{shown}\n{LOCAL} is a very small model on this machine. Set a key, and a better one answers: {keys}"
+
+
 class Talk:
-    def __init__(self, app: App, agent: str) -> None:
+    def __init__(self, app: App, agent: str, banner: str, *, verbose: bool = False) -> None:
         self._app = app
+        self._banner = banner
         self._agent = agent
         self._chat: Chat | None = None  # none before the first message
         self._console = Console(highlight=False)
         self._screen = TerminalScreen(self._emit)
-        self._reader = Reader(self._screen)
+        self._reader = Reader(self._screen, verbose=verbose)
         self._waiting: list[RenderableType] = []  # to be printed above the prompt
         self._asked: list[ApprovalView] = []  # what waits for an answer, as far as it was shown
         self._follower: asyncio.Task[None] | None = None
@@ -124,9 +144,7 @@ class Talk:
 
     async def _converse(self) -> bool:
         """True: Ctrl-C was pressed twice."""
-        self._console.print(
-            Text(f"holdfast {__version__} · {line(self._agent, 60)} · /help, Ctrl-D leaves", style="dim")
-        )
+        self._console.print(Text(self._banner, style="dim"))
         drawing = asyncio.create_task(ticking(self._redraw, REDRAW_S))
         try:
             while True:
@@ -187,7 +205,7 @@ class Talk:
 
     # --- what one can do ------------------------------------------------------------------------------
 
-    async def _send(self, text: str, mode: SendMode = "queue") -> None:
+    async def _send(self, text: str, mode: SendMode = "queue") -> Answer:
         message = Message(id=new_id("msg"), role=Role.USER, parts=(TextPart(text=text),))
         if not self._screen.busy and not self._asked:
             self._reader.own.add(message.id)  # it stands just above; one that waits is shown when its turn comes
@@ -195,7 +213,7 @@ class Talk:
             chat = await self._app.create(self._agent)
             await self._follow(chat, cursor_now(await chat.snapshot()))
         assert self._chat is not None
-        await self._chat.send(message, mode)
+        return (await self._chat.send(message, mode)).answer
 
     def _help(self, _: str) -> None:
         self._screen.note(HELP)
@@ -215,7 +233,11 @@ class Talk:
     async def _steer(self, text: str) -> None:
         if not text:
             raise UsageError("/steer what?")
-        await self._send(text, "steer")
+        answer = await self._send(text, "steer")
+        if answer.placed == "began":
+            self._screen.note("no turn goes on that it could go into: it begins one")
+        elif answer.state is State.STOPPING:
+            self._screen.note("the turn is being stopped: it comes after that")
 
     async def _edit(self, text: str) -> None:
         chat = self._need_chat()
@@ -265,6 +287,7 @@ class Talk:
         await self.unfollow()
         self._chat = chat
         self._reader.begin_anew()
+        await recall(self._app, chat, self._reader, cursor)
         self._follower = asyncio.create_task(self._read(chat, cursor))
 
     async def unfollow(self) -> None:

@@ -24,12 +24,15 @@ from holdfast.cli.terminal.turn_follower import Exit, TurnFollower
 from holdfast.cli.words import ago, arguments_of, line
 from holdfast.core.codec import decode_message
 from holdfast.core.instants import iso
-from holdfast.core.records import Chat as ChatRecord
-from holdfast.core.records import Message, Role, SendMode, State, ToolCall, ToolResult
+from holdfast.core.journal import FOR_OPERATORS, Traced
+from holdfast.core.records import ChatRecord, Message, Role, SendMode, State, ToolCall, ToolResult
 from holdfast.safe_text import revealed, safe
 from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import Answer, ChatFilter, ChatLine
+from holdfast.store.update_reader import event_of
 from holdfast.turn import OpenCall
+
+TRACES_SHOWN = 3  # unasked
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -95,21 +98,24 @@ def _row(found: ChatLine) -> Row:
 _COLOURS = {State.FAILED: "red", State.WAITING: "yellow", State.RUNNING: "cyan", State.STOPPING: "cyan"}
 
 
-async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: bool) -> None:
+async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: bool, verbose: bool = False) -> None:
     if call_id is not None:
         await _show_call(where, chat_id, call_id, json=json)
         return
-    async with _look(where, chat_id) as (_, chat):
+    async with _look(where, chat_id) as (app, chat):
         snapshot = await chat.snapshot()
         messages = await chat.messages()
         asked = [call.record for call in await chat.open_calls()]
+        traces = await _read_traces(app, chat.id)
     found = snapshot.chat
     if json:
         head = {
             name: getattr(found, name) for name in ("id", "agent", "state", "title", "cause", "error", "metadata")
         }
         queue = [queued.body for queued in snapshot.queue]
-        write_line(msgspec.json.encode({**head, "messages": messages, "queue": queue, "asked": asked}))
+        write_line(
+            msgspec.json.encode({**head, "messages": messages, "queue": queue, "asked": asked, "traces": traces})
+        )
         return
     print(f"{found.id}  {line(found.agent)}  {found.state}  {ago(found.updated_at)}")
     if found.title:
@@ -124,6 +130,33 @@ async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: 
             print(f"it cannot be allowed before you have seen it: {_where_whole(call)}")
     if found.error is not None:
         print(f"\nfailed ({found.error.code}): {safe(found.error.message)}")
+        if found.error.advice:
+            print(f"  {safe(found.error.advice)}")
+        for cause in found.error.chain if verbose else ():
+            print(f"  {safe(cause)}")
+    if len(traces) > TRACES_SHOWN:
+        print(f"\n{len(traces) - TRACES_SHOWN} earlier exceptions are not shown; --json has all")
+    for trace in traces[-TRACES_SHOWN:]:
+        _print_trace(trace)
+
+
+async def _read_traces(app: App, chat_id: str) -> list[Traced]:
+    """What raised in the chat, oldest first. The journal has it for operators."""
+    found: list[Traced] = []
+    cursor: str | None = None
+    more = True
+    while more:
+        page = await app.store.read_journal(chat_id, cursor)
+        bodies = [event_of(item).body for item in page.items if item.body.startswith(FOR_OPERATORS)]
+        found += [body for body in bodies if isinstance(body, Traced)]
+        cursor, more = page.cursor, page.more
+    return found
+
+
+def _print_trace(trace: Traced) -> None:
+    where = f", {trace.call_id}" if trace.call_id is not None else ""
+    print(f"\n{trace.source} {line(trace.name)} raised {line(trace.error)} (turn {trace.turn}{where}):")
+    print("\n".join(f"  {row}" for row in safe(trace.text).splitlines()))
 
 
 def _print_message(message: Message) -> None:
@@ -151,19 +184,22 @@ def _where_whole(asked: OpenCallRecord) -> str:
 
 async def _show_call(where: Where, chat_id: str, call_id: str, *, json: bool) -> None:
     """The whole of one call, an open one or any in the history, and of its result."""
-    async with _look(where, chat_id) as (_, chat):
+    async with _look(where, chat_id) as (app, chat):
         call = next((found for found in await chat.open_calls() if found.id == call_id), None)
         asked = (await call.read()).record if call is not None else None
         calls, results = _found_in(await chat.messages(), call_id)
+        traces = [trace for trace in await _read_traces(app, chat.id) if trace.call_id == call_id]
     if asked is None and not calls:
         raise UsageError(f"{chat.id} has no call {line(call_id)}")
     if json:
-        write_line(msgspec.json.encode({"asked": asked, "calls": calls, "results": results}))
+        found = {"asked": asked, "calls": calls, "results": results, "traces": traces}
+        write_line(msgspec.json.encode(found))
     elif asked is not None:
         _print_whole([*Document(asked).all_lines, "", *_how_to_answer(asked)])
     else:
         lines = [row for call in calls for row in as_lines(call.name, call.arguments)]
-        _print_whole([*lines, *(row for result in results for row in ["", *revealed(result.content).lines])])
+        lines += [row for result in results for row in ["", *revealed(result.content).lines]]
+        _print_whole([*lines, *(row for trace in traces for row in ["", *safe(trace.text).splitlines()])])
 
 
 def _found_in(messages: list[Message], call_id: str) -> tuple[list[ToolCall], list[ToolResult]]:
@@ -190,9 +226,9 @@ def _print_whole(lines: list[str]) -> None:
         print(text)
 
 
-async def tail(where: Where, chat_id: str, *, json: bool) -> Exit:
+async def tail(where: Where, chat_id: str, *, json: bool, verbose: bool = False) -> Exit:
     async with _look(where, chat_id) as (app, chat):
-        viewer = JsonLines(chat.id) if json else Reader(PlainScreen(err=sys.stdout))
+        viewer = JsonLines(chat.id) if json else Reader(PlainScreen(err=sys.stdout), verbose=verbose)
         return await TurnFollower(app, chat, viewer, _leave_it).follow()
 
 

@@ -20,6 +20,9 @@ from rich.text import Text
 
 from holdfast.app import App
 from holdfast.cli.app_choice import make_app
+from holdfast.cli.commands import probes
+from holdfast.cli.commands.findings import Finding
+from holdfast.cli.commands.probes import ClockLook, try_servers, try_sync
 from holdfast.cli.commands.run import write_line
 from holdfast.cli.default_agents import agents
 from holdfast.cli.listing import console
@@ -28,11 +31,12 @@ from holdfast.cli.trust import is_trusted
 from holdfast.cli.words import ago, line
 from holdfast.config import FILE, Config, sound_config
 from holdfast.core.leases import watched_s
-from holdfast.core.records import Frozen, Lease, State
+from holdfast.core.records import Lease, State
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.mcp_servers import McpServer
 from holdfast.models.resolve import DEFAULTS, default_model
 from holdfast.safe_text import safe
-from holdfast.server.access import TOKEN_CHARS_MIN
+from holdfast.server.grants import TOKEN_CHARS_MIN
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.driver_watch import is_live
@@ -72,18 +76,8 @@ ADVICE = {
 }
 
 
-class Finding(Frozen):
-    """`code` is stable; `wrong` findings make the exit code 1."""
-
-    what: str
-    code: str
-    detail: str
-    wrong: bool = False
-    advice: str = ""  # what to do, where the detail does not say it
-
-
-async def doctor(where: Where, *, json: bool) -> int:
-    findings = await examine(where)
+async def doctor(where: Where, *, json: bool, call_models: bool = False) -> int:
+    findings = await examine(where, call_models=call_models)
     wrong = [finding for finding in findings if finding.wrong]
     if json:
         write_line(msgspec.json.encode({"ok": not wrong, "findings": findings}))
@@ -102,22 +96,29 @@ def _print(finding: Finding) -> None:
     console().print(row, soft_wrap=True)  # paths and commands are there to be copied
 
 
-async def examine(where: Where) -> list[Finding]:
+async def examine(where: Where, *, call_models: bool = False) -> list[Finding]:
     """Every check, whatever the others found."""
+    clock = ClockLook()
     trusted = is_trusted()
     config, wrong = sound_config(None if trusted else os.devnull, home=where.home, database=where.database)
     findings = [_python(), _sqlite(), *(_settings(wrong) if trusted else [_UNTRUSTED])]
     app: App | None = None
+    servers = config.mcp
     try:
         app = _app(where, config, sound=not wrong and trusted)
         config = app.config if app is not None else config
     except HoldfastError as error:
         findings.append(_wrong("app", error))
-    findings += [_home(config.home), _token(config.home), *_models(app, os.environ)]
+    findings += [home := _home(config.home), _token(config.home), *_models(app, os.environ)]
+    if home.code == "ok":
+        findings.append(await try_sync(config.home, config.store_deadline_s))
+    if call_models:
+        findings += await probes.call_models(app, [name for name in KEYS if os.environ.get(name, "").strip()])
+    findings += await try_servers(_servers(app, servers))
     try:
         store = app.store if app is not None else open_store(config.database_url, _options(config))
         findings += _tools(config, store)
-        return findings + await _store(store)
+        return findings + await _store(store, clock)
     except HoldfastError as error:
         findings += [] if any(finding.what == "tools" for finding in findings) else _keys(covered=False)
         told = any(finding.detail == str(error) for finding in findings)  # as what keeps the app from being made
@@ -277,13 +278,19 @@ def _agents(app: App) -> Iterator[Finding]:
                     yield Finding(what="agent", code="model_unusable", detail=detail, wrong=True)
 
 
-async def _store(store: Store) -> list[Finding]:
+def _servers(app: App | None, of_settings: Sequence[McpServer]) -> list[McpServer]:
+    """Those of the settings, which are trusted or empty, and those that agents of the app were given."""
+    given = [server for agent in ([] if app is None else app.agents.values()) for server in agent.servers]
+    return list({server.name: server for server in (*given, *of_settings)}.values())
+
+
+async def _store(store: Store, clock: ClockLook) -> list[Finding]:
     """Raises HoldfastError."""
     async with store:
         found = Finding(what="store", code="ok", detail=str(store))
         if store.why_read_only is not None:
             found = _wrong("store", store.why_read_only)
-        return [found, *_exposed(store), *await _incidents(store), *await _chats(store)]
+        return [found, await clock.judge(store), *_exposed(store), *await _incidents(store), *await _chats(store)]
 
 
 def _exposed(store: Store) -> list[Finding]:

@@ -1,34 +1,26 @@
-"""What there is: workers, settings, the API's description, the login link."""
+"""What there is: workers, settings, the API's description."""
 
 import json as jsonlib
 import os
-import socket
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.app import have_home
 from holdfast.cli.app_choice import app_of_data, look_at_app, opened
 from holdfast.cli.commands.run import write_line
 from holdfast.cli.listing import PLAIN_CHARS_MAX, Field, Row, print_listing
 from holdfast.cli.options import Where
 from holdfast.cli.trust import is_trusted
 from holdfast.cli.words import ago, line
-from holdfast.config import FILE, NAMES, Config, Retention, explain_config, load_config
+from holdfast.config import FILE, NAMES, Retention, explain_config, load_config
 from holdfast.core.instants import iso
 from holdfast.core.records import Lease
-from holdfast.server.access import load_token
 from holdfast.server.http import http_app
-from holdfast.server.serve import ADDRESS
 from holdfast.store.driver_watch import is_live
 from holdfast.urls import shown_url
 
-CONNECT_S = 1.0
 LEASE_FIELDS = ("worker", "pid", "started_at", "renewed_at", "ttl_ms", "ended", "info")
 
 
@@ -97,33 +89,3 @@ def _shown(name: str, value: Any) -> Any:
 def print_openapi(app_name: str | None) -> None:
     app = app_of_data(Where(app_name, None, None))
     print(jsonlib.dumps(http_app(app, token="t" * 32).openapi(), indent=1, ensure_ascii=False))
-
-
-def print_login(app_name: str | None, home: str | None) -> None:
-    config = app_of_data(Where(app_name, home, None)).config
-    have_home(config)
-    token, _ = load_token(config.home)
-    url, listens = _served_at(config)
-    print(f"{url}/login?token={token}")
-    if not listens:
-        print("holdfast: nobody listens there now; `holdfast serve` does", file=sys.stderr)
-
-
-def _served_at(config: Config) -> tuple[str, bool]:
-    """Where the server of this home listens, or would; its port may have been given to it alone."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-    configured = f"http://{host}:{config.port}"
-    with suppress(OSError):
-        noted = (Path(config.home) / ADDRESS).read_text(encoding="utf-8").strip()
-        if _listens(noted):
-            return noted, True
-    return configured, _listens(configured)
-
-
-def _listens(url: str) -> bool:
-    address = urlsplit(url)
-    try:
-        with socket.create_connection((address.hostname or "", address.port or 0), timeout=CONNECT_S):
-            return True
-    except (OSError, ValueError):
-        return False

@@ -60,16 +60,21 @@ def _policy(app: App, older_than: str | None, *, archived_chats: bool) -> Retent
         if not app.config.retention.is_set:
             raise UsageError("no retention is set: say --older-than 30d, or set one (docs/operating.md)")
         return app.config.retention
-    found = _AGE.fullmatch(older_than.strip())
-    if found is None:
-        raise UsageError(f"--older-than {safe(older_than)} is no age: write 30d or 12h")
-    days = float(found[1]) * _DAYS[found[2]]
+    days = days_of("--older-than", older_than)
     return Retention(
         attempts_days=days,
         calls_days=days,
         compactions_days=days,
         archived_chats_days=days if archived_chats else None,
     )
+
+
+def days_of(option: str, age: str) -> float:
+    """Raises UsageError."""
+    found = _AGE.fullmatch(age.strip())
+    if found is None:
+        raise UsageError(f"{option} {safe(age)} is no age: write 30d or 12h")
+    return float(found[1]) * _DAYS[found[2]]
 
 
 async def _walk(app: App, pruning: Pruning, shown: ProgressLine, *, dry_run: bool) -> None:

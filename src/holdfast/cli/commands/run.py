@@ -1,30 +1,31 @@
 """`holdfast run`: one turn in the terminal, by a worker of its own; the exit code says how it ended."""
 
 import asyncio
+import select
 import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.app import App
+from holdfast.app import App, have_home
 from holdfast.chat import Chat
-from holdfast.cli.app_choice import UsageError, know_agent, leave_to_others, open_app, opened, pick_agent
+from holdfast.cli.app_choice import UsageError, know_agent, leave_to_others, make_app, opened, pick_agent
 from holdfast.cli.interrupts import interrupts, leave_now
 from holdfast.cli.terminal.approval import ApprovalView, listed
 from holdfast.cli.terminal.journal_reader import Reader, as_json
-from holdfast.cli.terminal.screen import PlainScreen
-from holdfast.cli.terminal.turn_follower import Ask, Exit, TurnFollower, Viewer, cursor_now, exit_of, ticking
+from holdfast.cli.terminal.screen import AnswerScreen
+from holdfast.cli.terminal.turn_follower import Ask, Exit, TurnFollower, Viewer, cursor_now, exit_of, recall, ticking
 from holdfast.core.codec import check_text
-from holdfast.core.records import Message, Role, Text
+from holdfast.core.records import Failure, Message, Role, Text
 from holdfast.errors import HoldfastError, TurnTimeout
 from holdfast.ids import new_id
 from holdfast.safe_text import safe, safe_json
 from holdfast.store.cursor import Cursor
 from holdfast.store.records import Item
-from holdfast.store.update_reader import event_of
+from holdfast.store.update_reader import event_of, reader_start
 from holdfast.turn import Sent, Turn
 
 SAY_S = 5.0
@@ -34,47 +35,98 @@ STDIN_CHARS_MAX = 64 << 20  # more than any message may have: an endless pipe mu
 class Question(msgspec.Struct, frozen=True):
     """What the command line asked for."""
 
-    text: str
+    text: str | None  # None: follow what is there
     agent: str | None = None
     model: str | None = None
     chat: str | None = None
     json: bool = False
+    verbose: bool = False
     where: str = ""  # the options that lead to the same app and data, for hints
 
 
-def read_question(words: str | None) -> str:
-    """The argument; or, for `-` or a pipe, what standard input holds. Raises UsageError."""
+def read_question(words: str) -> str:
+    """The argument; or, for `-`, what standard input holds. Raises UsageError."""
+    text = find_question(words, optional=False)
+    assert text is not None
+    return text
+
+
+def find_question(words: str | None, *, optional: bool) -> str | None:
+    """The argument; or, for `-` or a pipe, what standard input holds. `optional`: None where there is no word.
+    Raises UsageError.
+    """
     if words is not None and words != "-":
         text = words
     elif words == "-" or not sys.stdin.isatty():
+        _say_that_it_waits()
         try:
             text = sys.stdin.read(STDIN_CHARS_MAX + 1)
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input is no text: {error}") from error
+    elif optional:
+        return None
     else:
         raise UsageError('what is the question? holdfast run "hello", or holdfast run - to read standard input')
     if len(text) > STDIN_CHARS_MAX:
         raise UsageError(f"standard input holds more than {STDIN_CHARS_MAX:,} characters")
+    if not text.strip() and optional and words is None:
+        return None
     if not text.strip():
         raise UsageError("there is nothing to say: the text is empty")
     return text
 
 
+def _say_that_it_waits() -> None:
+    """A pipe that stays open and empty is waited for, and a person may not know."""
+    try:
+        ready = select.select([sys.stdin], [], [], SAY_S)[0]
+    except (OSError, ValueError):  # no file that can be waited for
+        return
+    if not ready:
+        print("holdfast: reads the question from standard input until that ends", file=sys.stderr, flush=True)
+
+
 async def run(app_name: str | None, home: str | None, database: str | None, question: Question) -> Exit:
-    app = open_app(app_name, home=home, database=database)
+    app = make_app(app_name, home=home, database=database)
     if question.chat is not None and (question.agent is not None or question.model is not None):
         raise UsageError("--chat goes on with a chat and its agent; leave --agent and --model out")
+    agent = pick_agent(app, question.agent, question.model) if question.chat is None else ""
     question = msgspec.structs.replace(question, where=_options(app_name, home, database))
-    check_text("the question", question.text, bytes_max=app.store.options.limits.message_bytes_max)
+    if question.text is not None:
+        check_text("the question", question.text, bytes_max=app.store.options.limits.message_bytes_max)
+    have_home(app.config)  # now that nothing of the command line is wrong
     async with opened(app):
-        chat = await _chat(app, question)
-        message = Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=question.text),))
+        chat = await (app.create(agent) if question.chat is None else _chat(app, question.chat))
         stopper = Stopper(chat)
         with interrupts(stopper.stop):
-            after = cursor_now(await chat.snapshot())  # before our worker goes on with it, which is to be seen
+            snapshot = await chat.snapshot()
+            after = cursor_now(snapshot)  # before our worker goes on with it, which is to be seen
+            if question.text is None:
+                if snapshot.chat.turn == 0:
+                    raise UsageError(f"{chat.id} has had no message yet: say something")
+                after = (await reader_start(app.store, chat.id, None)).place  # of the turn that goes on, or the last
             async with working(app):
-                sent = await chat.send(message)
-                return await _show(app, sent, after, question, stopper)
+                sent = None
+                if question.text is not None:
+                    sent = await chat.send(
+                        Message(id=new_id("msg"), role=Role.USER, parts=(Text(text=question.text),))
+                    )
+                return await _show(app, _Shown(chat, after, sent), question, stopper)
+
+
+class _Shown(NamedTuple):
+    """What is followed: the turn that took a message; without one, what is there."""
+
+    chat: Chat
+    after: Cursor
+    sent: Sent[Any] | None
+
+    @property
+    def message_id(self) -> str:
+        return "" if self.sent is None else str(self.sent.message_id)
+
+    async def turn(self) -> Turn[Any]:
+        return await (self.chat.turn(timeout_s=0) if self.sent is None else self.sent.turn(timeout_s=0))
 
 
 def _options(app_name: str | None, home: str | None, database: str | None) -> str:
@@ -123,10 +175,8 @@ async def working(app: App) -> AsyncIterator[None]:
         await leaving
 
 
-async def _chat(app: App, question: Question) -> Chat:
-    if question.chat is None:
-        return await app.create(pick_agent(app, question.agent, question.model))
-    chat = await find_chat(app, question.chat)
+async def _chat(app: App, chat_id: str) -> Chat:
+    chat = await find_chat(app, chat_id)
     know_agent(app, (await chat.snapshot()).chat.agent)
     return chat
 
@@ -144,24 +194,28 @@ async def find_chat(app: App, chat_id: str) -> Chat:
     return chat
 
 
-async def _show(app: App, sent: Sent[Any], after: Cursor, question: Question, stopper: Stopper) -> Exit:
+async def _show(app: App, shown: _Shown, question: Question, stopper: Stopper) -> Exit:
     with ExitStack() as leaving:
-        viewer, ask = _viewer(app, str(sent.message_id), question, stopper, leaving)
-        follower = TurnFollower(app, sent.chat, viewer, ask)
-        follower.cursor = after
+        viewer, ask = _viewer(app, shown.message_id, question, stopper, leaving)
+        if isinstance(viewer, Reader):
+            await recall(app, shown.chat, viewer, shown.after)
+        follower = TurnFollower(app, shown.chat, viewer, ask)
+        follower.cursor = shown.after
         stopper.viewer = viewer
-        turn = await _followed(follower, sent)
+        turn = await _followed(follower, shown)
         stopper.viewer = None
+        if isinstance(viewer, PipeReader):
+            viewer.finish(turn)
     _say_how_it_ended(turn, question)
     return exit_of(turn)
 
 
-async def _followed(follower: TurnFollower, sent: Sent[Any]) -> Turn[Any]:
+async def _followed(follower: TurnFollower, shown: _Shown) -> Turn[Any]:
     """The turn that took the message, whatever else the chat went through."""
     while True:
         await follower.follow()
         try:
-            return await sent.turn(timeout_s=0)
+            return await shown.turn()
         except TurnTimeout:
             continue  # a person elsewhere has answered meanwhile, and it goes on
 
@@ -179,18 +233,20 @@ def _viewer(
     if question.json:
         return JsonLines(stopper.chat_id), None
     if not sys.stdout.isatty():
-        reader = Reader(PlainScreen())
+        reader = PipeReader(verbose=question.verbose)
         reader.own.add(message_id)
         return reader, None
-    return _terminal(app, message_id, stopper, leaving)
+    return _terminal(app, message_id, question, stopper, leaving)
 
 
-def _terminal(app: App, message_id: str, stopper: Stopper, leaving: ExitStack) -> tuple[Viewer, Ask | None]:
+def _terminal(
+    app: App, message_id: str, question: Question, stopper: Stopper, leaving: ExitStack
+) -> tuple[Viewer, Ask | None]:
     from holdfast.cli.terminal.live_screen import REDRAW_S, LiveTerminal  # noqa: PLC0415  a pipe needs no drawing
 
     live = leaving.enter_context(LiveTerminal())
     live.screen.busy = True
-    reader = Reader(live.screen)
+    reader = Reader(live.screen, verbose=question.verbose)
     reader.own.add(message_id)
     drawing = asyncio.create_task(ticking(live.redraw, REDRAW_S))
     leaving.callback(drawing.cancel)
@@ -200,6 +256,17 @@ def _terminal(app: App, message_id: str, stopper: Stopper, leaving: ExitStack) -
 
     person = Person(app, live.pause, live.resume, stopper.stopped)
     return reader, person.ask
+
+
+class PipeReader(Reader):
+    """For who reads the answer from a pipe."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        self._answer_screen = AnswerScreen()
+        super().__init__(self._answer_screen, verbose=verbose)
+
+    def finish(self, turn: Turn[Any]) -> None:
+        self._answer_screen.finish({"done": turn.partial_text, "stopped": turn.partial_text}.get(turn.state))
 
 
 class JsonLines:
@@ -234,7 +301,7 @@ def _say_how_it_ended(turn: Turn[Any], question: Question) -> None:
             "turn": turn.number,
             "state": turn.state,
             "cause": turn.cause,
-            "error": None if error is None else {"code": error.code, "message": error.message},
+            "error": None if error is None else _told(error),
             "text": turn.text if turn.state == "done" else None,
             "partial_text": turn.partial_text,
             "finish": turn.finish,
@@ -251,4 +318,17 @@ def _say_how_it_ended(turn: Turn[Any], question: Question) -> None:
             what, place = "show", f"{place} --call {open_call.call_id}"
         print(f"holdfast: {listed(open_call)}\nholdfast: holdfast chats {what} {place}", file=sys.stderr)
     if turn.state != "done":
-        print(f'holdfast: to go on: holdfast run{question.where} --chat {turn.chat.id} "…"', file=sys.stderr)
+        print(f"holdfast: {_way_on(turn, question.where)}", file=sys.stderr)
+
+
+def _told(error: Failure) -> dict[str, object]:
+    return {"code": error.code, "message": error.message, "advice": error.advice, "chain": error.chain}
+
+
+def _way_on(turn: Turn[Any], where: str) -> str:
+    again = f"holdfast run{where} --chat {turn.chat.id}"
+    if turn.state == "waiting":
+        return f"then, to go on: {again}"
+    if turn.state == "failed":
+        return f"to try again: holdfast chats retry {turn.chat.id}{where} && {again}"
+    return f'to go on: {again} "…"'

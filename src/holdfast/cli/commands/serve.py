@@ -1,12 +1,12 @@
 """`holdfast serve` and `holdfast worker`."""
 
-import logging
 from typing import Any
 
 from holdfast.cli.app_choice import open_app
+from holdfast.log_context import logger
 from holdfast.server.serve import serve as serve_app
 
-log = logging.getLogger("holdfast.cli")
+log = logger("holdfast.cli")
 
 
 async def serve(app_name: str | None, *, worker: bool = True, **settings: Any) -> None:

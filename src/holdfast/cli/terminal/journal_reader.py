@@ -7,7 +7,7 @@ from holdfast.cli.words import arguments_of, line, seconds
 from holdfast.core import journal as jn
 from holdfast.core import updates as up
 from holdfast.core.fold import Fold
-from holdfast.core.records import CallState, Cause, Message, Role
+from holdfast.core.records import CallState, Cause, Failure, Message, Role
 from holdfast.safe_text import safe
 from holdfast.store.records import Item
 from holdfast.store.update_reader import event_of
@@ -18,8 +18,9 @@ STOPPING = "stopping; once more leaves at once"
 class Reader:
     """`own` are the ids of messages that the person at this terminal wrote just now: they need not be shown them."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, *, verbose: bool = False) -> None:
         self._screen = screen
+        self._verbose = verbose  # of what failed, every attempt
         self._fold = Fold()
         self.own: set[str] = set()
         self.show_users = True
@@ -30,6 +31,10 @@ class Reader:
         for update in self._fold.take(event):
             self._show(update, event.body)
         return event.body
+
+    def recall(self, item: Item) -> None:
+        """What came before, and was shown before or elsewhere: what comes next may speak of it."""
+        self._fold.take(event_of(item))
 
     def begin_anew(self) -> None:
         """What comes next is of another chat, or of another place in this one."""
@@ -98,9 +103,14 @@ class Reader:
             detail = f": {line(turn.detail)}" if turn.detail else ""
             self._screen.note(f"the turn was cut short ({turn.cause}){detail}")
         if turn.error is not None:
-            self._screen.error(line(f"failed ({turn.error.code}): {turn.error.message}", 500))
-            for cause in turn.error.chain:
-                self._screen.note(f"  {line(cause, 500)}")
+            self._failed(turn.error)
+
+    def _failed(self, error: Failure) -> None:
+        self._screen.error(line(f"failed ({error.code}): {error.message}", 500))
+        if error.advice:
+            self._screen.note(f"  {line(error.advice, 500)}")
+        for cause in error.chain if self._verbose else ():
+            self._screen.note(f"  {line(cause, 500)}")
 
     def _happened(self, entry: jn.AnyEntry) -> None:
         match entry:
@@ -112,13 +122,16 @@ class Reader:
                 self._screen.status(line(entry.text))
             case jn.Noted(topic="compaction" | "error"):
                 self._screen.note(line(entry.text, 300))
-            case jn.AttemptFailed():
+            case jn.AttemptFailed(next_model=str()):  # else the turn's failure says it
                 self._screen.note(_attempt_failed(entry))
+            case jn.ChatFailed(error=error):
+                self._failed(error)
             case jn.StopRequested():
                 self._screen.status(STOPPING)
-            case jn.MessageQueued(message=message):
+            case jn.MessageQueued(message=message, mode=mode):
                 if message.id not in self.own:
-                    self._screen.note(f"queued: {line(message.text)}")
+                    place = "goes into this turn, before its next step" if mode == "steer" else "queued"
+                    self._screen.note(f"{place}: {line(message.text)}")
             case jn.MessagesDropped():
                 self._screen.note(f"{len(entry.message_ids)} queued dropped: {entry.why}")
             case jn.Compacted():

@@ -63,7 +63,7 @@ def end_line(end: ToolEnd) -> str:
 
 
 class PlainScreen:
-    """The answer on standard output as it comes; everything else on standard error, by lines.
+    """The text on one stream as it comes; everything else on another one, by lines.
 
     Both are made safe in a pipe as well: what reads it (grep, less -R, a file that is shown later) passes on to a
     terminal what it gets. `--json` has every character.
@@ -126,3 +126,45 @@ class PlainScreen:
 
     def error(self, text: str) -> None:
         print(f"holdfast: {safe(text)}", file=self._err, flush=True)
+
+
+class AnswerScreen(PlainScreen):
+    """For a program that reads the answer from a pipe: standard output gets it once, at the end, and nothing else.
+
+    What a model says on its way, before its tools or in another turn, goes to standard error like all the rest; so
+    does what turns out not to stand, which a pipe could not take back.
+    """
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        super().__init__(out, err)
+        self._said = ""  # the last that was said whole: the answer, unless something follows
+
+    def text(self, piece: str) -> None:
+        self._tell_said()
+        self._streamed += piece
+
+    def take_back(self, chars: int) -> None:
+        self._streamed = self._streamed[: len(self._streamed) - chars]
+
+    def answered(self) -> None:
+        self._said, self._streamed = self._streamed, ""
+
+    def tool_started(self, call_id: str, name: str, arguments: str, at: int) -> None:
+        self._tell_said()
+        super().tool_started(call_id, name, arguments, at)
+
+    def user(self, text: str) -> None:
+        self._tell_said()
+        super().user(text)
+
+    def finish(self, answer: str | None) -> None:
+        """None: there is none."""
+        if answer is None:
+            self._tell_said()
+        elif answer:
+            self._write(answer if answer.endswith("\n") else f"{answer}\n")
+
+    def _tell_said(self) -> None:
+        said, self._said = self._said, ""
+        if said:
+            self.note(said.rstrip())

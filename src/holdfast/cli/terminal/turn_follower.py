@@ -11,14 +11,16 @@ from typing import Any, Protocol
 
 from holdfast.app import App
 from holdfast.chat import Chat
+from holdfast.cli.terminal.journal_reader import Reader
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, TurnResumed, TurnWaiting
 from holdfast.core.records import Snapshot, State
-from holdfast.core.turns import TurnState
+from holdfast.core.updates import TurnState
 from holdfast.errors import NoTurn, RefusedError, StoreUnavailable, TurnTimeout
 from holdfast.health.checks import judge
 from holdfast.store.cursor import AfterCursor, Cursor
 from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import Item, Page
+from holdfast.store.turn_starts import find_turn_start
 from holdfast.turn import Turn
 
 LOOK_S = 5.0
@@ -51,6 +53,24 @@ Ask = Callable[[OpenCallRecord], Awaitable[bool]]  # True: it was answered; Fals
 def cursor_now(snapshot: Snapshot) -> Cursor:
     """Just after everything that is in the journal."""
     return Cursor(seq=snapshot.chat.seq)
+
+
+async def recall(app: App, chat: Chat, reader: Reader, upto: Cursor) -> None:
+    """Lets the reader know what the turn that goes on did before that place, so that it can name what is resumed."""
+    record = (await chat.snapshot()).chat
+    start = await find_turn_start(app.store, record, record.turn) if record.turn_started_at is not None else None
+    if start is None or start > upto.seq:
+        return
+    cursor: AfterCursor = Cursor(seq=start - 1)
+    while True:
+        page = await app.store.read_journal(chat.id, cursor)
+        for item in page.items:
+            if item.seq is None or item.seq > upto.seq:
+                return
+            reader.recall(item)
+        if not page.more:
+            return
+        cursor = page.cursor
 
 
 class TurnFollower:
@@ -87,13 +107,13 @@ class TurnFollower:
             entries = [self._viewer.take(item) for item in page.items]
             self.cursor = page.cursor
             self._away_since = None
+            check_somebody_reads()
             if page.at_rest:
                 if (end := await self._end()) is not None:
                     return end
                 continue
             idle = not page.items
             if idle and not look:
-                check_somebody_reads()
                 await self._say_why_it_stands_still()
             if idle or look or any(map(concerns_people, entries)):
                 look = False
