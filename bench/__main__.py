@@ -15,12 +15,14 @@ from bench.chats import PATIENT, WORKER, Lane, lanes, question, register
 from bench.cycles import postgres_cycles, sqlite_cycles
 from bench.figures import Figures, interleaved, rate
 from bench.handover import handover
+from bench.hostile import hostile
 from bench.large import large
 from bench.long_chats import long_chats
 from bench.many import many
 from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
 from bench.server import server
+from bench.tenants import tenants
 from bench.turns import turn_bytes
 from bench.way import way
 from holdfast.store import open_store
@@ -217,14 +219,16 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "turn-bytes": turn_bytes,
     "long-chats": long_chats,
     "many": many,
+    "tenants": tenants,
     "large": large,
     "handover": handover,
     "server": server,
+    "hostile": hostile,
     "way": way,
 }
 
 
-LONG = ("many", "large")  # measured when asked for
+LONG = ("many", "tenants", "large", "hostile")  # measured when asked for
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ class Lane:
             return cmd.Outcome(by=self.by, call_id=f"call_{self._step}", content=_RESULT)
         self._step += 1
         call = ToolCall(call_id=f"call_{self._step}", name="weather", arguments='{"city":"Bern"}')
-        return cmd.Responded(
+        return cmd.Respond(
             by=self.by,
             message=Message(id=f"msg_{self._step}", role=Role.ASSISTANT, parts=(Text(text=_TEXT), call)),
             attempt=attempt_id(self.by.fence, self._step),

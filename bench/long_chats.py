@@ -14,7 +14,7 @@ from bench.cycles import Seat, Stage, staged
 from bench.figures import Figures
 from holdfast.core.records import Message, Role, Text, ToolCall, ToolResult
 from holdfast.models.base import Request
-from holdfast.models.wires.openai_chat import Fragments, encode_request
+from holdfast.models.wires.openai_chat import OpenAIChatFragments, encode_request
 from tests.support.postgres import PostgresServer
 
 SHORT, LONG = 200, 20_000  # messages
@@ -55,7 +55,7 @@ async def _cpu_s(seat: Seat) -> float:
 
 def cpu_to_send(figures: Figures) -> None:
     """What the next step of a chat has to send, whose messages were encoded for the steps before."""
-    known = Fragments()
+    known = OpenAIChatFragments()
     for length in (SHORT, LONG):
         messages = [message for n in range(length // 2) for message in _step(n)]
         times = []

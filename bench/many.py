@@ -127,7 +127,7 @@ async def _two_models(store: Store) -> None:
         asks = id == "waiting"
         said = Message(id="said", role=Role.ASSISTANT, parts=(call,) if asks else (Text(text="It rains."),))
         plans = (cmd.PlannedCall(id="pay"),) if asks else ()
-        responded = cmd.Responded(by=by, message=said, attempt=attempt_id(by.fence, 1), plans=plans)
+        responded = cmd.Respond(by=by, message=said, attempt=attempt_id(by.fence, 1), plans=plans)
         rest: tuple[cmd.Command, ...] = (cmd.FinishTurn(by=by),)
         if asks:
             rest = (cmd.Delegate(by=by, call_id="pay", external=External.QUESTION, question="Pay?"), cmd.Park(by=by))
@@ -136,14 +136,9 @@ async def _two_models(store: Store) -> None:
 
 def _copy(url: str, model: str, count: int) -> None:
     """Behind the store's back: a quarter of a million chats would take it minutes."""
-    numbers = (
-        f"(WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {count}) SELECT n FROM n)"
-        if url.startswith("sqlite")
-        else f"generate_series(1, {count})"
-    )
     for table, column in (("chats", "id"), ("calls", "chat_id"), ("journal", "chat_id")):
         sql(url, f"CREATE TABLE more AS SELECT * FROM {table} WHERE {column} = '{model}'")
-        names = _columns(url, table)
+        names = columns(url, table)
         id = f"'{model}-' || CAST(numbers.n AS TEXT)"
         told = {
             column: id,
@@ -151,15 +146,19 @@ def _copy(url: str, model: str, count: int) -> None:
             "metadata": "'{\"tenant\":\"t' || CAST(numbers.n % 10 AS TEXT) || '\"}'",
         }
         values = ", ".join(told.get(name, f"more.{name}") for name in names)
-        sql(
-            url,
-            f"INSERT INTO {table} ({', '.join(names)}) SELECT {values} FROM more, {numbers} AS numbers"
-            + ("" if url.startswith("sqlite") else "(n)"),
-        )
+        sql(url, f"INSERT INTO {table} ({', '.join(names)}) SELECT {values} FROM more, {numbers_to(url, count)}")
         sql(url, "DROP TABLE more")
 
 
-def _columns(url: str, table: str) -> list[str]:
+def numbers_to(url: str, count: int) -> str:
+    """A table `numbers` of one column `n`."""
+    if url.startswith("sqlite"):
+        walk = f"WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {count})"
+        return f"({walk} SELECT n FROM n) AS numbers"
+    return f"generate_series(1, {count}) AS numbers(n)"
+
+
+def columns(url: str, table: str) -> list[str]:
     if url.startswith("sqlite"):
         return [row[0] for row in sql(url, "SELECT name FROM pragma_table_info(?)", (table,))]
     query = "SELECT column_name FROM information_schema.columns WHERE table_name = ? AND table_schema = 'public'"

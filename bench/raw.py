@@ -14,12 +14,11 @@ from bench.chats import Lane
 from bench.figures import rate
 from holdfast.core.apply import apply
 from holdfast.core.change import Change
-from holdfast.store.decisions import decided
+from holdfast.store.decisions import ChatWrite, decided
 from holdfast.store.postgres.connection import ServerConnection
 from holdfast.store.postgres.swaps import swap as postgres_swap
-from holdfast.store.rows import ChatWrite
 from holdfast.store.sqlite.connection import connect
-from holdfast.store.sqlite.swaps import swap
+from holdfast.store.sqlite.transactions import swap
 
 
 def prepared(lanes: Sequence[Lane], steps: int) -> list[list[ChatWrite]]:

@@ -29,6 +29,8 @@ PACE_S = 0.02  # 50 tokens a second
 IDLE_STREAMS = 2_000
 IDLE_S = 25.0  # two heartbeats and a half
 POSTS = 200
+FEW_READERS = 10
+MANY_READERS = 110
 
 _AT = re.compile(rb'"at":(\d+)')
 
@@ -56,10 +58,12 @@ class Server:
         chat_id: str = answer.raise_for_status().json()["id"]
         return chat_id
 
-    async def stream(self, chat_id: str, *, follow: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def stream(
+        self, chat_id: str, *, follow: bool, more: str = ""
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A bare socket: what a client library costs is not ours to measure."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        path = f"/api/chats/{chat_id}/events?follow={'true' if follow else 'false'}"
+        path = f"/api/chats/{chat_id}/events?follow={'true' if follow else 'false'}{more}"
         writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.token}\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
         return reader, writer
@@ -97,24 +101,36 @@ async def measured(figures: Figures, found: Server) -> None:
     async with found.client:
         await posts(figures, found)
         await load(figures, found)
+        await each_reader(figures, found)
         await idle(figures, found)
 
 
 async def posts(figures: Figures, found: Server) -> None:
-    """From the moment a message is posted until its first event is read from an open stream."""
+    """From the moment a message is posted, on a kept connection, until it is acknowledged, and until its first event
+    is read from an open stream.
+    """
     chat_id = await found.create("echo")
     reader, writer = await found.stream(chat_id, follow=True)
     await reader.readuntil(b'"chat.created"')
-    times = []
+    times, acknowledged = [], []
+
+    async def post(n: int) -> None:
+        posted = time.perf_counter()
+        answer = await found.client.post(f"/api/chats/{chat_id}/messages", json={"message": f"m{n}"})
+        answer.raise_for_status()
+        acknowledged.append((time.perf_counter() - posted) * 1e3)
+
     for n in range(POSTS):
         began = time.perf_counter()
-        sending = asyncio.create_task(found.client.post(f"/api/chats/{chat_id}/messages", json={"message": f"m{n}"}))
+        sending = asyncio.create_task(post(n))
         await reader.readuntil(b"event: turn.started")
         times.append((time.perf_counter() - began) * 1e3)
-        (await sending).raise_for_status()
+        await sending
         await reader.readuntil(b"event: turn.ended")
         await reader.readuntil(b"\n\n")
     writer.close()
+    figures.add("POST a message to its acknowledgement, p50", statistics.median(acknowledged), "ms")
+    figures.add("POST a message to its acknowledgement, p99", percentile(acknowledged, 99), "ms")
     figures.add("POST a message to its first event, p50", statistics.median(times), "ms", at_most=25.0)
     figures.add("POST a message to its first event, p99", percentile(times, 99), "ms")
 
@@ -127,19 +143,37 @@ async def load(figures: Figures, found: Server) -> None:
     results = await asyncio.gather(*readers)
     took_s = time.perf_counter() - began
     after = found.process.cpu_times()
-    cpu = (after.user + after.system - before.user - before.system) / took_s
+    cpu_s = after.user + after.system - before.user - before.system
     delays = [delay for _, delays in results for delay in delays]
     complete = sum(whole for whole, _ in results)
     note = f"{CHATS} chats at {1 / PACE_S:.0f} tokens/s, {READERS} readers each, {len(delays):,} events"
     figures.add("streams that got everything", complete, f"of {len(results)}", at_least=len(results), note=note)
     figures.add("journal to client, p50", statistics.median(delays), "ms")
     figures.add("journal to client, p99", percentile(delays, 99), "ms")
-    figures.add("the server's share of a core meanwhile", cpu, "cores")
+    figures.add("the server's share of a core meanwhile", cpu_s / took_s, "cores")
+    figures.add(
+        "CPU per event and reader", cpu_s / len(delays) * 1e6, "µs", note="with the turns that make the events"
+    )
 
 
-async def read(found: Server, chat_id: str) -> tuple[bool, list[float]]:
+async def each_reader(figures: Figures, found: Server) -> None:
+    """What one more reader of a chat costs for each event, with and without HTML."""
+    for name, more in (("CPU per event and reader", ""), ("CPU per event and reader, render=html", "&render=html")):
+        few, many = [await _cpu_of_readers(found, count, more) for count in (FEW_READERS, MANY_READERS)]
+        figures.add(name, (many - few) / (MANY_READERS - FEW_READERS) / TOKENS * 1e6, "µs")
+
+
+async def _cpu_of_readers(found: Server, count: int, more: str) -> float:
+    before = found.process.cpu_times()
+    chat_id = await found.create("talker", "go")
+    await asyncio.gather(*(read(found, chat_id, more) for _ in range(count)))
+    after = found.process.cpu_times()
+    return float(after.user + after.system - before.user - before.system)
+
+
+async def read(found: Server, chat_id: str, more: str = "") -> tuple[bool, list[float]]:
     """Whether it all came, and for each event how long after its commit."""
-    reader, writer = await found.stream(chat_id, follow=False)
+    reader, writer = await found.stream(chat_id, follow=False, more=more)
     connected_ms = time.time() * 1e3  # what was said before is history: it is read, not awaited
     delays: list[float] = []
     text = b""
