@@ -153,4 +153,4 @@ def constructors_in_prose(text: str) -> set[str]:
 def modules_in_prose(text: str) -> set[str]:
     """`holdfast.errors.OutcomeUnknown`, as somebody would type it."""
     found = set(re.findall(r"\bholdfast(?:\.[A-Za-z_]+)+(?=[(`])", text))
-    return {dotted for dotted in found if not dotted.endswith((".toml", ".db"))}
+    return {dotted for dotted in found if not dotted.endswith((".toml", ".db", ".js"))}

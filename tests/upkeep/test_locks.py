@@ -1,5 +1,6 @@
 """The lock files belong to pyproject.toml as it stands: `make lock` was run."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -39,6 +40,19 @@ def test_the_runtime_lock_holds_every_dependency(project: dict[str, Any]) -> Non
 def test_the_development_lock_holds_every_dependency_of_both_kinds(project: dict[str, Any]) -> None:
     wanted = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
     assert unmet(wanted, pins("requirements-dev.lock")) == []
+
+
+def test_the_lock_of_the_generators_holds_them(project: dict[str, Any]) -> None:
+    assert unmet(project["dependency-groups"]["generators"], pins("requirements-generators.lock")) == []
+
+
+def test_the_lock_of_the_npm_packages_holds_them_and_names_no_place() -> None:
+    folder = ROOT / "tests" / "javascript"
+    wanted = json.loads((folder / "package.json").read_text(encoding="utf-8"))["devDependencies"]
+    lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
+    assert lock["packages"][""]["devDependencies"] == wanted
+    assert [name for name, found in lock["packages"].items() if name and "integrity" not in found] == []
+    assert [name for name, found in lock["packages"].items() if "resolved" in found] == []
 
 
 def test_tests_run_on_the_versions_that_the_runtime_lock_names() -> None:

@@ -16,7 +16,9 @@ def described() -> dict[str, Any]:
 
 
 def test_the_file_is_what_the_server_says() -> None:
-    assert json.loads(FILE.read_text(encoding="utf-8")) == described(), "run: python -m tests.upkeep.test_openapi"
+    assert json.loads(FILE.read_text(encoding="utf-8")) == described(), (
+        "run: python -m tests.upkeep.test_openapi && python -m tests.javascript.types"
+    )
 
 
 def test_every_route_is_described_in_words_or_by_its_name() -> None:

@@ -58,12 +58,16 @@ def test_the_programs_of_a_page_import_public_names_only_and_need_no_other(page:
         said |= names.names_made(tree)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+# Signatures name what the source names, defaults of other modules too.
+WORDS = [page for page in PAGES if page != ROOT / "docs" / "reference" / "python.md"]
+
+
+@pytest.mark.parametrize("page", WORDS, ids=lambda page: page.name)
 def test_the_words_of_a_page_name_public_things_only(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     at_hand = set(holdfast.__all__).union(*(names.exported(module) for module in names.SUBMODULES))
     assert names.constructors_in_prose(text) - at_hand == set()
-    for dotted in names.modules_in_prose(text):
+    for dotted in names.modules_in_prose(text) - set(names.SUBMODULES):
         module, _, name = dotted.rpartition(".")
         assert module in ("holdfast", *names.SUBMODULES), f"{dotted}: {module} is no public module"
         assert name in names.exported(module), f"{dotted}: there is no such public name"

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 # Put together at run time, so that this file does not hold what it looks for.
-REGISTRIES = ["pypi" + ".org", "python" + "hosted", "files.python" + "hosted.org"]
+REGISTRIES = ["pypi" + ".org", "python" + "hosted", "files.python" + "hosted.org", "npm" + "js.org"]
 FOLDERS = ["work", "root", "home", "Users"]
 
 # Only at the start of a path: `tests/work/` and `https://example.org/home/` are nobody's machine.

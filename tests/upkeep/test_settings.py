@@ -8,41 +8,22 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from msgspec import NODEFAULT, Meta
+from msgspec import Meta
 from msgspec.structs import fields
 
-from holdfast import App, ChatSettings
-from holdfast.config import Config, ConfigSettings, Retention, load_config
+from holdfast import Agent, App, ChatSettings
+from holdfast.config import Config, ConfigSettings, WorkerSettings, load_config
 from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
+from tests.upkeep.reference.settings import rows
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 SERVERS = PAGE.parent / "how-to" / "mcp.md"
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """What the page ought to say, setting by setting."""
-    found = []
-    for field in fields(Config):
-        metas = [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta) and meta.description]
-        assert metas, f"setting {field.name} has no description"
-        default = field.default if field.default_factory is NODEFAULT else field.default_factory()
-        text = (
-            str(default).lower()
-            if isinstance(default, bool)
-            else f"{default:g}"
-            if isinstance(default, float)
-            else str(default)
-        )
-        found.append(
-            (field.name, f"`{text}`" if default not in ("", (), {}, Retention()) else "", metas[-1].description or "")
-        )
-    return found
-
-
 def test_the_page_lists_every_setting_with_its_default_and_its_meaning() -> None:
     lines = re.findall(r"^\| `(\w+)` \| ?(.*?) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert lines == rows()
+    assert lines == rows(), "run `make reference`"
 
 
 def test_the_page_about_tool_servers_lists_every_key() -> None:
@@ -101,3 +82,14 @@ def test_what_a_new_chat_can_be_told_is_what_create_takes() -> None:
     }
     assert get_type_hints(ChatSettings) == taken
     assert ChatSettings.__total__ is False
+
+
+def test_a_worker_takes_the_settings_that_it_has_of_its_own_and_refuses_the_apps(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path / 'x.db'}", agents=[Agent("a", "scripted")])
+    assert app.new_worker(grace_s=7.0, poll_s=None).config.grace_s == 7.0
+    for name in set(Config.__struct_fields__) - set(get_type_hints(WorkerSettings)):
+        given: Any = {name: getattr(app.config, name)}
+        with pytest.raises(ConfigError, match=rf"App\({name}=…\)"):
+            app.new_worker(**given)
+    with pytest.raises(ConfigError, match="grace_s"):
+        app.new_worker(grace_sec=7.0)  # type: ignore[call-arg]
