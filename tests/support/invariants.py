@@ -6,7 +6,18 @@ They know nothing of how a change came about, so they judge the core alone, the 
 from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.core import history, journal
-from holdfast.core.records import FINAL, CallState, Chat, Message, Phase, Role, Snapshot, State, ToolCall, ToolResult
+from holdfast.core.records import (
+    FINAL,
+    CallState,
+    ChatRecord,
+    Message,
+    Phase,
+    Role,
+    Snapshot,
+    State,
+    ToolCall,
+    ToolResult,
+)
 
 RUNNABLE = frozenset({CallState.PLANNED, CallState.APPROVED, CallState.STARTED})
 OUTSIDE = frozenset({CallState.ASKING, CallState.EXTERNAL})
@@ -36,7 +47,7 @@ def promise_7(snapshot: Snapshot, live_workers: Collection[str]) -> list[str]:
     return found
 
 
-def _called_or_held(chat: Chat, live_workers: Collection[str]) -> list[str]:
+def _called_or_held(chat: ChatRecord, live_workers: Collection[str]) -> list[str]:
     if chat.worker is not None and chat.worker not in live_workers:
         return [f"{chat.state}, held by {chat.worker}, which is dead"]
     if chat.backoff_ms and chat.wake_at is None:
@@ -83,7 +94,7 @@ def consistency(snapshot: Snapshot) -> list[str]:
     else:
         must(not chat.archived or chat.state is State.FAILED, "only a chat at rest is archived")
     if chat.state is State.STOPPING:
-        must(chat.cause is not None, "says why")
+        must(chat.cause is not None or chat.turn_started_at is None, "says why")
     return found
 
 
@@ -111,7 +122,7 @@ def step(before: Snapshot, after: Snapshot) -> list[str]:
     return found
 
 
-def _fell(name: str, old: Chat, new: Chat) -> bool:
+def _fell(name: str, old: ChatRecord, new: ChatRecord) -> bool:
     return bool(getattr(new, name) < getattr(old, name))
 
 

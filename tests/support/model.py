@@ -15,7 +15,7 @@ from holdfast.core.commands import Command
 from holdfast.core.fork import fork
 from holdfast.core.journal import AnyEntry, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import LIMITS, Limits
-from holdfast.core.records import Call, Chat, Compaction, Message, NewChat, Queued, Role, Snapshot, State
+from holdfast.core.records import Call, ChatRecord, Compaction, Message, NewChat, Queued, Role, Snapshot, State
 from holdfast.core.transaction import CountFamily, Need, ReadChat, ReadEntry, transact
 
 AT_WORK = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
@@ -34,7 +34,7 @@ class Row(Struct):
 class ModelStore:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.limits = limits
-        self.chats: dict[str, Chat] = {}
+        self.chats: dict[str, ChatRecord] = {}
         self.rows: dict[str, list[Row]] = {}
         self.calls: dict[tuple[str, int, int], Call] = {}  # by chat, batch, pos
         self.queues: dict[str, dict[str, Queued]] = {}

@@ -1,7 +1,9 @@
 """Running a module of the tests as a program of its own: a real process, with a real death."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,14 +16,17 @@ class Program:
     """`with Program("tests.fleet.claimer", url) as program:` It is killed on the way out, if it still lives.
 
     What it prints is read line by line; `say` writes a line to it, `finish` waits for its end and its last words.
-    With `errors`, its standard error is a pipe to us.
+    With `errors`, its standard error is a pipe to us; `environ` is added to our own variables.
     """
 
-    def __init__(self, module: str, *arguments: str, errors: bool = False) -> None:
+    def __init__(
+        self, module: str, *arguments: str, errors: bool = False, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.name = module.rpartition(".")[2]
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
+            env={**os.environ, **(environ or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if errors else None,

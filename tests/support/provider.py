@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -38,6 +39,7 @@ class Provider:
         self._speaking = threading.Lock()
         self.url = ""
         self.asked: list[Any] = []
+        self.headers: list[Message] = []
 
     def respond(self, body: Any) -> bytes:
         with self._speaking:  # a speaker keeps what it has said so far
@@ -68,6 +70,7 @@ def providing(speaker: Speaker, choose: Choice) -> Iterator[Provider]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
+            provider.headers.append(self.headers)
             body = provider.respond(json.loads(self.rfile.read(int(self.headers["content-length"]))))
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")

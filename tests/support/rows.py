@@ -22,6 +22,7 @@ TABLES = {
     "receipts": ("key", "receipt"),
     "repairs": ("reason", "repair"),
     "remnants": ("chat_id", "chat"),
+    "tokens": ("id", "token"),
 }
 NOT_COMPARED = {"meta"}
 DRAWN = {"life", "stamp", "claim_stamp", "line_stamp"}  # at random

@@ -173,12 +173,12 @@ class Run:
         """Numbered by the step it is made in: later steps number higher."""
         return attempt_id(self.held[self.id(chat)].chat.fence, 1 + STEP_NAMES.index(of or self.step.name))
 
-    def response(self, chat: str, *parts: Part | str, start: tuple[str, ...] = ()) -> cmd.Responded:
+    def response(self, chat: str, *parts: Part | str, start: tuple[str, ...] = ()) -> cmd.Respond:
         message = self.assistant(*parts)
         plans = tuple(
             cmd.PlannedCall(id=part.call_id, start=part.call_id in map(self.id, start)) for part in message.calls
         )
-        return cmd.Responded(by=self.by(chat), message=message, attempt=self.attempt(chat), plans=plans)
+        return cmd.Respond(by=self.by(chat), message=message, attempt=self.attempt(chat), plans=plans)
 
     async def commit(self, chat: str, *commands: cmd.Command) -> Snapshot:
         id = self.id(chat)

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 from msgspec import Struct
+from playwright.async_api import Page
 
 
 class ServerProcess:
@@ -35,6 +36,22 @@ class ServerProcess:
             base_url=self.url, headers=headers, timeout=30.0, trust_env=False, limits=limits, **options
         )
 
+    async def log_in(self, page: Page) -> None:
+        """As a person does who has the link of the terminal."""
+        await page.goto(f"{self.url}/login#{self.token}")
+        await page.get_by_role("button", name="Log in").click()
+        await page.wait_for_url(f"{self.url}/")
+
+    async def set_cookie(self, headers: Mapping[str, str] | None = None) -> str:
+        """What a browser that logs in is told to keep."""
+        async with httpx.AsyncClient(base_url=self.url, trust_env=False, headers=headers) as browser:
+            answer = await browser.post("/login", data={"code": self.token})
+            return str(answer.headers["set-cookie"])
+
+    async def cookie(self) -> str:
+        """What a browser that logged in sends, `name=value`."""
+        return (await self.set_cookie()).partition(";")[0]
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -46,14 +63,24 @@ class ServerProcess:
 
 
 @contextmanager
-def server(store_url: str, home: Path, *, port: int = 0, worker: bool = True) -> Iterator[ServerProcess]:
+def server(
+    store_url: str,
+    home: Path,
+    *,
+    port: int = 0,
+    worker: bool = True,
+    settings: Mapping[str, str] = {},
+    files_max: int | None = None,
+) -> Iterator[ServerProcess]:
+    """`settings`: variables of its environment. `files_max`: open files that it may have."""
     home.mkdir(parents=True, exist_ok=True)
     arguments = [store_url, str(home), str(port), *([] if worker else ["no-worker"])]
+    limited = ["sh", "-c", f'ulimit -n {files_max} && exec "$@"', "sh"] if files_max is not None else []
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.server.program", *arguments],
+        [*limited, sys.executable, "-m", "tests.server.program", *arguments],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **settings},
     )
     assert process.stderr is not None
     said: list[str] = []

@@ -32,6 +32,7 @@ class Speaker(Protocol):
 
     kind: ClassVar[str]  # what stands before the colon in a model's name
     reasons: ClassVar[dict[str, str]]  # our reason: the provider's
+    response_id: ClassVar[str]  # of every response
     signs: ClassVar[bool]  # reasoning comes with a signature of the provider's
 
     def begin(self) -> tuple[Step, ...]: ...
@@ -54,6 +55,7 @@ INPUT, CACHED, OUTPUT, THOUGHT = 7, 2, 3, 1
 
 class Chat:
     kind: ClassVar[str] = "compatible"
+    response_id: ClassVar[str] = "chatcmpl-1"
     reasons: ClassVar[dict[str, str]] = {
         "stop": "stop",
         "length": "length",
@@ -97,6 +99,7 @@ class Chat:
 
 class Responses:
     kind: ClassVar[str] = "compatible-responses"
+    response_id: ClassVar[str] = "resp_1"
     reasons: ClassVar[dict[str, str]] = {
         "stop": "completed",
         "length": "max_output_tokens",
@@ -224,6 +227,7 @@ class Responses:
 
 class Anthropic:
     kind: ClassVar[str] = "compatible-anthropic"
+    response_id: ClassVar[str] = "msg_1"
     reasons: ClassVar[dict[str, str]] = {
         "stop": "end_turn",
         "length": "max_tokens",
@@ -296,6 +300,7 @@ class Anthropic:
 
 class Gemini:
     kind: ClassVar[str] = "compatible-google"
+    response_id: ClassVar[str] = "r"
     reasons: ClassVar[dict[str, str]] = {
         "stop": "STOP",
         "length": "MAX_TOKENS",

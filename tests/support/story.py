@@ -15,7 +15,7 @@ from holdfast.core.journal import AnyEntry, Entry, MessageAdded
 from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     Call,
-    Chat,
+    ChatRecord,
     External,
     Failure,
     LeaseEnd,
@@ -77,7 +77,7 @@ class Story:
         return self.store.get(self.chat_id)
 
     @property
-    def chat(self) -> Chat:
+    def chat(self) -> ChatRecord:
         return self.snapshot.chat
 
     @property
@@ -214,12 +214,12 @@ class Story:
         start: Sequence[str] = (),
         replay: Replay = Replay.UNSAFE,
         on_unknown: OnUnknown = "tell_model",
-    ) -> cmd.Responded:
+    ) -> cmd.Respond:
         plans = tuple(
             cmd.PlannedCall(id=call.call_id, replay=replay, on_unknown=on_unknown, start=call.call_id in start)
             for call in message.calls
         )
-        return cmd.Responded(by=self.by, message=message, attempt=self.next_attempt(), plans=plans)
+        return cmd.Respond(by=self.by, message=message, attempt=self.next_attempt(), plans=plans)
 
     def says(self, message_id: str = "said", *parts: Part, text: str | None = None) -> "Story":
         if text is not None:

@@ -222,7 +222,7 @@ def _responded(draw: st.DrawFn, snapshot: Snapshot, world: World, row: str) -> c
     if not world.sensible and draw(st.integers(0, 19)) == 0:
         wrong = ToolResult(call_id=NOBODY, name="tool")
         message = Message(id=message.id, role=Role.ASSISTANT, parts=(*message.parts, wrong))
-    return cmd.Responded(
+    return cmd.Respond(
         by=draw(writers(snapshot, world)),
         message=message,
         attempt=draw(attempts(snapshot, world)),

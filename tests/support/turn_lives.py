@@ -1,39 +1,46 @@
 """What the journal of a chat tells of its turns, held against the chat itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from holdfast.core.journal import AnyEntry
-from holdfast.core.records import Cause, Chat, State
-from holdfast.core.turns import TurnFold
+from holdfast.core.fold import Fold
+from holdfast.core.journal import AnyEntry, Event, TurnStarted
+from holdfast.core.records import ChatRecord, State
+from holdfast.core.updates import TurnView
 
-OVER = ("done", "stopped", "failed")
 
-
-def problems_of_turns(chat: Chat, entries: Sequence[AnyEntry]) -> list[str]:
+def problems_of_turns(chat: ChatRecord, entries: Sequence[AnyEntry]) -> list[str]:
     """Every turn is told, is over once the next has begun, and the last one stands as its chat does."""
-    found = []
-    for number in range(1, chat.turn + 1):
-        fold = TurnFold(number)
-        for entry in entries:
-            fold.take(entry)
-        if not fold.begun or fold.closed != (number < chat.turn):
-            found.append(f"turn {number}: begun {fold.begun}, closed {fold.closed}")
-        elif number < chat.turn:
-            found += [] if fold.state in OVER else [f"turn {number} is {fold.state}, and the next has begun"]
-        elif not _stands(chat, fold):
-            found.append(f"turn {number} is {fold.state} ({fold.cause}), its chat is {chat.state} ({chat.cause})")
-        elif fold.state in OVER and (fold.usage.total_tokens, fold.cost) != (chat.turn_tokens, chat.turn_cost):
-            found.append(f"turn {number} took {fold.usage.total_tokens} tokens, its chat says {chat.turn_tokens}")
+    turns = list(_turns(entries))
+    if [turn.number for turn in turns] != list(range(1, chat.turn + 1)):
+        return [f"turns {[turn.number for turn in turns]} are told, of {chat.turn}"]
+    found = [f"turn {turn.number} is {turn.state}, and the next has begun" for turn in turns[:-1] if not turn.over]
+    for turn in turns[-1:]:
+        if not _stands(chat, turn):
+            found.append(f"turn {turn.number} is {turn.state} ({turn.cause}), its chat {chat.state} ({chat.cause})")
+        elif turn.over and (turn.usage.total_tokens, turn.cost) != (chat.turn_tokens, chat.turn_cost):
+            took = f"{turn.usage.total_tokens} tokens, {turn.cost}"
+            found.append(f"turn {turn.number} took {took}; its chat says {chat.turn_tokens}, {chat.turn_cost}")
     return found
 
 
-def _stands(chat: Chat, fold: TurnFold) -> bool:
+def _turns(entries: Sequence[AnyEntry]) -> Iterable[TurnView]:
+    """Each as it is just before the next one begins."""
+    fold = Fold()
+    for seq, entry in enumerate(entries, start=1):
+        if isinstance(entry, TurnStarted) and fold.turn.number:
+            yield fold.turn
+        fold.take(Event(cursor=f"{seq}", at=seq, body=entry, raw=b"", seq=seq))
+    if fold.turn.number:
+        yield fold.turn
+
+
+def _stands(chat: ChatRecord, turn: TurnView) -> bool:
     if chat.turn_started_at is not None:
-        return fold.state == ("waiting" if chat.state is State.WAITING else "running")
-    if fold.state == "failed":
-        return fold.error is not None and chat.error in (None, fold.error)
+        return turn.state == _OPEN[chat.state]
+    if turn.state == "failed":
+        return turn.error is not None and chat.error in (None, turn.error)
     # A failure of a chat at rest is none of its last turn's, nor is the stop of a compaction there.
-    stopped_at_rest = chat.cause is Cause.USER
-    return (fold.cause == chat.cause or stopped_at_rest) and fold.state == (
-        "done" if fold.cause is None else "stopped"
-    )
+    return turn.cause == chat.cause and turn.state == ("done" if turn.cause is None else "stopped")
+
+
+_OPEN = {State.RUNNING: "running", State.STOPPING: "stopping", State.WAITING: "waiting"}

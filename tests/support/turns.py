@@ -48,8 +48,7 @@ async def running(
     app = App(url, agents=[agent], retry=QUICK, options=StoreOptions(lease_ttl_ms=10_000), models=models)
     async with app, app.worker(poll_s=0.5, **options) as worker:
         yield app, worker
-    assert isinstance(agent.model, ScriptedModel)
-    for request in agent.model.requests:
+    for request in agent.model.requests if isinstance(agent.model, ScriptedModel) else ():
         assert problems(request.messages) == [], "every request held a history that a provider accepts"
 
 
