@@ -224,6 +224,7 @@ __all__ = [
     "http_app",
     "install_cache",
     "load_config",
+    "session_tools",
     "shell_tool",
     "sleep_until",
     "tool",
@@ -294,6 +295,7 @@ _NAMES: dict[str, str] = {
     "holdfast.tools.files.tools": "file_tools",
     "holdfast.tools.outside": "ask_user, client_tool, sleep_until",
     "holdfast.tools.shell.policy": "ShellPolicy",
+    "holdfast.tools.shell.sessions": "session_tools",
     "holdfast.tools.shell.tool": "shell_tool",
     "holdfast.tools.sub_agents": "agent_tools",
     "holdfast.tools.web.cache": "WebCache, install_cache",
@@ -492,6 +494,7 @@ if TYPE_CHECKING:
     from holdfast.tools.files.tools import file_tools
     from holdfast.tools.outside import ask_user, client_tool, sleep_until
     from holdfast.tools.shell.policy import ShellPolicy
+    from holdfast.tools.shell.sessions import session_tools
     from holdfast.tools.shell.tool import shell_tool
     from holdfast.tools.sub_agents import agent_tools
     from holdfast.tools.web.cache import WebCache, install_cache

@@ -51,6 +51,31 @@ class Kept:
         head = self._head.decode("utf-8", "replace")
         return f"{head}\n[… {left_out:,} bytes left out …]\n{tail.decode('utf-8', 'replace')}"
 
+    def take(self, *, whole: bool) -> str:
+        """What is kept; from now on, only what comes after it. Unless this is the whole, a character of which only
+        the first bytes are there is left for the next time.
+        """
+        last = self._tail or self._head
+        begun = bytes(last[-_begun(last) :]) if not whole and _begun(last) else b""
+        if begun:
+            del last[-len(begun) :]
+            self.total -= len(begun)
+        text = self.text
+        self._head.clear()
+        self._tail.clear()
+        self.total = 0
+        self.add(begun)
+        return text
+
+
+def _begun(data: bytearray) -> int:
+    """How many bytes at the end are the beginning of a character in UTF-8."""
+    for back, byte in enumerate(reversed(data[-3:]), start=1):
+        if byte & 0b1100_0000 != 0b1000_0000:  # the first byte of a character, or all of it
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return back if length > back else 0
+    return 0
+
 
 class PipeReader:
     """Reads a pipe of ours, which it closes, until its end or until the caller wants no more.

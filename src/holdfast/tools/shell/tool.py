@@ -141,7 +141,7 @@ class _Shell:
         output = done.output if done.output.endswith("\n") or not done.output else f"{done.output}\n"
         if done.timed_out:
             raise ToolFailed(f"{output}[timed out after {self._deadline_s:g} s; it was ended]")
-        return f"{output}[{_end_of(done.returncode)}]"
+        return f"{output}[{end_words(done.returncode)}]"
 
     def _told(self, error: OSError, command: str) -> Exception:
         """What the system refused to start, in words for the model where it can do something about it."""
@@ -215,7 +215,7 @@ class _Telling:
             self._context.progress(self._decoder.decode(data))
 
 
-def _end_of(returncode: int | None) -> str:
+def end_words(returncode: int | None) -> str:
     if returncode is None:
         return "it ended, but the system has not let go of it"
     if returncode < 0:
