@@ -257,6 +257,23 @@ def vacuum(json: Json = False, app: AppName = None, home: Home = None, database:
 
 
 @cli.command()
+def init(
+    folder: A[
+        str | None, typer.Argument(help="Where to make it (default: this folder); made if it is not there.")
+    ] = None,
+) -> None:
+    """Make a project that runs at once: an agent, its tools, a test of both, settings.
+
+    Nothing that is there is written over. The settings are trusted, since you have just made them.
+
+    Example: holdfast init kelp && cd kelp && holdfast chat
+    """
+    from holdfast.cli.commands.init import init
+
+    init(folder)
+
+
+@cli.command()
 def demo() -> None:
     """See it hold fast: a chat, its worker killed with -9 in mid-tool, and the timeline of what became of it.
 

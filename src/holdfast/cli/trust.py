@@ -81,6 +81,16 @@ def trust(folder: str | None, *, forget: bool) -> None:
     print(f"{_place()} is trusted as it is now")
 
 
+def trust_now(folder: Path) -> None:
+    """The settings that a command has just made for a person. Raises ConfigError."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        _remember(_content())
+    finally:
+        os.chdir(before)
+
+
 def _place() -> Path:
     """By the names of the folder, not of what a link in it leads to: that may be swapped."""
     return Path.cwd().resolve() / FILE
