@@ -15,7 +15,7 @@ import pytest
 from starlette.types import Message, Scope
 
 from holdfast import Agent, App
-from holdfast.server import http_app
+from holdfast.server.http import http_app
 from holdfast.server.streams import BATCH_BYTES
 from tests.support.servers import ServerProcess, created, ended, server
 from tests.support.waiting import until

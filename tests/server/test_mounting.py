@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from holdfast import App
-from holdfast.server import http_app
+from holdfast.server.http import http_app
 from tests.support.servers import created, ended
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "http.md"

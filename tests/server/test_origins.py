@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 
 from holdfast import App
 from holdfast.errors import ConfigError
-from holdfast.server import http_app
+from holdfast.server.http import http_app
 from holdfast.server.origins import Origins, canonical
 from tests.server.test_browser import neighbour
 from tests.support.browser import NONE, browser, find

@@ -292,7 +292,7 @@ def openapi(app: AppName = None) -> None:
 
     Example: holdfast openapi > openapi.json
     """
-    from holdfast.cli.commands.inspection import print_openapi
+    from holdfast.cli.commands.openapi import print_openapi
 
     print_openapi(app)
 

@@ -1,6 +1,5 @@
-"""What there is: workers, settings, the API's description."""
+"""What there is: workers and settings."""
 
-import json as jsonlib
 import os
 import sys
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.cli.app_choice import app_of_data, look_at_app, opened
+from holdfast.cli.app_choice import look_at_app, opened
 from holdfast.cli.commands.run import write_line
 from holdfast.cli.listing import PLAIN_CHARS_MAX, Field, Row, print_listing
 from holdfast.cli.options import Where
@@ -17,7 +16,6 @@ from holdfast.cli.words import ago, line
 from holdfast.config import FILE, NAMES, Retention, explain_config, load_config
 from holdfast.core.instants import iso
 from holdfast.core.records import Lease
-from holdfast.server.http import http_app
 from holdfast.store.driver_watch import is_live
 from holdfast.urls import shown_url
 
@@ -84,8 +82,3 @@ def _shown(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return tuple(value)
     return shown_url(value) if name == "database" or (isinstance(value, str) and "://" in value) else value
-
-
-def print_openapi(app_name: str | None) -> None:
-    app = app_of_data(Where(app_name, None, None))
-    print(jsonlib.dumps(http_app(app, token="t" * 32).openapi(), indent=1, ensure_ascii=False))
