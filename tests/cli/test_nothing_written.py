@@ -15,7 +15,7 @@ app = App(agents=[Agent("a", "scripted"), Agent("b", "scripted")])
 
 MOUNTED = """
 from holdfast import Agent, App
-from holdfast.server import http_app
+from holdfast.server.http import http_app
 app = App(agents=[Agent("a", "scripted")])
 asgi = http_app(app)
 """

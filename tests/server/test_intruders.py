@@ -12,8 +12,8 @@ import pytest
 from holdfast import App, Principal
 from holdfast.errors import InvalidInput, NotFound, Unauthorized
 from holdfast.principals import SCOPES
-from holdfast.server import http_app
 from holdfast.server.grants import LOOKUPS_WAITING_MAX, KnownTokens
+from holdfast.server.http import http_app
 from holdfast.server.limits import SAID_ALL
 from holdfast.server.owned_store import OwnedStore
 from holdfast.store.tokens import NewToken, new_secret

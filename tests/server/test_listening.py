@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.server import http_app
+from holdfast.server.http import http_app
 from holdfast.server.serve import Serving, listen
 
 

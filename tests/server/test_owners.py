@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from holdfast import App
 from holdfast.principals import SCOPES
-from holdfast.server import http_app
 from holdfast.server.guarded import GuardedRoute, Routes, check_guarded
+from holdfast.server.http import http_app
 from holdfast.server.login import LOGOUT, SCRIPT
 from holdfast.server.sessions import LOGIN
 from holdfast.store.tokens import NewToken, digest_of

@@ -14,9 +14,9 @@ from playwright.async_api import Page, expect
 
 from holdfast import App
 from holdfast.principals import OWN_SCOPES
-from holdfast.server import http_app
 from holdfast.server.access import rotate_token
 from holdfast.server.cookies import cookie_name
+from holdfast.server.http import http_app
 from holdfast.server.sessions import Lifetime, link_of, new_link_code
 from holdfast.store.tokens import NewToken, Token
 from tests.server.test_browser import neighbour

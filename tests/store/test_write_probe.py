@@ -10,7 +10,7 @@ import pytest
 from holdfast import App
 from holdfast.errors import StoreError
 from holdfast.health.checks import judge
-from holdfast.server import http_app
+from holdfast.server.http import http_app
 from holdfast.server.serve import Serving, listen, url_of
 from holdfast.store import open_store
 from holdfast.store.contract import Store

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App
-from holdfast.server import http_app
+from holdfast.server.http import http_app
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 

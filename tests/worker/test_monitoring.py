@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import Agent, App, Hook, Veto, diagnostics, tool
 from holdfast.health.prometheus import prometheus
-from holdfast.server import http_app
+from holdfast.server.http import http_app
 from holdfast.telemetry import LABELS_MAX, OTHER, Distribution, Tally
 from holdfast.testing import Call, Count, Fail, ScriptedModel
 from tests.support.turns import QUICK, rested
