@@ -77,6 +77,7 @@ __all__ = [
     "Hook",
     "Imported",
     "InvalidInput",
+    "JwtIssuer",
     "Key",
     "KeyReused",
     "KeyedModel",
@@ -277,6 +278,7 @@ _NAMES: dict[str, str] = {
     ),
     "holdfast.hooks": "Arguments, Ask, Hook, RunContext, Veto",
     "holdfast.log_context": "ContextFilter",
+    "holdfast.jwt_issuer": "JwtIssuer",
     "holdfast.mcp_servers": "McpServer",
     "holdfast.models.base": "Model, OutputSpec, Request, Settings, ToolSpec, Usage",
     "holdfast.models.calls": "Completed, FailedAttempt",
@@ -476,6 +478,7 @@ if TYPE_CHECKING:
         Update,
     )
     from holdfast.hooks import Arguments, Ask, Hook, RunContext, Veto
+    from holdfast.jwt_issuer import JwtIssuer
     from holdfast.log_context import ContextFilter
     from holdfast.mcp_servers import McpServer
     from holdfast.models.base import Model, OutputSpec, Request, Settings, ToolSpec, Usage

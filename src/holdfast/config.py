@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from holdfast.errors import ConfigError
+from holdfast.jwt_issuer import JwtIssuer
 from holdfast.mcp_servers import McpServer, servers_of
 
 FILE = "holdfast.toml"
@@ -105,6 +106,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "x-forwarded"
     session_s: A[Seconds, Meta(description="how long a browser that logged in stays so, at most")] = 30 * 24 * 3600.0
     session_idle_s: A[Seconds, Meta(description="how long it stays so without a request")] = 7 * 24 * 3600.0
+    jwt: A[
+        JwtIssuer | None,
+        Meta(
+            description="whose JWTs are tokens of this server: `[jwt]` with `issuer`, `audience` and what else is in "
+            "docs/how-to/auth.md; none: nobody's"
+        ),
+    ] = None
     reuse_port: A[
         bool, Meta(description="let another server listen on the same port, as at a restart without a gap")
     ] = False
@@ -250,6 +258,7 @@ class ConfigSettings(WorkerSettings, total=False):
     proxy_headers: Literal["x-forwarded", "forwarded"] | None
     session_s: float | None
     session_idle_s: float | None
+    jwt: JwtIssuer | None
     reuse_port: bool | None
     connections_max: int | None
     lame_duck_s: float | None
@@ -407,9 +416,11 @@ def _parse(name: str, text: str, variable: str) -> Any:
     kind = _TYPES[name]
     if name == "history_limit":
         return _history_limit(text)
-    if name == "retention":  # attempts_days=7, calls_days=30
+    if name in _TABLES:  # attempts_days=7, calls_days=30
         pairs = (part.partition("=") for part in text.split(",") if part.strip())
-        return _convert(kind, {key.strip(): value.strip() for key, _, value in pairs}, f"{variable}={text!r}")
+        table = {key.strip(): value.strip() for key, _, value in pairs}
+        lists = {key: value.split() for key, value in table.items() if key in _TABLES[name]}
+        return _convert(kind, table | lists, f"{variable}={text!r}")
     if name in ("plugins", "allowed_hosts", "allowed_origins", "trusted_proxies"):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return _convert(kind, text.strip(), f"{variable}={text!r}")
@@ -446,3 +457,5 @@ def _unknown(name: str, what: str) -> str:
 
 
 _TYPES: dict[str, Any] = {field.name: field.type for field in structs.fields(Config)}
+# Settings that are tables, with those of their keys that are lists: in the environment, with spaces between.
+_TABLES: dict[str, tuple[str, ...]] = {"retention": (), "jwt": ("algorithms", "default_scopes")}

@@ -10,10 +10,12 @@ HEAVY = frozenset(
         "anthropic",
         "apsw",
         "asyncpg",
+        "cryptography",
         "fastapi",
         "hishel",
         "httpx",
         "httpx2",
+        "jwt",
         "litestar",
         "mcp",
         "openai",
@@ -101,3 +103,13 @@ def test_an_app_with_a_tool_server_that_is_not_used_does_not_load_the_sdk() -> N
     )
     assert "mcp" not in packages(modules_loaded_by(program))
     assert "mcp" in packages(modules_loaded_by(f"{program}; import holdfast.tools.mcp.session"))
+
+
+def test_a_server_that_trusts_no_issuer_of_jwts_does_not_load_what_verifies_them() -> None:
+    done = run_in_a_fresh_interpreter(
+        "import sys; from holdfast import App, JwtIssuer, http_app; "
+        "issuer = JwtIssuer(issuer='https://a.example', audience='x'); "
+        "http_app(App('sqlite:///never.db'), token='t' * 32); print('jwt' in sys.modules); "
+        "http_app(App('sqlite:///never.db', jwt=issuer), token='t' * 32); print('jwt' in sys.modules)"
+    )
+    assert done.stdout.split() == ["False", "True"], done.stderr

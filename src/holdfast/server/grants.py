@@ -1,4 +1,5 @@
-"""Whom a request comes from: the admin token of the home, a token of the database, or what the mounting program says.
+"""Whom a request comes from: the admin token of the home, a token of the database, a JWT of the issuer that is
+trusted, or what the mounting program says.
 
 One place for all of them. What the database says of a token is kept for a few seconds, so that a revocation is seen
 by every process soon, and so that a client that guesses, or asks very often, is no load for the database.
@@ -13,6 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -24,6 +26,9 @@ from holdfast.redaction import Secrets
 from holdfast.store.contract import Store
 from holdfast.store.tokens import Token, digest_of, looks_like_secret
 from holdfast.system import threads
+
+if TYPE_CHECKING:
+    from holdfast.server.jwt_tokens import JwtTokens  # loads PyJWT, for which only who has an issuer waits
 
 log = logging.getLogger("holdfast.http")
 
@@ -188,10 +193,17 @@ class _Watched:
 class Grants:
     """Of one server: who asks, and whether those who stay still may."""
 
-    def __init__(self, app: App, admin: AdminToken, authenticate: Authenticate | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        admin: AdminToken,
+        authenticate: Authenticate | None = None,
+        jwt_tokens: "JwtTokens | None" = None,
+    ) -> None:
         self._store = app.store
         self.admin = admin
         self.tokens = KnownTokens(app.store)
+        self.jwt_tokens = jwt_tokens
         self._authenticate = authenticate
         self._watched: dict[object, _Watched] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -204,9 +216,13 @@ class Grants:
         return await self._of_program(request)
 
     async def of_secret(self, secret: str) -> Grant | None:
-        """By a token alone: of the admin, or of the database. Secrets of links and of cookies are none."""
+        """By a token alone: of the admin, of the issuer of JWTs, or of the database. Secrets of links and of cookies
+        are none.
+        """
         if await self.admin.matches(secret):
             return Grant(ADMIN, admin=self.admin.digest)
+        if self.jwt_tokens is not None and (principal := await self.jwt_tokens.find(secret)) is not None:
+            return Grant(principal) if self.is_in_time(principal) else None
         token = await self.tokens.find(secret)
         return Grant(token.principal, token_id=token.id) if token is not None and token.kind == "token" else None
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
 from holdfast import __version__
 from holdfast.app import App
+from holdfast.jwt_issuer import JwtIssuer
 from holdfast.server import chats, client_files, login, operations, page, problems, tokens
 from holdfast.server.access import Access, AccessMiddleware, load_token
 from holdfast.server.bodies import BodyMiddleware
@@ -24,6 +25,9 @@ from holdfast.server.sessions import Lifetime, Sessions
 from holdfast.server.streams import GoingMiddleware, Streams
 from holdfast.server.trace_context import TraceContextMiddleware
 from holdfast.server.traffic import TrafficMiddleware
+
+if TYPE_CHECKING:
+    from holdfast.server.jwt_tokens import JwtTokens
 
 ROUTERS = (
     chats.routes.router,
@@ -57,7 +61,7 @@ def http_app(
     path = Path(config.home) / "token" if token is None else None
     admin = AdminToken(token or (lambda: load_token(config.home)[0]), path, app.secrets)
     app.at_opening.append(lambda: admin.value)
-    grants = Grants(app, admin, authenticate)
+    grants = Grants(app, admin, authenticate, _tokens_of(config.jwt))
     origins = Origins(config.allowed_origins)
     browsers = Sessions(app.store, grants, Lifetime(config.session_s, config.session_idle_s))
     access = Access(grants, browsers, origins, {*hosts, *config.allowed_hosts, config.host})
@@ -96,3 +100,11 @@ def http_app(
         ProxiesMiddleware, proxies=Proxies(config.trusted_proxies, config.proxy_headers)
     )  # first of all
     return api
+
+
+def _tokens_of(issuer: JwtIssuer | None) -> "JwtTokens | None":
+    if issuer is None:
+        return None
+    from holdfast.server.jwt_tokens import JwtTokens  # noqa: PLC0415  only who has an issuer waits for PyJWT
+
+    return JwtTokens(issuer)

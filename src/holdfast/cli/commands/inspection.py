@@ -16,6 +16,7 @@ from holdfast.cli.words import ago, line
 from holdfast.config import FILE, NAMES, Retention, explain_config, load_config
 from holdfast.core.instants import iso
 from holdfast.core.records import Lease
+from holdfast.jwt_issuer import JwtIssuer
 from holdfast.store.driver_watch import is_live
 from holdfast.urls import shown_url
 
@@ -79,6 +80,8 @@ def _shown(name: str, value: Any) -> Any:
         return tuple(server.name for server in value)
     if isinstance(value, Retention):
         return tuple(f"{key}={days:g}" for key, days in asdict(value).items() if days is not None)
+    if isinstance(value, JwtIssuer):
+        return (f"issuer={value.issuer}", f"audience={value.audience}")
     if isinstance(value, dict):
         return tuple(value)
     return shown_url(value) if name == "database" or (isinstance(value, str) and "://" in value) else value

@@ -110,13 +110,26 @@ class Transport:
         keys: tuple[str, ...] = (),
     ) -> "Exchange":
         """`async with transport.post(…) as exchange:` sends, and enters when the response's head is there."""
+        return self._exchange(endpoint, {"content-length": str(len(body)), **headers}, body, deadlines, keys)
+
+    def get(self, endpoint: Endpoint, headers: Mapping[str, str], deadlines: ModelDeadlines) -> "Exchange":
+        """As `post`, for a document that is there."""
+        return self._exchange(endpoint, headers, None, deadlines, ())
+
+    def _exchange(
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        deadlines: ModelDeadlines,
+        keys: tuple[str, ...],
+    ) -> "Exchange":
         if self._closed:
             raise ConnectionFailed("the transport is closed: its app has ended")
-        lines = [("host", endpoint.authority), ("content-length", str(len(body))), *headers.items()]
         request = httpcore2.Request(
-            "POST",
+            "GET" if body is None else "POST",
             httpcore2.URL(scheme=endpoint.scheme, host=endpoint.host, port=endpoint.port, target=endpoint.target),
-            headers=lines,
+            headers=[("host", endpoint.authority), *headers.items()],
             content=body,
         )
         return Exchange(self._pool_for(endpoint), request, endpoint, deadlines, keys)
@@ -280,11 +293,11 @@ class Exchange:
         self._enough_at = self._loop.time() + ERROR_BODY_S  # the head alone is an error
         return self._without_keys(await self._collect(ERROR_BODY_BYTES_MAX))
 
-    async def read_whole(self) -> bytes:
+    async def read_whole(self, bytes_max: int = WHOLE_BODY_BYTES_MAX) -> bytes:
         """The body of a provider that does not stream."""
-        body = await self._collect(WHOLE_BODY_BYTES_MAX + 1)
-        if len(body) > WHOLE_BODY_BYTES_MAX:
-            raise LostResult(f"the response has more than {WHOLE_BODY_BYTES_MAX:,} bytes, which is the limit")
+        body = await self._collect(bytes_max + 1)
+        if len(body) > bytes_max:
+            raise LostResult(f"the response has more than {bytes_max:,} bytes, which is the limit")
         return self._without_keys(body)
 
     async def _collect(self, bytes_max: int) -> bytes:
