@@ -19,8 +19,9 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from holdfast import App
+from holdfast.server import lingering
 from holdfast.server.bodies import BodyMiddleware
-from holdfast.server.http import http_app, lingering
+from holdfast.server.http import http_app
 from holdfast.server.limits import BoundedProtocol
 from holdfast.server.lingering import in_kernel
 from tests.support.servers import ServerProcess, created, ended, server
