@@ -178,6 +178,7 @@ __all__ = [
     "TextAdded",
     "Token",
     "TokenKind",
+    "TooManyRequests",
     "TooManyStreams",
     "Tool",
     "ToolCall",
@@ -263,8 +264,8 @@ _NAMES: dict[str, str] = {
         "ModelError, NoTurn, NoWorker, NotFound, OutcomeUnknown, OutputInvalid, OwnershipLost, "
         "ProviderError, ProviderTimeout, RecordError, RefusedError, SchemaError, SilenceTimeout, "
         "StaleWriter, StoreAuth, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreGone, "
-        "StoreReadOnly, StoreTimeout, StoreUnavailable, TooManyStreams, ToolFailed, TurnError, TurnFailed, "
-        "TurnRunning, TurnStopped, TurnTimeout, TurnWaits, Unauthorized, UnknownAgent, UnknownRecord, "
+        "StoreReadOnly, StoreTimeout, StoreUnavailable, TooManyRequests, TooManyStreams, ToolFailed, TurnError, "
+        "TurnFailed, TurnRunning, TurnStopped, TurnTimeout, TurnWaits, Unauthorized, UnknownAgent, UnknownRecord, "
         "WentBack, WrongCursor"
     ),
     "holdfast.events": (
@@ -414,6 +415,7 @@ if TYPE_CHECKING:
         StoreTimeout,
         StoreUnavailable,
         ToolFailed,
+        TooManyRequests,
         TooManyStreams,
         TurnError,
         TurnFailed,

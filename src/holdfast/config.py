@@ -127,7 +127,16 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 0.5
     streams_max: A[Count, Meta(description="event streams that the server holds at the same time")] = 10_000
-    streams_per_client_max: A[Count, Meta(description="event streams of one client's address")] = 500
+    streams_per_client_max: A[
+        Count, Meta(description="event streams of one owner; of those without an owner, of one address")
+    ] = 500
+    requests_per_owner_minute_max: A[
+        Count | None,
+        Meta(
+            description="requests per minute of one owner, to each server process; of those without an owner, of one "
+            "name; none: as many as come"
+        ),
+    ] = None
     plugins: A[tuple[str, ...], Meta(description="entry points of group holdfast.plugins to load, in order")] = ()
     no_plugins: A[bool, Meta(description="load no plugins, whatever `plugins` says")] = False
     mcp: A[
@@ -264,6 +273,7 @@ class ConfigSettings(WorkerSettings, total=False):
     lame_duck_s: float | None
     streams_max: int | None
     streams_per_client_max: int | None
+    requests_per_owner_minute_max: int | None
     plugins: Sequence[str] | None
     no_plugins: bool | None
     mcp: Sequence[McpServer] | None

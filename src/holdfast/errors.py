@@ -12,7 +12,8 @@
     │   ├── NoTurn               the chat has not begun that turn, or any; send it a message
     │   ├── MessageDropped       a queued message that no turn will take; `why` says who dropped it
     │   ├── LimitReached         a documented limit; `limit` and `value` say which and how far
-    │   │   └── TooManyStreams   readers that are connected at the same time; leave some, or come back later
+    │   │   ├── TooManyStreams   readers that are connected at the same time; leave some, or come back later
+    │   │   └── TooManyRequests  of one owner in a minute; `retry_after_s` says when to come back
     │   └── ConfigError          a setting or URL is wrong
     │       └── UnknownAgent     no agent of that name; the message lists those that there are
     ├── OwnershipLost            this worker may no longer act
@@ -183,6 +184,14 @@ class LimitReached(CallerError):
 
 class TooManyStreams(LimitReached):
     code = "too_many_streams"
+
+
+class TooManyRequests(LimitReached):
+    code = "too_many_requests"
+
+    def __init__(self, per_minute: int, retry_after_s: int) -> None:
+        super().__init__("requests of a minute", per_minute, per_minute, f"come back in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
 
 
 class ConfigError(CallerError):

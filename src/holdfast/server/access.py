@@ -23,6 +23,7 @@ from holdfast.server.limits import HEAD_BYTES_MAX, head_too_large
 from holdfast.server.origins import Origins
 from holdfast.server.problems import CLOSE, of_error, problem
 from holdfast.server.sessions import Sessions
+from holdfast.server.shares import RequestShares
 from holdfast.system.disk import create_path, make_home, write_path
 
 HEALTH = "/health"  # also for the health checks of HTTP/1.0, which name no host
@@ -72,8 +73,16 @@ def rotate_token(home: str | Path) -> str:
 class Access:
     """What a request must bring. Comparisons take the same time whatever is wrong."""
 
-    def __init__(self, grants: Grants, browsers: Sessions, origins: Origins, hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        grants: Grants,
+        browsers: Sessions,
+        origins: Origins,
+        requests: RequestShares,
+        hosts: Iterable[str] = (),
+    ) -> None:
         self.grants = grants
+        self.requests = requests
         self.browsers = browsers
         self.origins = origins
         self._hosts = LOCAL_NAMES | {name.lower() for name in hosts}
@@ -115,6 +124,7 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
 
     async def _judge(self, scope: Scope, receive: Receive) -> Response | None:
+        """Raises StoreError, Unauthorized, TooManyRequests."""
         headers = Headers(scope=scope)
         if sum(len(name) + len(value) for name, value in headers.raw) + len(scope["path"]) > HEAD_BYTES_MAX:
             return head_too_large()
@@ -132,6 +142,7 @@ class AccessMiddleware:
             return None
         if (grant := await self._access.grant(scope, receive)) is not None:
             scope[GRANT] = grant
+            self._access.requests.take(grant.principal)
             return None
         if path == "/" and "text/html" in headers.get("accept", ""):
             return HTMLResponse(_SIGN_IN, status_code=401)

@@ -22,6 +22,7 @@ from holdfast.server.origins import Origins, OriginsMiddleware
 from holdfast.server.problems import FaultsMiddleware
 from holdfast.server.proxies import Proxies, ProxiesMiddleware
 from holdfast.server.sessions import Lifetime, Sessions
+from holdfast.server.shares import RequestShares, StreamShares
 from holdfast.server.streams import GoingMiddleware, Streams
 from holdfast.server.trace_context import TraceContextMiddleware
 from holdfast.server.traffic import TrafficMiddleware
@@ -64,7 +65,8 @@ def http_app(
     grants = Grants(app, admin, authenticate, _tokens_of(config.jwt))
     origins = Origins(config.allowed_origins)
     browsers = Sessions(app.store, grants, Lifetime(config.session_s, config.session_idle_s))
-    access = Access(grants, browsers, origins, {*hosts, *config.allowed_hosts, config.host})
+    requests = RequestShares(config.requests_per_owner_minute_max)
+    access = Access(grants, browsers, origins, requests, {*hosts, *config.allowed_hosts, config.host})
     api = FastAPI(
         title="holdfast",
         version=__version__,
@@ -79,9 +81,8 @@ def http_app(
     api.state.holdfast = app
     api.state.grants = grants
     api.state.sessions = browsers
-    api.state.streams = Streams(
-        app.store, grants, streams_max=config.streams_max, per_client_max=config.streams_per_client_max
-    )
+    shares = StreamShares(config.streams_max, config.streams_per_client_max)
+    api.state.streams = Streams(app.store, grants, shares, requests)
     problems.install(api, [route for router in ROUTERS for route in router.routes])
     api.openapi = lambda: described(api)  # type: ignore[method-assign]
     for router in ROUTERS:

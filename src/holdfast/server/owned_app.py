@@ -23,6 +23,7 @@ from holdfast.server.audit import TokenChange, tell_token
 from holdfast.server.grants import Grant, Grants
 from holdfast.server.guarded import GRANT, Need
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
+from holdfast.server.shares import stream_client
 from holdfast.server.streams import Streams
 from holdfast.store.driver_watch import DriverWatch
 from holdfast.store.records import ChatFilter, ChatLine, Key
@@ -70,8 +71,7 @@ class OwnedApp:
     @property
     def client(self) -> str:
         """Who has so many streams at most: an owner, whatever its tokens, or else an address."""
-        owner = self.principal.owner
-        return f"owner {owner}" if owner is not None else self.address
+        return stream_client(self.principal, self.address)
 
     def agent(self, agent: Agent[Any] | str) -> Agent[Any]:
         return self._app.agent(agent)

@@ -27,6 +27,7 @@ STATUS: Mapping[type[errors.HoldfastError], int] = {
     errors.RefusedError: 409,
     errors.KeyReused: 422,
     errors.TooManyStreams: 429,
+    errors.TooManyRequests: 429,
     errors.LimitReached: 413,
     errors.InvalidInput: 400,
     errors.ConfigError: 400,
@@ -56,11 +57,12 @@ TITLES: Mapping[str, str] = {
     "server_going": "This server is going",
     "unsupported_encoding": "Encoding of the body not supported",
     "too_many_streams": "Too many streams",
+    "too_many_requests": "Too many requests",
     "internal": "Internal error",
 }
 CLOSE = {"Connection": "close"}  # what is left of the body would be taken for the next request
 _HEADERS: Mapping[int, Mapping[str, str]] = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
-_FIELDS = ("field", "reason", "state", "command", "what", "value", "limit", "outcome", "scope")
+_FIELDS = ("field", "reason", "state", "command", "what", "value", "limit", "outcome", "scope", "retry_after_s")
 
 
 def problem(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
@@ -81,6 +83,8 @@ def of_error(error: errors.HoldfastError) -> Response:
         return of_fault(error)
     more = {name: getattr(error, name) for name in _FIELDS if hasattr(error, name)}
     headers = _HEADERS.get(status)
+    if isinstance(error, errors.TooManyRequests):
+        headers = {"Retry-After": str(error.retry_after_s)}
     return problem(status, error.code, str(error), headers, **more)
 
 

@@ -253,4 +253,4 @@ class Serving:
             await asyncio.wait((self._serving,), timeout=CLOSE_S + 5.0)
 
     def waiting_for(self) -> str:
-        return self._worker.waiting_for() if self._worker is not None else f"{self._streams.count} streams"
+        return self._worker.waiting_for() if self._worker is not None else f"{self._streams.shares.count} streams"

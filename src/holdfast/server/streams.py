@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.core.records import State
-from holdfast.errors import HoldfastError, NotFound, StoreError, TooManyStreams, Unauthorized, WrongCursor
+from holdfast.errors import HoldfastError, NotFound, StoreError, Unauthorized, WrongCursor
 from holdfast.server import problems
 from holdfast.server.feeds import FeedReader, Feeds
 from holdfast.server.frames import Frame
 from holdfast.server.grants import Grant, Grants
 from holdfast.server.html_feeds import HtmlFeeds, HtmlReader
 from holdfast.server.limits import SAID_ALL, Room
+from holdfast.server.shares import RequestShares, StreamShares
 from holdfast.server.traffic import Traffic
 from holdfast.store.contract import Store
 from holdfast.store.cursor import Cursor, parse
@@ -31,8 +31,6 @@ SEND_S = 20.0  # a client that takes nothing for so long is cut off; it can come
 RATE_BYTES_S = 32 << 10  # and one that takes a large piece more slowly than that
 FAREWELL_S = 2.0  # for the rest of the piece that is being sent when the server goes
 BATCH_BYTES = 64 << 10
-STREAMS_MAX = 10_000
-STREAMS_PER_CLIENT_MAX = 500
 
 HEARTBEAT = b": \n\n"
 GREETING = b"retry: 1000\n: \n\n"  # when an EventSource comes back that lost its connection
@@ -53,21 +51,12 @@ HEADERS = [
 class Streams:
     """All streams of one server: counted, limited, and told when the server goes."""
 
-    def __init__(
-        self,
-        store: Store,
-        grants: Grants,
-        *,
-        streams_max: int = STREAMS_MAX,
-        per_client_max: int = STREAMS_PER_CLIENT_MAX,
-    ) -> None:
+    def __init__(self, store: Store, grants: Grants, shares: StreamShares, requests: RequestShares) -> None:
         self.grants = grants
+        self.shares = shares
+        self.requests = requests
         self.feeds = Feeds(store)  # of chats that their readers were let see
         self.html = HtmlFeeds(store)
-        self._streams_max = streams_max
-        self._per_client_max = per_client_max
-        self._open: Counter[str] = Counter()
-        self.count = 0
         self.cut_off = 0
         self._drained: asyncio.Future[None] | None = None  # one for all streams
         self.going = False  # the server was told to stop
@@ -76,35 +65,13 @@ class Streams:
 
     def figures(self) -> dict[str, Any]:
         return {
-            "streams": self.count,
-            "streams_max": self._streams_max,
-            "streams_per_client_max": self._per_client_max,
+            **self.shares.figures(),
             "streams_cut_off": self.cut_off,
+            **self.requests.figures(),
             **self.feeds.figures(),
             **(self.connections.figures() if self.connections is not None else {}),
             "http": self.traffic.figures(),
         }
-
-    def check(self, client: str) -> None:
-        """Raises TooManyStreams: for who would begin something before it streams."""
-        if self.count >= self._streams_max:
-            raise TooManyStreams("streams of this server", self.count, self._streams_max, "come back later")
-        if self._open[client] >= self._per_client_max:
-            held = self._open[client]
-            raise TooManyStreams("streams of one client", held, self._per_client_max, "close some of them")
-
-    @contextlib.contextmanager
-    def counted(self, client: str) -> Iterator[None]:
-        self.check(client)
-        self.count += 1
-        self._open[client] += 1
-        try:
-            yield
-        finally:
-            self.count -= 1
-            self._open[client] -= 1
-            if not self._open[client]:
-                del self._open[client]
 
     def drain(self) -> None:
         """Every stream ends with an event that tells its client to come back, to whichever server is there then."""
@@ -173,7 +140,7 @@ class Stream(Response):
         """Called once, however it ends."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._streams.counted(self._app.client), self._streams.grants.watching(self._app.grant) as ended:
+        with self._streams.shares.counted(self._app.client), self._streams.grants.watching(self._app.grant) as ended:
             headers = [*HEADERS, *self._extra]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             left = asyncio.ensure_future(disconnected(receive))

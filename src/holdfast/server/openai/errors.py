@@ -27,7 +27,7 @@ NOT_YET = 425  # Too Early: 4xx, because clients send what was answered with 408
 FAILED = 400  # litellm drops parameters after a 422 and sends the rest again
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODES = {"unauthorized": "invalid_api_key"}
+_CODES = {"unauthorized": "invalid_api_key", "too_many_requests": "rate_limit_exceeded"}
 _FAILED: Mapping[str, tuple[int, str]] = {
     Kind.RATE_LIMIT: (FAILED, "rate_limit_exceeded"),
     Kind.CONTEXT_TOO_LONG: (400, "context_length_exceeded"),

@@ -158,7 +158,7 @@ async def until_over(request: Request, app: OwnedApp, telling: Telling) -> list[
     What it gives is what people have to do, where the telling leads through approvals. Raises Unauthorized.
     """
     following = Following(app, telling)
-    with app.streams.counted(app.client), contextlib.closing(following):
+    with app.streams.shares.counted(app.client), contextlib.closing(following):
         left = asyncio.ensure_future(disconnected(request.receive))
         told = asyncio.ensure_future(_all(following))
         try:

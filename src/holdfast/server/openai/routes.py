@@ -84,7 +84,7 @@ async def create_completion(app: AppOf, key: KeyOf, request: Request) -> Respons
     asked = await read(CompletionAsked, request)
     asked.check()
     agent = _agent_for(app, asked, "response_format")
-    app.streams.check(app.client)
+    app.streams.shares.check(app.client)
     said = conversation(of_messages(asked.messages), "messages")
     terms = _terms(app, asked, said.instructions)
     place = await placement.carry_on(app, agent, said.results, terms) if said.results else None
@@ -119,7 +119,7 @@ async def create_response(app: AppOf, key: KeyOf, request: Request) -> Response:
     asked.check()
     agent = _agent_for(app, asked, "text.format")
     if asked.stream or not asked.background:
-        app.streams.check(app.client)
+        app.streams.shares.check(app.client)
     place = await _begin(app, agent, asked, key)
     if asked.stream:
         return await _stream(app, place, agent, -1)
