@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -37,6 +37,7 @@ LOOK_S = 3.0  # between two looks at the tokens of open streams
 ADMIN_LOOK_S = 1.0  # between two looks at the token file
 READ_FILE_S = 5.0
 AUTHENTICATE_S = 10.0  # for a function of the mounting program
+ASK_AGAIN_S = 3600.0  # after which the function is asked again for one who stays, and what that one made ends
 KNOWN_MAX = 10_000  # tokens, and what is none, that are remembered
 LOOKUPS_MAX = 8  # at the same time, of secrets that are not known here
 LOOKUPS_WAITING_MAX = 1_000
@@ -53,11 +54,18 @@ class Grant(Struct, frozen=True):
     principal: Principal
     token_id: str | None = None  # of the database
     admin: str | None = None  # a digest of the admin token
+    ask_again_at: int | None = None  # in ms since 1970, of one that the mounting program let in
 
     @property
-    def key(self) -> tuple[str | None, str | None, int | None]:
+    def key(self) -> tuple[str | None, str | None, int | None, int | None]:
         """Grants that end together have the same."""
-        return self.token_id, self.admin, self.principal.expires_at
+        return self.token_id, self.admin, self.principal.expires_at, self.ask_again_at
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether its client has to come back, so that the program is asked again. One that has an end of its own
+        stays until then: the program said how long that is.
+        """
+        return self.principal.expires_at is None and self.ask_again_at is not None and self.ask_again_at <= now_ms
 
 
 class AdminToken:
@@ -183,10 +191,13 @@ class KnownTokens:
                 del self._known[digest]
 
 
+GrantEnd = Literal["invalid", "due"]  # due: its client comes back, and is let in anew, or not
+
+
 class _Watched:
     def __init__(self, grant: Grant) -> None:
         self.grant = grant
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[GrantEnd] = asyncio.get_running_loop().create_future()
         self.streams = 0
 
 
@@ -241,7 +252,9 @@ class Grants:
         if not isinstance(principal, Principal):
             log.error("authenticate() gave no Principal", extra={"action": "http.authenticate"})
             return None
-        return Grant(principal) if self.is_in_time(principal) else None
+        if not self.is_in_time(principal):
+            return None
+        return Grant(principal, ask_again_at=self._store.now_ms() + int(ASK_AGAIN_S * 1000))
 
     @staticmethod
     async def _asked(authenticate: Authenticate, request: Request) -> Principal | None:
@@ -259,8 +272,8 @@ class Grants:
     # --- those who stay -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def watching(self, grant: Grant) -> Iterator["asyncio.Future[None]"]:
-        """What it gives is done once the grant is not valid any more."""
+    def watching(self, grant: Grant) -> Iterator["asyncio.Future[GrantEnd]"]:
+        """What it gives is done once the grant is not valid any more, or its time is up."""
         watched = self._watched.get(grant.key)
         if watched is None:
             watched = self._watched[grant.key] = _Watched(grant)
@@ -301,7 +314,8 @@ class Grants:
             grant = watched.grant
             gone = grant.token_id is not None and grant.token_id in ids and grant.token_id not in valid
             gone = gone or (grant.admin is not None and grant.admin != self.admin.digest)
-            if gone or not self.is_in_time(grant.principal):
+            gone = gone or not self.is_in_time(grant.principal)
+            if gone or grant.is_due(self._store.now_ms()):
                 del self._watched[key]
                 if not watched.ended.done():
-                    watched.ended.set_result(None)
+                    watched.ended.set_result("invalid" if gone else "due")

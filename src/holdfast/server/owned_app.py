@@ -123,6 +123,7 @@ class OwnedApp:
         for scope in sorted(scopes - principal.scopes):
             raise Forbidden(f"a token with the scope {scope!r} is made by one that has it", scope=scope)
         ends = [principal.expires_at] if principal.expires_at is not None else []
+        ends += [self.grant.ask_again_at] if self.grant.ask_again_at is not None else []
         ends += [self._app.store.now_ms() + ttl_s * 1000] if ttl_s is not None else []
         new = NewToken(
             name=asked.name,

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, NotFound, StoreError, Unauthorized, W
 from holdfast.server import problems
 from holdfast.server.feeds import FeedReader, Feeds
 from holdfast.server.frames import Frame
-from holdfast.server.grants import Grant, Grants
+from holdfast.server.grants import Grant, GrantEnd, Grants
 from holdfast.server.html_feeds import HtmlFeeds, HtmlReader
 from holdfast.server.limits import SAID_ALL, Room
 from holdfast.server.shares import RequestShares, StreamShares
@@ -81,11 +81,13 @@ class Streams:
     async def wait_for(
         self, waiting: "Sequence[asyncio.Future[Any]]", grant: Grant, timeout_s: float | None = None
     ) -> None:
-        """Until one is done, the time is up or the server goes. Raises Unauthorized once the grant has ended."""
+        """Until one is done, the time is up, the server goes or the grant is due. Raises Unauthorized once the grant
+        is not valid any more.
+        """
         with self.grants.watching(grant) as ended:
             ends = (*waiting, ended, self.drained())
             done, _ = await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if done == {ended}:
+            if done == {ended} and _is_invalid(ended):
                 raise Unauthorized(ENDED_WORDS)
 
     def drained(self) -> "asyncio.Future[None]":
@@ -148,7 +150,7 @@ class Stream(Response):
             try:
                 await self._until((left, told, ended, self._streams.drained()), scope, send)
                 if not told.done() and not left.done():
-                    await self._leave(told, send, self.dismissal if ended.done() else self.farewell)
+                    await self._leave(told, send, self.dismissal if _is_invalid(ended) else self.farewell)
                 elif told.done():
                     told.result()
             finally:
@@ -164,7 +166,7 @@ class Stream(Response):
                 return
         await self._send(send, b"", more=False)
 
-    async def _until(self, ends: "Sequence[asyncio.Future[None]]", scope: Scope, send: Send) -> None:
+    async def _until(self, ends: "Sequence[asyncio.Future[Any]]", scope: Scope, send: Send) -> None:
         """One of these. A client that will say nothing more may have left: something is sent to it, which tells."""
         said_all: asyncio.Future[None] | None = scope.get("state", {}).get(SAID_ALL)
         if said_all is not None:
@@ -320,6 +322,10 @@ class EventStream(Stream):
             state = None
         told = f"{self._reader.cursor or ''}{ENDED}".encode()
         return b"id: %s\nevent: end\ndata: %s\n\n" % (told, msgspec.json.encode({"state": state}))
+
+
+def _is_invalid(ended: "asyncio.Future[GrantEnd]") -> bool:
+    return ended.done() and ended.result() == "invalid"
 
 
 def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ from holdfast.store.update_reader import event_of
 
 WAIT_S = 600.0  # what the official client waits for an answer
 SHOWN_CHARS = 200  # of a call's arguments, in words for people
-GOING = "this server is going; the turn goes on: ask for the rest of it", "server_error", "reconnect"
+GOING = "this stream ends here; the turn goes on: ask for the rest of it", "server_error", "reconnect"
 DISMISSED = ENDED_WORDS, "authentication_error", "invalid_api_key"
 GONE = "the chat was deleted", "invalid_request_error", "not_found"
 
