@@ -180,6 +180,34 @@ async def test_lists_searches_and_counts_are_of_the_owner(house: House) -> None:
             assert status == 403 or made.json()["owner"] == "ann"
 
 
+async def test_health_tells_figures_to_those_who_operate_for_all_owners_and_to_no_others(house: House) -> None:
+    chat = house.bobs.chat
+    strangers = {
+        "nobody": "",
+        "a token that is none": "hf_tok_0_" + "0" * 43,
+        "an owner": await house.token("ann"),
+        "one chat": await house.token(None, chat=chat),
+        "no scope for it": await house.token(None, SCOPES - {"operate"}),
+    }
+    for who, token in strangers.items():
+        async with house.client(token) as client:
+            answer = await client.get("/health")
+            assert (answer.status_code, set(answer.json())) == (200, {"status", "reasons", "version"}), who
+    async with house.client("") as browser:
+        await browser.post("/login", data={"code": ADMIN})
+        by_cookie = (await browser.request("GET", "/health", headers={"Authorization": ""})).json()
+        del browser.headers["Authorization"]
+        assert "diagnostics" not in by_cookie, "what is sent as a token counts, also where it is none"
+        told = [(await browser.get("/health")).json()]
+    for token in (ADMIN, await house.token(None)):
+        async with house.client(token) as operator:
+            told.append((await operator.get("/health")).json())
+    for figures in told:
+        assert figures["diagnostics"]["running_executions"] == 0
+        assert figures["apps"][0]["workers"][0]["chats_max"] == 100
+        assert figures["server"]["streams_max"] == 10_000
+
+
 @pytest.mark.parametrize("route", every_route(), ids=lambda route: f"{route.method} {route.path}")
 async def test_a_missing_scope_is_named(route: Guarded, tmp_path: Path) -> None:
     app = make_app(f"sqlite:///{tmp_path}/holdfast.db", str(tmp_path))

@@ -76,15 +76,15 @@ class Figures:
         return {**self.values, "unknown": self.unknown} if self.unknown else self.values
 
 
-def diagnose(views: Sequence[OpenApp], version: str, *, detailed: bool = False) -> dict[str, Figure]:
-    """The public part: status, reasons and a few counts. `detailed` adds what only an operator should see."""
+def verdict(views: Sequence[OpenApp], version: str) -> dict[str, Figure]:
+    """How this process is, without a figure: what anyone may know, of whom chats are none of the business."""
     status, reasons = judge(views)
-    found: dict[str, Figure] = {
-        "status": status,
-        "reasons": reasons,
-        "version": version,
-        "diagnostics": _public(views).told(),
-    }
+    return {"status": status, "reasons": reasons, "version": version}
+
+
+def diagnose(views: Sequence[OpenApp], version: str, *, detailed: bool = False) -> dict[str, Figure]:
+    """The verdict, and a few counts. `detailed` adds what only an operator should see."""
+    found = {**verdict(views, version), "diagnostics": _counts(views).told()}
     if detailed:
         found["process"] = _process(version).told()
         found["apps"] = [_app(view).told() for view in views]
@@ -161,7 +161,7 @@ def _over(stats: Mapping[str, Any], value: str, bound: str) -> bool:
 # --- figures ------------------------------------------------------------------------------------------
 
 
-def _public(views: Sequence[OpenApp]) -> Figures:
+def _counts(views: Sequence[OpenApp]) -> Figures:
     workers = [worker for view in views for worker in view.workers]
     figures = Figures()
     figures.add("thread_count", threading.active_count)

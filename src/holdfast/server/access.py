@@ -4,6 +4,8 @@ Whom a request comes from, `grants.py` says; what that one may do, its route say
 made on first start and kept in a file that only its owner can read. How browsers come in, `sessions.py` says.
 """
 
+import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Iterable
@@ -27,6 +29,7 @@ from holdfast.server.shares import RequestShares
 from holdfast.system.disk import create_path, make_home, write_path
 
 HEALTH = "/health"  # also for the health checks of HTTP/1.0, which name no host
+KNOWN_S = 1.0  # for a token that is shown there
 PUBLIC = frozenset({HEALTH}) | client_files.PATHS | login.PATHS
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 _ABSOLUTE_RAW = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
@@ -97,6 +100,19 @@ class Access:
             return grant
         return await self.grants.of(request)
 
+    async def known(self, scope: Scope) -> Grant | None:
+        """By a token alone, for a route that answers anyone: no program is asked, and no store waited for that is
+        away.
+        """
+        headers = Headers(scope=scope)
+        scheme, _, value = headers.get("authorization", "").partition(" ")
+        with contextlib.suppress(HoldfastError, TimeoutError):
+            async with asyncio.timeout(KNOWN_S):
+                if "authorization" not in headers:
+                    return await self.browsers.grant(scope)
+                return await self.grants.of_secret(value.strip()) if scheme.lower() == "bearer" else None
+        return None
+
 
 class AccessMiddleware:
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -139,6 +155,8 @@ class AccessMiddleware:
         if (answer := self._access.origins.refusal(scope)) is not None:
             return answer
         if path in PUBLIC:
+            if path == HEALTH and (known := await self._access.known(scope)) is not None:
+                scope[GRANT] = known
             return None
         if (grant := await self._access.grant(scope, receive)) is not None:
             scope[GRANT] = grant

@@ -14,12 +14,14 @@ routes = Routes(tags=["operations"], responses=PROBLEMS)
 @routes.head("/health", public=True, include_in_schema=False)
 @routes.get("/health", public=True, response_model=views.Health, responses={503: {"model": views.Health}})
 async def health(app: AppOf) -> Response:
-    """Public and short. 503 says that this process should get no work: it drains, or cannot do any."""
+    """Public: how this process is. 503 says that it should get no work: it drains, or cannot do any. A token without
+    an owner that has the scope `operate` gets the figures, too.
+    """
     found = app.health()
     return as_json(found, 200 if found["status"] in ("ok", "degraded") else 503)
 
 
-@routes.get("/api/diagnostics", scope="operate", all_owners=True, response_model=views.Health)
+@routes.get("/api/diagnostics", scope="operate", all_owners=True, response_model=views.Diagnostics)
 async def diagnostics(app: AppOf) -> Response:
     """Everything this process knows of itself: for operators."""
     return as_json(app.diagnosis())

@@ -17,7 +17,7 @@ from holdfast.chat import Chat
 from holdfast.config import Config
 from holdfast.core.records import Frozen, Lease, Message
 from holdfast.errors import Forbidden, InvalidInput, NotFound
-from holdfast.health.checks import diagnose, judge
+from holdfast.health.checks import diagnose, judge, verdict
 from holdfast.principals import OWN_SCOPES, Principal
 from holdfast.server.audit import TokenChange, tell_token
 from holdfast.server.grants import Grant, Grants
@@ -160,19 +160,18 @@ class OwnedApp:
     # --- for operators --------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """What anyone may know."""
-        return self._diagnosis(detailed=False)
+        """What this principal may know: how the process is, and for operators all that it knows of itself."""
+        return self.diagnosis() if self.operates else self._judged(verdict([self._app], __version__))
 
     def diagnosis(self) -> dict[str, Any]:
         """Raises Forbidden."""
         _OPERATES.check(self.principal)
-        return {**self._diagnosis(detailed=True), "server": self.streams.figures()}
+        found = diagnose([self._app], __version__, detailed=True)
+        return {**self._judged(found), "server": self.streams.figures()}
 
-    def _diagnosis(self, *, detailed: bool) -> dict[str, Any]:
-        found = diagnose([self._app], __version__, detailed=detailed)
-        if self.streams.going and found["status"] != "unhealthy":
-            found["status"] = "draining"
-        return found
+    def _judged(self, found: dict[str, Any]) -> dict[str, Any]:
+        going = self.streams.going and found["status"] != "unhealthy"
+        return {**found, "status": "draining"} if going else found
 
     @property
     def operates(self) -> bool:

@@ -353,6 +353,9 @@ class Health(Shown):
     status: Literal["ok", "degraded", "draining", "unhealthy"]
     reasons: list[str]
     version: str
+
+
+class Diagnostics(Health):
     diagnostics: dict[str, Any]
 
 

@@ -386,7 +386,8 @@ export interface paths {
         };
         /**
          * Health
-         * @description Public and short. 503 says that this process should get no work: it drains, or cannot do any.
+         * @description Public: how this process is. 503 says that it should get no work: it drains, or cannot do any. A token without
+         *     an owner that has the scope `operate` gets the figures, too.
          */
         get: operations["health"];
         put?: never;
@@ -812,6 +813,24 @@ export interface components {
              */
             words?: string;
         };
+        /** Diagnostics */
+        Diagnostics: {
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "ok" | "degraded" | "draining" | "unhealthy";
+            /** Reasons */
+            reasons: string[];
+            /** Version */
+            version: string;
+            /** Diagnostics */
+            diagnostics: {
+                [key: string]: unknown;
+            };
+        } & {
+            [key: string]: unknown;
+        };
         /** EditGiven */
         EditGiven: {
             /**
@@ -879,10 +898,6 @@ export interface components {
             reasons: string[];
             /** Version */
             version: string;
-            /** Diagnostics */
-            diagnostics: {
-                [key: string]: unknown;
-            };
         } & {
             [key: string]: unknown;
         };
@@ -3082,7 +3097,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Health"];
+                    "application/json": components["schemas"]["Diagnostics"];
                 };
             };
             /** @description The request was wrong, or not possible in this state */
