@@ -61,7 +61,10 @@ class Principal(Struct, frozen=True, kw_only=True):
     def key_space(self) -> str:
         """Whose idempotency keys they are. All tokens of an owner share one: who asks again with a new token asks for
         the same. So do all that are for one chat alone, apart from the others, who are not told what it was asked.
+        The owner belongs to it: the id of a chat that was deleted may be another owner's. No name makes up another's.
         """
+        if self.chat is not None and self.owner is not None:
+            return f"owned chat:{len(self.owner)}:{self.owner}:{self.chat}"
         if self.chat is not None:
             return f"chat:{self.chat}"
         return f"owner:{self.owner}" if self.owner is not None else f"name:{self.name}"

@@ -121,6 +121,31 @@ async def test_the_html_of_a_chat_is_not_that_of_one_that_had_its_id_before(app:
     assert not [line for line in html if "think" in line]
 
 
+READ_LATE: dict[str, tuple[str, str]] = {
+    "events": ("/api/chats/desk/events", "follow=true"),
+    "a whole turn": ("/api/chats/desk/events", "follow=true&whole_turn=true&live=true"),
+    "rendered events": ("/api/chats/desk/events", "follow=true&render=html"),
+    "a response": ("/v1/responses/resp_1_desk", "stream=true"),
+}
+
+
+async def test_a_client_that_takes_nothing_yet_is_not_told_of_a_chat_that_has_the_id_by_then(app: App) -> None:
+    """Its stream was let begin, and reads nothing before the first piece of the answer is taken."""
+    api = http_app(app, token=ADMIN)
+    await app.create("thinker", "mine", owner="ann", chat_id="desk")
+    _, secret = await token_of(app, "ann")
+    readers = {name: Reader(api, path, secret, query) for name, (path, query) in READ_LATE.items()}
+    for reader in readers.values():
+        reader.may_take.clear()
+        await reader.told.wait()
+    await made_anew(app, "echo", "bob's plan", "bob")
+    await app.chat("desk").wait(30.0)
+    for name, reader in readers.items():
+        reader.may_take.set()
+        await reader.answer
+        assert "bob's plan" not in reader.text, name
+
+
 # --- a token that ended -----------------------------------------------------------------------------------------
 
 
@@ -214,6 +239,29 @@ async def test_tokens_for_one_chat_each_have_keys_of_their_own(app: App) -> None
             ]
             assert [answer.status_code for answer in sent] == [200, 200], sent[0].text
             assert sent[0].json() == sent[1].json()
+
+
+async def test_the_keys_of_a_chat_are_not_those_of_another_owners_chat_that_had_its_id(app: App) -> None:
+    """Its message was taken for one that had been sent, and was never said."""
+    api = http_app(app, token=ADMIN)
+    sent: list[Any] = []
+    for owner in ("ann", "bob"):
+        chat = await app.create("echo", owner=owner, chat_id="desk")
+        async with client(api, (await token_of(app, owner, chat="desk"))[1]) as browser:
+            keyed: dict[str, Any] = {"json": {"message": "hi"}, "headers": {"Idempotency-Key": "1"}}
+            sent += [(await browser.post("/api/chats/desk/messages", **keyed)).json() for _ in range(2)]
+        await chat.wait(30.0)
+        assert [message.text for message in await chat.messages()][:1] == ["hi"], owner
+        await chat.delete()
+    assert sent[0] == sent[1]
+    assert sent[2] == sent[3]
+    assert sent[0]["message_id"] != sent[2]["message_id"]
+
+
+def test_no_name_of_an_owner_or_a_chat_makes_up_the_keys_of_another() -> None:
+    names = (None, "ann", "ann:desk", "desk", "desk:1", "1", "3:ann", "3:ann:desk", "owned chat:3:ann:desk")
+    asking = [Principal(name="x", owner=owner, chat=chat) for owner in names for chat in names]
+    assert len({principal.key_space for principal in asking}) == len(asking)
 
 
 # --- those who guess, and programs that are wrong ---------------------------------------------------------------

@@ -55,8 +55,8 @@ def need_no_limit(principal: Principal) -> None:
 
 
 class OwnedStore:
-    """A `ChatStore` for one request. What it found out about a chat's owner it remembers, until it reads that chat
-    anew: a request that waits may see its chat deleted, and its id be that of another owner's by then.
+    """A `ChatStore` for one request. Whose a chat is it asks each time, and remembers for no moment: a request that
+    waits, for its chat or for a client that takes nothing, may find it deleted, and its id another owner's by then.
     """
 
     def __init__(self, store: Store, principal: Principal, client: str = "") -> None:
@@ -64,7 +64,6 @@ class OwnedStore:
         self._client = client
         self._store = store
         self._principal = principal
-        self._own: set[str] = set()
 
     @property
     def options(self) -> StoreOptions:
@@ -78,12 +77,11 @@ class OwnedStore:
 
     async def admit(self, chat_id: str) -> None:
         """Raises NotFound for a chat that is not there, for this principal."""
-        if self._principal.sees_all or chat_id in self._own:
+        if self._principal.sees_all:
             return
         found = await self._store.read_owner(chat_id)
         if found is None or not await self._is_own(chat_id, found):
             raise NotFound("chat", chat_id)
-        self._own.add(chat_id)
 
     async def _is_own(self, chat_id: str, found: Ownership) -> bool:
         principal = self._principal
@@ -133,7 +131,6 @@ class OwnedStore:
         found = await self._store.read_chat(chat_id)
         whose = Ownership(found.chat.owner, found.chat.parent_id)
         if not self._principal.sees_all and not await self._is_own(chat_id, whose):
-            self._own.discard(chat_id)
             raise NotFound("chat", chat_id)
         return found
 

@@ -146,7 +146,7 @@ def check_sampling(sampling: Sampling) -> int:
 
 def check_key(key: Key | None) -> None:
     if key is not None:
-        check_text("principal", key.principal, bytes_max=512)
+        check_text("principal", key.principal, bytes_max=1_100)  # it may hold an owner and a chat's id
         check_text("key", key.key, bytes_max=512)
         if not key.key:
             raise InvalidInput("key", "is empty")
