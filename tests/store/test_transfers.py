@@ -1,17 +1,19 @@
 """Chats as files: out of one store, into another, and back."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.core import commands as cmd
+from holdfast.core.journal import Traced
 from holdfast.core.records import External, NewChat, Role, State
 from holdfast.errors import InvalidInput, NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.remnants import Slice
-from holdfast.transfer import delete_owner, export_chat, export_owner, import_chat
+from holdfast.transfer import delete_owner, export_chat, export_owner, import_chat, read_import
 from tests.crash.slicer import a_large_chat
 from tests.support.aftermath import find_faults
 from tests.support.chats import Hand, call, history, new_chat, texts, user
@@ -128,6 +130,30 @@ async def test_a_large_chat_comes_in_slices(store: Store, tmp_path: Path) -> Non
     assert texts(await history(store, "large")) == [f"message {n}" for n in range(22)]
 
 
+async def test_what_only_operators_are_told_is_left_out_for_others(store: Store) -> None:
+    """Tracebacks, and the secrets that a hook put into arguments. The lines stay, and the file is a whole one."""
+    hand = Hand(store)
+    await store.create_chat(new_chat(id="c1"))
+    await hand.take("c1")
+    await hand.respond(call("k1"), start=False)
+    trace = Traced(source="hook", name="vault", error="KeyError", text="Traceback: hunter2")
+    held, told = '{"key":"hunter2"}', '{"key":"[secret]"}'
+    asking = cmd.AskApproval(by=hand.by, call_id="k1", question="may I?", arguments=held, told=told)
+    await hand.commit(cmd.Note(by=hand.by, topic="trace", trace=trace), asking, cmd.Park(by=hand.by))
+    for_operators, for_others = [
+        [line async for line in (await store.transfers.export("c1", for_operators=whom)).lines()]
+        for whom in (True, False)
+    ]
+    assert b"".join(for_operators).count(b"hunter2") == 2
+    assert b"hunter2" not in b"".join(for_others)
+    assert b"[secret]" in b"".join(for_others)
+    assert [line[:16] for line in for_operators] == [line[:16] for line in for_others]
+    done = await read_import(store, io.BytesIO(b"".join(for_others)), new_ids=True)
+    (asked,) = await store.open_calls(done.chat_id)
+    assert asked.arguments == told
+    hand.close()
+
+
 async def test_a_chat_that_runs_is_not_exported(store: Store, tmp_path: Path) -> None:
     await store.create_chat(new_chat(id="c1"))
     with pytest.raises(RefusedError, match="is running: stop it, or wait until it rests"):
@@ -140,7 +166,7 @@ async def test_a_chat_that_runs_is_not_exported(store: Store, tmp_path: Path) ->
 BROKEN: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
     "cut off": (lambda lines: lines[:-1], "has no end"),
     "cut in a line": (lambda lines: [*lines[:-1], lines[-1][:-5]], "is cut off"),
-    "without a line": (lambda lines: [*lines[:3], *lines[4:]], "tells of other lines"),
+    "without a line": (lambda lines: [*lines[:3], *lines[4:]], "is next"),
     "changed": (lambda lines: [line.replace(b"hello", b"hullo") for line in lines], "tells of other lines"),
     "no JSON": (lambda lines: [b"PK\x03\x04\n", *lines], "is no JSON"),
     "another format": (lambda lines: [lines[0].replace(b'"format":1', b'"format":9'), *lines[1:]], "of an export"),

@@ -12,45 +12,21 @@ goes away like a fork that was given up.
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-from holdfast.core.codec import decode_entry
-from holdfast.core.records import ChatRecord, State
-from holdfast.errors import InvalidInput, NotFound, RefusedError, StoreError
+from holdfast.core.records import ChatRecord
+from holdfast.errors import NotFound, RefusedError, StoreError
+from holdfast.store.arrivals import AT_REST
+from holdfast.store.export_lines import CHAT, END, FIRST, FORMAT, HEAD, HEAPS, Heap, for_client, line_of
 from holdfast.store.large_chats import LargeChats
+from holdfast.store.records import Answer, Key
 from holdfast.store.remnants import LARGE_DEADLINE_S, Occupied, rows_within
-from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, Row, chat_of, chat_row
+from holdfast.store.rows import CHAT_COLUMNS, Row, chat_of, chat_row
 from holdfast.system.clock import Countdown
 
-FORMAT = 1
 PAGE_ROWS = 500
 PAGE_BYTES = 1 << 20
-LINE_BYTES_MAX = 64 << 20
 FAMILY_MAX = 10_000  # chats of one export
-AT_REST = (State.IDLE, State.FAILED, State.WAITING)
-
-
-class Heap(NamedTuple):
-    """The rows of a chat in one table. The last column is the large one."""
-
-    table: str
-    key: tuple[str, ...]
-    columns: tuple[str, ...]
-
-
-_CALLS = (*(name for name in CALL_COLUMNS if name != "arguments"), "arguments")
-HEAPS = {
-    heap.table: heap
-    for heap in (
-        Heap("journal", ("seq",), ("seq", "stamp", "at", "role", "pos", "ref", "body")),
-        Heap("calls", ("batch", "pos"), _CALLS),
-        Heap("queue", ("id",), ("id", "rank", "mode", "body")),
-        Heap("compactions", ("upto",), ("upto", "created_at", "summary")),
-    )
-}
-FIRST = {"journal": (0,), "calls": (-(2**62), -(2**62)), "queue": ("",), "compactions": (-1,)}
 
 
 class Statements(NamedTuple):
@@ -63,8 +39,9 @@ def statements(heap: Heap, mark: str) -> Statements:
     columns, key = ", ".join(heap.columns), ", ".join(heap.key)
     marks = ", ".join([mark] * len(heap.key))
     return Statements(
+        # Of the chat as it is known, and of no other that may be there under its id by now.
         f"SELECT {columns} FROM {heap.table} WHERE chat_id = {mark} AND ({key}) > ({marks}) "
-        f"ORDER BY {key} LIMIT {mark}",
+        f"AND EXISTS (SELECT 1 FROM chats WHERE id = {mark} AND stamp = {mark}) ORDER BY {key} LIMIT {mark}",
         f"INSERT INTO {heap.table} (chat_id, {columns}) VALUES ({', '.join([mark] * (len(heap.columns) + 1))})",
     )
 
@@ -85,32 +62,14 @@ class Transfers(ABC):
 
     # --- out ----------------------------------------------------------------------------------------------------
 
-    async def export_lines(self, chat_id: str) -> AsyncIterator[bytes]:
-        """Raises NotFound, and RefusedError for a chat that runs, or that changed meanwhile: then all is to be read
-        again.
+    async def export(self, chat_id: str, *, for_operators: bool = True) -> "Export":
+        """Raises NotFound, and RefusedError for a chat that runs. Without `for_operators` what only they are told is
+        left out.
         """
-        digest, count = hashlib.blake2b(digest_size=16), 0
-        async for line in self._lines(chat_id):
-            digest.update(line)
-            count += 1
-            yield line
-        yield line_of({"kind": "end", "lines": count, "digest": digest.hexdigest()})
+        return Export(self, await self.family(chat_id), for_operators=for_operators)
 
-    async def _lines(self, chat_id: str) -> AsyncIterator[bytes]:
-        family = await self._family(chat_id)
-        yield line_of({"kind": "holdfast-export", "format": FORMAT, "chats": [chat.id for chat in family]})
-        for chat in family:
-            yield line_of({"kind": "chat", **dict(zip(CHAT_COLUMNS, chat_row(chat), strict=True))})
-            for heap in HEAPS.values():
-                after: Row = FIRST[heap.table]
-                while page := await self.read_page(chat.id, heap, after):
-                    for row in page:
-                        yield line_of({"kind": heap.table, **dict(zip(heap.columns, row, strict=True))})
-                    after = tuple(page[-1][heap.columns.index(name)] for name in heap.key)
-        if [chat.stamp for chat in await self._family(chat_id)] != [chat.stamp for chat in family]:
-            raise _refused(family[0], "changed while it was exported: try again")
-
-    async def _family(self, chat_id: str) -> list[ChatRecord]:
+    async def family(self, chat_id: str) -> list[ChatRecord]:
+        """The chat, and all that was spawned below it. Raises as `export`."""
         family = [chat_of(row) for row in await self.read_family(chat_id, FAMILY_MAX + 1)]
         if not family:
             raise NotFound("chat", chat_id)
@@ -155,71 +114,70 @@ class Transfers(ABC):
         """The chats' rows, by depth and id."""
 
     @abstractmethod
-    async def read_page(self, chat_id: str, heap: Heap, after: Row) -> list[Row]:
-        """Bounded in rows and bytes; the last one may go beyond."""
+    async def read_page(self, chat: ChatRecord, heap: Heap, after: Row) -> list[Row]:
+        """Bounded in rows and bytes; the last one may go beyond. None of a chat that was changed since."""
 
     @abstractmethod
     async def add_slice(self, slot: Slot, source: str, *, first: bool) -> None:
         """Raises Occupied where rows of others stand, RefusedError where there is a chat."""
 
     @abstractmethod
-    async def finish(self, chats: Sequence[ChatRecord], source: str) -> None:
-        """The chats are there after it, all of them. Raises RefusedError, StoreError if the import was given up."""
+    async def finish(self, chats: Sequence[ChatRecord], source: str, key: Key) -> Answer:
+        """The chats are there after it, all of them, and the answer is kept under the key. Raises RefusedError,
+        KeyReused, StoreError if the import was given up.
+        """
 
     @abstractmethod
     async def owners(self, after: str | None, limit: int) -> list[tuple[str, int]]:
         """Owners behind this one, in the order of their names, each with the number of its chats."""
 
 
+class Export:
+    """A chat with all that was spawned below it, on its way out. Its lines are read as they are asked for."""
+
+    def __init__(self, transfers: Transfers, family: Sequence[ChatRecord], *, for_operators: bool) -> None:
+        self._transfers = transfers
+        self._for_operators = for_operators
+        self.family = family
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Raises RefusedError for a chat that was deleted or changed meanwhile: then all is to be read again. The
+        last line is the end, and there is none without it.
+        """
+        digest, count = hashlib.blake2b(digest_size=16), 0
+        async for line in self._lines():
+            digest.update(line)
+            count += 1
+            yield line
+        yield line_of({"kind": END, "lines": count, "digest": digest.hexdigest()})
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        yield line_of({"kind": HEAD, "format": FORMAT, "chats": [chat.id for chat in self.family]})
+        for chat in self.family:
+            yield line_of({"kind": CHAT, **dict(zip(CHAT_COLUMNS, chat_row(chat), strict=True))})
+            for heap in HEAPS.values():
+                async for row in self._rows(chat, heap):
+                    yield line_of({"kind": heap.table, **dict(zip(heap.columns, row, strict=True))})
+        now = [chat_of(row) for row in await self._transfers.read_family(self.family[0].id, FAMILY_MAX + 1)]
+        if [chat.stamp for chat in now] != [chat.stamp for chat in self.family]:
+            raise _refused(self.family[0], "changed, or was deleted, while it was exported: try again")
+
+    async def _rows(self, chat: ChatRecord, heap: Heap) -> AsyncIterator[Row]:
+        after: Row = FIRST[heap.table]
+        while page := await self._transfers.read_page(chat, heap, after):
+            for row in page:
+                yield row if self._for_operators else for_client(heap, row)
+            after = tuple(page[-1][heap.columns.index(name)] for name in heap.key)
+
+
 def given_up(chat_id: str) -> StoreError:
     return StoreError(f"the import of chat {chat_id!r} stood still, and another process gave it up: run it again")
 
 
+def answer_to(chats: Sequence[ChatRecord]) -> Answer:
+    """What an import is answered with."""
+    return Answer(chat_id=chats[0].id, seq=chats[0].seq, state=chats[0].state, turn=chats[0].turn)
+
+
 def _refused(chat: ChatRecord, why: str) -> RefusedError:
     return RefusedError(f"chat {chat.id!r} {why}", reason="state", state=chat.state, command="export")
-
-
-# --- lines ----------------------------------------------------------------------------------------------------------
-
-
-def line_of(record: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(record) + b"\n"
-
-
-def record_in(line: bytes, number: int) -> dict[str, Any]:
-    """Raises InvalidInput."""
-    try:
-        record = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"line {number}", f"is no JSON: {error}") from error
-    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-        raise InvalidInput(f"line {number}", "is no line of an export: it has no kind")
-    return record
-
-
-def row_in(record: dict[str, Any], heap: Heap, number: int) -> Row:
-    """Raises InvalidInput for a line that is not what an export writes."""
-    if set(record) != {"kind", *heap.columns}:
-        raise InvalidInput(f"line {number}", f"has not the fields of {heap.table}: {', '.join(heap.columns)}")
-    row = tuple(record[name] for name in heap.columns)
-    if any(isinstance(value, dict | list | float) for value in row):
-        raise InvalidInput(f"line {number}", f"has a value that no row of {heap.table} has")
-    if heap.table == "journal":
-        try:
-            decode_entry(str(record["body"]))
-        except Exception as error:
-            raise InvalidInput(f"line {number}", f"holds no entry of a journal: {error}") from error
-    return row
-
-
-def chat_in(record: dict[str, Any], number: int) -> ChatRecord:
-    """Raises InvalidInput."""
-    if set(record) != {"kind", *CHAT_COLUMNS}:
-        raise InvalidInput(f"line {number}", "has not the fields of a chat: was it written by another version?")
-    try:
-        chat = chat_of([record[name] for name in CHAT_COLUMNS])
-    except Exception as error:
-        raise InvalidInput(f"line {number}", f"is no chat: {error}") from error
-    if chat.state not in AT_REST or chat.worker is not None:
-        raise InvalidInput(f"line {number}", f"is a chat that is {chat.state}: only one that rests or waits is taken")
-    return chat

@@ -14,8 +14,10 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
 _TEMPORARY = re.compile(r"\.holdfast-[0-9a-f]{32}\.tmp")
 _ACL = "system.posix_acl_access"
@@ -130,6 +132,13 @@ def unfinished_file(path: Path, mode: int = 0o600) -> Iterator[UnfinishedFile]:
             made.close()
     finally:
         os.close(folder)
+
+
+def nameless_file(folder: Path) -> BinaryIO:
+    """For what is too large for memory and needed only now: gone when it is closed, or its process is. Not in the
+    folder for temporary files, which may be memory. Raises OSError.
+    """
+    return cast(BinaryIO, tempfile.TemporaryFile(dir=folder, prefix=".holdfast-", suffix=".tmp"))
 
 
 def have_private_file(path: str) -> None:

@@ -298,13 +298,16 @@ class Transaction:
         return decode_answer(found[0][1])
 
     async def keep_receipt(self, key: Key, hash: str, changes: Sequence[Change]) -> Answer:
-        reach("write.receipt.before")
         answer = answer_of(changes)
+        await self.put_receipt(key, hash, answer)
+        return answer
+
+    async def put_receipt(self, key: Key, hash: str, answer: Answer) -> None:
+        reach("write.receipt.before")
         body = encode(answer).decode()
         holds_text_of = answer.chat_id if answer.dropped else None
         await self.rows(sql.PUT_RECEIPT, key.principal, key.key, hash, body, holds_text_of, self.now)
         reach("write.receipt.after")
-        return answer
 
 
 def reach_written() -> None:

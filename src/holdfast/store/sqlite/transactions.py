@@ -191,13 +191,16 @@ class Transaction:
         return decode_answer(receipt[1])
 
     def keep_receipt(self, key: Key, hash: str, changes: Sequence[Change]) -> Answer:
-        reach("write.receipt.before")
         answer = answer_of(changes)
+        self.put_receipt(key, hash, answer)
+        return answer
+
+    def put_receipt(self, key: Key, hash: str, answer: Answer) -> None:
+        reach("write.receipt.before")
         holds_text_of = answer.chat_id if answer.dropped else None
         body = encode(answer).decode()
         self.change(sql.PUT_RECEIPT, key.principal, key.key, hash, body, holds_text_of, self.now)
         reach("write.receipt.after")
-        return answer
 
 
 Work = Callable[[Transaction], T]

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 
 from holdfast.core.records import ChatRecord
 from holdfast.faults import reach
+from holdfast.store.export_lines import HEAPS, Heap
 from holdfast.store.large_chats import LargeChats
+from holdfast.store.receipts import request_of
+from holdfast.store.records import Answer, Key
 from holdfast.store.remnants import Occupied, Remnant, remnant_row
 from holdfast.store.rows import Row, chat_row
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.transactions import Transaction, Transactor
-from holdfast.store.transfers import HEAPS, PAGE_BYTES, PAGE_ROWS, Heap, Slot, Transfers, given_up, statements
+from holdfast.store.transfers import PAGE_BYTES, PAGE_ROWS, Slot, Transfers, answer_to, given_up, statements
 
 _STATEMENTS = {table: statements(heap, "?") for table, heap in HEAPS.items()}
 
@@ -22,11 +25,10 @@ class SqliteTransfers(Transfers):
     async def read_family(self, chat_id: str, limit: int) -> list[Row]:
         return await self._transactor.rows(sql.READ_WHOLE_FAMILY, chat_id, limit)
 
-    async def read_page(self, chat_id: str, heap: Heap, after: Row) -> list[Row]:
+    async def read_page(self, chat: ChatRecord, heap: Heap, after: Row) -> list[Row]:
         page = _STATEMENTS[heap.table].page
-        return await self._transactor.read(
-            lambda transaction: transaction.rows_up_to(PAGE_BYTES, page, chat_id, *after, PAGE_ROWS)
-        )
+        values = (chat.id, *after, chat.id, chat.stamp, PAGE_ROWS)
+        return await self._transactor.read(lambda transaction: transaction.rows_up_to(PAGE_BYTES, page, *values))
 
     async def add_slice(self, slot: Slot, source: str, *, first: bool) -> None:
         def work(transaction: Transaction) -> None:
@@ -48,8 +50,12 @@ class SqliteTransfers(Transfers):
         seq = (left.seq if left is not None else 0) + len(slot.rows) + 1
         transaction.change(sql.PUT_REMNANT, *remnant_row(Remnant(chat_id=slot.chat_id, source_id=source, seq=seq)))
 
-    async def finish(self, chats: Sequence[ChatRecord], source: str) -> None:
-        def work(transaction: Transaction) -> None:
+    async def finish(self, chats: Sequence[ChatRecord], source: str, key: Key) -> Answer:
+        hash = request_of(key, *(chat.id for chat in chats))
+
+        def work(transaction: Transaction) -> Answer:
+            if (known := transaction.read_receipt(key, hash)) is not None:
+                return known
             for chat in chats:
                 transaction.check_unused(chat.id, "import")
                 left = transaction.read_remnant(chat.id)
@@ -57,10 +63,13 @@ class SqliteTransfers(Transfers):
                     raise given_up(chat.id)
                 transaction.change(sql.DROP_REMNANT, chat.id)
                 transaction.change(sql.INSERT_CHAT, *chat_row(chat))
+            answer = answer_to(chats)
+            transaction.put_receipt(key, hash, answer)
             transaction.ring([chat.id for chat in chats])
             reach("import.after")
+            return answer
 
-        await self._transactor.write(work)
+        return await self._transactor.write(work)
 
     async def owners(self, after: str | None, limit: int) -> list[tuple[str, int]]:
         rows = await self._transactor.rows(sql.LIST_OWNERS, after, limit)
