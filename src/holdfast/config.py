@@ -137,6 +137,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "name; none: as many as come"
         ),
     ] = None
+    import_bytes_max: A[Count, Meta(description="bytes of a file that a client may import")] = 1 << 30
     plugins: A[tuple[str, ...], Meta(description="entry points of group holdfast.plugins to load, in order")] = ()
     no_plugins: A[bool, Meta(description="load no plugins, whatever `plugins` says")] = False
     mcp: A[
@@ -274,6 +275,7 @@ class ConfigSettings(WorkerSettings, total=False):
     streams_max: int | None
     streams_per_client_max: int | None
     requests_per_owner_minute_max: int | None
+    import_bytes_max: int | None
     plugins: Sequence[str] | None
     no_plugins: bool | None
     mcp: Sequence[McpServer] | None

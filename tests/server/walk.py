@@ -2,15 +2,22 @@
 chat wherever a request of that route can name one.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastapi.routing import APIRoute
 
+from holdfast.core import journal
+from holdfast.core.codec import encode
+from holdfast.core.records import CallState, ChatRecord
 from holdfast.server.guarded import Need, need_of
 from holdfast.server.http import ROUTERS
+from holdfast.server.transfers import LINES_TYPE
+from holdfast.store.export_lines import CHAT, END, FORMAT, HEAD, line_of
+from holdfast.store.rows import CHAT_COLUMNS, chat_row
 
 DESCRIPTION = json.loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text(encoding="utf-8"))
 
@@ -33,6 +40,7 @@ class Ids(NamedTuple):
             "token_id": self.token,
             "response_id": f"resp_1_{self.chat}",
             "conversation_id": f"conv_{self.chat}",
+            "owner": self.owner,
         }
 
     def taken_out(self, text: str) -> str:
@@ -72,7 +80,7 @@ def every_route() -> list[Guarded]:
     for router in ROUTERS:
         for route in router.routes:
             assert isinstance(route, APIRoute)
-            found += [Guarded(method, route.path, need_of(route)) for method in sorted(route.methods or ())]
+            found += [Guarded(method, route.path_format, need_of(route)) for method in sorted(route.methods or ())]
     return found
 
 
@@ -84,7 +92,7 @@ def described(route: Guarded) -> dict[str, Any]:
 def requests_of(route: Guarded, ids: Ids) -> Iterator[Asked]:
     """With these ids in its path, in each text of its query by turns, and in its body."""
     path = filled(route.path, ids)
-    bodies = bodies_of_v1(ids)[route.path] if route.of_v1 and route.method == "POST" else [body_of(route)]
+    bodies = bodies_of_v1(ids)[route.path] if route.of_v1 and route.method == "POST" else [body_of(route, ids)]
     for body in bodies:
         yield Asked(route.method, path, {}, body, route.need)
     for parameter in described(route).get("parameters", []):
@@ -103,10 +111,37 @@ def filled(path: str, ids: Ids) -> str:
     return path.replace("{name:path}", "echo").replace("{name}", "holdfast.js")
 
 
-def body_of(route: Guarded) -> Any:
-    """A valid one, by the description; None where there is none."""
+def body_of(route: Guarded, ids: Ids) -> Any:
+    """A valid one, by the description; None where there is none. A file, as bytes, names what it can."""
     content = described(route).get("requestBody", {}).get("content", {})
+    if LINES_TYPE in content:
+        return exported(ids)
     return example(content["application/json"]["schema"]) if content else None
+
+
+def exported(ids: Ids, **changes: Any) -> bytes:
+    """A chat that says it is that one, of that owner, forked from itself, and that a call of it waited for it."""
+    numbers = {"created_at": 1, "updated_at": 1, "seq": 2, "stamp": 9, "line_stamp": 9, "life": 9}
+    names = {"id": ids.chat, "agent": "echo", "owner": ids.owner, "forked_from": ids.chat, "title": "a copy"}
+    chat = ChatRecord(**{**numbers, **names, **changes})
+    told = journal.CallChanged(call_id=ids.call, name="pay", state=CallState.DONE, child_id=ids.chat)
+    entries = (journal.ChatCreated(agent="echo", forked_from=ids.chat), told)
+    rows: dict[str, Any] = {"stamp": 9, "at": 1, "role": None, "pos": None, "ref": None}
+    lines = [
+        line_of({"kind": HEAD, "format": FORMAT, "chats": [ids.chat]}),
+        line_of({"kind": CHAT, **dict(zip(CHAT_COLUMNS, chat_row(chat), strict=True))}),
+        *(
+            line_of({"kind": "journal", "seq": seq, **rows, "body": encode(entry).decode()})
+            for seq, entry in enumerate(entries, 1)
+        ),
+    ]
+    return b"".join(ended(lines))
+
+
+def ended(lines: Sequence[bytes]) -> list[bytes]:
+    """With the line that says that they are all."""
+    digest = hashlib.blake2b(b"".join(lines), digest_size=16).hexdigest()
+    return [*lines, line_of({"kind": END, "lines": len(lines), "digest": digest})]
 
 
 def example(schema: dict[str, Any]) -> Any:

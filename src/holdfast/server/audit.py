@@ -1,4 +1,5 @@
-"""Who did what that matters later: approvals, denials and answers, tokens, logins, deletions, and who was refused.
+"""Who did what that matters later: approvals, denials and answers, tokens, logins, imports, deletions, and who was
+refused.
 One line each, with a stable action that begins with `audit.`: who it was, from where, and what it was about.
 
 Refused requests are as many as a stranger likes, so their lines are not: what is left out is counted in the next one.
@@ -19,6 +20,7 @@ AUDITED: Mapping[str, str] = {
     "delete_chat": "audit.chat_deleted",
     "delete_response": "audit.chat_deleted",
     "delete_conversation": "audit.chat_deleted",
+    "export_owner": "audit.owner_exported",
 }
 REFUSALS = frozenset({401, 403, 421})
 BURST = 20  # lines of refusals at once
@@ -39,6 +41,16 @@ def tell_answered(action: Answered, *, principal: str, client: str, chat: str, c
 def tell_token(action: TokenChange, *, principal: str, client: str, token: str, owner: str | None) -> None:
     about = {"principal": principal, "client": client, "token": token, "owner": owner}
     log.info("a token was changed", extra={"action": action, **about})
+
+
+def tell_imported(*, principal: str, client: str, chat: str, chats: int) -> None:
+    about = {"principal": principal, "client": client, "chat": chat, "chats": chats}
+    log.info("a chat was imported", extra={"action": "audit.chat_imported", **about})
+
+
+def tell_owner_deleted(*, principal: str, client: str, owner: str, chats: int, tokens: int) -> None:
+    about = {"principal": principal, "client": client, "owner": owner, "chats": chats, "tokens": tokens}
+    log.info("chats of an owner were deleted", extra={"action": "audit.owner_deleted", **about})
 
 
 class Audit:

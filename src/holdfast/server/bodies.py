@@ -1,4 +1,5 @@
-"""A request's body: read whole before a route sees it, bounded in bytes, elements and depth, and decoded once.
+"""A request's body: read whole before a route sees it, bounded in bytes, elements and depth, and decoded once. A file
+is not: its route takes it piece by piece (`uploads.py`).
 
 What decodes and validates JSON is code in C that lets no other thread run meanwhile, so a thread alone would not keep
 the event loop free: what a body may hold is bounded before it is decoded. A large one is looked at in a thread, piece
@@ -31,6 +32,7 @@ DECODED = "holdfast.body"  # in the scope
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _TAKES_MESSAGES = re.compile(r"/api/chats(/[^/]+/(messages(/[^/]+/edit)?|calls/[^/]+/result))?|/v1/.*")
+_TAKES_FILES = re.compile(r"/api/chats/import")
 _SMALL_BYTES = 64 << 10  # decoded where it is
 _WINDOW = 64 << 10  # what is looked at in one go
 
@@ -47,18 +49,38 @@ class BodyMiddleware:
             whole = scope["type"] != "http" or not has_body(scope) or await _pass_over(receive)
             await self._app(scope, receive, send if whole else _closing(send))
             return
+        if scope["method"] == "POST" and _TAKES_FILES.fullmatch(_path(scope)):
+            await self._pass_on(scope, receive, send)
+            return
         body = await self._take(scope, receive)
         if isinstance(body, Response):
             await body(scope, receive, send)
         elif body is not None:
             await self._app(scope, _replay(body, receive), send)
 
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An answer before all of it was read is the last one of its connection."""
+        if (refusal := _wrong_encoding(Headers(scope=scope))) is not None:
+            await refusal(scope, receive, send)
+            return
+        whole = not has_body(scope)
+
+        async def receiving() -> Message:
+            nonlocal whole
+            message = await receive()
+            whole = whole or not message.get("more_body", False)
+            return message
+
+        async def sending(message: Message) -> None:
+            await (send if whole else _closing(send))(message)
+
+        await self._app(scope, receiving, sending)
+
     async def _take(self, scope: Scope, receive: Receive) -> bytes | Response | None:
         """None: the client left before it had said everything."""
         headers = Headers(scope=scope)
-        if (encoding := headers.get("content-encoding", "identity")) != "identity":
-            words = f"the body is encoded as {encoding[:40]!r}; send it as it is"
-            return problem(415, "unsupported_encoding", words, {**CLOSE, "Accept-Encoding": "identity"})
+        if (refusal := _wrong_encoding(headers)) is not None:
+            return refusal
         bytes_max = _bytes_max(scope)
         if int(headers.get("content-length", "0")) > bytes_max:
             return _too_large(bytes_max)
@@ -70,13 +92,21 @@ class BodyMiddleware:
         if not isinstance(body, bytes) or not body:
             return body
         try:  # bounded whatever it is called: `/v1` takes all for JSON
-            json = "json" in headers.get("content-type", "").lower()
+            kind = headers.get("content-type", "").lower().partition(";")[0].strip()
+            json = "json" in kind and not kind.endswith(("jsonl", "ndjson"))  # lines of it are a file
             decoded = await _decoded(body, json=json)
         except ValueError as error:  # msgspec's and Unicode's errors are such
             return problem(400, "invalid_input", f"the body cannot be taken as JSON: {error}")
         if json:
             scope[DECODED] = decoded
         return body
+
+
+def _wrong_encoding(headers: Headers) -> Response | None:
+    if (encoding := headers.get("content-encoding", "identity")) == "identity":
+        return None
+    words = f"the body is encoded as {encoding[:40]!r}; send it as it is"
+    return problem(415, "unsupported_encoding", words, {**CLOSE, "Accept-Encoding": "identity"})
 
 
 def has_body(scope: Scope) -> bool:
@@ -107,8 +137,11 @@ def _closing(send: Send) -> Send:
 
 
 def _bytes_max(scope: Scope) -> int:
-    path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
-    return MESSAGE_BODY_BYTES_MAX if _TAKES_MESSAGES.fullmatch(path) else BODY_BYTES_MAX
+    return MESSAGE_BODY_BYTES_MAX if _TAKES_MESSAGES.fullmatch(_path(scope)) else BODY_BYTES_MAX
+
+
+def _path(scope: Scope) -> str:
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 def _too_large(bytes_max: int) -> Response:

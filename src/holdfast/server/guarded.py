@@ -90,7 +90,10 @@ class Routes:
     ) -> Callable[[Handler], Handler]:
         if (scope is None) != public or (scope is not None and scope not in SCOPES):
             raise TypeError(f"{method} {path} declares no scope: say scope=… or public=True")
-        extra: dict[str, Any] = {"security": [{SCHEME: [scope]}] if scope is not None else []}
+        extra: dict[str, Any] = {
+            **options.pop("openapi_extra", {}),
+            "security": [{SCHEME: [scope]}] if scope is not None else [],
+        }
         if all_owners:
             extra[ALL_OWNERS] = True
         return self.router.api_route(path, methods=[method], openapi_extra=extra, **options)

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from holdfast import __version__
 from holdfast.app import App
 from holdfast.jwt_issuer import JwtIssuer
-from holdfast.server import chats, client_files, login, operations, page, problems, tokens
+from holdfast.server import chats, client_files, login, operations, page, problems, tokens, transfers
 from holdfast.server.access import Access, AccessMiddleware, load_token
 from holdfast.server.bodies import BodyMiddleware
 from holdfast.server.described import described
@@ -26,6 +26,7 @@ from holdfast.server.shares import RequestShares, StreamShares
 from holdfast.server.streams import GoingMiddleware, Streams
 from holdfast.server.trace_context import TraceContextMiddleware
 from holdfast.server.traffic import TrafficMiddleware
+from holdfast.server.uploads import Uploads
 
 if TYPE_CHECKING:
     from holdfast.server.jwt_tokens import JwtTokens
@@ -34,6 +35,7 @@ ROUTERS = (
     chats.routes.router,
     operations.routes.router,
     tokens.routes.router,
+    transfers.routes.router,
     openai.routes.router,
     stored_conversations.routes.router,
     page.routes.router,
@@ -82,7 +84,8 @@ def http_app(
     api.state.grants = grants
     api.state.sessions = browsers
     shares = StreamShares(config.streams_max, config.streams_per_client_max)
-    api.state.streams = Streams(app.store, grants, shares, requests)
+    uploads = Uploads(Path(config.home), config.import_bytes_max)
+    api.state.streams = Streams(app.store, grants, shares, requests, uploads)
     problems.install(api, [route for router in ROUTERS for route in router.routes])
     api.openapi = lambda: described(api)  # type: ignore[method-assign]
     for router in ROUTERS:

@@ -5,12 +5,12 @@ of others. There is no way from here to the app itself.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Unpack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any, BinaryIO, Unpack
 
 from fastapi import Depends, Header, Request
 
-from holdfast import __version__
+from holdfast import __version__, transfer
 from holdfast.agent import Agent
 from holdfast.app import App, ChatSettings
 from holdfast.chat import Chat
@@ -19,7 +19,7 @@ from holdfast.core.records import Frozen, Lease, Message
 from holdfast.errors import Forbidden, InvalidInput, NotFound
 from holdfast.health.checks import diagnose, judge, verdict
 from holdfast.principals import OWN_SCOPES, Principal
-from holdfast.server.audit import TokenChange, tell_token
+from holdfast.server.audit import TokenChange, tell_imported, tell_owner_deleted, tell_token
 from holdfast.server.grants import Grant, Grants
 from holdfast.server.guarded import GRANT, Need
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
@@ -28,6 +28,7 @@ from holdfast.server.streams import Streams
 from holdfast.store.driver_watch import DriverWatch
 from holdfast.store.records import ChatFilter, ChatLine, Key
 from holdfast.store.tokens import NewToken, Token
+from holdfast.transfer import OwnerDeleted
 
 NOBODY = Grant(Principal(name="nobody", owner="nobody", scopes=frozenset(), chat=""))  # asks a public route
 CHAT_TOKEN_S = 3600  # for which a token for one chat is valid, unless its maker says otherwise
@@ -102,6 +103,23 @@ class OwnedApp:
     def key(self, key: str, request: str | None = None) -> Key:
         """An idempotency key in the principal's name space."""
         return Key(principal=self.principal.key_space, key=key, request=request)
+
+    async def import_chat(self, file: BinaryIO, *, keep_ids: bool, owner: str | None, key: Key | None) -> Chat[Any]:
+        """For the principal's owner, whatever the file says. Raises as `transfer.read_import`, Forbidden.
+
+        Whether an id is free tells of the chats of every owner, so ids are kept for those who see all of them.
+        """
+        need_no_limit(self.principal)
+        if keep_ids and not self.principal.sees_all:
+            raise Forbidden("`keep_ids` needs a token without an owner: leave it out, and the chat gets a new id")
+        chat_owner = self.store.owner_for(owner)
+        if key is not None and (known := await self.store.recall(key)) is not None:
+            return self.chat(known.chat_id)
+        done = await transfer.read_import(
+            self._app.store, file, new_ids=not keep_ids, owner=chat_owner, approvals=self.operates, key=key
+        )
+        tell_imported(principal=self.principal.name, client=self.address, chat=done.chat_id, chats=done.chats)
+        return self.chat(done.chat_id)
 
     # --- tokens ---------------------------------------------------------------------------------------------------
 
@@ -182,6 +200,27 @@ class OwnedApp:
         """How this process is, and the reasons."""
         return judge([self._app])
 
+    async def owners(self, *, after: str | None, limit: int) -> list[tuple[str, int]]:
+        """Raises Forbidden, as all of these."""
+        _OPERATES.check(self.principal)
+        return await self._app.store.transfers.owners(after, limit)
+
+    def families(self, owner: str) -> AsyncIterator[str]:
+        _OPERATES.check(self.principal)
+        return transfer.families(self._app.store, owner)
+
+    async def write_export(self, chat_id: str, file: BinaryIO) -> int:
+        _OPERATES.check(self.principal)
+        return await transfer.write_export(self._app.store, chat_id, file)
+
+    async def delete_owner(self, owner: str, *, stop: bool, within_s: float) -> OwnerDeleted:
+        _OPERATES.check(self.principal)
+        done = await transfer.delete_owner(self._app.store, owner, stop=stop, within_s=within_s)
+        tell_owner_deleted(
+            principal=self.principal.name, client=self.address, owner=owner, chats=done.chats, tokens=done.tokens
+        )
+        return done
+
     async def workers(self) -> list[Lease]:
         """Raises Forbidden."""
         _OPERATES.check(self.principal)
@@ -200,18 +239,24 @@ def app_of(request: Request) -> OwnedApp:
 AppOf = Annotated[OwnedApp, Depends(app_of)]
 
 
-async def key_of(
+def key_given(
     request: Request,
-    app: AppOf,
     key: Annotated[
         str | None,
         Header(alias="Idempotency-Key", max_length=200, description="the same request again does nothing again"),
     ] = None,
-) -> Key | None:
-    if key is None:
-        return None
+) -> str | None:
     if len(request.headers.getlist("idempotency-key")) > 1:
         raise InvalidInput("Idempotency-Key", "was given more than once; a request has one key")
+    return key
+
+
+KeyGiven = Annotated[str | None, Depends(key_given)]  # for who says what the request was, beside its body
+
+
+async def key_of(request: Request, app: AppOf, key: KeyGiven) -> Key | None:
+    if key is None:
+        return None
     digest = hashlib.blake2b(digest_size=16)
     for piece in (request.method.encode(), request.url.path.encode(), await request.body()):
         digest.update(len(piece).to_bytes(8, "big") + piece)

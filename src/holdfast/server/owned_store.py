@@ -3,7 +3,7 @@ one place that knows whose chat is whose.
 
 A chat of another owner is not there: it is told of in the same words as an id that never was. What an owner may do
 depends on its scopes in two cases beside those of the routes: who answers for a person needs `approve`, and
-tracebacks are for `operate`.
+tracebacks are for `operate`, in streams as in exports.
 """
 
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from holdfast.store.records import (
     Page,
     StoreOptions,
 )
+from holdfast.store.transfers import Export
 
 _ANSWERS: dict[type[cmd.Command], Answered] = {
     cmd.Approve: "audit.approved",
@@ -187,9 +188,26 @@ class OwnedStore:
         await self.admit(chat_id)
         return self._shown(await self._store.wait_journal(chat_id, after, deadline_s, poll_s))
 
+    async def export_chat(self, chat_id: str) -> Export:
+        """With all that was spawned below it. A token for one chat may have that one, if no other chat spawned it:
+        else the export would be of its family.
+        """
+        chat = (await self.read_chat(chat_id)).chat
+        if chat.parent_id is not None and self._principal.chat is not None:
+            raise Forbidden("this token is for one chat alone: an export is of the whole family that it is in")
+        export = await self._store.transfers.export(chat_id, for_operators=self._sees_traces)
+        for found in export.family if not self._principal.sees_all else ():
+            if not await self._is_own(found.id, Ownership(found.owner, found.parent_id)):
+                raise NotFound("chat", chat_id)
+        return export
+
+    @property
+    def _sees_traces(self) -> bool:
+        return self._principal.allows("operate")
+
     def _shown(self, page: Page) -> Page:
         """Tracebacks are for operators. The reader's place moves past them."""
-        if self._principal.allows("operate"):
+        if self._sees_traces:
             return page
         kept = tuple(item for item in page.items if not item.body.startswith(FOR_OPERATORS))
         return replace(page, items=kept)

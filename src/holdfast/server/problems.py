@@ -122,7 +122,7 @@ def install(api: FastAPI, routes: Sequence[BaseRoute]) -> None:
         if error.status_code == 405:
             allowed = ", ".join(sorted(_methods(routes, request)))
             return problem(405, "method_not_allowed", f"here one can only {allowed}", {"Allow": allowed})
-        code = {400: "invalid_input", 404: "not_found"}.get(error.status_code, "http_error")
+        code = {400: "invalid_input", 404: "not_found", 408: "body_too_slow"}.get(error.status_code, "http_error")
         return problem(error.status_code, code, str(error.detail), error.headers)
 
 
@@ -151,10 +151,9 @@ class FaultsMiddleware:
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
-    """Of all routes of this path, not of the first one only."""
-    return {
-        method
-        for route in routes
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
-        for method in route.methods or ()
-    }
+    """Of all routes of this path, not of the first one only. A path as it stands goes before one with parameters."""
+    found = [
+        route for route in routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    ]
+    exact = [route for route in found if not route.param_convertors]
+    return {method for route in exact or found for method in route.methods or ()}

@@ -19,6 +19,7 @@ from holdfast.server.html_feeds import HtmlFeeds, HtmlReader
 from holdfast.server.limits import SAID_ALL, Room
 from holdfast.server.shares import RequestShares, StreamShares
 from holdfast.server.traffic import Traffic
+from holdfast.server.uploads import Uploads
 from holdfast.store.contract import Store
 from holdfast.store.cursor import Cursor, parse
 from holdfast.store.update_reader import event_cursor, reader_start
@@ -51,7 +52,9 @@ HEADERS = [
 class Streams:
     """All streams of one server: counted, limited, and told when the server goes."""
 
-    def __init__(self, store: Store, grants: Grants, shares: StreamShares, requests: RequestShares) -> None:
+    def __init__(
+        self, store: Store, grants: Grants, shares: StreamShares, requests: RequestShares, uploads: Uploads
+    ) -> None:
         self.grants = grants
         self.shares = shares
         self.requests = requests
@@ -62,6 +65,7 @@ class Streams:
         self.going = False  # the server was told to stop
         self.connections: Room | None = None  # of the server, where it is ours
         self.traffic = Traffic()
+        self.uploads = uploads
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -69,6 +73,7 @@ class Streams:
             "streams_cut_off": self.cut_off,
             **self.requests.figures(),
             **self.feeds.figures(),
+            **self.uploads.figures(),
             **(self.connections.figures() if self.connections is not None else {}),
             "http": self.traffic.figures(),
         }
@@ -126,6 +131,10 @@ class Stream(Response):
     farewell = RECONNECT
     dismissal = UNAUTHORIZED  # where what it was let in with is not valid any more
 
+    sign = HEARTBEAT  # of life, for a client that may have left
+    media = HEADERS
+    unfinished = False  # while it is, its answer is left without an end, so that no client takes it for a whole one
+
     def __init__(self, app: "OwnedApp", headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__()
         self._app = app
@@ -143,7 +152,7 @@ class Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.shares.counted(self._app.client), self._streams.grants.watching(self._app.grant) as ended:
-            headers = [*HEADERS, *self._extra]
+            headers = [*self.media, *self._extra]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             left = asyncio.ensure_future(disconnected(receive))
             told = asyncio.ensure_future(self._tell(send))
@@ -164,7 +173,8 @@ class Stream(Response):
         async for data in self.chunks():
             if not await self._send(send, data):
                 return
-        await self._send(send, b"", more=False)
+        if not self.unfinished:
+            await self._send(send, b"", more=False)
 
     async def _until(self, ends: "Sequence[asyncio.Future[Any]]", scope: Scope, send: Send) -> None:
         """One of these. A client that will say nothing more may have left: something is sent to it, which tells."""
@@ -172,7 +182,7 @@ class Stream(Response):
         if said_all is not None:
             await asyncio.wait((*ends, said_all), return_when=asyncio.FIRST_COMPLETED)
         sign = (
-            asyncio.ensure_future(self._send(send, HEARTBEAT)) if said_all is not None and said_all.done() else None
+            asyncio.ensure_future(self._send(send, self.sign)) if said_all is not None and said_all.done() else None
         )
         try:
             if sign is not None:  # which a client that takes nothing keeps waiting: not so what ends the stream
@@ -197,7 +207,7 @@ class Stream(Response):
         told.cancel()
         await asyncio.wait((told,))
         if whole:
-            await self._send(send, words, more=False)
+            await self._send(send, words, more=self.unfinished)
 
     async def _send(self, send: Send, data: bytes, *, more: bool = True) -> bool:
         """Slice by slice: each client has a small part of a large piece in its buffer, and the piece is shared."""

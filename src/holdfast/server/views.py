@@ -320,6 +320,24 @@ class Deleted(Shown):
     deleted: list[str]
 
 
+class OwnerShown(Shown):
+    owner: str
+    chats: int
+
+
+class OwnerPage(Shown):
+    owners: list[OwnerShown]
+    next: str | None = Field(description="give it as `after` for the next page; null: there is none")
+
+
+class OwnerDeletedShown(Shown):
+    owner: str
+    chats: int = Field(description="that were deleted by this request")
+    stopped: int = Field(description="of these")
+    tokens: int = Field(description="that were revoked")
+    done: bool = Field(description="false: there is more; send the request again")
+
+
 class AgentShown(Shown):
     name: str
     model: str
