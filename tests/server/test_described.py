@@ -10,7 +10,6 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.specs.openapi import checks
 
-from holdfast.server.transfers import LINES_TYPE
 from tests.support.servers import ServerProcess, server
 from tests.upkeep.test_openapi import described
 
@@ -36,7 +35,6 @@ def chat_id(live: ServerProcess) -> str:
         return made
 
 
-schemathesis.serializer.alias(LINES_TYPE, "application/octet-stream")  # a file, as bytes
 schema = schemathesis.openapi.from_dict(described())
 
 

@@ -15,7 +15,7 @@ from holdfast.core.codec import encode
 from holdfast.core.records import CallState, ChatRecord
 from holdfast.server.guarded import Need, need_of
 from holdfast.server.http import ROUTERS
-from holdfast.server.transfers import LINES_TYPE
+from holdfast.server.transfers import FILE_TYPE
 from holdfast.store.export_lines import CHAT, END, FORMAT, HEAD, line_of
 from holdfast.store.rows import CHAT_COLUMNS, chat_row
 
@@ -114,7 +114,7 @@ def filled(path: str, ids: Ids) -> str:
 def body_of(route: Guarded, ids: Ids) -> Any:
     """A valid one, by the description; None where there is none. A file, as bytes, names what it can."""
     content = described(route).get("requestBody", {}).get("content", {})
-    if LINES_TYPE in content:
+    if FILE_TYPE in content:
         return exported(ids)
     return example(content["application/json"]["schema"]) if content else None
 

@@ -32,24 +32,23 @@ from holdfast.store.transfers import Export
 from holdfast.system import disk
 from holdfast.transfer import file_name_of
 
-LINES_TYPE = "application/jsonl"
-ARCHIVE_TYPE = "application/x-tar"
+FILE_TYPE = "application/octet-stream"  # what generators of clients know; the name says whether it is lines or tar
 LINES: dict[int | str, dict[str, Any]] = {
     200: {
-        "content": {LINES_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        "content": {FILE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
         "description": "JSON lines. Whole if the last one is of the kind `end`",
     }
 }
 ARCHIVE: dict[int | str, dict[str, Any]] = {
     200: {
-        "content": {ARCHIVE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        "content": {FILE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
         "description": "A file for each chat, and at the end `owner.json`: without it the archive was cut off",
     }
 }
 FILE = {
     "requestBody": {
         "required": True,
-        "content": {LINES_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        "content": {FILE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 DELETE_S = 40.0  # proxies give up on a silent request soon after
@@ -66,10 +65,10 @@ class FileStream(Stream):
     farewell = dismissal = b""
     unfinished = True
 
-    def __init__(self, app: OwnedApp, media_type: str, name: str) -> None:
+    def __init__(self, app: OwnedApp, name: str) -> None:
         shown = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
         super().__init__(app, [(b"content-disposition", shown.encode())])
-        self.media = [(b"content-type", media_type.encode()), (b"cache-control", b"no-store")]
+        self.media = [(b"content-type", FILE_TYPE.encode()), (b"cache-control", b"no-store")]
 
 
 class LineStream(FileStream):
@@ -77,7 +76,7 @@ class LineStream(FileStream):
     dismissal = cut_line(ENDED_WORDS)
 
     def __init__(self, app: OwnedApp, export: Export) -> None:
-        super().__init__(app, LINES_TYPE, file_name_of(export.family[0].id))
+        super().__init__(app, file_name_of(export.family[0].id))
         self._export = export
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -103,7 +102,7 @@ class ArchiveStream(FileStream):
     """
 
     def __init__(self, app: OwnedApp, owner: str) -> None:
-        super().__init__(app, ARCHIVE_TYPE, f"{owner}.tar")
+        super().__init__(app, f"{owner}.tar")
         self._owner = owner
 
     async def begin(self) -> "ArchiveStream":
