@@ -436,6 +436,28 @@ async def test_a_hook_that_asks_makes_the_chat_wait_with_changed_arguments(store
         assert said(await chat.messages())[2] == ("tool", "rain in Chur")
 
 
+async def test_a_person_is_asked_what_a_hook_asks_and_what_the_tool_asks_and_the_body_knows(store_url: str) -> None:
+    approved: list[bool] = []
+
+    @tool(needs_approval=lambda arguments, context: "Without a net?")
+    async def jump(context: ToolContext) -> str:
+        """Jump."""
+        approved.append(context.approved)
+        return "jumped"
+
+    hook = Hook("before_tool", lambda part, _: Ask(question="Really?"))
+    agent = Agent("a", ScriptedModel([Call(name="jump")], "Done."), tools=[jump], hooks=[hook])
+    async with running(store_url, agent) as (app, _):
+        chat = await app.create("a", "go")
+        assert await chat.wait(WAIT_S) is State.WAITING
+        call = (await chat.snapshot()).calls[0]
+        assert call.question == "Really?\nWithout a net?"
+        await chat.approve(call.id)
+        while await chat.state() is not State.IDLE:
+            await chat.wait(WAIT_S)
+    assert approved == [True]
+
+
 async def test_a_tool_knows_its_call_and_its_chat(store_url: str) -> None:
     seen: list[ToolContext] = []
 

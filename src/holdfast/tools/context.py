@@ -15,8 +15,8 @@ class ToolContext:
     """The call and the chat it belongs to.
 
     `key` is the same in every rerun of this call: give it to the service that must do a thing only once. `deps` is
-    what the agent's `deps` made for the chat. `children` is None where no guard ends child processes: outside of a
-    run.
+    what the agent's `deps` made for the chat. `approved`: a person was asked, and let it run. `children` is None
+    where no guard ends child processes: outside of a run.
     """
 
     def __init__(
@@ -29,6 +29,7 @@ class ToolContext:
         deps: Any = None,
         say: Callable[[str], None] | None = None,
         children: Children | None = None,
+        approved: bool = False,
     ) -> None:
         self.call_id = call_id
         self.key = f"{chat_id}:{call_id}"
@@ -37,6 +38,7 @@ class ToolContext:
         self.metadata = metadata or {}
         self.deps = deps
         self.children = children
+        self.approved = approved
         self._say = say
         self._cancelled = asyncio.Event()
         self.cause: Cause | None = None

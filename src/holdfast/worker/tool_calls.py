@@ -200,7 +200,7 @@ class ToolCalls:
             case ToolFailed() as denied:
                 return [cmd.Refuse(by=held.by, call_id=call.id, content=storable(str(denied)), denied=True)]
             case str(own):
-                question = question or storable(own)
+                question = storable(own) if question is None else f"{question}\n{storable(own)}"
         if question is None:
             return _Ready(arguments=changed)
         return [
@@ -264,6 +264,7 @@ class ToolCalls:
             deps=held.deps,
             say=say,
             children=held.shared.children,
+            approved=call.answered_by is not None,
         )
 
     def _body_done(self, task: "asyncio.Task[bool]") -> None:
