@@ -148,6 +148,7 @@ __all__ = [
     "RunContext",
     "RunningTool",
     "Sampling",
+    "Sandbox",
     "SchemaError",
     "Scope",
     "SendMode",
@@ -292,6 +293,7 @@ _NAMES: dict[str, str] = {
     "holdfast.store.open_calls": "OpenCallRecord",
     "holdfast.store.tokens": "NewToken, Token, TokenKind",
     "holdfast.system.clock": "Clock",
+    "holdfast.system.sandbox": "Sandbox",
     "holdfast.transfer": "Imported, OwnerDeleted",
     "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, tool",
     "holdfast.tools.context": "ToolContext",
@@ -494,6 +496,7 @@ if TYPE_CHECKING:
     from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions
     from holdfast.store.tokens import NewToken, Token, TokenKind
     from holdfast.system.clock import Clock
+    from holdfast.system.sandbox import Sandbox
     from holdfast.tools.base import Approval, Delegation, Spawned, Tool, tool
     from holdfast.tools.context import ToolContext
     from holdfast.tools.files.tools import file_tools

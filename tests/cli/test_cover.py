@@ -83,9 +83,11 @@ def handle_of(path: Path) -> tuple[int, str] | None:
     return kind, buffer.raw[8 : 8 + size].hex()
 
 
-def finding(folder: Path, as_user: tuple[str, ...], more: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def findings(
+    folder: Path, as_user: tuple[str, ...], more: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
     done = holdfast(folder, "doctor", "--json", as_user=as_user, more=more)
-    return next(found for found in json.loads(done.stdout)["findings"] if found["what"] == "tools")
+    return {found["what"]: found for found in json.loads(done.stdout)["findings"]}
 
 
 def reports(folder: Path) -> dict[str, Any]:
@@ -99,11 +101,14 @@ def test_nothing_that_a_tool_starts_reaches_the_files_of_holdfast(folder: Path, 
     (folder / "handles.json").write_text(json.dumps({name: found for name, found in handles.items() if found}))
     before = {name: (folder / name).read_text() for name in SETTINGS}
     give_to(folder, as_user)
-    told = finding(folder, as_user)
+    found = findings(folder, as_user)
+    told = found["tools"]
     if told["code"] != "ok":  # this system does not let us: then doctor has to say so, and what to do
         assert told["code"] == "tools_uncovered"
         assert told["advice"]
+        assert found["sandbox"]["code"] == "sandbox_unavailable"
         pytest.skip(told["detail"])
+    assert found["sandbox"]["code"] == "ok" or "a root of its own" in found["sandbox"]["detail"]
     done = holdfast(folder, "run", "go", "--app", "covered:app", as_user=as_user)
     assert done.returncode == 0, done.stderr
     for name, report in reports(folder).items():
@@ -120,10 +125,30 @@ def test_nothing_that_a_tool_starts_reaches_the_files_of_holdfast(folder: Path, 
 def test_what_is_not_to_be_covered_is_not_and_doctor_says_so(folder: Path) -> None:
     uncovered = {"HOLDFAST_COVER_TOOLS": "never"}
     (folder / "looks").touch()
-    told = finding(folder, (), uncovered)
+    told = findings(folder, (), uncovered)["tools"]
     assert (told["code"], told["wrong"]) == ("tools_uncovered", False)
     done = holdfast(folder, "run", "go", "--app", "covered:app", more=uncovered)
     assert done.returncode == 0, done.stderr
     for name, report in reports(folder).items():
         assert report["read"]["by path: .holdfast/token"] == TOKEN, name
         assert report["read"]["by path: .holdfast/holdfast.db"].startswith("SQLite format 3"), name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is none, and unshare is not there either")
+def test_where_no_namespaces_may_be_made_doctor_says_that_there_is_no_sandbox(folder: Path) -> None:
+    forbidden = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"', "sh")
+    done = subprocess.run([*forbidden, "true"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(done.stderr)
+    done = subprocess.run(
+        [*forbidden, sys.executable, "-m", "holdfast", "doctor", "--json"],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "HOLDFAST_TRUSTED": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    (told,) = [found for found in json.loads(done.stdout)["findings"] if found["what"] == "sandbox"]
+    assert (told["code"], told["wrong"]) == ("sandbox_unavailable", False)
+    assert "namespaces cannot be made" in told["detail"]
+    assert told["advice"]

@@ -11,8 +11,9 @@ import pytest
 
 from holdfast.core.records import Cause
 from holdfast.errors import ConfigError
-from holdfast.system import processes
+from holdfast.system import processes, sandbox
 from holdfast.system.capture import Kept
+from holdfast.system.sandbox import Sandbox
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.shell.sessions import SESSIONS_MAX, session_tools
@@ -68,6 +69,16 @@ async def test_a_session_goes_on_between_calls_takes_input_and_tells_what_is_new
     assert last.startswith("got two\n")
     assert last.endswith("over\n[exit code 0]")
     assert (await use("read_session", session=name)).startswith("error: There is no session")
+
+
+async def test_a_session_can_have_a_sandbox(hands: Callable[..., Hands]) -> None:
+    if problem := sandbox.problem():
+        pytest.skip(problem)
+    use = hands(sandbox=Sandbox())
+    name, said = await use.start("cd /proc && echo [0-9]*; cat")
+    assert said.startswith("1 2\n"), "no other process is there"
+    assert (await use("write_session", session=name, text="one\n", wait_s=60)).startswith("one\n[it runs")
+    assert "[ended by" in await use("end_session", session=name)
 
 
 async def test_a_session_that_is_ended_ends_with_all_that_it_started(

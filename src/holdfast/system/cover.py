@@ -11,6 +11,8 @@ and from which neither the worker's memory and environment nor those of the user
 `starter_process.py` makes that view, with system calls of Linux, and says what it holds against. There is one such
 starter per process, as long as an app is open; a process that it starts is a child of this one like any other.
 
+A process that has a sandbox (`sandbox.py`) starts inside of that view, and is never started without.
+
 Where the system does not let us (macOS, a container without the right to, a kernel that keeps user namespaces from
 users), a process is started uncovered, and `problem` says why; or it is not started, if the settings demand that.
 """
@@ -28,8 +30,9 @@ from typing import Literal, NamedTuple
 from holdfast.errors import OutcomeUnknown, ToolFailed
 from holdfast.system.disk import make_home
 from holdfast.system.git_folders import folders_of
-from holdfast.system.starter import CannotCover, Cover, Order, Process, StartedProcess, Starter, StartResult
-from holdfast.system.starter_process import HIDE, KEEP, PIN
+from holdfast.system.mounting import HIDE, KEEP, PIN
+from holdfast.system.starter import CannotCover, Cover, Order, Process, StartedProcess, Starter, StartResult, View
+from holdfast.system.starter_process import FOLDER, PROGRAM
 
 ENTRIES_MAX = 10_000  # of a folder that a database lies in
 MODULES_MAX = 1000  # folders looked at for the modules of a repository
@@ -53,6 +56,7 @@ class ProcessSpec(NamedTuple):
     stdout: int = subprocess.DEVNULL
     stderr: int = subprocess.DEVNULL
     pass_fds: Sequence[int] = ()  # that it has under the same numbers
+    view: View | None = None  # inside of a sandbox
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -221,6 +225,7 @@ class _State:
         self.problem: str | None = None
         self.covered = 0
         self.uncovered = 0
+        self.sandboxed = 0
 
     @property
     def is_wanted(self) -> bool:
@@ -242,8 +247,10 @@ class _State:
         if len(self.roots) > ROOTS_MAX:
             del self.roots[next(iter(self.roots))]
 
-    def ready(self, wanted: _Wanted) -> Starter | None:
-        """A starter that hides nothing which is to be seen; None where there can be none. Raises ToolFailed."""
+    def ready(self, wanted: _Wanted, *, needed: bool = True) -> Starter | None:
+        """A starter that hides nothing which is to be seen; None where there can be none, and it is not needed.
+        Raises ToolFailed.
+        """
         if not self.folders <= wanted.folders:
             self.end_starter()
         if self.starter is None and (self.is_able or self.problem is None):
@@ -252,7 +259,7 @@ class _State:
                 self.is_able, self.problem = True, None
             except (CannotCover, OSError) as error:
                 self.problem = str(error)
-        if self.starter is None and (self.is_able or self.is_demanded):
+        if self.starter is None and (self.is_able or self.is_demanded or needed):
             raise _not_covered(self.problem)
         return self.starter
 
@@ -334,17 +341,20 @@ def spawn(spec: ProcessSpec) -> Process:
 
 
 def spawn_covered(spec: ProcessSpec, fds: Sequence[int]) -> Process | None:
-    """As `spawn`, with these descriptors for those that it names; None: there can be no cover here."""
+    """As `spawn`, with these descriptors for those that it names; None: there can be no cover here, and it has no
+    sandbox.
+    """
     with _state.lock:
-        if _state.is_wanted:
+        if _state.is_wanted or spec.view is not None:
             _state.remember(root := absolute(spec.cwd))
             wanted = _Wanted(_state.owned, tuple(_state.roots))
-            if _state.ready(wanted) is not None:
-                order = _order(spec.argv, root, spec.env, (*range(_STREAMS), *spec.pass_fds))
+            if _state.ready(wanted, needed=spec.view is not None) is not None:
+                order = _order(spec, root)
                 with _opened(fds[:_STREAMS]) as streams:
                     started = _state.start(wanted, order, (*streams, *fds[_STREAMS:]))
-                if not _state.owned:  # the last app was closed meanwhile
+                if not _state.owned:  # the last app was closed meanwhile, or there was none
                     _state.end_starter()
+                _state.sandboxed += spec.view is not None
                 return _child(started, str(spec.cwd), spec.argv[0])
         if _state.owned:
             _state.uncovered += 1
@@ -353,6 +363,8 @@ def spawn_covered(spec: ProcessSpec, fds: Sequence[int]) -> Process | None:
 
 def spawn_uncovered(spec: ProcessSpec) -> Process:
     """For what is our own program."""
+    if spec.view is not None:
+        raise ToolFailed("Nothing was started: it has a sandbox, and there was none.")
     return subprocess.Popen(
         spec.argv,
         cwd=spec.cwd,
@@ -381,9 +393,33 @@ def examine(own: Own) -> list[str]:
     return [*problems, *(f"{path} has a second name (a hard link), which is not covered" for path in wanted.linked())]
 
 
+def try_view(view: View) -> str | None:
+    """What keeps a process from being started inside of a sandbox like this; None if it can be. Takes a moment."""
+    try:
+        starter = Starter()
+    except (CannotCover, OSError) as error:
+        return str(error)
+    try:
+        with _opened([subprocess.DEVNULL] * _STREAMS) as streams:
+            starter.ask([], ([], [], {}, b"/", list(range(_STREAMS)), view), streams)
+            _, started = starter.answer()
+        if started.pid:
+            StartedProcess(started.pid).wait()
+    except (CannotCover, OSError) as error:
+        return str(error)
+    finally:
+        starter.end()
+    return f"{started.at}: {os.strerror(started.errno)}" if started.errno else None
+
+
 def is_open() -> bool | None:
     """Whether what tools start here was uncovered; None as long as nothing was started."""
     return None if not (_state.covered or _state.uncovered) else _state.uncovered > 0
+
+
+def sandboxed() -> int:
+    """How many processes were started inside of a sandbox."""
+    return _state.sandboxed
 
 
 def figures() -> dict[str, int | str | None]:
@@ -397,18 +433,23 @@ def _child(started: StartResult, folder: str, program: str) -> StartedProcess:
         return StartedProcess(started.pid)
     if started.pid:
         StartedProcess(started.pid).wait()
-    raise OSError(started.errno, os.strerror(started.errno), folder if started.at_folder else program)
+    if started.at not in (PROGRAM, FOLDER):
+        why = f"{started.at}: {os.strerror(started.errno)}"
+        raise ToolFailed(f"Nothing was started: its sandbox could not be made ({why}).")
+    raise OSError(started.errno, os.strerror(started.errno), folder if started.at == FOLDER else program)
 
 
-def _order(argv: Sequence[str], root: str, env: Mapping[str, str], targets: Sequence[int]) -> Order:
-    words = [os.fsencode(word) for word in argv]
+def _order(spec: ProcessSpec, root: str) -> Order:
+    words = [os.fsencode(word) for word in spec.argv]
+    env = {**spec.env, **({} if spec.view is None else {"TMPDIR": "/tmp"})}
     entries = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
     if any(b"\0" in text for text in (*words, *entries, *entries.values())):
         raise ValueError("embedded null byte")
     if any(b"=" in name for name in entries):
         raise ValueError("illegal environment variable name")
-    folders = [b""] if b"/" in words[0] else [os.fsencode(folder) for folder in os.get_exec_path(env)]
-    return [os.path.join(folder, words[0]) for folder in folders], words, entries, os.fsencode(root), list(targets)
+    folders = [b""] if b"/" in words[0] else [os.fsencode(folder) for folder in os.get_exec_path(spec.env)]
+    programs = [os.path.join(folder, words[0]) for folder in folders]
+    return programs, words, entries, os.fsencode(root), [*range(_STREAMS), *spec.pass_fds], spec.view
 
 
 @contextmanager

@@ -7,7 +7,8 @@
 `end` is free within three seconds, whatever the processes do. It finds the group by its number, which the kernel
 keeps from others until we have reaped the leader, and escapees (`setsid`) by a mark of this child in their
 environment. What it cannot find is what the guard cannot find either (`guard_process.py`): an escapee that also
-cleared its environment. On macOS the leader is reaped before its group is looked for, and the system hides the
+cleared its environment. None escapes from a sandbox: all that is in it ends with the first of its processes, which is
+in the group. On macOS the leader is reaped before its group is looked for, and the system hides the
 environment of its own programs.
 
 A child gets a minimal environment, so that no secret of the worker's is in it, and no terminal; holdfast's own files
@@ -34,7 +35,7 @@ from holdfast.system import cover, spawn_queue
 from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.cover import ProcessSpec
 from holdfast.system.guard_process import LOOKS_IN_VAIN, PAUSE_MAX_S, PAUSE_S, TERM_S, glance, send, start_of
-from holdfast.system.starter import Process
+from holdfast.system.starter import Process, View
 
 CHILDREN_MAX = 256  # of this process, at the same time
 CHILD_VARIABLE = "HOLDFAST_CHILD"
@@ -300,16 +301,17 @@ async def run(
     env: Mapping[str, str] | None = None,
     heard: Callable[[bytes], None] | None = None,
     cut_off: Callable[[], None] | None = None,
+    view: View | None = None,
 ) -> Ended:
     """Run a command to its end, with standard output and error as one stream and nothing to read. It ends with all
     that it started: at its own end, at the deadline, or when the caller is cancelled; `cut_off` is called for
-    these two.
+    these two. With a `view` it runs inside of a sandbox (`sandbox.py`).
     """
     kept = Kept(bytes_max)
     ours, theirs = os.pipe()
     known = environment() if env is None else env
     try:
-        spec = ProcessSpec(argv, known, cwd, stdout=theirs, stderr=theirs)
+        spec = ProcessSpec(argv, known, cwd, stdout=theirs, stderr=theirs, view=view)
         child = await start_covered(spec, children=children)
     except BaseException:
         os.close(ours)

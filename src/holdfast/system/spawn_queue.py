@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 
 from holdfast.errors import OutcomeUnknown
-from holdfast.system import cover, threads
+from holdfast.system import cover, sandbox, threads
 from holdfast.system.cover import ProcessSpec
 from holdfast.system.guard_process import glance, send
 from holdfast.system.starter import Process
@@ -21,7 +21,7 @@ async def spawn(spec: ProcessSpec, mark: bytes) -> Process:
     """As `cover.spawn`. `mark` is an entry of the environment that no other process has: what was started without our
     being told is found by it, and ended.
     """
-    if not cover.asks_starter():
+    if spec.view is None and not cover.asks_starter():
         return cover.spawn(spec)
     order = _SpawnOrder(spec, mark)
     try:
@@ -30,6 +30,12 @@ async def spawn(spec: ProcessSpec, mark: bytes) -> Process:
         order.leave()
         raise
     return process if process is not None else cover.spawn_uncovered(spec)
+
+
+async def sandbox_problem() -> str | None:
+    """As `sandbox.problem`."""
+    found: str | None = await _queue.run(lambda _: sandbox.problem())
+    return found
 
 
 class _SpawnOrder:

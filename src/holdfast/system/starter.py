@@ -19,7 +19,11 @@ ANSWER_S = 10.0
 _LOADER = ("LD_LIBRARY_PATH",)  # what an interpreter may need to find its own libraries
 
 Cover = tuple[str, bytes]  # how, and what
-Order = tuple[list[bytes], list[bytes], dict[bytes, bytes], bytes, list[int]]  # see `starter_process.Order`
+View = tuple[list[tuple[str, bytes]], list[tuple[bytes, bytes]], bool, int, int, int]  # see `sandbox_process.View`
+Order = tuple[list[bytes], list[bytes], dict[bytes, bytes], bytes, list[int], View | None]  # `starter_process.Order`
+# Isolated: neither the environment, nor the folder, nor what is installed has a say in what it imports.
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from holdfast.system.starter_process import main; main()"
+PACKAGES = str(Path(starter_process.__file__).parents[2])
 
 
 class CannotCover(Exception):
@@ -27,11 +31,11 @@ class CannotCover(Exception):
 
 
 class StartResult(NamedTuple):
-    """A process; or what kept it from running, and whether that was its folder."""
+    """A process; or what kept it from running, and at what: see `starter_process.start`."""
 
     pid: int
     errno: int
-    at_folder: bool
+    at: str
 
 
 class Process(Protocol):
@@ -84,7 +88,7 @@ class Starter:
         self.channel, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", starter_process.__file__],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, PACKAGES],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

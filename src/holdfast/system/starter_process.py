@@ -1,13 +1,13 @@
 """The starter: a small program in a view of the file system of its own, from which the processes of tools start.
 
-    python -I -S starter_process.py
-
-`starter.py` starts it, one per process, and speaks with it over its standard input, a socket. It imports nothing of
-holdfast. First it makes a user and a mount namespace, and asks to have the users mapped to themselves. Then it obeys:
+`starter.py` starts it, one per process, and speaks with it over its standard input, a socket. Of holdfast it imports
+only what it does: `mounting.py` and `sandbox_process.py`. First it makes a user and a mount namespace, and asks to
+have the users mapped to themselves. Then it obeys:
 
     [(kind, path)…]     to be covered. hide: a folder is empty, a file cannot be opened; keep: it can be read, and
                         not be written, replaced or moved; pin: it cannot be replaced or moved
-    a process           to be started, which sees the files so. It is a child of the one that asked, not of this one
+    a process           to be started, which sees the files so; with a view of its own, inside of a sandbox
+                        (`sandbox_process.py`). It is a child of the one that asked, not of this one
 
 What it starts cannot undo that. It has no right over this mount namespace, and one that it makes itself has the same
 mounts, locked. It cannot look into a process outside of the user namespace, so neither the environment, the root nor
@@ -28,70 +28,69 @@ import socket
 import stat
 import sys
 
+from holdfast.system import sandbox_process
+from holdfast.system.mounting import (
+    HIDE,
+    MS_REC,
+    MS_SLAVE,
+    bury,
+    check,
+    forbid_writing,
+    keep,
+    lay,
+    libc,
+    mount,
+)
+from holdfast.system.sandbox_process import SandboxFailed
+
 TYPE_CHECKING = False  # as in typing, which would cost this program a good part of its start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, NoReturn
 
-HIDE, KEEP, PIN = "hide", "keep", "pin"
 FDS_MAX = 64
+PROGRAM, FOLDER = "program", "folder"  # what could not be had
 # Each of them lets a process see what others have, or change what it sees itself: SYS_MODULE, SYS_RAWIO, SYS_PTRACE,
 # SYS_ADMIN, MKNOD, PERFMON, BPF, CHECKPOINT_RESTORE.
 CAPABILITIES = (16, 17, 19, 21, 27, 38, 39, 40)
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
 
 _CLONE_PARENT, _CLONE_NEWNS, _CLONE_NEWUSER = 0x8000, 0x20000, 0x10000000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
-_MS_SLAVE = 1 << 19
-_CLOSED = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
 # By which root reads a disk past its files: beside block devices, those that pass commands on to one.
 _RAW = (b"sg", b"bsg", b"ng", b"nvme", b"mem", b"kmem", b"port")
 # Where only our own user is mapped, ssh finds that these files belong to no user it trusts, and gives up.
 _SSH = b"/etc/ssh/ssh_config.d"
 
-_libc = ctypes.PyDLL(None, use_errno=True)  # it holds the GIL, so that a process that it makes has it
-
 
 # --- the view ------------------------------------------------------------------------------------------
-
-
-def check(result: int) -> int:
-    if result == -1:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
-
-
-def mount(source: bytes, target: bytes, kind: "bytes | None", flags: int, data: "bytes | None" = None) -> None:
-    check(_libc.mount(source, target, kind, ctypes.c_ulong(flags), data))
 
 
 def enter() -> None:
     if os.uname().machine not in CLONE_NUMBERS or sys.maxsize < 1 << 32:
         raise OSError(errno.ENOSYS, f"processes cannot be started so on {os.uname().machine}")
-    check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
+    check(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
 
 
 def settle() -> "list[tuple[bytes, str]]":
     """Once the users are mapped: nothing of ours is seen outside, and what is started has no right over it. What
     could not be closed, and why.
     """
-    mount(b"none", b"/", None, _MS_REC | _MS_SLAVE)
+    mount(b"none", b"/", None, MS_REC | MS_SLAVE)
     problems = list(_close_machine()) if os.geteuid() == 0 else []
     if os.geteuid() != 0 and os.path.isdir(_SSH):
-        _lay(HIDE, _SSH)
+        lay(HIDE, _SSH)
     for number in CAPABILITIES:
-        _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # one that this kernel does not know is not there
-    check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+        libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # one that this kernel does not know is not there
+    check(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
     return problems
 
 
 def _close_machine() -> "Iterator[tuple[bytes, str]]":
     """What root reads and changes past the files: disks, and settings of the kernel that make it run programs."""
     devices = [os.path.join(folder, name) for folder, _, names in os.walk(b"/dev") for name in names]
-    acts = [(_bury, path) for path in devices if _is_raw(path)]
-    acts += [(_keep, b"/proc/sys"), (_forbid_writing, b"/sys")]
+    acts = [(bury, path) for path in devices if _is_raw(path)]
+    acts += [(keep, b"/proc/sys"), (forbid_writing, b"/sys")]
     for act, path in acts:
         try:
             act(path)
@@ -107,18 +106,6 @@ def _is_raw(path: bytes) -> bool:
     except OSError:
         return False
     return stat.S_ISBLK(kind) or (stat.S_ISCHR(kind) and path[5:].startswith(_RAW))
-
-
-def _bury(path: bytes) -> None:
-    """A device on a mount without devices: every process that opens it is refused, root's too."""
-    mount(b"/dev/null", path, None, _MS_BIND)
-    mount(b"none", path, None, _MS_REMOUNT | _MS_BIND | _CLOSED)
-
-
-def _forbid_writing(path: bytes) -> None:
-    """With what the mount forbids already: that cannot be taken away here."""
-    flags = os.statvfs(path).f_flag & _CLOSED
-    mount(b"none", path, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | flags)
 
 
 class Mount:
@@ -152,7 +139,7 @@ def cover(wanted: "list[tuple[str, bytes]]") -> "list[tuple[bytes, str]]":
     for kind, path in missing:
         try:
             for name in _names(path, found):
-                _lay(kind, name)
+                lay(kind, name)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -194,22 +181,6 @@ def _identity(path: bytes) -> "tuple[int, int]":
     return found.st_dev, found.st_ino
 
 
-def _lay(kind: str, path: bytes) -> None:
-    if kind == HIDE and os.path.isdir(path):
-        mount(b"none", path, b"tmpfs", _CLOSED, b"size=4k,nr_inodes=1,mode=555")
-    elif kind == HIDE:
-        _bury(path)
-    elif kind == KEEP:
-        _keep(path)
-    else:
-        mount(path, path, None, _MS_BIND | _MS_REC)
-
-
-def _keep(path: bytes) -> None:
-    mount(path, path, None, _MS_BIND | _MS_REC)
-    _forbid_writing(path)
-
-
 # --- processes -----------------------------------------------------------------------------------------
 
 
@@ -223,7 +194,9 @@ class Order:
         env: "dict[bytes, bytes]",
         cwd: bytes,
         targets: "list[int]",  # the numbers that its descriptors get
+        view: "tuple[Any, ...] | None",  # inside of a sandbox: `sandbox_process.View`
     ) -> None:
+        self.view = sandbox_process.View(*view) if view is not None else None
         self.programs = programs
         self.argv = argv
         self.env = env
@@ -231,44 +204,48 @@ class Order:
         self.targets = targets
 
 
-def start(order: Order, fds: "list[int]") -> "tuple[int, int, bool]":
-    """Its id; what kept it from running, if anything; and whether that was its folder."""
+def start(order: Order, fds: "list[int]") -> "tuple[int, int, str]":
+    """Its id; what kept it from running, if anything; and at what: its folder, a part of its sandbox, the program."""
     ear, mouth = os.pipe()
     try:
         # Not os.fork: the process is to be a child of the one that asked, which waits for it and ends it.
         numbers = CLONE_NUMBERS[os.uname().machine], _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0
-        pid = check(_libc.syscall(*map(ctypes.c_long, numbers)))
+        pid = check(libc.syscall(*map(ctypes.c_long, numbers)))
     except OSError as error:
         os.close(ear)
         os.close(mouth)
-        return 0, error.errno or errno.EAGAIN, False
+        return 0, error.errno or errno.EAGAIN, PROGRAM
     if pid == 0:
         _become(order, fds, mouth)
     os.close(mouth)
     with open(ear, "rb") as answer:
         said = answer.read()
-    number, at_folder = marshal.loads(said) if said else (0, False)
-    return pid, number, at_folder
+    number, at = marshal.loads(said) if said else (0, PROGRAM)
+    return pid, number, at
 
 
 def _become(order: Order, fds: "list[int]", mouth: int) -> "NoReturn":
     """In the new process. Everything that is open here closes by itself when the program runs."""
-    at_folder = False
+    at = PROGRAM
     try:
+        os.setsid()
+        if order.view is not None:
+            sandbox_process.divide(order.view)  # from here on we are another process
         free = max(order.targets) + 1
         mouth = fcntl.fcntl(mouth, fcntl.F_DUPFD_CLOEXEC, free)
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, free) for fd in fds]
         for source, target in zip(moved, order.targets, strict=True):
             os.dup2(source, target, inheritable=True)
-        os.setsid()
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        at_folder = True
+        at = FOLDER
         os.chdir(order.cwd)
-        at_folder = False
+        at = PROGRAM
         _execute(order)
+    except SandboxFailed as error:
+        os.write(mouth, marshal.dumps((error.errno, error.what)))
     except OSError as error:
-        os.write(mouth, marshal.dumps((error.errno or errno.EIO, at_folder)))
+        os.write(mouth, marshal.dumps((error.errno or errno.EIO, at)))
     finally:
         os._exit(255)
 
@@ -277,6 +254,8 @@ def _execute(order: Order) -> None:
     """The first of them that there is. Raises OSError: what is wrong with one that is there says more than that
     another is not.
     """
+    if not order.programs:  # it was only to be tried whether there can be one
+        os._exit(0)
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for program in order.programs:
         try:
@@ -334,9 +313,9 @@ def _answer(channel: socket.socket, act: "Callable[..., Any]", *arguments: "Any"
 
 def carry_out(
     wanted: "list[tuple[str, bytes]]", order: "Order | None", fds: "list[int]"
-) -> "tuple[list[tuple[bytes, str]], tuple[int, int, bool]]":
+) -> "tuple[list[tuple[bytes, str]], tuple[int, int, str]]":
     problems = cover(wanted)
-    return problems, start(order, fds) if order is not None else (0, 0, False)
+    return problems, start(order, fds) if order is not None else (0, 0, PROGRAM)
 
 
 def main() -> None:
@@ -356,7 +335,3 @@ def main() -> None:
                     os.close(fd)
     except (EOFError, OSError):  # the process that we start processes for is gone, or wants us no more
         return
-
-
-if __name__ == "__main__":
-    main()

@@ -16,6 +16,7 @@ from holdfast.core.codec import storable
 from holdfast.core.history import TOOL_NAME
 from holdfast.core.records import ClientTool, External, Frozen, NewChat, OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.system.sandbox import Sandbox
 from holdfast.tools.context import ToolContext
 
 TOOL_DEADLINE_S = 300.0
@@ -89,6 +90,7 @@ def tool(
     on_unknown: OnUnknown = "tell_model",
     isolation: Isolation = "none",
     environment: Sequence[str] = (),
+    sandbox: Sandbox | None = None,
     description: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
@@ -105,6 +107,7 @@ def tool(
     on_unknown: OnUnknown = "tell_model",
     isolation: Isolation = "none",
     environment: Sequence[str] = (),
+    sandbox: Sandbox | None = None,
     description: str | None = None,
 ) -> Any:
     """Make a tool of a function: `@tool` or `@tool(replay="pure")`.
@@ -122,22 +125,26 @@ def tool(
 
     With `isolation="process"` each call's body runs in a process of its own, which a stop or the deadline ends even
     if it blocks. It must be a function of a module; it gets a minimal environment and the variables that
-    `environment` names. See docs/how-to/shell.md.
+    `environment` names. With a `sandbox`, that process has what the sandbox says, and nothing else of this machine.
+    See docs/how-to/shell.md.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
         if deadline_s <= 0:
             raise ConfigError(f"tool {function.__name__!r}: deadline_s must be above 0, it is {deadline_s}")
         context_parameter, schema, validate = signature_of(function)
-        elsewhere = None
+        elsewhere, asks = None, needs_approval
         if isolation == "process":
             from holdfast.tools.isolation.process import Isolated  # noqa: PLC0415  subprocess and all: only who wants it pays
 
-            elsewhere = Isolated(function, context_parameter, output_bytes_max, environment).run
+            isolated = Isolated(function, context_parameter, output_bytes_max, environment, sandbox)
+            elsewhere, asks = isolated.run, isolated.approval(name or function.__name__, needs_approval)
         elif isolation != "none":
             raise ConfigError(
                 f"tool {function.__name__!r}: isolation is {isolation!r}; it can be 'none' or 'process'"
             )
+        if sandbox is not None and elsewhere is None:
+            raise ConfigError(f"tool {function.__name__!r}: a sandbox is for a process: add isolation='process'")
         return Tool(
             name=name or function.__name__,
             description=inspect.getdoc(function) or "" if description is None else description,
@@ -148,7 +155,7 @@ def tool(
             replay=_replay(function.__name__, replay),
             deadline_s=deadline_s,
             output_bytes_max=output_bytes_max,
-            needs_approval=needs_approval,
+            needs_approval=asks,
             on_unknown=on_unknown,
             elsewhere=elsewhere,
         )

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from holdfast.core.records import Cause
-from holdfast.system import cover, processes
+from holdfast.system import cover, processes, sandbox
 from holdfast.system.processes import Children
 from holdfast.tools.figures import show
 
@@ -79,3 +79,4 @@ def enter(context: ToolContext) -> None:
 
 show("children", processes.figures)  # they are the bottom layer's, which knows no health
 show("cover", cover.figures)
+show("sandbox", sandbox.figures)

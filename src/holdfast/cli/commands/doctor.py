@@ -44,10 +44,11 @@ from holdfast.store.incidents import FAILED_OVER, INCIDENTS, WENT_BACK, Incident
 from holdfast.store.records import ChatFilter, StoreOptions
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.undriven_chats import find_undriven
-from holdfast.system import cover
+from holdfast.system import cover, sandbox
 from holdfast.system.clock import SystemClock
 from holdfast.system.disk import make_home
 from holdfast.system.keys import exposures
+from holdfast.system.landlock import landlock_abi
 from holdfast.tools import floor
 
 PYTHON_MIN = (3, 11)
@@ -72,6 +73,7 @@ ADVICE = {
     "database_went_back": "what a backup or a standby had not got is lost: docs/guarantees.md says what follows",
     "keys_exposed": "tools could read them: run workers as a user of their own, and give keys to nothing above them",
     "tools_uncovered": "let users make user namespaces (docs/operating.md), or give programs of tools a container",
+    "sandbox_unavailable": "let users make user namespaces (docs/operating.md); until then such tools ask first",
     "store_read_only": "until then chats can be looked at, and nothing else",
 }
 
@@ -237,7 +239,18 @@ def _keys(*, covered: bool) -> list[Finding]:
 
 def _tools(config: Config, store: Store) -> list[Finding]:
     found = _cover(config, store)
-    return [*_keys(covered=found.code == "ok"), found]
+    return [*_keys(covered=found.code == "ok"), found, _sandbox()]
+
+
+def _sandbox() -> Finding:
+    """Tried here. It is wrong nowhere: a tool that asks for one and gets none asks a person."""
+    problem = sandbox.problem()
+    if problem is None:
+        detail = f"tools that ask for one get it: {sandbox.abilities()}"
+        return Finding(what="sandbox", code="ok", detail=detail)
+    part = "; with Landlock they have a part of it then" if landlock_abi() else ""
+    code, detail = "sandbox_unavailable", f"tools that ask for one have to ask a person: {problem}{part}"
+    return Finding(what="sandbox", code=code, detail=detail, advice=ADVICE[code])
 
 
 def _cover(config: Config, store: Store) -> Finding:

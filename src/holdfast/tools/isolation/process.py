@@ -22,6 +22,8 @@ from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.system import processes
 from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.cover import ProcessSpec
+from holdfast.system.sandbox import Sandbox
+from holdfast.tools.confinement import Approval, Confined, Confinement
 from holdfast.tools.context import ToolContext
 from holdfast.tools.isolation import program
 from holdfast.tracebacks import RaisedElsewhere
@@ -39,17 +41,24 @@ class Isolated:
         context_parameter: str | None,
         output_bytes_max: int,
         environment: Sequence[str],
+        sandbox: Sandbox | None,
     ) -> None:
+        self._confinement = None if sandbox is None else Confinement(sandbox, None, lambda: _code_of(function))
         self._module, self._name = _address(function)
         self._context_parameter = context_parameter
         self._bytes_max = output_bytes_max
         self._environment = tuple(environment)
+
+    def approval(self, name: str, own: bool | Approval) -> bool | Approval:
+        """For the tool's `needs_approval`."""
+        return own if self._confinement is None else self._confinement.approval(name, own)
 
     async def run(self, values: dict[str, Any], context: ToolContext) -> str:
         """Raises ToolFailed with what the body raised, OutcomeUnknown with what ended its process."""
         answers = _Answers(context, 8 * self._bytes_max + 65_536)  # JSON may need six bytes for one
         printed = Kept(PRINTED_BYTES_MAX)
         extra = {name: os.environ[name] for name in self._environment if name in os.environ}
+        confined = Confined() if self._confinement is None else await self._confinement.begin(context)
         ours, theirs = os.pipe()
         ear, mouth = os.pipe()
         try:
@@ -57,12 +66,14 @@ class Isolated:
                 request.write(self._request(values, context, theirs))
                 request.seek(0)
                 spec = ProcessSpec(
-                    [sys.executable, "-P", program.__file__],
+                    [*confined.prefix, sys.executable, "-P", program.__file__],
                     processes.environment(extra),
+                    None if self._confinement is None else "/tmp",
                     stdin=request.fileno(),
                     stdout=mouth,
                     stderr=mouth,
                     pass_fds=(theirs,),
+                    view=confined.view,
                 )
                 child = await processes.start_covered(spec, children=context.children)
         except BaseException:
@@ -157,6 +168,16 @@ class _Answers:
             error.__cause__ = RaisedElsewhere(self._story.get("raised", "Exception"), self._story["trace"])
         if not self.final.done():
             self.final.set_exception(error)
+
+
+def _code_of(function: Callable[..., Any]) -> list[str]:
+    """What its process reads to import it: where modules are looked for, and its own, which may lie where nothing
+    else is to be seen.
+    """
+    package = function.__module__.partition(".")[0]
+    found = getattr(sys.modules.get(package), "__file__", None)
+    own = [] if found is None else [found if Path(found).stem != "__init__" else str(Path(found).parent)]
+    return [*sys.path, *own]
 
 
 def _address(function: Callable[..., Any]) -> tuple[str, str]:

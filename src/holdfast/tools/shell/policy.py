@@ -27,13 +27,13 @@ from typing import Any, Literal, assert_never
 
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system import processes
+from holdfast.tools.confinement import UNATTENDED
 from holdfast.tools.context import ToolContext
 from holdfast.tools.floor import floor
 from holdfast.tools.shell.acts import Act, Reach, Read, Run, Write, acts_of
 from holdfast.tools.shell.harmless import runs_folder
 from holdfast.tools.shell.repository import objection_to_git
 
-UNATTENDED = "unattended"  # in a chat's metadata: no person is there to answer
 MATCHES_MAX = 1_000  # of a pattern that are looked at
 NOWHERE = "/dev/null"
 

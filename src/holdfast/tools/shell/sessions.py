@@ -25,7 +25,9 @@ from holdfast.ids import new_id
 from holdfast.system import processes
 from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.cover import ProcessSpec
+from holdfast.system.sandbox import Sandbox
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
+from holdfast.tools.confinement import Confined, Confinement
 from holdfast.tools.context import ToolContext, tool_context
 from holdfast.tools.figures import show
 from holdfast.tools.shell.policy import ShellPolicy
@@ -54,19 +56,25 @@ def session_tools(
     idle_s: float = IDLE_S,
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     bash: bool = False,
+    sandbox: Sandbox | None = None,
 ) -> list[Tool]:
     """`start_session`, `read_session`, `write_session` and `end_session`: command lines in `root` that go on in the
-    background. The policy judges what is started as it does for `shell_tool`; what is written to a session asks.
+    background. The policy judges what is started as it does for `shell_tool`; what is written to a session asks. With
+    a `sandbox`, each session runs in one of its own.
     """
     if not Path(root).is_dir():
         raise ConfigError(f"session_tools: the root {str(root)!r} is not a folder: make it, or name another")
     if idle_s <= 0:
         raise ConfigError(f"session_tools: idle_s must be above 0, it is {idle_s}")
     known = processes.environment(environment)
-    sessions = ChatSessions(str(root), known, "bash" if bash else "/bin/sh", idle_s, output_bytes_max)
+    confinement = None if sandbox is None else Confinement(sandbox, root)
+    sessions = ChatSessions(str(root), known, "bash" if bash else "/bin/sh", idle_s, output_bytes_max, confinement)
     longest_s = WAIT_S_MAX + OWN_END_S
     bytes_max = output_bytes_max + 1_000  # the words about its state are not output
     starts = policy.bind(Path(root), known["PATH"]) if policy is not None else False
+    if confinement is not None:
+        confinement.settle()
+        starts = confinement.approval("start_session", starts)
     writes = policy is not None
     return [
         tool(deadline_s=longest_s, output_bytes_max=bytes_max, needs_approval=starts)(sessions.start_session),
@@ -185,8 +193,15 @@ class ChatSessions:
     """The sessions of all chats that use these tools, in this process."""
 
     def __init__(
-        self, root: str, environment: Mapping[str, str], shell: str, idle_s: float, output_bytes_max: int
+        self,
+        root: str,
+        environment: Mapping[str, str],
+        shell: str,
+        idle_s: float,
+        output_bytes_max: int,
+        confinement: Confinement | None,
     ) -> None:
+        self._confinement = confinement
         self._root = root
         self._environment = environment
         self._shell = shell
@@ -253,11 +268,11 @@ class ChatSessions:
     # --- inside -----------------------------------------------------------------------------------------------
 
     async def _start(self, command: str, context: ToolContext) -> _Session:
+        confined = Confined() if self._confinement is None else await self._confinement.begin(context)
+        argv = [*confined.prefix, self._shell, "-c", "--", command]
         read_in, write_in = os.pipe()
         read_out, write_out = os.pipe()
-        spec = ProcessSpec(
-            [self._shell, "-c", "--", command], self._environment, self._root, read_in, write_out, write_out
-        )
+        spec = ProcessSpec(argv, self._environment, self._root, read_in, write_out, write_out, view=confined.view)
         try:
             child = await processes.start_covered(spec, children=context.children)
         except BaseException as error:

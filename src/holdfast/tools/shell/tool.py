@@ -29,7 +29,9 @@ from holdfast.errors import ConfigError, ToolFailed
 from holdfast.ids import new_id
 from holdfast.stops import ended_within
 from holdfast.system import processes
+from holdfast.system.sandbox import Sandbox
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
+from holdfast.tools.confinement import Confined, Confinement
 from holdfast.tools.context import ToolContext, tool_context
 from holdfast.tools.shell.acts import Write, acts_of
 from holdfast.tools.shell.policy import ShellPolicy, refuse_protected
@@ -73,18 +75,27 @@ def shell_tool(
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     bash: bool = False,
     through: Sequence[str] = (),
+    sandbox: Sandbox | None = None,
     name: str = "shell",
     replay: Replay | str = Replay.UNSAFE,
     on_unknown: OnUnknown = "tell_model",
 ) -> Tool:
     """A tool that runs command lines in `root`. Without a policy (None) it runs whatever the model says.
 
-    `environment` is added to the minimal one. With `through`, `root` is a folder in there.
+    `environment` is added to the minimal one. With `through`, `root` is a folder in there. With a `sandbox`, a
+    command has its root and what the sandbox says, and nothing else of this machine; where there can be none, a
+    person is asked.
     """
+    if through and sandbox is not None:
+        raise ConfigError(f"tool {name!r}: a sandbox is for commands that run here; with `through`, that is theirs")
     if not through and not Path(root).is_dir():
         raise ConfigError(f"tool {name!r}: its root {str(root)!r} is not a folder: make it, or name another")
     shell = "bash" if bash else "/bin/sh"
-    runner = _Shell(str(root), environment or {}, deadline_s, output_bytes_max, shell, tuple(through))
+    confinement = None if sandbox is None else Confinement(sandbox, root)
+    if confinement is not None:
+        confinement.settle()
+    runner = _Shell(str(root), environment or {}, deadline_s, output_bytes_max, shell, tuple(through), confinement)
+    asks = policy.bind(None if through else Path(root), runner.search_path) if policy is not None else False
 
     async def run(command: Annotated[str, Field(description="The command line.")]) -> str:
         return await runner.run(command, tool_context())
@@ -94,16 +105,23 @@ def shell_tool(
         replay=replay,
         deadline_s=deadline_s + OWN_END_S,
         output_bytes_max=output_bytes_max + 1_000,  # its words about the end are not output
-        needs_approval=policy.bind(None if through else Path(root), runner.search_path)
-        if policy is not None
-        else False,
+        needs_approval=asks if confinement is None else confinement.approval(name, asks),
         on_unknown=on_unknown,
         description=(
             f"Run a command line with {shell} in {root}. Standard output and error come back as one text, then the "
             f"exit code. It cannot ask anything, ends after {deadline_s:g} s, and nothing it starts outlives it."
+            f"{_told_of(sandbox)}"
         ),
     )(run)
     return made
+
+
+def _told_of(sandbox: Sandbox | None) -> str:
+    """For the model, which would otherwise look for what is not there."""
+    if sandbox is None:
+        return ""
+    network = "" if sandbox.network else ", and there is no network"
+    return f" It runs in a sandbox: it can write there and in /tmp, which is empty at each start{network}."
 
 
 class _Shell:
@@ -115,6 +133,7 @@ class _Shell:
         bytes_max: int,
         shell: str,
         through: tuple[str, ...],
+        confinement: Confinement | None,
     ) -> None:
         self._root = root
         self._environment = dict(environment)
@@ -122,6 +141,7 @@ class _Shell:
         self._bytes_max = bytes_max
         self._shell = shell
         self._through = through
+        self._confinement = confinement
 
     @property
     def search_path(self) -> str:
@@ -153,14 +173,16 @@ class _Shell:
         return error
 
     async def _run_here(self, command: str, context: ToolContext) -> processes.Ended:
+        confined = Confined() if self._confinement is None else await self._confinement.begin(context)
         return await processes.run(
-            [self._shell, "-c", "--", command],  # one that begins with a dash is no option of the shell's
+            [*confined.prefix, self._shell, "-c", "--", command],  # one that begins with a dash is no option of its
             children=context.children,
             deadline_s=self._deadline_s,
             bytes_max=self._bytes_max,
             cwd=self._root,
             env=processes.environment(self._environment),
             heard=_Telling(context).hear,
+            view=confined.view,
         )
 
     async def _run_inside(self, command: str, context: ToolContext) -> processes.Ended:
