@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -7,6 +8,7 @@ from holdfast.system import processes
 from holdfast.worker.guard import Guard
 from holdfast.worker.tool_body import SyncPool
 from tests.support.waiting import until
+from tests.tools.filed import Files
 from tests.tools.marked import living
 
 
@@ -49,3 +51,10 @@ def expire(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     monkeypatch.setattr(asyncio, "timeout", timeout)
     return over
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    root = tmp_path / "root"
+    root.mkdir()
+    return Files(root)

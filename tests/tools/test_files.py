@@ -1,6 +1,5 @@
 """The file tools: what they do, what they refuse, and that nothing gets out of their root."""
 
-import json
 import os
 import resource
 import shutil
@@ -17,34 +16,10 @@ import pytest
 from holdfast.core.records import Cause, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system.threads import start
-from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.tools import file_tools
+from tests.tools.filed import Files
 from tests.tools.hostile import FILES, SECRET, FileCase, table
-
-
-class Files:
-    """The tools of one root, called as a model would: arguments are JSON."""
-
-    def __init__(self, root: Path, **options: Any) -> None:
-        self.root = root
-        self.tools: dict[str, Tool] = {made.name: made for made in file_tools(root, **options)}
-
-    def __call__(self, name: str, **arguments: Any) -> str:
-        made = self.tools[name]
-        return str(made(**made.validate(json.dumps(arguments))))
-
-    def refused(self, name: str, **arguments: Any) -> str:
-        with pytest.raises(ToolFailed) as caught:
-            self(name, **arguments)
-        return str(caught.value)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    root = tmp_path / "root"
-    root.mkdir()
-    return Files(root)
 
 
 def names(folder: Path) -> list[str]:
@@ -185,9 +160,16 @@ def test_a_call_that_was_cancelled_while_it_waited_changes_nothing(files: Files)
     (files.root / "f").write_text("old")
     context = ToolContext()
     context.cancel(Cause.USER)
-    for name, arguments in (("write_file", {"content": "new"}), ("edit_file", {"old": "old", "new": "new"})):
+    for name, arguments in (
+        ("write_file", {"path": "f", "content": "new"}),
+        ("edit_file", {"path": "f", "old": "old", "new": "new"}),
+        ("apply_patch", {"patch": "*** Begin Patch\n*** Delete File: f\n*** End Patch"}),
+        ("read_file", {"path": "f"}),
+        ("list_files", {}),
+        ("search_files", {"text": "old"}),
+    ):
         with pytest.raises(ToolFailed, match="nothing was changed"):
-            files.tools[name](path="f", context=context, **arguments)
+            files.tools[name](context=context, **arguments)
     assert (files.root / "f").read_text() == "old"
 
 
@@ -199,6 +181,7 @@ def test_reads_are_pure_a_whole_write_is_idempotent_and_an_edit_is_not(files: Fi
         "search_files": Replay.PURE,
         "write_file": Replay.IDEMPOTENT,
         "edit_file": Replay.UNSAFE,
+        "apply_patch": Replay.UNSAFE,
     }
 
 

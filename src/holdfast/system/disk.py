@@ -67,6 +67,12 @@ def write(folder: int, name: str, data: bytes) -> None:
     _sync(folder)
 
 
+def remove(folder: int, name: str) -> None:
+    """Take a name out of an open folder, for good when it returns. Raises OSError, and then it is still there."""
+    os.unlink(name, dir_fd=folder)
+    _sync(folder)
+
+
 def create_path(path: Path, data: bytes, mode: int = 0o600) -> bool:
     """Make a file that is not there yet, whole and with its mode from the first moment on; False if it is there.
 

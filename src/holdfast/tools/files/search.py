@@ -15,6 +15,7 @@ from holdfast.core.records import Frozen
 from holdfast.errors import ToolFailed
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.patterns import Matcher
+from holdfast.tools.files.reading import go_on
 from holdfast.tools.files.root import SCANNED_MAX, FolderEntry, Root, RootPlace, shown, walk
 from holdfast.tools.floor import Floor
 
@@ -42,6 +43,7 @@ class Finder:
     def list_files(self, context: ToolContext, pattern: str = "**", path: str = ".", hidden: bool = False) -> str:
         """List files and folders below `path` whose path fits a glob: `*.py` (in `path` itself), `**/*.py` (at any
         depth), `src/**`. A folder ends with /, a symlink with @. Names that begin with a dot only if `hidden`."""
+        go_on(context)
         fits = _Glob(pattern)
         listed: list[str] = []
         bounds = _Bounds(self._limits, context)
@@ -66,6 +68,7 @@ class Finder:
     ) -> str:
         """Find lines with a text in files below `path` whose path fits the glob `files`. With `regex`, the text is a
         regular expression (Python's), matched line by line. Binary and very large files are left out."""
+        go_on(context)
         if not text or len(text) > TEXT_CHARS_MAX or (not regex and "\n" in text):
             raise ToolFailed(f"text is one line of 1 to {TEXT_CHARS_MAX:,} characters")
         fits = _Glob(files)
@@ -156,8 +159,7 @@ class _Bounds:
 
     def over(self, entries: Iterator[FolderEntry]) -> Iterator[FolderEntry]:
         for number, entry in enumerate(entries):
-            if self._context.cancelled:
-                raise ToolFailed("cancelled")
+            go_on(self._context)
             if number >= self._limits.entries_scanned:
                 self.stopped = f"stopped after {number:,} names were looked at: use a narrower path"
                 return

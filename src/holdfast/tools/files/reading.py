@@ -1,0 +1,97 @@
+"""Reading text files, whole or by lines, within a limit of bytes."""
+
+import os
+from typing import NamedTuple
+
+from holdfast.errors import ToolFailed
+from holdfast.tools.context import ToolContext
+from holdfast.tools.files.root import Root, RootPlace
+
+SCAN_BYTES_MAX = 64 << 20  # what is passed over to get to a line
+BINARY_LOOK_BYTES = 8 << 10
+
+
+def go_on(context: ToolContext) -> None:
+    """Raises ToolFailed in a call that is no longer wanted, before it touches anything more."""
+    if context.cancelled:
+        raise ToolFailed("cancelled; nothing was changed")
+
+
+class Reader:
+    def __init__(self, root: Root, bytes_max: int) -> None:
+        self._root = root
+        self._bytes_max = bytes_max
+
+    def read_file(self, path: str, context: ToolContext, start_line: int = 1, line_count: int | None = None) -> str:
+        """Read a text file, or some of its lines (the first is 1). A long file ends with a note on how to go on."""
+        go_on(context)
+        if start_line < 1 or (line_count is not None and line_count < 1):
+            raise ToolFailed("start_line and line_count begin at 1")
+        with self._root.place(path) as place, place.opened() as (file, found):
+            refuse_binary(file, place, found.st_size)
+            lines = _read_lines(file, start_line, line_count, self._bytes_max, context)
+        if lines.first_missing is not None:
+            raise ToolFailed(f"{place.shown} has {lines.first_missing - 1:,} lines: there is no line {start_line:,}")
+        text, garbled = _decoded(lines)
+        notes = [f"{garbled:,} bytes are not UTF-8 and shown as \ufffd"] if garbled else []
+        if lines.cut:
+            notes.append(f"line {lines.last:,} is cut here, it is longer than {self._bytes_max:,} bytes")
+        elif lines.more:
+            notes.append(
+                f"lines {start_line:,} to {lines.last:,} of a file of {found.st_size:,} bytes; "
+                f"go on with start_line={lines.last + 1}"
+            )
+        return f"{text}\n[{'; '.join(notes)}]" if notes else text
+
+
+class _Lines(NamedTuple):
+    data: bytes
+    last: int  # the number of the last line in it
+    more: bool = False  # lines follow that were not asked for, or that there was no room for
+    cut: bool = False  # in the middle of the last line
+    first_missing: int | None = None  # the file ended before the first line that was asked for
+
+
+def _read_lines(file: int, start: int, count: int | None, bytes_max: int, context: ToolContext) -> _Lines:
+    end = None if count is None else start + count
+    number, begins, scanned = 1, True, 0
+    taken = bytearray()
+    with open(file, "rb", closefd=False) as stream:
+        while piece := stream.readline(64 << 10):
+            scanned += len(piece)
+            go_on(context)
+            if scanned > SCAN_BYTES_MAX:
+                raise ToolFailed(f"line {start:,} lies beyond the first {SCAN_BYTES_MAX:,} bytes, which is the limit")
+            if number == end:
+                return _Lines(bytes(taken), number - 1, more=True)
+            if number >= start:
+                if len(taken) + len(piece) > bytes_max:
+                    return _full(taken, piece, number, begins, bytes_max)
+                taken += piece
+            begins = piece.endswith(b"\n")
+            number += begins
+    lines = number - begins
+    return _Lines(bytes(taken), lines, first_missing=lines + 1 if start > max(lines, 1) else None)
+
+
+def _full(taken: bytearray, piece: bytes, number: int, begins: bool, bytes_max: int) -> _Lines:
+    """No room for the rest: ends after the last whole line, or within the first if that is too long by itself."""
+    whole = taken if begins else taken[: taken.rfind(b"\n") + 1]
+    if whole:
+        return _Lines(bytes(whole), number - 1, more=True)
+    return _Lines(bytes((taken + piece)[:bytes_max]), number, cut=True)
+
+
+def _decoded(lines: _Lines) -> tuple[str, int]:
+    text = lines.data.decode("utf-8", "replace")
+    if lines.cut and text.endswith("\ufffd"):  # perhaps a character that was cut in two
+        text = text[:-1]
+    return text, text.count("\ufffd") - lines.data.count("\ufffd".encode())
+
+
+def refuse_binary(file: int, place: RootPlace, size: int) -> None:
+    head = os.pread(file, BINARY_LOOK_BYTES, 0)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ToolFailed(f"{place.shown} is text in UTF-16 ({size:,} bytes): only UTF-8 is read")
+    if b"\x00" in head:
+        raise ToolFailed(f"{place.shown} is a binary file ({size:,} bytes): it is not shown as text")
