@@ -185,6 +185,7 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolFailed",
+    "ToolOutput",
     "ToolResult",
     "ToolSpec",
     "TraceSource",
@@ -295,7 +296,7 @@ _NAMES: dict[str, str] = {
     "holdfast.system.clock": "Clock",
     "holdfast.system.sandbox": "Sandbox",
     "holdfast.transfer": "Imported, OwnerDeleted",
-    "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, tool",
+    "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, ToolOutput, tool",
     "holdfast.tools.context": "ToolContext",
     "holdfast.tools.files.tools": "file_tools",
     "holdfast.tools.outside": "ask_user, client_tool, sleep_until",
@@ -497,7 +498,7 @@ if TYPE_CHECKING:
     from holdfast.store.tokens import NewToken, Token, TokenKind
     from holdfast.system.clock import Clock
     from holdfast.system.sandbox import Sandbox
-    from holdfast.tools.base import Approval, Delegation, Spawned, Tool, tool
+    from holdfast.tools.base import Approval, Delegation, Spawned, Tool, ToolOutput, tool
     from holdfast.tools.context import ToolContext
     from holdfast.tools.files.tools import file_tools
     from holdfast.tools.outside import ask_user, client_tool, sleep_until

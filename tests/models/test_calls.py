@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core.deadlines import ModelDeadlines
 from holdfast.core.journal import Delta
-from holdfast.core.records import Cause, Message, Role, Text, ToolCall, ToolResult, result_message
+from holdfast.core.records import Cause, File, Message, Role, Text, ToolCall, ToolResult, result_message
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import (
     AdmissionTimeout,
@@ -367,6 +367,32 @@ async def test_a_server_that_wants_ids_in_a_form_of_its_own_gets_them_so_from_th
     assert len(set(short)) == 2
     assert [message["tool_call_id"] for message in second[2:]] == short
     assert third == second, "the same from one request to the next, so that caches stay warm"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (500, "image input is not supported - hint: you may need to provide the mmproj"),
+        (400, "Invalid content type. image_url is only supported by certain models."),
+        (404, "No endpoints found that support image input"),
+    ],
+)
+async def test_a_model_that_sees_no_images_is_told_what_a_tool_returned_from_then_on(
+    caller: Caller, serve: Serve, model_on: ModelOn, status: int, words: str
+) -> None:
+    server = await serve(refusing(status, {"error": {"message": words}}), saying("Hi"))
+    asked = Message(id="a", role=Role.ASSISTANT, parts=(ToolCall(call_id="c", name="t", arguments="{}"),))
+    image = File(media_type="image/png", uri="data:image/png;base64,AAAA", name="chart.png")
+    result = result_message(ToolResult(call_id="c", name="t", content="a chart", files=(image,)), 0)
+    request = replace(asking(), messages=[*asking().messages, asked, result])
+    done = await completed(caller, model_on(server), request=request)
+    assert [attempt.code for attempt in done.failed] == ["unsupported_parameter"]
+    await completed(caller, model_on(server), request=request)
+    first, second, third = (asked.body["messages"] for asked in server.asked)
+    assert first[-1]["content"][1]["type"] == "image_url"
+    assert [part["type"] for part in second[-1]["content"]] == ["text"]
+    assert "is not able to see them: chart.png (image/png)" in second[-1]["content"][0]["text"]
+    assert second == third
 
 
 async def test_the_first_error_is_kept_when_the_accepted_form_fails_too(

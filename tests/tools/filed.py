@@ -1,13 +1,14 @@
 """The file tools of one root, called as a model would: for tests."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.errors import ToolFailed
-from holdfast.tools.base import Tool
+from holdfast.tools.base import Tool, ToolOutput
 from holdfast.tools.files.tools import file_tools
 
 
@@ -18,9 +19,18 @@ class Files:
         self.root = root
         self.tools: dict[str, Tool] = {made.name: made for made in file_tools(root, **options)}
 
-    def __call__(self, name: str, **arguments: Any) -> str:
+    def output(self, name: str, **arguments: Any) -> ToolOutput:
         made = self.tools[name]
-        return str(made(**made.validate(json.dumps(arguments))))
+        said = made(**made.validate(json.dumps(arguments)))
+        return said if isinstance(said, ToolOutput) else ToolOutput(text=str(said))
+
+    def __call__(self, name: str, **arguments: Any) -> str:
+        return self.output(name, **arguments).text
+
+    def plain(self, path: str) -> str:
+        """What is read of a file, without the numbers of its lines and the note behind them."""
+        text = re.sub(r"(?m)^ *[0-9]+\t", "", self("read_file", path=path))
+        return re.sub(r"\n?\[[^\n]*\]\Z", "", text)
 
     def refused(self, name: str, **arguments: Any) -> str:
         with pytest.raises(ToolFailed) as caught:

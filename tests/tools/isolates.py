@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pydantic
 
+from holdfast.core.records import File
 from holdfast.errors import OutcomeUnknown, ToolFailed
-from holdfast.tools.base import tool
+from holdfast.tools.base import ToolOutput, tool
 from holdfast.tools.context import ToolContext, tool_context
 
 
@@ -28,6 +29,12 @@ def where(note: str = "") -> list[object]:
     """In which process, which thread, and with what environment."""
     print("this is not an answer")  # noqa: T201
     return [os.getpid(), threading.current_thread() is threading.main_thread(), sorted(os.environ), note]
+
+
+@tool(isolation="process")
+def picture() -> ToolOutput:
+    """Text and a file."""
+    return ToolOutput(text="a chart", files=(File(media_type="image/png", uri="data:,é", name="c.png"),))
 
 
 @tool(isolation="process")

@@ -12,7 +12,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from holdfast.core.records import Cause
+from holdfast.core.records import Cause, File
 from holdfast.errors import ConfigError
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
@@ -71,6 +71,12 @@ async def test_a_body_runs_in_the_main_thread_of_another_process_that_knows_no_s
 async def test_typed_arguments_arrive_typed(call: Caller) -> None:
     returned = await call(isolates.move, to={"x": 3}, at="2026-01-02T03:04:05Z", tags=["a"])
     assert json.loads(returned.content) == {"x": 3, "type": "Point", "year": 2026, "tags": ["a"]}
+
+
+async def test_files_come_along(call: Caller) -> None:
+    returned = await call(isolates.picture)
+    assert returned.content == "a chart"
+    assert returned.files == (File(media_type="image/png", uri="data:,é", name="c.png"),)
 
 
 async def test_the_facts_of_the_call_are_known_and_progress_is_passed_on(call: Caller) -> None:

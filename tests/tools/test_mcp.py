@@ -102,7 +102,7 @@ async def ready(link: Link) -> Link:
 async def call(link: Link, name: str, context: ToolContext | None = None, /, **arguments: Any) -> str:
     run = link.tools[f"t_{name}"].elsewhere
     assert run is not None
-    return await run(arguments, context or ToolContext())
+    return str(await run(arguments, context or ToolContext()))
 
 
 def logged(tmp_path: Path) -> list[str]:

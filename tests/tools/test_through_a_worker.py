@@ -33,7 +33,7 @@ async def test_an_agent_writes_runs_and_reads(store_url: str, tmp_path: Path) ->
         texts = [text for role, text in said(await chat.messages()) if role == "tool"]
     assert texts[1] == "HELLO\n[exit code 0]"
     assert "hello" not in texts[2]
-    assert texts[3] == "hello\n"
+    assert texts[3].startswith("     1\thello\n")
     assert (root / "a.txt").read_text() == "hello\n"
 
 

@@ -310,6 +310,7 @@ class Outcome(RunnerCommand):
 
     call_id: str
     content: str
+    files: tuple[File, ...] = ()
     error: bool = False
     unknown: bool = False
     again: bool = False

@@ -191,6 +191,21 @@ _WANTED = ("must be passed back", "missing")
 # And Mistral wants the ids of calls in a form of its own.
 SHORT_IDS = "tool_call_id"
 _SHORT = "must be a-z, a-z, 0-9, with a length of 9"
+# A model that reads text alone refuses a history in which a tool showed an image or a PDF.
+RESULT_FILES = "files"
+_NO_FILES = (
+    "image input is not supported",  # llama.cpp, with status 500
+    "support image input",  # OpenRouter, with status 404: no endpoints found that support it
+    "does not support image",
+    "not support image",
+    "image_url is only supported by",  # OpenAI
+    "unknown variant `image_url`",  # DeepSeek
+    "not a multimodal model",  # vLLM
+    "unknown variant `file`",
+    "file content part",
+    "does not support file",
+    "does not support pdf",
+)
 # OpenAI and Groq say it with the code of a rate limit: more than is allowed in a minute. No wait helps.
 _TOO_LARGE = "request too large for"
 
@@ -245,6 +260,12 @@ def unsupported_parameter(fields: ErrorFields) -> str | None:
     if _BY_IDENTIFIER.get(fields.code.lower()) is Kind.UNSUPPORTED_PARAMETER and fields.param:
         return fields.param
     return None
+
+
+def refuses_files(fields: ErrorFields) -> bool:
+    """Whether an error says that the model does not take images, or other files."""
+    text = fields.message[:_TEXT_MAX].lower()
+    return any(phrase in text for phrase in _NO_FILES)
 
 
 # --- how long to wait ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Callable, Mapping
 
 from holdfast.core.records import Frozen
-from holdfast.core.retry import Kind
+from holdfast.core.retry import RESULT_FILES, Kind
 from holdfast.errors import ProviderError, ProviderTimeout
 from holdfast.models.known import table
 
@@ -105,6 +105,8 @@ def _context_too_long(_: ProviderError, access: Access) -> str:
 
 
 def _parameter(error: ProviderError, _: Access) -> str:
+    if error.parameter == RESULT_FILES:
+        return f"the model does not take files such as images: send none, or name another model ({_NAMED})"
     which = f"`{error.parameter}`" if error.parameter else "what it names"
     return f"the model does not take {which}: leave it out of the agent's `settings`"
 

@@ -14,13 +14,15 @@ from msgspec import Raw
 
 from holdfast.core.codec import storable
 from holdfast.core.history import TOOL_NAME
-from holdfast.core.records import ClientTool, External, Frozen, NewChat, OnUnknown, Replay
+from holdfast.core.records import ClientTool, External, File, Frozen, NewChat, OnUnknown, Replay
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system.sandbox import Sandbox
 from holdfast.tools.context import ToolContext
 
 TOOL_DEADLINE_S = 300.0
 OUTPUT_BYTES_MAX = 1 << 20
+FILES_BYTES_MAX = 6 << 20  # of the files in one result, as they are sent: in base64
+FILES_MAX = 20
 # Asked before each call, with its arguments: the question that a person has to answer, or None. It is isolated like a
 # hook, so it may be slow or fail, and then a person is asked. By raising ToolFailed it denies the call, in its words.
 Approval = Callable[[dict[str, Any], ToolContext], str | None]
@@ -46,6 +48,18 @@ class Spawned(Frozen):
     spawn: NewChat
 
 
+class ToolOutput(Frozen):
+    """What a body returns that has files for the model to see, such as images and PDFs: data: URIs, or URLs. Those
+    beyond 20, or 6 MiB in all, are left out, and the text says so.
+    """
+
+    text: str = ""
+    files: tuple[File, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Tool(Frozen):
     name: str
     description: str
@@ -62,7 +76,8 @@ class Tool(Frozen):
     # it must not wait for anything.
     delegate: "Callable[[dict[str, Any], ToolContext, int], Delegation | Spawned] | None" = None
     client: ClientTool | None = None  # that the client runs, as it is stored where a chat declares it
-    elsewhere: "Callable[[dict[str, Any], ToolContext], Awaitable[str]] | None" = None  # runs the body, isolated
+    # Runs the body, isolated.
+    elsewhere: "Callable[[dict[str, Any], ToolContext], Awaitable[str | ToolOutput]] | None" = None
 
     @property
     def is_async(self) -> bool:
@@ -216,19 +231,20 @@ async def call_tool(
     arguments: str,
     context: ToolContext,
     run_sync: Callable[[Callable[[], Any]], Awaitable[Any]],
-) -> str:
-    """Validate, run the body, and make text of what it returns. Raises ToolFailed with a text for the model."""
+) -> ToolOutput:
+    """Validate, run the body, and bound what it returns. Raises ToolFailed with a text for the model."""
     values = tool.validate(arguments)
     if tool.context_parameter is not None:
         values[tool.context_parameter] = context
     try:
         if tool.elsewhere is not None:
-            return await tool.elsewhere(values, context)
+            result = await tool.elsewhere(values, context)
+            return result if isinstance(result, ToolOutput) else ToolOutput(text=result)
         if tool.is_async:
             result = await tool.function(**values)
         else:
             result = await run_sync(lambda: tool.function(**values))
-        return output_text(result, tool.output_bytes_max)
+        return _bounded(result, tool.output_bytes_max)
     except (
         asyncio.CancelledError,
         GeneratorExit,
@@ -247,6 +263,24 @@ def _story_of(error: BaseException) -> str:
         told.append(f"{type(seen).__name__}: {seen}" if str(seen) else type(seen).__name__)
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return "\nbecause of ".join(told)
+
+
+def _bounded(result: Any, bytes_max: int) -> ToolOutput:
+    if not isinstance(result, ToolOutput):
+        return ToolOutput(text=output_text(result, bytes_max))
+    files: list[File] = []
+    left_out, room = 0, FILES_BYTES_MAX
+    for file in result.files:
+        if len(files) == FILES_MAX or len(file.uri) > room:
+            left_out += 1
+            continue
+        room -= len(file.uri)
+        name = None if file.name is None else storable(file.name)
+        files.append(
+            File(media_type=storable(file.media_type), uri=storable(file.uri), name=name, size_bytes=file.size_bytes)
+        )
+    note = f"\n[{left_out} of {len(result.files)} files left out: they are too large to be shown]" if left_out else ""
+    return ToolOutput(text=output_text(result.text, bytes_max) + note, files=tuple(files))
 
 
 def output_text(result: Any, bytes_max: int) -> str:

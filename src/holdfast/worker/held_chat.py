@@ -490,7 +490,10 @@ def without_secrets(command: cmd.Command, secrets: Secrets) -> cmd.Command:
     """What tools, hooks and errors say is cleaned for journal and model; what people and models say is theirs."""
     clean = secrets.taken_out
     match command:
-        case cmd.Outcome() | cmd.Refuse():
+        case cmd.Outcome():
+            files = tuple(replace(file, uri=clean(file.uri)) for file in command.files)
+            return replace(command, content=clean(command.content), files=files)
+        case cmd.Refuse():
             return replace(command, content=clean(command.content))
         case cmd.AskApproval():
             told = None if command.arguments is None else clean(command.arguments)

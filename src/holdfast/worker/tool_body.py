@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any
 
-from holdfast.core.records import Cause, Frozen, Replay
+from holdfast.core.records import Cause, File, Frozen, Replay
 from holdfast.errors import LimitReached, OutcomeUnknown, ToolFailed
 from holdfast.stops import ended_within
 from holdfast.system import threads
-from holdfast.tools.base import Tool, call_tool, output_text
+from holdfast.tools.base import Tool, ToolOutput, call_tool, output_text
 from holdfast.tools.context import ToolContext, enter
 
 KILL_S = 3.0  # how long a cancelled body is waited for before it is abandoned
@@ -26,6 +26,7 @@ ABANDONED_MAX = 64
 
 class Returned(Frozen):
     content: str
+    files: tuple[File, ...] = ()
     error: bool = False
     unknown: bool = False  # it began, and what came of it is not known; `content` says why
     ended: bool = True  # nothing of it runs any more
@@ -83,7 +84,7 @@ class Body:
         self.raised: BaseException | None = (
             None  # by the tool's own code, where it did not mean to say it to the model
         )
-        self._work: asyncio.Task[str] | None = None
+        self._work: asyncio.Task[ToolOutput] | None = None
         self._woken: asyncio.Future[None] | None = None
         self.since = time.monotonic()
         self.abandoned = False
@@ -126,11 +127,11 @@ class Body:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> str:
+    async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> ToolOutput:
         if not self._may_begin():
             # The process stood still since its start was committed, say: the worker that took over may have run it.
             self.cancel(Cause.LEASE_LOST)
-            return ""
+            return ToolOutput()
         enter(self.context)
         self._entered.add(self.call_id)
         return await call_tool(self.tool, arguments, self.context, lambda work: self._off_the_loop(work, run_sync))
@@ -175,19 +176,20 @@ class Body:
         work.add_done_callback(_forget)
 
 
-def _returned(work: "asyncio.Task[str]", bytes_max: int) -> Returned:
+def _returned(work: "asyncio.Task[ToolOutput]", bytes_max: int) -> Returned:
     if work.cancelled():
         return Returned(content="The tool cancelled itself.", error=True)
     error = work.exception()
     if error is None:
-        return Returned(content=work.result())
+        output = work.result()
+        return Returned(content=output.text, files=output.files)
     # From around the body, where it is no ToolFailed: a validator of the tool's own types, say. Any of them may quote
     # what is no text, such as a file's name: it has to fit a record like any result.
     said = str(error) if isinstance(error, ToolFailed) else f"{type(error).__name__}: {error}"
     return Returned(content=output_text(said, bytes_max), error=True, unknown=isinstance(error, OutcomeUnknown))
 
 
-def _raised(work: "asyncio.Task[str]") -> BaseException | None:
+def _raised(work: "asyncio.Task[ToolOutput]") -> BaseException | None:
     """A ToolFailed is what a tool says on purpose: what it was made of is what its author wants to see."""
     error = None if work.cancelled() else work.exception()
     return error.__cause__ if isinstance(error, ToolFailed) else error

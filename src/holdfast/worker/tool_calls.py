@@ -299,7 +299,13 @@ class ToolCalls:
             except Moved:
                 return False  # the successor has answered it
             if not outcome.unknown:
-                result = ToolResult(call_id=call.id, name=call.name, content=returned.content, error=returned.error)
+                result = ToolResult(
+                    call_id=call.id,
+                    name=call.name,
+                    content=returned.content,
+                    error=returned.error,
+                    files=returned.files,
+                )
                 held.history.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
                 await held.run_hooks("after_tool", result)
         held.drop_body(call.id)
@@ -325,6 +331,7 @@ class ToolCalls:
             by=self._held.by,
             call_id=call.id,
             content=returned.content,
+            files=returned.files,
             error=returned.error,
             unknown=unknown,
             again=unknown and returned.ended,

@@ -78,7 +78,10 @@ def record_outcome(draft: Draft, command: cmd.Outcome) -> None:
         lose(draft, call, command.content, rerun=call.replay is not Replay.UNSAFE and call.starts < starts_max)
     else:
         moved = draft.move(call, CallMove.FINISH)
-        draft.answer(moved, ToolResult(call_id=call.id, name=call.name, content=command.content, error=command.error))
+        result = ToolResult(
+            call_id=call.id, name=call.name, content=command.content, error=command.error, files=command.files
+        )
+        draft.answer(moved, result)
     if draft.chat.unclean:
         draft.set(unclean=0, silent="")
     if command.spawn is not None:

@@ -5,7 +5,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.retry import ErrorFields, Kind, classify, retry_after_s, unsupported_parameter
+from holdfast.core.retry import (
+    RESULT_FILES,
+    ErrorFields,
+    Kind,
+    classify,
+    refuses_files,
+    retry_after_s,
+    unsupported_parameter,
+)
 from holdfast.errors import ProviderError
 
 MESSAGE_CHARS_MAX = 2_000
@@ -71,8 +79,13 @@ def provider_error(
     amendable: frozenset[str] = frozenset(),
 ) -> ProviderError:
     """`amendable`: the parameters that the wire can send in another form, or leave out."""
-    kind = classify(status, fields)
-    named = (unsupported_parameter(fields), fields.param) if kind is Kind.UNSUPPORTED_PARAMETER else ()
+    if RESULT_FILES in amendable and refuses_files(fields):
+        kind, named = Kind.UNSUPPORTED_PARAMETER, (RESULT_FILES, "")
+    else:
+        kind = classify(status, fields)
+        named = (
+            (unsupported_parameter(fields) or "", fields.param) if kind is Kind.UNSUPPORTED_PARAMETER else ("", "")
+        )
     how = f"{who} answered {status}" if status is not None else f"{who} broke off with an error"
     names = " ".join(name for name in (fields.code, fields.type) if name and name != str(status))
     message = f"{how} ({kind}{f', {names}' if names else ''}): {fields.message or 'without a word'}"

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.core.records import File, Message, Reasoning, Role, Text, ToolCall, ToolResult
-from holdfast.core.retry import REASONING_MISSING, SHORT_IDS
+from holdfast.core.retry import REASONING_MISSING, RESULT_FILES, SHORT_IDS
 from holdfast.errors import LostResult, ProviderError
 from holdfast.models.base import (
     CallArguments,
@@ -61,7 +61,9 @@ AMENDMENTS: Mapping[str, str | None] = {
     "stream_options": None,
     REASONING: None,
 }
-FORMS = frozenset({REASONING, REASONING_MISSING, SHORT_IDS})  # what a server may want otherwise in messages
+FORMS = frozenset(
+    {REASONING, REASONING_MISSING, RESULT_FILES, SHORT_IDS}
+)  # what a server may want otherwise in messages
 AMENDABLE = frozenset(AMENDMENTS) | FORMS
 
 _encode = msgspec.json.Encoder().encode
@@ -95,7 +97,7 @@ def encode_request(
     after = b"]," + _encode(body)[1:]
     texts = known.each(request.messages)
     if known.saw_files:
-        texts = list(_with_files(request.messages, texts))
+        texts = list(_with_files(request.messages, texts, taken=RESULT_FILES not in known.form))
     return fragments.joined(texts, before=b'{"messages":[', after=after)
 
 
@@ -108,22 +110,26 @@ def _files_of(message: Message) -> tuple[File, ...]:
     return result.files if isinstance(result, ToolResult) else ()
 
 
-def _with_files(messages: Sequence[Message], texts: Sequence[bytes]) -> Iterator[bytes]:
+def _with_files(messages: Sequence[Message], texts: Sequence[bytes], *, taken: bool) -> Iterator[bytes]:
     """A result is text on this wire. Its images follow in a message of the user, behind all results of the batch."""
     files: list[File] = []
     for message, text in zip(messages, texts, strict=True):
         if message.role is not _TOOL and files:
-            yield _shown(files)
+            yield _shown(files, taken)
             files = []
         if message.role is _TOOL:
             files += _files_of(message)
         yield text
     if files:
-        yield _shown(files)
+        yield _shown(files, taken)
 
 
-def _shown(files: Sequence[File]) -> bytes:
+def _shown(files: Sequence[File], taken: bool) -> bytes:
+    """To a model that takes no files, what they are: it can say so, or use another tool."""
     parts = (Text(text=FILES_OF_RESULTS), *files)
+    if not taken:
+        names = ", ".join(f"{file.name or 'one without a name'} ({file.media_type})" for file in files)
+        parts = (Text(text=f"(the tools above returned files, and this model is not able to see them: {names})"),)
     return _PLAIN[Role.USER] + _encode([_content_part(part) for part in parts]) + b"}"
 
 
@@ -173,6 +179,7 @@ class OpenAIChatFragments(fragments.Fragments):
         form: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(partial(_encode_message, provider=provider, form=form), bytes_max)
+        self.form = form
         self.saw_files = False
 
     def _add(self, message: Message) -> bytes:

@@ -1,14 +1,24 @@
-"""Reading text files, whole or by lines, within a limit of bytes."""
+"""Reading files: text by lines, with their numbers, within a limit of bytes; images and PDFs for the model to see.
+
+The number of a line stands before it, behind it a tab: how models know it, and no text of a file begins so by chance.
+What is written back with these numbers in it is refused (`has_numbers`).
+"""
 
 import os
+import re
+from itertools import pairwise
 from typing import NamedTuple
 
 from holdfast.errors import ToolFailed
+from holdfast.tools.base import ToolOutput
 from holdfast.tools.context import ToolContext
+from holdfast.tools.files import pictures
 from holdfast.tools.files.root import Root, RootPlace
 
 SCAN_BYTES_MAX = 64 << 20  # what is passed over to get to a line
 BINARY_LOOK_BYTES = 8 << 10
+NUMBERS_LOOK_LINES = 1_000
+NUMBER_BYTES = 7  # of what is put before a line
 
 
 def go_on(context: ToolContext) -> None:
@@ -22,12 +32,19 @@ class Reader:
         self._root = root
         self._bytes_max = bytes_max
 
-    def read_file(self, path: str, context: ToolContext, start_line: int = 1, line_count: int | None = None) -> str:
-        """Read a text file, or some of its lines (the first is 1). A long file ends with a note on how to go on."""
+    def read_file(
+        self, path: str, context: ToolContext, start_line: int = 1, line_count: int | None = None
+    ) -> ToolOutput:
+        """Read a text file, or some of its lines (the first is 1), or see an image (PNG, JPEG, GIF, WebP) or a PDF.
+        Each line comes with its number and a tab before it, which are not in the file: leave them out of what you
+        write. A long file ends with a note on how to go on."""
         go_on(context)
         if start_line < 1 or (line_count is not None and line_count < 1):
             raise ToolFailed("start_line and line_count begin at 1")
         with self._root.place(path) as place, place.opened() as (file, found):
+            if (kind := pictures.media_type(os.pread(file, 16, 0))) is not None:
+                shown = pictures.shown_file(file, found.st_size, kind, place.shown)
+                return ToolOutput(text=f"[{place.shown}: {kind}, {found.st_size:,} bytes]", files=(shown,))
             refuse_binary(file, place, found.st_size)
             lines = _read_lines(file, start_line, line_count, self._bytes_max, context)
         if lines.first_missing is not None:
@@ -41,7 +58,8 @@ class Reader:
                 f"lines {start_line:,} to {lines.last:,} of a file of {found.st_size:,} bytes; "
                 f"go on with start_line={lines.last + 1}"
             )
-        return f"{text}\n[{'; '.join(notes)}]" if notes else text
+        text = _numbered(text, start_line)
+        return ToolOutput(text=f"{text}\n[{'; '.join(notes)}]" if notes else text)
 
 
 class _Lines(NamedTuple):
@@ -54,7 +72,7 @@ class _Lines(NamedTuple):
 
 def _read_lines(file: int, start: int, count: int | None, bytes_max: int, context: ToolContext) -> _Lines:
     end = None if count is None else start + count
-    number, begins, scanned = 1, True, 0
+    number, begins, scanned, numbers = 1, True, 0, 0
     taken = bytearray()
     with open(file, "rb", closefd=False) as stream:
         while piece := stream.readline(64 << 10):
@@ -65,7 +83,8 @@ def _read_lines(file: int, start: int, count: int | None, bytes_max: int, contex
             if number == end:
                 return _Lines(bytes(taken), number - 1, more=True)
             if number >= start:
-                if len(taken) + len(piece) > bytes_max:
+                numbers += begins
+                if len(taken) + len(piece) + numbers * NUMBER_BYTES > bytes_max + NUMBER_BYTES:
                     return _full(taken, piece, number, begins, bytes_max)
                 taken += piece
             begins = piece.endswith(b"\n")
@@ -87,6 +106,25 @@ def _decoded(lines: _Lines) -> tuple[str, int]:
     if lines.cut and text.endswith("\ufffd"):  # perhaps a character that was cut in two
         text = text[:-1]
     return text, text.count("\ufffd") - lines.data.count("\ufffd".encode())
+
+
+_NUMBERED = re.compile(r"(?=.{6}\t) +([0-9]+)\t")  # with the spaces before it: a table's first column has none
+
+
+def _numbered(text: str, start: int) -> str:
+    lines = text.removesuffix("\n").split("\n") if text else []
+    last = "\n" if text.endswith("\n") else ""
+    return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(lines, start)) + last
+
+
+def has_numbers(text: str) -> bool:
+    """Whether every line has a number before it, each one more than the last, as `read_file` puts them."""
+    lines = text.removesuffix("\n").split("\n")
+    found = [_NUMBERED.match(line) for line in lines[:NUMBERS_LOOK_LINES]]
+    if not all(found):
+        return False
+    numbers = [int(each[1]) for each in found if each is not None]
+    return all(later == earlier + 1 for earlier, later in pairwise(numbers))
 
 
 def refuse_binary(file: int, place: RootPlace, size: int) -> None:

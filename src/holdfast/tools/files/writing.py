@@ -18,7 +18,7 @@ from holdfast.tools.context import ToolContext
 from holdfast.tools.files import patch as patches
 from holdfast.tools.files.edits import FileEdit, edited
 from holdfast.tools.files.patch import FilePatch
-from holdfast.tools.files.reading import go_on, refuse_binary
+from holdfast.tools.files.reading import go_on, has_numbers, refuse_binary
 from holdfast.tools.files.root import Root, RootPlace, told
 
 TURN_WAIT_S = 30.0
@@ -52,8 +52,10 @@ class Writer:
         with self._root.place(path, writes=True, make_folders=True) as place:
             _refuse_folder(place)
             with _turn([place.folder], context):
-                if marks_added("", content):
-                    _refuse_marks(self._before(place), content, place)
+                if marks_added("", content) or has_numbers(content):
+                    before = self._before(place)
+                    _refuse_marks(before, content, place)
+                    _refuse_numbers(before, content, place)
                 disk.write(place.folder, place.name, data)
         return f"Wrote {len(data):,} bytes to {place.shown}."
 
@@ -75,6 +77,10 @@ class Writer:
         wanted = edits or [FileEdit(old, new, replace_all)]
         with self._root.place(path, writes=True) as place, _turn([place.folder], context):
             before = self._read(place)
+            for edit in wanted:
+                if edit.old not in before.text:
+                    _refuse_numbers("", edit.old, place)
+                _refuse_numbers(edit.old, edit.new, place)
             changed, count = edited(before.text, wanted, place.shown)
             _refuse_marks(before.text, changed, place)
             data = self._encoded(changed)
@@ -229,6 +235,15 @@ def _refuse_marks(before: str, after: str, place: RootPlace) -> None:
         raise ToolFailed(
             f"{place.shown} was not changed: {', '.join(marks)} stands for a secret that is not shown here, and "
             "would take its place in the file. Leave the lines that hold it as they are, and edit around them."
+        )
+
+
+def _refuse_numbers(before: str, after: str, place: RootPlace) -> None:
+    """Those that `read_file` shows. A text that had such numbers before may have them."""
+    if has_numbers(after) and not has_numbers(before):
+        raise ToolFailed(
+            f"{place.shown} was not changed: every line given begins with the number that read_file shows before it, "
+            "which is not in the file. Give the lines without them."
         )
 
 

@@ -18,11 +18,13 @@ from typing import Any
 import msgspec
 import pydantic_core
 
+from holdfast.core.records import File
 from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.system import processes
 from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.cover import ProcessSpec
 from holdfast.system.sandbox import Sandbox
+from holdfast.tools.base import FILES_BYTES_MAX, FILES_MAX, ToolOutput
 from holdfast.tools.confinement import Approval, Confined, Confinement
 from holdfast.tools.context import ToolContext
 from holdfast.tools.isolation import program
@@ -53,9 +55,10 @@ class Isolated:
         """For the tool's `needs_approval`."""
         return own if self._confinement is None else self._confinement.approval(name, own)
 
-    async def run(self, values: dict[str, Any], context: ToolContext) -> str:
+    async def run(self, values: dict[str, Any], context: ToolContext) -> ToolOutput:
         """Raises ToolFailed with what the body raised, OutcomeUnknown with what ended its process."""
-        answers = _Answers(context, 8 * self._bytes_max + 65_536)  # JSON may need six bytes for one
+        # JSON may need six bytes for one; what a file is made of needs one.
+        answers = _Answers(context, max(8 * self._bytes_max, FILES_BYTES_MAX) + 65_536)
         printed = Kept(PRINTED_BYTES_MAX)
         extra = {name: os.environ[name] for name in self._environment if name in os.environ}
         confined = Confined() if self._confinement is None else await self._confinement.begin(context)
@@ -110,7 +113,7 @@ class Isolated:
         return msgspec.json.encode(request)
 
 
-async def _answer(child: processes.Child, answers: "_Answers", reader: PipeReader, printed: Kept) -> str:
+async def _answer(child: processes.Child, answers: "_Answers", reader: PipeReader, printed: Kept) -> ToolOutput:
     exit = asyncio.ensure_future(child.exited())
     try:
         await asyncio.wait((exit, answers.final), return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +124,7 @@ async def _answer(child: processes.Child, answers: "_Answers", reader: PipeReade
     finally:
         exit.cancel()
     if answers.final.done():
-        return answers.final.result()
+        return ToolOutput(text=answers.final.result(), files=tuple(answers.files))
     await child.end()
     said = printed.text.strip()
     raise OutcomeUnknown(f"The tool's process {_end_of(child.returncode)} without an answer.\n{said}".strip())
@@ -134,6 +137,7 @@ class _Answers:
         self._context = context
         self._line_max = line_max
         self._rest = b""
+        self.files: list[File] = []
         self._story: dict[str, str] = {}  # what its process tells of the exception behind an error
         self.final: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.final.add_done_callback(lambda final: final.cancelled() or final.exception())
@@ -156,12 +160,23 @@ class _Answers:
             self._context.progress(text)
         elif kind in ("raised", "trace"):
             self._story[kind] = text
+        elif kind == "file":
+            self._take_file(text)
         elif kind == "error":
             self._fail(ToolFailed(text))
         elif kind == "unknown":
             self._fail(OutcomeUnknown(text))
         elif not self.final.done():
             self.final.set_result(text)
+
+    def _take_file(self, text: str) -> None:
+        try:
+            media_type, uri, name = msgspec.json.decode(text, type=tuple[str, str, str | None])
+        except msgspec.MsgspecError:
+            self._fail(OutcomeUnknown("The tool's process said what cannot be read."))
+            return
+        if len(self.files) < FILES_MAX and len(uri) + sum(len(file.uri) for file in self.files) <= FILES_BYTES_MAX:
+            self.files.append(File(media_type=media_type, uri=uri, name=name))
 
     def _fail(self, error: ToolFailed) -> None:
         if "trace" in self._story:

@@ -4,8 +4,8 @@
 
 It is run as a file, and takes its import path from the request: a PYTHONPATH would reach what the body starts, too.
 It answers with lines of JSON, `["progress", text]`, and at last `["result", text]`, `["error", text]` or, for an
-OutcomeUnknown, `["unknown", text]`. Before an error that an exception led to comes `["raised", name]` and
-`["trace", text]`.
+OutcomeUnknown, `["unknown", text]`. Before a result come its files, `["file", JSON]`; before an error that an
+exception led to come `["raised", name]` and `["trace", text]`.
 """
 
 import json
@@ -33,10 +33,11 @@ class Mouth:
 
 
 def run(request: dict[str, Any], mouth: Mouth) -> str:
+    """Its files are said, its text is returned."""
     import asyncio  # noqa: PLC0415  from here on, the import path is the worker's
     import importlib  # noqa: PLC0415
 
-    from holdfast.tools.base import Tool, call_tool, tool  # noqa: PLC0415
+    from holdfast.tools.base import Tool, ToolOutput, call_tool, tool  # noqa: PLC0415
     from holdfast.tools.context import ToolContext, enter  # noqa: PLC0415
 
     found: Any = importlib.import_module(request["module"])
@@ -59,11 +60,14 @@ def run(request: dict[str, Any], mouth: Mouth) -> str:
     async def run_sync(work: Any) -> Any:
         return work()  # in the main thread, where libraries expect to be
 
-    async def call() -> str:
+    async def call() -> ToolOutput:
         enter(context)
         return await call_tool(made, request["arguments"], context, run_sync)
 
-    return asyncio.run(call())
+    output = asyncio.run(call())
+    for file in output.files:
+        mouth.say("file", json.dumps([file.media_type, file.uri, file.name]))
+    return output.text
 
 
 def trace_of(error: BaseException) -> str:
