@@ -110,7 +110,7 @@ FILES = [
     FileCase("edit a file outside", *edit("link"), OUT, link("link", "{outside}/secret")),
     FileCase("write below a file", *write("file/new"), "not a folder"),
     FileCase("read a FIFO", *read("fifo"), "a FIFO", lambda root, _: os.mkfifo(root / "fifo")),
-    FileCase("write to a FIFO", *write("fifo"), "not a regular file", lambda root, _: os.mkfifo(root / "fifo")),
+    FileCase("write to a FIFO", *write("fifo"), "is a FIFO, not a file", lambda root, _: os.mkfifo(root / "fifo")),
     FileCase("edit a FIFO", *edit("fifo"), "a FIFO", lambda root, _: os.mkfifo(root / "fifo")),
     FileCase("read a socket", *read("socket"), "a socket", bind_socket),
     FileCase("read an endless device", *read("device"), "a device", device),

@@ -34,10 +34,10 @@ NUMBERED = "     1\tone\n     2\ttwo\n"
 def test_an_image_or_a_pdf_is_seen_whatever_its_name_is(files: Files, data: bytes, kind: str) -> None:
     (files.root / "d").mkdir()
     (files.root / "d/f.txt").write_bytes(data)
+    assert files("read_file", path="d/f.txt") == f"[d/f.txt: {kind}, {len(data)} bytes]"
     found = files.output("read_file", path="d/f.txt")
     uri = f"data:{kind};base64,{base64.b64encode(data).decode()}"
     assert found.files == (File(media_type=kind, uri=uri, name="f.txt", size_bytes=len(data)),)
-    assert found.text == f"[d/f.txt: {kind}, {len(data)} bytes]"
 
 
 def test_a_gigabyte_is_neither_read_nor_shown(files: Files) -> None:

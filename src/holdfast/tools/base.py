@@ -72,6 +72,7 @@ class Tool(Frozen):
     output_bytes_max: int = OUTPUT_BYTES_MAX
     needs_approval: bool | Approval = False
     on_unknown: OnUnknown = "tell_model"
+    recalls: bool = False  # its body asks for the results of the chat's earlier calls
     # Instead of a body: to whom the call is handed, and when. For our own tools: it runs on the event loop, so
     # it must not wait for anything.
     delegate: "Callable[[dict[str, Any], ToolContext, int], Delegation | Spawned] | None" = None

@@ -1,11 +1,11 @@
 """What a tool's body knows about its call. Made per call, never stored on the tool."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from holdfast.core.records import Cause
+from holdfast.core.records import Cause, ToolResult
 from holdfast.system import cover, processes, sandbox
 from holdfast.system.processes import Children
 from holdfast.tools.figures import show
@@ -30,6 +30,7 @@ class ToolContext:
         say: Callable[[str], None] | None = None,
         children: Children | None = None,
         approved: bool = False,
+        results: Callable[[], Iterable[ToolResult]] = tuple,
     ) -> None:
         self.call_id = call_id
         self.key = f"{chat_id}:{call_id}"
@@ -40,6 +41,7 @@ class ToolContext:
         self.children = children
         self.approved = approved
         self._say = say
+        self._results = results
         self._cancelled = asyncio.Event()
         self.cause: Cause | None = None
 
@@ -47,6 +49,12 @@ class ToolContext:
     def cancelled(self) -> bool:
         """For bodies that cannot be interrupted: look at it now and then."""
         return self.cause is not None
+
+    def earlier_results(self) -> Iterable[ToolResult]:
+        """Of this chat's calls, newest first, as the model is shown them: not those that a summary stands for. For a
+        tool that `recalls`.
+        """
+        return self._results()
 
     def progress(self, text: str) -> None:
         """Tell clients how far it is, from any thread. Journaled and streamed, a few times a second."""

@@ -6,15 +6,15 @@ that asked longest ago gives up its own, and what has no place in it is read aga
 bounds a step costs the same in a long chat as in a short one: only what is new is read, checked or counted.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 from holdfast.core.codec import decode_entry
 from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message, fitted, summary_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
-from holdfast.core.records import NOTHING, Message, Role, Snapshot, Terms
+from holdfast.core.records import NOTHING, Message, Role, Snapshot, Terms, ToolResult
 from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.contract import Store
 from holdfast.store.records import HistoryRow
@@ -252,6 +252,13 @@ class HistoryCache:
     def _asking(self, call_id: str) -> Message | None:
         asked = (message for message in reversed(self._messages) if message.role is Role.ASSISTANT)
         return next((message for message in asked if any(part.call_id == call_id for part in message.calls)), None)
+
+    def results(self) -> Iterator[ToolResult]:
+        """Of calls, newest first, as far as they are in memory. From any thread: nothing is changed in place."""
+        ahead = [message for _, message in sorted(self._ahead.items(), reverse=True)]
+        for message in chain(ahead, reversed(self._messages), reversed(self._older or [])):
+            if message.role is Role.TOOL and isinstance(result := message.parts[0], ToolResult):
+                yield result
 
     async def turn(self, snapshot: Snapshot) -> list[Message]:
         """The messages of the current turn that are in memory, in order."""

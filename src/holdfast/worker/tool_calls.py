@@ -86,6 +86,8 @@ class ToolCalls:
         message = await held.history.response_of(held.snapshot, calls[0].id)
         if message is None:
             raise Moved(f"the response that asked for call {calls[0].id} is not in history")
+        if any(tool.recalls for call in calls if (tool := held.known_tools.get(call.name)) is not None):
+            await held.history.turn(held.snapshot)  # a successor has read nothing of it yet
         parts = {part.call_id: part for part in message.calls}
         free = held.agent.limits.parallel_calls - len(held.bodies)
         for call in calls:
@@ -265,6 +267,7 @@ class ToolCalls:
             say=say,
             children=held.shared.children,
             approved=call.answered_by is not None,
+            results=held.history.results,
         )
 
     def _body_done(self, task: "asyncio.Task[bool]") -> None:

@@ -4,16 +4,18 @@ The number of a line stands before it, behind it a tab: how models know it, and 
 What is written back with these numbers in it is refused (`has_numbers`).
 """
 
+import io
 import os
 import re
 from itertools import pairwise
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from holdfast.errors import ToolFailed
 from holdfast.tools.base import ToolOutput
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files import pictures
 from holdfast.tools.files.root import Root, RootPlace
+from holdfast.tools.files.versions import Versions, tagged, version_of, whole
 
 SCAN_BYTES_MAX = 64 << 20  # what is passed over to get to a line
 BINARY_LOOK_BYTES = 8 << 10
@@ -28,8 +30,9 @@ def go_on(context: ToolContext) -> None:
 
 
 class Reader:
-    def __init__(self, root: Root, bytes_max: int) -> None:
+    def __init__(self, root: Root, bytes_max: int, versions: Versions) -> None:
         self._root = root
+        self._versions = versions
         self._bytes_max = bytes_max
 
     def read_file(
@@ -44,9 +47,13 @@ class Reader:
         with self._root.place(path) as place, place.opened() as (file, found):
             if (kind := pictures.media_type(os.pread(file, 16, 0))) is not None:
                 shown = pictures.shown_file(file, found.st_size, kind, place.shown)
-                return ToolOutput(text=f"[{place.shown}: {kind}, {found.st_size:,} bytes]", files=(shown,))
+                seen = self._seen(place, whole(file, found), found, context)
+                return ToolOutput(text=f"[{place.shown}: {kind}, {found.st_size:,} bytes; {seen}]", files=(shown,))
             refuse_binary(file, place, found.st_size)
-            lines = _read_lines(file, start_line, line_count, self._bytes_max, context)
+            data = whole(file, found)
+            with open(file, "rb", closefd=False) if data is None else io.BytesIO(data) as stream:
+                stream.seek(0)
+                lines = _read_lines(stream, start_line, line_count, self._bytes_max, context)
         if lines.first_missing is not None:
             raise ToolFailed(f"{place.shown} has {lines.first_missing - 1:,} lines: there is no line {start_line:,}")
         text, garbled = _decoded(lines)
@@ -58,8 +65,13 @@ class Reader:
                 f"lines {start_line:,} to {lines.last:,} of a file of {found.st_size:,} bytes; "
                 f"go on with start_line={lines.last + 1}"
             )
-        text = _numbered(text, start_line)
-        return ToolOutput(text=f"{text}\n[{'; '.join(notes)}]" if notes else text)
+        notes.append(self._seen(place, data, found, context))
+        return ToolOutput(text=f"{_numbered(text, start_line)}\n[{'; '.join(notes)}]")
+
+    def _seen(self, place: RootPlace, data: bytes | None, found: os.stat_result, context: ToolContext) -> str:
+        version = version_of(place, data, found)
+        self._versions.remember(place, version, context)
+        return tagged([version])
 
 
 class _Lines(NamedTuple):
@@ -70,25 +82,24 @@ class _Lines(NamedTuple):
     first_missing: int | None = None  # the file ended before the first line that was asked for
 
 
-def _read_lines(file: int, start: int, count: int | None, bytes_max: int, context: ToolContext) -> _Lines:
+def _read_lines(stream: BinaryIO, start: int, count: int | None, bytes_max: int, context: ToolContext) -> _Lines:
     end = None if count is None else start + count
     number, begins, scanned, numbers = 1, True, 0, 0
     taken = bytearray()
-    with open(file, "rb", closefd=False) as stream:
-        while piece := stream.readline(64 << 10):
-            scanned += len(piece)
-            go_on(context)
-            if scanned > SCAN_BYTES_MAX:
-                raise ToolFailed(f"line {start:,} lies beyond the first {SCAN_BYTES_MAX:,} bytes, which is the limit")
-            if number == end:
-                return _Lines(bytes(taken), number - 1, more=True)
-            if number >= start:
-                numbers += begins
-                if len(taken) + len(piece) + numbers * NUMBER_BYTES > bytes_max + NUMBER_BYTES:
-                    return _full(taken, piece, number, begins, bytes_max)
-                taken += piece
-            begins = piece.endswith(b"\n")
-            number += begins
+    while piece := stream.readline(64 << 10):
+        scanned += len(piece)
+        go_on(context)
+        if scanned > SCAN_BYTES_MAX:
+            raise ToolFailed(f"line {start:,} lies beyond the first {SCAN_BYTES_MAX:,} bytes, which is the limit")
+        if number == end:
+            return _Lines(bytes(taken), number - 1, more=True)
+        if number >= start:
+            numbers += begins
+            if len(taken) + len(piece) + numbers * NUMBER_BYTES > bytes_max + NUMBER_BYTES:
+                return _full(taken, piece, number, begins, bytes_max)
+            taken += piece
+        begins = piece.endswith(b"\n")
+        number += begins
     lines = number - begins
     return _Lines(bytes(taken), lines, first_missing=lines + 1 if start > max(lines, 1) else None)
 

@@ -55,7 +55,7 @@ class Root:
         """
         with told(path), _Walk(self.path, path, writes=writes, make_folders=make_folders) as way:
             name = way.go()
-            yield RootPlace(way.folder, name, shown(path), way.protected)
+            yield RootPlace(way.folder, name, shown(path), way.protected, way.real(name))
 
 
 class RootPlace(NamedTuple):
@@ -65,6 +65,7 @@ class RootPlace(NamedTuple):
     name: str
     shown: str
     protected: Floor
+    real: str = ""  # its path below the root, without a symlink in it
 
     @contextmanager
     def opened(self) -> Iterator[tuple[int, os.stat_result]]:
@@ -114,6 +115,9 @@ class _Walk:
     @property
     def folder(self) -> int:
         return self._way[-1]
+
+    def real(self, name: str) -> str:
+        return "/".join([*self._names, name])
 
     def go(self) -> str:
         """Down to the last folder; what is left is a name in it."""

@@ -6,11 +6,14 @@ everything is bounded: bytes read, lines shown, entries looked at, time taken.
 
 import os
 
+from msgspec.structs import replace
+
 from holdfast.errors import ConfigError
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.files.reading import Reader
 from holdfast.tools.files.root import Root
 from holdfast.tools.files.search import Finder, SearchLimits
+from holdfast.tools.files.versions import TOOLS, Versions
 from holdfast.tools.files.writing import Writer
 
 READ_BYTES_MAX = 256 << 10
@@ -36,7 +39,8 @@ def file_tools(
     if min(read_bytes_max, write_bytes_max, search_s) <= 0:
         raise ConfigError("the limits of file tools are above 0")
     confined = Root(root)
-    reader = Reader(confined, read_bytes_max)
+    versions = Versions()
+    reader = Reader(confined, read_bytes_max, versions)
     finder = Finder(confined, hidden, SearchLimits(time_s=search_s))
     found = [
         tool(replay="pure", deadline_s=DEADLINE_S)(reader.read_file),
@@ -44,7 +48,7 @@ def file_tools(
         tool(replay="pure", deadline_s=search_s + DEADLINE_S)(finder.search_files),
     ]
     if not read_only:
-        writer = Writer(confined, write_bytes_max)
+        writer = Writer(confined, write_bytes_max, versions)
         found += [
             # Doing it again gives the same file.
             tool(replay="idempotent", deadline_s=DEADLINE_S, needs_approval=needs_approval)(writer.write_file),
@@ -52,4 +56,4 @@ def file_tools(
             tool(replay="unsafe", deadline_s=DEADLINE_S, needs_approval=needs_approval)(writer.edit_file),
             tool(replay="unsafe", deadline_s=DEADLINE_S, needs_approval=needs_approval)(writer.apply_patch),
         ]
-    return found
+    return [replace(made, recalls=made.name in TOOLS) for made in found]

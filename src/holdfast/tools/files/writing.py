@@ -20,6 +20,7 @@ from holdfast.tools.files.edits import FileEdit, edited
 from holdfast.tools.files.patch import FilePatch
 from holdfast.tools.files.reading import go_on, has_numbers, refuse_binary
 from holdfast.tools.files.root import Root, RootPlace, told
+from holdfast.tools.files.versions import Version, Versions, tagged, version_of, whole
 
 TURN_WAIT_S = 30.0
 TURN_LOOK_S = 0.01
@@ -30,6 +31,7 @@ class _Found(NamedTuple):
 
     text: str
     stat: os.stat_result
+    version: Version
 
 
 class _Change(NamedTuple):
@@ -41,12 +43,14 @@ class _Change(NamedTuple):
 
 
 class Writer:
-    def __init__(self, root: Root, bytes_max: int) -> None:
+    def __init__(self, root: Root, bytes_max: int, versions: Versions) -> None:
         self._root = root
+        self._versions = versions
         self._bytes_max = bytes_max
 
     def write_file(self, path: str, content: str, context: ToolContext) -> str:
-        """Make a file, or replace all that is in it. Missing folders are made."""
+        """Make a file, or replace all that is in it. Missing folders are made. A file that is there must have been
+        read before; to change some of it, use edit_file."""
         go_on(context)
         data = self._encoded(content)
         with self._root.place(path, writes=True, make_folders=True) as place:
@@ -56,8 +60,11 @@ class Writer:
                     before = self._before(place)
                     _refuse_marks(before, content, place)
                     _refuse_numbers(before, content, place)
+                if (now := _version_now(place)) is not None and now.text != content:  # a rerun finds its own work
+                    self._versions.check(place, now, context, whole=True)
                 disk.write(place.folder, place.name, data)
-        return f"Wrote {len(data):,} bytes to {place.shown}."
+                seen = self._wrote(place, data, context)
+        return f"Wrote {len(data):,} bytes to {place.shown}.\n[{tagged([seen])}]"
 
     def edit_file(
         self,
@@ -77,6 +84,7 @@ class Writer:
         wanted = edits or [FileEdit(old, new, replace_all)]
         with self._root.place(path, writes=True) as place, _turn([place.folder], context):
             before = self._read(place)
+            self._versions.check(place, before.version, context, whole=False)
             for edit in wanted:
                 if edit.old not in before.text:
                     _refuse_numbers("", edit.old, place)
@@ -86,7 +94,9 @@ class Writer:
             data = self._encoded(changed)
             _refuse_changed(place, before)
             disk.write(place.folder, place.name, data)
-        return f"Replaced {count:,} in {place.shown}." if count > 1 else f"Edited {place.shown}."
+            seen = self._wrote(place, data, context)
+        done = f"Replaced {count:,} in {place.shown}." if count > 1 else f"Edited {place.shown}."
+        return f"{done}\n[{tagged([seen])}]"
 
     def apply_patch(self, patch: str, context: ToolContext) -> str:
         """Change several files at once, whole or not at all. It begins with the line `*** Begin Patch` and ends with
@@ -106,9 +116,19 @@ class Writer:
             changes = list(self._changes(wanted, iter(old), iter(new)))
             for change in changes:
                 if change.before is not None:
+                    self._versions.check(change.place, change.before.version, context, whole=False)
                     _refuse_changed(change.place, change.before)
             _apply(changes)
-        return "\n".join(["Done:", *(_told(each) for each in wanted)])
+            seen = [
+                self._wrote(change.place, change.after, context) for change in changes if change.after is not None
+            ]
+        end = [f"[{tagged(seen)}]"] if seen else []
+        return "\n".join(["Done:", *(_done(each) for each in wanted), *end])
+
+    def _wrote(self, place: RootPlace, data: bytes, context: ToolContext) -> Version:
+        version = version_of(place, data, os.stat(place.name, dir_fd=place.folder, follow_symlinks=False))
+        self._versions.remember(place, version, context)
+        return version
 
     def _changes(
         self, wanted: Sequence[FilePatch], old: Iterator[RootPlace], new: Iterator[RootPlace]
@@ -158,7 +178,7 @@ class Writer:
             with open(file, "rb", closefd=False) as stream:
                 data = stream.read(self._bytes_max + 1)
         try:
-            return _Found(data.decode(), found)
+            return _Found(data.decode(), found, version_of(place, data, found))
         except UnicodeDecodeError as error:
             raise ToolFailed(f"{place.shown} is not UTF-8 (byte {error.start:,}): editing would damage it") from None
 
@@ -213,12 +233,21 @@ def _put(place: RootPlace, data: bytes | None) -> None:
         disk.write(place.folder, place.name, data)
 
 
-def _told(patch: FilePatch) -> str:
+def _done(patch: FilePatch) -> str:
     if patch.adds:
         return f"added {patch.path}"
     if patch.deletes:
         return f"deleted {patch.path}"
     return f"changed {patch.path}" + (f", now {patch.move_to}" if patch.move_to is not None else "")
+
+
+def _version_now(place: RootPlace) -> Version | None:
+    """None: there is no such file."""
+    try:
+        with place.opened() as (file, found):
+            return version_of(place, whole(file, found), found)
+    except FileNotFoundError:
+        return None
 
 
 def _refuse_changed(place: RootPlace, before: _Found) -> None:
