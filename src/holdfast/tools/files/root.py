@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system import disk
@@ -280,10 +280,23 @@ class FolderEntry(NamedTuple):
     folder: int
 
 
-def walk(folder: int, prefix: str, protected: Floor, *, hidden: bool) -> Iterator[FolderEntry]:
+class LeftOut(Protocol):
+    """What a walk passes over, told folder by folder."""
+
+    def enter(self, folder: int, path: str) -> None: ...
+
+    def has(self, path: str, *, folder: bool) -> bool: ...
+
+
+def walk(
+    folder: int, protected: Floor, *, hidden: bool, base: str = "", left_out: LeftOut | None = None
+) -> Iterator[FolderEntry]:
     """Everything below an open folder, sorted, folders before what is in them. Symlinks are named, not followed; so
-    are folders that no tool may look into.
+    are folders that no tool may look into. `base`: where the folder is below the root, for `left_out`.
     """
+    if left_out is not None:
+        left_out.enter(folder, base)
+    prefix = ""
     open_folders: list[tuple[int, str, Iterator[str]]] = [(os.dup(folder), prefix, _names(folder))]
     try:
         while open_folders:
@@ -298,14 +311,19 @@ def walk(folder: int, prefix: str, protected: Floor, *, hidden: bool) -> Iterato
                 found = os.stat(name, dir_fd=current, follow_symlinks=False)
             except OSError:  # gone since
                 continue
+            is_folder = stat.S_ISDIR(found.st_mode)
+            if left_out is not None and left_out.has(f"{base}{above}{name}", folder=is_folder):
+                continue
             yield FolderEntry(above + name, name, found.st_mode, current)
             closed = protected.objection([name], found, writes=False) is not None
-            if stat.S_ISDIR(found.st_mode) and not closed and len(open_folders) < DEPTH_MAX:
+            if is_folder and not closed and len(open_folders) < DEPTH_MAX:
                 try:
                     below = os.open(name, _FOLDER, dir_fd=current)
                 except OSError:  # gone, swapped, or not for us
                     continue
                 open_folders.append((below, f"{above}{name}/", _names(below)))
+                if left_out is not None:
+                    left_out.enter(below, f"{base}{above}{name}/")
     finally:
         for descriptor, _, _ in open_folders:
             os.close(descriptor)

@@ -3,25 +3,23 @@
 Fixed text is looked for here, in linear time; a pattern in a process of its own (`patterns.py`).
 """
 
-import fnmatch
-import re
 import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import lru_cache
 
 from holdfast.core.records import Frozen
 from holdfast.errors import ToolFailed
 from holdfast.tools.context import ToolContext
+from holdfast.tools.files.globs import Glob
+from holdfast.tools.files.ignored import Ignored
 from holdfast.tools.files.patterns import Matcher
 from holdfast.tools.files.reading import go_on
 from holdfast.tools.files.root import SCANNED_MAX, FolderEntry, Root, RootPlace, shown, walk
 from holdfast.tools.floor import Floor
 
-GLOB_CHARS_MAX = 500
-GLOB_PARTS_MAX = 32
 TEXT_CHARS_MAX = 2_000
+LINES_AROUND_MAX = 10
 
 
 class SearchLimits(Frozen):
@@ -40,15 +38,23 @@ class Finder:
         self._hidden = hidden
         self._limits = limits
 
-    def list_files(self, context: ToolContext, pattern: str = "**", path: str = ".", hidden: bool = False) -> str:
+    def list_files(
+        self,
+        context: ToolContext,
+        pattern: str = "**",
+        path: str = ".",
+        hidden: bool = False,
+        ignored: bool = False,
+    ) -> str:
         """List files and folders below `path` whose path fits a glob: `*.py` (in `path` itself), `**/*.py` (at any
-        depth), `src/**`. A folder ends with /, a symlink with @. Names that begin with a dot only if `hidden`."""
+        depth), `src/**`. A folder ends with /, a symlink with @. Names that begin with a dot only if `hidden`,
+        what .gitignore files leave out only if `ignored`."""
         go_on(context)
-        fits = _Glob(pattern)
+        fits = Glob(pattern)
         listed: list[str] = []
         bounds = _Bounds(self._limits, context)
         with self._root.place(path) as place, ExitStack() as held:
-            for entry in bounds.over(self._walk(held, place, hidden)):
+            for entry in bounds.over(self._walk(held, place, hidden, ignored)):
                 if fits(entry.path):
                     listed.append(shown(entry.path) + _mark(entry.mode))
                     if len(listed) == self._limits.entries_listed:
@@ -65,20 +71,25 @@ class Finder:
         regex: bool = False,
         ignore_case: bool = False,
         hidden: bool = False,
+        ignored: bool = False,
+        lines_around: int = 0,
     ) -> str:
         """Find lines with a text in files below `path` whose path fits the glob `files`. With `regex`, the text is a
-        regular expression (Python's), matched line by line. Binary and very large files are left out."""
+        regular expression (Python's), matched line by line. `lines_around`: so many lines before and after each, up
+        to 10. Binary and very large files are left out, and what .gitignore files leave out unless `ignored`."""
         go_on(context)
         if not text or len(text) > TEXT_CHARS_MAX or (not regex and "\n" in text):
             raise ToolFailed(f"text is one line of 1 to {TEXT_CHARS_MAX:,} characters")
-        fits = _Glob(files)
+        if not 0 <= lines_around <= LINES_AROUND_MAX:
+            raise ToolFailed(f"lines_around is from 0 to {LINES_AROUND_MAX}")
+        fits = Glob(files)
         bounds = _Bounds(self._limits, context)
         found: list[str] = []
         with self._root.place(path) as place, ExitStack() as held:
             lines_of = self._matcher(held, text, regex, ignore_case, bounds.until, context)
-            for entry in bounds.over(self._walk(held, place, hidden)):
+            for entry in bounds.over(self._walk(held, place, hidden, ignored)):
                 if stat.S_ISREG(entry.mode) and fits(entry.path):
-                    found += self._search(entry, place.protected, lines_of, bounds)
+                    found += self._search(entry, place.protected, lines_of, lines_around, bounds)
                     if len(found) >= self._limits.lines_shown:
                         bounds.stopped = (
                             f"stopped after {self._limits.lines_shown:,} lines: search for something rarer"
@@ -86,9 +97,11 @@ class Finder:
                         break
         return "\n".join([*found[: self._limits.lines_shown], *bounds.note(searched=True)])
 
-    def _walk(self, held: ExitStack, place: RootPlace, hidden: bool) -> Iterator[FolderEntry]:
+    def _walk(self, held: ExitStack, place: RootPlace, hidden: bool, ignored: bool) -> Iterator[FolderEntry]:
         folder = held.enter_context(place.opened_folder())
-        found = walk(folder, "", place.protected, hidden=hidden or self._hidden)
+        base = "" if place.real == "." else f"{place.real.removesuffix('/.')}/"
+        left_out = None if ignored else Ignored.above(self._root, place)
+        found = walk(folder, place.protected, hidden=hidden or self._hidden, base=base, left_out=left_out)
         held.callback(found.close)  # type: ignore[attr-defined]
         return found
 
@@ -102,7 +115,12 @@ class Finder:
         return held.enter_context(matcher).lines
 
     def _search(
-        self, entry: FolderEntry, protected: Floor, lines_of: Callable[[bytes], list[int]], bounds: "_Bounds"
+        self,
+        entry: FolderEntry,
+        protected: Floor,
+        lines_of: Callable[[bytes], list[int]],
+        around: int,
+        bounds: "_Bounds",
     ) -> list[str]:
         try:
             with RootPlace(entry.folder, entry.name, entry.path, protected).opened() as (file, found):
@@ -121,10 +139,24 @@ class Finder:
         numbers = lines_of(data)
         lines = data.split(b"\n") if numbers else []
         name = shown(entry.path)
-        hits = [f"{name}:{number}: {self._line(lines[number - 1])}" for number in numbers]
+        hits = list(self._shown(name, lines, numbers, around))
         if len(numbers) == self._limits.lines_per_file:
             hits.append(f"{name}: [no more than {len(numbers)} lines of one file are shown]")
         return hits
+
+    def _shown(self, name: str, lines: list[bytes], numbers: list[int], around: int) -> Iterator[str]:
+        """As grep shows them: a hit with colons, a line around it with hyphens, `--` where lines are left out."""
+        wanted, done = set(numbers), 0
+        for number in numbers:
+            first = max(done + 1, number - around)
+            if around and done and first > done + 1:
+                yield "--"
+            for each in range(first, min(number + around, len(lines)) + 1):
+                if each > number and each in wanted:
+                    break  # it has lines around it of its own
+                mark = ":" if each in wanted else "-"
+                yield f"{name}{mark}{each}{mark} {self._line(lines[each - 1])}"
+                done = each
 
     def _line(self, line: bytes) -> str:
         most = self._limits.line_chars
@@ -189,48 +221,3 @@ def _mark(mode: int) -> str:
     if stat.S_ISLNK(mode):
         return "@"
     return "" if stat.S_ISREG(mode) else " (no file)"
-
-
-class _Glob:
-    """A glob over whole paths. `**` is any number of folders, none included; as the last part, everything below."""
-
-    def __init__(self, pattern: str) -> None:
-        parts = [part for part in pattern.split("/") if part not in ("", ".")]
-        if len(pattern) > GLOB_CHARS_MAX or len(parts) > GLOB_PARTS_MAX or not parts or ".." in parts:
-            raise ToolFailed(f"a glob has 1 to {GLOB_CHARS_MAX} characters, {GLOB_PARTS_MAX} parts and no '..'")
-        if parts[-1] == "**":
-            parts.append("*")
-        self._parts = parts
-        self._tests = [None if part == "**" else _name_test(part) for part in parts]
-
-    def __call__(self, path: str) -> bool:
-        """Which beginnings of the pattern fit the beginning of the path so far: one pass, no backtracking."""
-        reached = self._open({0})
-        for name in path.split("/"):
-            stepped = set()
-            for at in reached:
-                if at == len(self._tests):
-                    continue
-                test = self._tests[at]
-                if test is None:
-                    stepped.add(at)
-                elif test(name):
-                    stepped.add(at + 1)
-            reached = self._open(stepped)
-        return len(self._tests) in reached
-
-    def _open(self, reached: set[int]) -> set[int]:
-        """`**` may also be nothing."""
-        opened = set(reached)
-        for at in sorted(reached):
-            while at < len(self._tests) and self._tests[at] is None:
-                at += 1
-                opened.add(at)
-        return opened
-
-
-@lru_cache(maxsize=256)
-def _name_test(pattern: str) -> Callable[[str], bool]:
-    if re.search(r"\*[^*]*\*[^*]*\*[^*]*\*[^*]*\*", pattern):
-        raise ToolFailed("one part of a glob has at most four *")
-    return lambda name: fnmatch.fnmatchcase(name, pattern)

@@ -1,9 +1,9 @@
 """Which version of a file a chat has seen, so that none is changed that the model does not know.
 
 A version is a digest of the file's path and content. Every result of a file tool names it in its last line, so it
-is in the chat's history: it survives a crash, every worker that gets the chat knows it, and what a compaction left out
-the model does not know any more either. What this process wrote or read itself is remembered here besides, with the text,
-bounded: for calls whose results are not in history yet, and to show what changed since.
+is in the chat's history: it survives a crash, and every worker that gets the chat knows it. What a compaction left
+out, the model does not know any more either. What this process read or wrote itself is remembered here besides, with
+the text, bounded: for calls whose results are not in history yet, and to show what changed since.
 
 The rule, asked before each change of a file that exists:
 - the file is as the chat last saw it: it is changed;
