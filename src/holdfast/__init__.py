@@ -127,6 +127,7 @@ __all__ = [
     "Part",
     "Paused",
     "Phase",
+    "PlanItem",
     "PreviewReset",
     "Price",
     "Principal",
@@ -228,6 +229,8 @@ __all__ = [
     "http_app",
     "install_cache",
     "load_config",
+    "plan_of",
+    "plan_tool",
     "session_tools",
     "shell_tool",
     "sleep_until",
@@ -300,6 +303,7 @@ _NAMES: dict[str, str] = {
     "holdfast.tools.context": "ToolContext",
     "holdfast.tools.files.tools": "file_tools",
     "holdfast.tools.outside": "ask_user, client_tool, sleep_until",
+    "holdfast.tools.plan": "PlanItem, plan_of, plan_tool",
     "holdfast.tools.shell.policy": "ShellPolicy",
     "holdfast.tools.shell.sessions": "session_tools",
     "holdfast.tools.shell.tool": "shell_tool",
@@ -502,6 +506,7 @@ if TYPE_CHECKING:
     from holdfast.tools.context import ToolContext
     from holdfast.tools.files.tools import file_tools
     from holdfast.tools.outside import ask_user, client_tool, sleep_until
+    from holdfast.tools.plan import PlanItem, plan_of, plan_tool
     from holdfast.tools.shell.policy import ShellPolicy
     from holdfast.tools.shell.sessions import session_tools
     from holdfast.tools.shell.tool import shell_tool

@@ -11,6 +11,7 @@ from holdfast.core.records import CallState, Cause, Failure, Message, Role
 from holdfast.safe_text import safe
 from holdfast.store.records import Item
 from holdfast.store.update_reader import event_of
+from holdfast.tools.plan import plan_lines, plan_of
 
 STOPPING = "stopping; once more leaves at once"
 
@@ -87,6 +88,9 @@ class Reader:
             self._screen.tool_started(call.id, line(call.name, 60), arguments_of(call.arguments), call.began_at or 0)
 
     def _call_done(self, call: up.CallView) -> None:
+        if call.state is CallState.DONE and (items := plan_of(call.name, call.arguments)) is not None:
+            self._screen.plan(call.id, [safe(each) for each in plan_lines(items)])
+            return
         end = ToolEnd(
             name=line(call.name, 60),
             arguments=arguments_of(call.arguments) if call.arguments else "",

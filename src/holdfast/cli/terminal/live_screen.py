@@ -9,7 +9,7 @@ import asyncio
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -109,6 +109,14 @@ class TerminalScreen:
         if result := line(end.result, RESULT_CHARS):
             shown.append(f"\n  {result}", style="dim")
         self._put(shown, "line")
+        self.status("")
+
+    def plan(self, call_id: str, lines: Sequence[str]) -> None:
+        self._tools.pop(call_id, None)
+        shown = Text("\n".join(lines), style="default")
+        shown.highlight_regex(r"(?m)^✓.*", "dim")
+        shown.highlight_regex(r"(?m)^▶.*", "bold cyan")
+        self._put(shown, "block")
         self.status("")
 
     def status(self, text: str) -> None:

@@ -1,6 +1,7 @@
 """What a reader of a chat is shown, whatever shows it: the contract of a screen, and the plain one for pipes."""
 
 import sys
+from collections.abc import Sequence
 from typing import Protocol, TextIO
 
 from holdfast.cli.words import line, seconds
@@ -47,6 +48,9 @@ class Screen(Protocol):
     def tool_says(self, call_id: str, text: str) -> None: ...
 
     def tool_ended(self, call_id: str, end: ToolEnd) -> None: ...
+
+    def plan(self, call_id: str, lines: Sequence[str]) -> None:
+        """What the model is about to do, a line for each step, and how far it is. It ends the call."""
 
     def status(self, text: str) -> None:
         """What it is busy with; replaced by whatever comes next."""
@@ -115,6 +119,10 @@ class PlainScreen:
 
     def tool_ended(self, call_id: str, end: ToolEnd) -> None:
         self.note(f"{end_line(end)}  {line(end.result, RESULT_CHARS)}".rstrip())
+
+    def plan(self, call_id: str, lines: Sequence[str]) -> None:
+        for each in lines:
+            self.note(f"  {each}")
 
     def status(self, text: str) -> None:
         if text and text != self._status:
