@@ -227,6 +227,7 @@ __all__ = [
     "fetch_tool",
     "file_tools",
     "http_app",
+    "http_tools",
     "install_cache",
     "load_config",
     "plan_of",
@@ -310,6 +311,7 @@ _NAMES: dict[str, str] = {
     "holdfast.tools.sub_agents": "agent_tools",
     "holdfast.tools.web.cache": "WebCache, install_cache",
     "holdfast.tools.web.fetch": "fetch_tool",
+    "holdfast.tools.web.http_request": "http_tools",
     "holdfast.worker.tool_calls": "RunningTool",
     "holdfast.worker.worker": "Worker",
     "holdfast.turn": "OpenCall, Sent, Turn",
@@ -513,6 +515,7 @@ if TYPE_CHECKING:
     from holdfast.tools.sub_agents import agent_tools
     from holdfast.tools.web.cache import WebCache, install_cache
     from holdfast.tools.web.fetch import fetch_tool
+    from holdfast.tools.web.http_request import http_tools
     from holdfast.transfer import Imported, OwnerDeleted
     from holdfast.turn import OpenCall, Sent, Turn
     from holdfast.worker.tool_calls import RunningTool

@@ -81,17 +81,19 @@ class Site:
         self.port = 0
         self.hits: Counter[str] = Counter()
         self.heads: list[dict[str, str]] = []
+        self.bodies: list[tuple[str, bytes]] = []  # with their methods
         self.asked = asyncio.Event()
         self.gone = asyncio.Event()  # somebody left before the answer was over
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-            path = head[0].split(" ")[1]
+            method, path, _ = head[0].split(" ")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
             self.hits[path] += 1
             self.asked.set()
             self.heads.append(headers)
+            self.bodies.append((method, await reader.readexactly(int(headers.get("content-length", 0)))))
             await self._answer(path, headers, writer)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):

@@ -1,7 +1,7 @@
 """The `plan` tool: what the model is about to do, as a list that people see.
 
 The model writes the whole list each time, so no call depends on another, and the newest call is the plan. It is in
-the journal as that call's arguments; whoever shows a chat finds it there (`plan_of`).
+the journal as that call's arguments; `plan_of` finds it there, for a terminal or a page.
 """
 
 from collections.abc import Sequence

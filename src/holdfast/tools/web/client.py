@@ -1,8 +1,9 @@
-"""GET for URLs that no one vouches for: every address is checked before it is connected to, all has an end.
+"""HTTP for URLs that no one vouches for: every address is checked before it is connected to, all has an end.
 
 A name is looked up once per hop; all its addresses must be public, and the connection goes to one of those very
-addresses, while TLS and the Host header keep the name. A redirect is a new URL, checked like the first. There are no
-proxies (they would do the looking up), no cookies, no retries and no kept connections.
+addresses, while TLS and the Host header keep the name. A redirect of a GET or a HEAD is a new URL, checked like the
+first; one of any other method is the answer. There are no proxies (they would do the looking up), no cookies, no
+retries and no kept connections.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ import httpcore2
 import httpx2
 
 from holdfast.core.records import Frozen
-from holdfast.errors import ConfigError, ToolFailed
+from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.system.threads import Pool
 from holdfast.tools.web import addresses
 from holdfast.tools.web.addresses import Address
@@ -60,10 +61,20 @@ class Policy:
         allow_hosts: Iterable[str] = (),
         allow_internal: bool = False,
         ports: Collection[int] | None = (80, 443),
+        only_hosts: Iterable[str] | None = None,
     ) -> None:
         self._networks, self._names = addresses.networks_and_names(allow_hosts)
+        self._only = None if only_hosts is None else frozenset(host.lower() for host in only_hosts)
         self._internal = allow_internal
         self._ports = ports  # None: any
+
+    def host_problem(self, host: str, port: int) -> str | None:
+        """Why a host, a name or an address, is not one of those that are meant."""
+        if self._only is None or not self._only.isdisjoint((host, f"{host}:{port}")):
+            return None
+        if any(one.startswith("*.") and host.endswith(one[1:]) for one in self._only):
+            return None
+        return f"it is none of the hosts that may be asked: {', '.join(sorted(self._only)) or 'none may'}"
 
     def name_problem(self, host: str, port: int) -> str | None:
         """Why a name is not even looked up."""
@@ -132,10 +143,24 @@ class Target:
             raise ToolFailed(f"it redirects to what is not a URL: {error}") from None
 
 
+class Outgoing(Frozen):
+    """What is asked. `headers` are for the origin of the first URL alone."""
+
+    method: str = "GET"
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    @property
+    def safe(self) -> bool:
+        """By HTTP's own definition it changes nothing."""
+        return self.method in ("GET", "HEAD")
+
+
 class Fetched(Frozen):
     url: str  # after redirects
     status: int
     content_type: str
+    headers: tuple[tuple[str, str], ...] = ()
     body: bytes
     cut: bool  # there was more than the limit
     cached: bool
@@ -154,32 +179,44 @@ class Web:
 
     async def get(self, url: str, cache: WebCache | None = None) -> Fetched:
         """Raises ToolFailed, also when the time is up."""
+        return await self.ask(url, Outgoing(), cache)
+
+    async def ask(self, url: str, outgoing: Outgoing, cache: WebCache | None = None) -> Fetched:
+        """Raises ToolFailed, also when the time is up; OutcomeUnknown where it may have taken effect all the same."""
+        connected: list[Address] = []
         try:
             async with asyncio.timeout(self._limits.time_s):
-                return await self._get(Target(url), cache)
+                return await self._ask(Target(url), outgoing, cache, connected)
         except TimeoutError:
-            raise ToolFailed(f"timed out after {self._limits.time_s:g} s") from None
-        except ToolFailed:
-            raise
+            raise _failure(f"timed out after {self._limits.time_s:g} s", outgoing, connected) from None
+        except ToolFailed as error:
+            raise _failure(str(error), outgoing, connected) from error.__cause__
         except Exception as error:  # whatever a hostile server brings about is its own URL's failure
-            raise ToolFailed(f"it failed: {str(error) or type(error).__name__}") from error
+            raise _failure(f"it failed: {str(error) or type(error).__name__}", outgoing, connected) from error
 
-    async def _get(self, target: Target, cache: WebCache | None) -> Fetched:
+    async def _ask(
+        self, target: Target, outgoing: Outgoing, cache: WebCache | None, connected: list[Address]
+    ) -> Fetched:
         userinfo, origin = target.userinfo, target.origin
         for _ in range(REDIRECTS_MAX + 1):
             checked = await self._checked(target)
-            # A name and a password are for the host they were given for. Those in a redirect were given for none.
-            response = await self._send(target, checked, userinfo if target.origin == origin else b"", cache)
+            # A name, a password and headers are for the host they were given for. Those in a redirect were given
+            # for none.
+            if target.origin != origin:
+                userinfo, outgoing = b"", Outgoing(method=outgoing.method)
+            response = await self._send(target, checked, userinfo, outgoing, cache, connected)
             try:
                 location = response.headers.get("location")
-                if response.status_code not in _REDIRECTS or not location:
-                    return await self._read(target, response)
+                if response.status_code not in _REDIRECTS or not location or not outgoing.safe:
+                    return await self._read(target, response, outgoing)
             finally:
                 await response.aclose()
             target = target.follow(location)
         raise ToolFailed(f"it redirects more than {REDIRECTS_MAX} times")
 
     async def _checked(self, target: Target) -> list[Address]:
+        if problem := self._policy.host_problem(target.host, target.port):
+            raise ToolFailed(f"{target.host} is not asked: {problem}")
         literal = addresses.literal(target.host)
         if literal is not None:
             found = [literal]
@@ -194,7 +231,13 @@ class Web:
         return found
 
     async def _send(
-        self, target: Target, checked: list[Address], userinfo: bytes, cache: WebCache | None
+        self,
+        target: Target,
+        checked: list[Address],
+        userinfo: bytes,
+        outgoing: Outgoing,
+        cache: WebCache | None,
+        connected: list[Address],
     ) -> httpx2.Response:
         headers = {
             "host": target.url.netloc.decode("ascii"),
@@ -204,13 +247,15 @@ class Web:
         }
         if userinfo:
             headers["authorization"] = f"Basic {base64.b64encode(_basic(userinfo)).decode()}"
-        transport: httpx2.AsyncBaseTransport = _Direct(checked, self._tls(target))
+        headers |= {name.lower(): value for name, value in outgoing.headers}
+        transport: httpx2.AsyncBaseTransport = _Direct(checked, self._tls(target), connected)
         extensions: dict[str, Any] = {}
         if cache is not None:
             extensions = {"caching": {"key": cache_key(target, checked)}}
             options = hishel.CacheOptions(shared=True, supported_methods=["GET"], allow_stale=False)
             transport = hishel.httpx2.AsyncCacheTransport(transport, storage=cache, rfc=options)
-        request = httpx2.Request("GET", target.url, headers=headers, extensions=extensions)
+        content = outgoing.body if outgoing.body or not outgoing.safe else None
+        request = httpx2.Request(outgoing.method, target.url, headers=headers, content=content, extensions=extensions)
         return await transport.handle_async_request(request)
 
     def _tls(self, target: Target) -> ssl.SSLContext | None:
@@ -218,8 +263,9 @@ class Web:
             self._ssl_context = httpcore2.default_ssl_context()  # reads some hundred certificates: once
         return self._ssl_context
 
-    async def _read(self, target: Target, response: httpx2.Response) -> Fetched:
-        unpacker = Unpacker(response.headers.get("content-encoding", ""), self._limits.bytes_max)
+    async def _read(self, target: Target, response: httpx2.Response, outgoing: Outgoing) -> Fetched:
+        empty = outgoing.method == "HEAD" or response.status_code in (204, 304)
+        unpacker = Unpacker("" if empty else response.headers.get("content-encoding", ""), self._limits.bytes_max)
         async for piece in response.aiter_raw():
             if not unpacker.feed(piece):
                 break
@@ -230,10 +276,17 @@ class Web:
             url=target.shown,
             status=response.status_code,
             content_type=response.headers.get("content-type", ""),
+            headers=tuple(response.headers.items()),
             body=bytes(unpacker.data),
             cut=unpacker.cut,
             cached=status.get("from_cache", False),
         )
+
+
+def _failure(why: str, outgoing: Outgoing, connected: Sequence[Address]) -> ToolFailed:
+    if outgoing.safe or not connected:
+        return ToolFailed(why)
+    return OutcomeUnknown(f"{why}; whether it took effect is not known: look before you ask again")
 
 
 def cache_key(target: Target, checked: Sequence[Address]) -> str:
@@ -270,8 +323,9 @@ async def look_up(host: str) -> list[str]:
 class _Pinned(httpcore2.AsyncNetworkBackend):
     """Connects to addresses that were checked, whatever the name they belong to."""
 
-    def __init__(self, checked: Sequence[Address]) -> None:
+    def __init__(self, checked: Sequence[Address], connected: list[Address]) -> None:
         self._checked = checked
+        self._connected = connected
         self._backend = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -285,9 +339,12 @@ class _Pinned(httpcore2.AsyncNetworkBackend):
         failures: list[Exception] = []
         for address in self._checked:
             try:
-                return await self._backend.connect_tcp(str(address), port, timeout=CONNECT_S)
+                stream = await self._backend.connect_tcp(str(address), port, timeout=CONNECT_S)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failures.append(error)
+                continue
+            self._connected.append(address)  # from here on a request may have arrived
+            return stream
         reasons = "; ".join(dict.fromkeys(str(error) or "no answer" for error in failures))
         raise httpcore2.ConnectError(f"cannot connect to {host}:{port}: {reasons}") from failures[-1]
 
@@ -306,9 +363,10 @@ class _Pinned(httpcore2.AsyncNetworkBackend):
 class _Direct(httpx2.AsyncBaseTransport):
     """One request on a connection of its own."""
 
-    def __init__(self, checked: Sequence[Address], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, checked: Sequence[Address], tls: ssl.SSLContext | None, connected: list[Address]) -> None:
         self._checked = checked
         self._tls = tls
+        self._connected = connected
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         pool = httpcore2.AsyncConnectionPool(
@@ -316,7 +374,7 @@ class _Direct(httpx2.AsyncBaseTransport):
             max_connections=1,
             max_keepalive_connections=0,
             retries=0,
-            network_backend=_Pinned(self._checked),
+            network_backend=_Pinned(self._checked, self._connected),
         )
         url = request.url
         try:
@@ -325,6 +383,7 @@ class _Direct(httpx2.AsyncBaseTransport):
                     request.method,
                     httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
                     headers=request.headers.raw,
+                    content=request.content,
                 )
             )
         except BaseException:

@@ -119,9 +119,9 @@ class _Fetcher:
             try:
                 fetched = await self._get(url)
                 _counts["from_cache"] += fetched.cached
-                text = await _in_a_thread(fetched, raw)
+                text = await text_of(fetched, raw)
             except ToolFailed as error:
-                return False, f"## {_shown(url)}\nFailed: {error}"
+                return False, f"## {shown_url(url)}\nFailed: {error}"
         fine = fetched.status < 400
         most = self._text_chars_max if fine else ERROR_CHARS_MAX
         notes = [f"cut at {len(fetched.body):,} bytes"] if fetched.cut else []
@@ -129,17 +129,19 @@ class _Fetcher:
             notes.append(f"{len(text) - most:,} characters left out")
             text = text[:most]
         end = f"\n[{'; '.join(notes)}]" if notes else ""
-        return fine, f"## {fetched.url}\n{_summary(fetched)}\n\n{text}{end}"
+        return fine, f"## {fetched.url}\n{summary(fetched)}\n\n{text}{end}"
 
 
-def _shown(url: str) -> str:
+def shown_url(url: str) -> str:
+    """Without a name and password."""
     try:
         return Target(url).shown
     except ToolFailed:
         return repr(url[:200]) if "@" not in url else "a URL"
 
 
-def _summary(fetched: Fetched) -> str:
+def summary(fetched: Fetched) -> str:
+    """Status, type and size, in a line."""
     try:
         status = f"{fetched.status} {http.HTTPStatus(fetched.status).phrase}"
     except ValueError:
@@ -152,12 +154,12 @@ def _kind(fetched: Fetched) -> str:
     return fetched.content_type.partition(";")[0].strip().lower()[:100]
 
 
-async def _in_a_thread(fetched: Fetched, raw: bool) -> str:
+async def text_of(fetched: Fetched, raw: bool) -> str:
     """A large page takes a second of work: not on the event loop."""
-    return await _readers.run(lambda _: _text_of(fetched, raw))
+    return await _readers.run(lambda _: _decoded_text(fetched, raw))
 
 
-def _text_of(fetched: Fetched, raw: bool) -> str:
+def _decoded_text(fetched: Fetched, raw: bool) -> str:
     kind = _kind(fetched)
     is_html = kind in ("text/html", "application/xhtml+xml") or (not kind and fetched.body[:200].lstrip()[:1] == b"<")
     is_text = is_html or kind.startswith(_TEXT_TYPES) or kind.endswith(("+json", "+xml"))
