@@ -232,6 +232,7 @@ __all__ = [
     "load_config",
     "plan_of",
     "plan_tool",
+    "read_result_tool",
     "session_tools",
     "shell_tool",
     "sleep_until",
@@ -305,6 +306,7 @@ _NAMES: dict[str, str] = {
     "holdfast.tools.files.tools": "file_tools",
     "holdfast.tools.outside": "ask_user, client_tool, sleep_until",
     "holdfast.tools.plan": "PlanItem, plan_of, plan_tool",
+    "holdfast.tools.results": "read_result_tool",
     "holdfast.tools.shell.policy": "ShellPolicy",
     "holdfast.tools.shell.sessions": "session_tools",
     "holdfast.tools.shell.tool": "shell_tool",
@@ -509,6 +511,7 @@ if TYPE_CHECKING:
     from holdfast.tools.files.tools import file_tools
     from holdfast.tools.outside import ask_user, client_tool, sleep_until
     from holdfast.tools.plan import PlanItem, plan_of, plan_tool
+    from holdfast.tools.results import read_result_tool
     from holdfast.tools.shell.policy import ShellPolicy
     from holdfast.tools.shell.sessions import session_tools
     from holdfast.tools.shell.tool import shell_tool

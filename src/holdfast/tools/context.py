@@ -1,7 +1,7 @@
 """What a tool's body knows about its call. Made per call, never stored on the tool."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -31,6 +31,7 @@ class ToolContext:
         children: Children | None = None,
         approved: bool = False,
         results: Callable[[], Iterable[ToolResult]] = tuple,
+        whole_result: Callable[[str], Awaitable[ToolResult | None]] | None = None,
     ) -> None:
         self.call_id = call_id
         self.key = f"{chat_id}:{call_id}"
@@ -42,6 +43,7 @@ class ToolContext:
         self.approved = approved
         self._say = say
         self._results = results
+        self._whole_result = whole_result
         self._cancelled = asyncio.Event()
         self.cause: Cause | None = None
 
@@ -55,6 +57,10 @@ class ToolContext:
         tool that `recalls`.
         """
         return self._results()
+
+    async def whole_result(self, call_id: str) -> ToolResult | None:
+        """Of an earlier call, as it is kept; None if the model is not shown it."""
+        return None if self._whole_result is None else await self._whole_result(call_id)
 
     def progress(self, text: str) -> None:
         """Tell clients how far it is, from any thread. Journaled and streamed, a few times a second."""

@@ -32,6 +32,7 @@ from holdfast.system.processes import Children
 from holdfast.telemetry import OTHER, Durations
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import declared_tool
+from holdfast.tools.results import cuts_results
 from holdfast.tracebacks import traceback_text
 from holdfast.turn_spans import TurnSpans
 from holdfast.worker.compaction.summaries import CompactionFigures
@@ -103,6 +104,7 @@ class HeldChat:
         self.snapshot = snapshot
         self.chat_id = snapshot.chat.id
         self.history = shared.histories.take(shared.store, self.chat_id, shared.history_limit)
+        self.history.cut_results(cuts_results(agent.tools))
         self.spans = RunnerSpans(shared.turn_spans, shared.secrets, self.history)
         self.stop: StopSignal[Cause] = StopSignal()
         self.draining = False

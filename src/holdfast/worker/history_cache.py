@@ -18,6 +18,7 @@ from holdfast.core.records import NOTHING, Message, Role, Snapshot, Terms, ToolR
 from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.contract import Store
 from holdfast.store.records import HistoryRow
+from holdfast.tools.results import as_shown
 from holdfast.worker.joined_lists import Joined
 
 PAGE_ROWS = 1_000
@@ -132,6 +133,7 @@ class HistoryCache:
         self._results_max: int | None = None  # tokens that the results of one response may take
         self._fitted = 0  # positions before this one are as they are shown
         self._needs_mending = False  # stored wrong, by other code: mended for every request
+        self._cuts = False  # long results are here without their middles
 
     @property
     def size(self) -> int:
@@ -165,9 +167,18 @@ class HistoryCache:
             return
         for pos, message in messages.items():
             if self._known <= pos < snapshot.chat.length:
-                self._ahead[pos] = message
+                self._ahead[pos] = self._as_shown(message)
         while self._known in self._ahead:
             self._messages.append(self._ahead.pop(self._known))
+
+    def cut_results(self, wanted: bool) -> None:
+        """From now on long results are shown without their middles, or are not."""
+        if wanted is not self._cuts:
+            self._cuts = wanted
+            self._epoch = -1
+
+    def _as_shown(self, message: Message) -> Message:
+        return as_shown(message) if self._cuts else message
 
     def fit_results(self, tokens: int) -> None:
         """From now on no response's results are shown with more than so much. It never grows again: what a provider
@@ -259,6 +270,20 @@ class HistoryCache:
         for message in chain(ahead, reversed(self._messages), reversed(self._older or [])):
             if message.role is Role.TOOL and isinstance(result := message.parts[0], ToolResult):
                 yield result
+
+    async def whole_result(self, call_id: str) -> ToolResult | None:
+        """As it is stored; None if it is not among those in memory."""
+        pos = self._position(f"{call_id}.result")
+        found = await self._at(pos) if pos is not None else None
+        result = found.parts[0] if found is not None else None
+        return result if isinstance(result, ToolResult) and result.call_id == call_id else None
+
+    def _position(self, message_id: str) -> int | None:
+        for first, messages in ((self._first, self._messages), (self._start, self._older or [])):
+            for at in range(len(messages) - 1, -1, -1):
+                if messages[at].id == message_id:
+                    return first + at
+        return None
 
     async def turn(self, snapshot: Snapshot) -> list[Message]:
         """The messages of the current turn that are in memory, in order."""
@@ -360,7 +385,7 @@ class HistoryCache:
     async def _older_ones(self) -> list[Message]:
         """Those between the summary and what is always kept."""
         if self._older is None:
-            self._older = await self._read(self._start, self._first)
+            self._older = [self._as_shown(message) for message in await self._read(self._start, self._first)]
             if self._results_max is not None:
                 self._older = fitted(self._older, self._results_max)
             self._set_older_sizes(list(map(estimated_message, self._older)))

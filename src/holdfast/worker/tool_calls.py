@@ -268,6 +268,7 @@ class ToolCalls:
             children=held.shared.children,
             approved=call.answered_by is not None,
             results=held.history.results,
+            whole_result=held.history.whole_result,
         )
 
     def _body_done(self, task: "asyncio.Task[bool]") -> None:

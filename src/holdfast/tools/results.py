@@ -1,0 +1,63 @@
+"""Long results: the model is shown the beginning and the end, and reads the rest by range with `read_result`.
+
+What a tool returned is kept whole with its call; only what goes to the model is cut, here, and always in the same way,
+so that a successor shows what its predecessor showed. It is for agents that have the tool: without it nothing is cut.
+"""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from holdfast.core.records import Message, Role, ToolResult
+from holdfast.errors import ToolFailed
+from holdfast.tools.base import Tool, tool
+from holdfast.tools.context import ToolContext
+
+NAME = "read_result"
+SHOWN_CHARS = 32_000
+READ_CHARS_MAX = 30_000
+DEADLINE_S = 60.0
+
+
+def read_result_tool() -> Tool:
+    """`read_result`: results of more than 32,000 characters are shown with their middle left out, and the model reads
+    any part of them, as they are kept. Not those that a summary stands for.
+    """
+    return tool(name=NAME, replay="pure", deadline_s=DEADLINE_S)(_read_result)
+
+
+async def _read_result(call: str, context: ToolContext, start: int = 0, length: int = READ_CHARS_MAX) -> str:
+    """Read a part of a long result of an earlier call, whose middle was left out: `length` characters, up to 30,000,
+    from character `start` on. `call` is the id that the result names."""
+    if start < 0 or not 1 <= length <= READ_CHARS_MAX:
+        raise ToolFailed(f"start is 0 or more, and length from 1 to {READ_CHARS_MAX:,}")
+    result = await context.whole_result(call)
+    if result is None:
+        raise ToolFailed(f"there is no result of a call {call[:100]!r} among those that you are shown")
+    size = len(result.content)
+    if start >= size:
+        raise ToolFailed(f"the result has {size:,} characters: there is none at {start:,}")
+    end = min(start + length, size)
+    more = f"; go on with start={end}" if end < size else ""
+    return f"{result.content[start:end]}\n[characters {start:,} to {end:,} of {size:,}{more}]"
+
+
+def cuts_results(tools: Mapping[str, Tool]) -> bool:
+    """Whether an agent with these tools is shown long results without their middles."""
+    found = tools.get(NAME)
+    return found is not None and found.function is _read_result
+
+
+def as_shown(message: Message) -> Message:
+    """A message as the model gets it."""
+    if message.role is not Role.TOOL or not isinstance(result := message.parts[0], ToolResult):
+        return message
+    text, half = result.content, SHOWN_CHARS // 2
+    if len(text) <= SHOWN_CHARS:
+        return message
+    how = f'{NAME}(call="{result.call_id}", start={half})'
+    content = (
+        f"[{len(text):,} characters, the middle is left out: {how} reads on]\n{text[:half]}\n"
+        f"[… characters {half:,} to {len(text) - half:,} left out …]\n{text[-half:]}"
+    )
+    return replace(message, parts=(replace(result, content=content),))

@@ -1,0 +1,79 @@
+"""Long results: the model is shown their ends and reads the rest by range; what is kept is whole."""
+
+import json
+
+import pytest
+
+from holdfast.agent import Agent
+from holdfast.core.records import Message, Role, State, ToolResult, result_message
+from holdfast.errors import ToolFailed
+from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.tools.base import Tool, tool
+from holdfast.tools.results import SHOWN_CHARS, as_shown, read_result_tool
+from tests.support.turns import rested, running
+
+LONG = "".join(f"{number:09}\n" for number in range(20_000))
+
+
+@tool(replay="pure")
+async def long() -> str:
+    """A long result."""
+    return LONG
+
+
+def results(messages: "list[Message] | tuple[Message, ...]") -> list[ToolResult]:
+    return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+async def test_a_model_is_shown_the_ends_of_a_long_result_and_reads_any_part_of_it(store_url: str) -> None:
+    """On another worker, too: that one knows what is kept from the store alone."""
+    made = ScriptedModel([Call(name="long")], "Read.")
+    tools: list[Tool] = [long, read_result_tool()]
+    async with running(store_url, Agent("reader", made, tools=tools)) as (app, _):
+        chat_id = (await app.create("reader", "Read.")).id
+        assert await rested(app.chat(chat_id)) is State.IDLE
+        [kept] = results(await app.chat(chat_id).messages())
+    assert kept.content == LONG
+    [shown] = results(list(made.requests[-1].messages))
+    assert len(shown.content) < SHOWN_CHARS + 300
+    assert shown.content.startswith(f'[200,000 characters, the middle is left out: read_result(call="{kept.call_id}"')
+    assert shown.content.endswith(LONG[-1_000:])
+    ranges = [{"start": 100_000, "length": 20}, {"start": 199_990}, {"start": 200_000}]
+    again = ScriptedModel(
+        "(before)",
+        "(before)",
+        [Call(name="read_result", arguments={"call": kept.call_id, **each}) for each in ranges],
+        "Done.",
+    )
+    async with running(store_url, Agent("reader", again, tools=tools)) as (app, _):
+        await app.chat(chat_id).send("And the middle?")
+        assert await rested(app.chat(chat_id)) is State.IDLE
+        read = [result.content for result in results(await app.chat(chat_id).messages())[1:]]
+    assert read[0] == "000010000\n000010001\n\n[characters 100,000 to 100,020 of 200,000; go on with start=100020]"
+    assert read[1] == "000019999\n\n[characters 199,990 to 200,000 of 200,000]"
+    assert "there is none at 200,000" in read[2]
+
+
+async def test_without_the_tool_nothing_is_cut(store_url: str) -> None:
+    model = ScriptedModel([Call(name="long")], "Read.")
+    async with running(store_url, Agent("reader", model, tools=[long])) as (app, _):
+        assert await rested(await app.create("reader", "Read.")) is State.IDLE
+    assert [result.content for result in results(list(model.requests[-1].messages))] == [LONG]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"start": -1}, {"length": 0}, {"length": 30_001}, {"call": "of another chat"}, {"call": ""}]
+)
+async def test_what_is_not_there_is_said(arguments: dict[str, object]) -> None:
+    made = read_result_tool()
+    with pytest.raises(ToolFailed):
+        await made(**made.validate(json.dumps({"call": "c", **arguments})))
+
+
+def test_a_result_is_cut_once_and_always_alike() -> None:
+    message = result_message(ToolResult(call_id="c", name="t", content=LONG), 0)
+    assert as_shown(message) == as_shown(message)
+    short = result_message(ToolResult(call_id="c", name="t", content="x" * SHOWN_CHARS), 0)
+    assert as_shown(short) is short
+    said = Message(id="m", role=Role.USER, parts=message.parts)
+    assert as_shown(said) is said
