@@ -1,5 +1,11 @@
 """Several edits in one call, and patches over several files: all of it or nothing."""
 
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -187,30 +193,44 @@ def test_a_write_that_fails_in_the_middle_of_a_patch_puts_the_others_back(
         files("apply_patch", patch=text)
 
 
-def test_two_patches_over_the_same_folders_never_wait_for_each_other(files: Files) -> None:
-    """The second has one folder, and waits for the other, while the first is at work: it goes on when that ends."""
-    for name in ("x/f", "y/f"):
-        (files.root / name).parent.mkdir()
-        (files.root / name).write_text("0\n")
+def test_a_patch_takes_folders_in_one_order_so_that_no_two_wait_for_each_other(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits for the first, it has none of the others, whichever the patch names first."""
+    folders = [files.root / name for name in ("x", "y")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "f").write_text("0\n")
+    first, second = sorted(folders, key=lambda folder: folder.stat().st_ino)
+    waits = threading.Event()
+    monkeypatch.setattr(time, "sleep", lambda _: waits.set())
+    text = patch(*(part for folder in (second, first) for part in (f"*** Update File: {folder.name}/f", "+1")))
     problems: list[BaseException] = []
 
-    def work(order: tuple[str, str], mark: str) -> None:
-        lines = [part for folder in order for part in (f"*** Update File: {folder}/f", f"+{mark}")]
+    def work() -> None:
         try:
-            files("apply_patch", patch=patch(*lines))
+            files("apply_patch", patch=text)
         except BaseException as error:  # noqa: BLE001  for the test to see
             problems.append(error)
 
-    orders = [("x", "y"), ("y", "x")] * 5
-    workers = [
-        start(f"test-{mark}", lambda order=order, mark=mark: work(order, str(mark)))  # type: ignore[misc]
-        for mark, order in enumerate(orders)
-    ]
-    for worker in workers:
-        worker.join()
+    with locked(first):
+        worker = start("test-patch", work)
+        assert waits.wait(30)
+        with locked(second):
+            pass
+    worker.join()
     assert problems == []
-    assert sorted((files.root / "x/f").read_text().split()) == sorted(["0", *map(str, range(10))])
-    assert (files.root / "x/f").read_text() == (files.root / "y/f").read_text()
+    assert {(folder / "f").read_text() for folder in folders} == {"0\n1\n"}
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def test_a_patch_that_is_cancelled_while_it_waits_changes_nothing(files: Files) -> None:

@@ -1,7 +1,8 @@
 """Long results: the model is shown the beginning and the end, and reads the rest by range with `read_result`.
 
-What a tool returned is kept whole with its call; only what goes to the model is cut, here, and always in the same way,
-so that a successor shows what its predecessor showed. It is for agents that have the tool: without it nothing is cut.
+What a tool returned is kept whole with its call; only what goes to the model is cut, here, and always in the same
+way, so that a successor shows what its predecessor showed. It is for agents that have the tool: without it nothing
+is cut.
 """
 
 from collections.abc import Mapping
