@@ -114,7 +114,6 @@ class Hooks:
     def __init__(self, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._run_sync = run_sync
         self._suspended: dict[Hook, float] = {}
-        self.abandoned = 0
         self.failed = 0
 
     @property
@@ -180,9 +179,11 @@ class Hooks:
         if not done:
             task.cancel()
             task.add_done_callback(_forget)
-            self.abandoned += 1
+            self.failed += 1
             log.error("hook hung", extra={"action": "hook_hung", "hook": label, "deadline_s": deadline_s})
-            return HookFailed(error=f"{label} gave no answer within {deadline_s:g} s", hung=True)
+            words = f"{label} gave no answer within {deadline_s:g} s"
+            raised(label, TimeoutError(words))
+            return HookFailed(error=words, hung=True)
         error = RuntimeError("it cancelled itself") if task.cancelled() else task.exception()
         if error is not None:
             self.failed += 1

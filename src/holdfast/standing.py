@@ -13,6 +13,7 @@ from holdfast.agent import Agent
 from holdfast.core import journal as jn
 from holdfast.core.deadlines import MODEL_DEADLINES
 from holdfast.core.records import (
+    UNFINISHED,
     Call,
     CallState,
     Cause,
@@ -20,6 +21,7 @@ from holdfast.core.records import (
     Failure,
     Frozen,
     Lease,
+    Message,
     Phase,
     Snapshot,
     State,
@@ -197,6 +199,9 @@ class _Look:
                     status = "" if lost.status is None else f" ({lost.status})"
                     error = f"{lost.code}{status}: {lost.error}"
                     found.append(Trouble(at=event.at, what=f"model {lost.model}", error=error))
+                case jn.MessageAdded(message=Message(finish=str() as finish) as cut):
+                    error = f"its answer is not whole: {UNFINISHED.get(finish, finish)}"
+                    found.append(Trouble(at=event.at, what=f"model {cut.model}", error=error))
                 case jn.MessageAdded(call_state=CallState() as state) as added:
                     raised = {trouble.call_id for trouble in found}
                     found += [
@@ -297,7 +302,7 @@ class _Look:
     def _no_worker(self) -> str:
         return (
             f"no living worker has the agent {self._chat.agent!r}: it goes on when one comes "
-            "(`holdfast serve`, `holdfast worker`)"
+            f"(`holdfast serve`, `holdfast worker`, or `holdfast run --chat {self._chat.id}`)"
         )
 
     def _due(self) -> _Answer:

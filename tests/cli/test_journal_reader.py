@@ -3,6 +3,7 @@
 import io
 
 from msgspec import Raw
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from holdfast.cli.terminal.journal_reader import Reader
@@ -53,6 +54,16 @@ def test_in_a_pipe_an_answer_that_starts_over_is_written_again_from_its_beginnin
     out, err = piped(*LOST, delta(2, 0, "It snows"), response(3, 2, Text(text="It snows.")))
     assert out == "It rains in\nIt snows.\n"
     assert err == ["asking again", "the answer starts over"]
+
+
+def test_an_attempt_that_failed_is_told_with_its_model_once() -> None:
+    lost = jn.AttemptFailed(attempt=1, model="m", error="m answered 502", retry_in_ms=1000, next_model="m")
+    named, other = entry(2, lost), entry(3, replace(lost, error="no connection"))
+    _, err = piped(entry(1, jn.TurnStarted(turn=1)), named, other)
+    assert [row for row in err if "again in" in row] == [
+        "m answered 502; again in 1.0 s",
+        "m: no connection; again in 1.0 s",
+    ]
 
 
 def on_a_terminal(*items: Item) -> str:

@@ -112,6 +112,14 @@ async def test_an_account_without_credit_is_told_from_a_wrong_key(serve: Serve, 
     assert f"the account of the key in {route.key} has no credit left" in error.advice
 
 
+def test_who_sent_no_key_is_not_told_of_the_account_of_one() -> None:
+    access = Access(model="compatible:m@http://127.0.0.1:1/v1", url="http://127.0.0.1:1/v1", key_variables=("K",))
+    told = advice_on(ProviderError("pay first", code=str(Kind.PAYMENT)), access)
+    assert told.startswith("the account at 127.0.0.1:1 has no credit left")
+    keyed = advice_on(ProviderError("pay first", code=str(Kind.PAYMENT)), replace(access, keyed=True))
+    assert "the account of the key in K has no credit left" in keyed
+
+
 async def test_a_model_that_is_not_there_names_what_to_check(serve: Serve, route: Route) -> None:
     reply = words(
         route,

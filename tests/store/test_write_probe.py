@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from holdfast import App
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreFull
 from holdfast.health.checks import judge
 from holdfast.server.http import http_app
 from holdfast.server.serve import Serving, listen, url_of
@@ -16,7 +16,7 @@ from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions
 from holdfast.store.tokens import new_secret
-from holdfast.store.write_probe import PROOF_S
+from holdfast.store.write_probe import PROOF_S, Pulse
 from holdfast.system.clock import FakeClock
 from tests.support.chats import new_chat
 from tests.support.fixtures import FailingStore
@@ -67,6 +67,26 @@ async def test_a_server_without_a_worker_is_unhealthy_while_no_write_works_and_w
 
 async def _is_well(client: httpx.AsyncClient) -> bool:
     return bool((await client.get("/health")).json()["status"] == "ok")
+
+
+async def test_the_log_says_when_writes_work_again(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    full = [StoreFull("no room left")]
+
+    async def write() -> None:
+        if full:
+            raise full[0]
+
+    pulse = Pulse(clock, write)
+    for _ in range(2):
+        await pulse.beat()
+    clock.advance(3_000)
+    full.clear()
+    for _ in range(2):
+        await pulse.beat()
+    told = [vars(record) for record in caplog.records]
+    assert [line["action"] for line in told] == ["store.no_writes", "store.writes_again"]
+    assert told[1]["after_s"] == 3.0
 
 
 async def test_a_synchronous_standby_that_is_gone_is_told_though_reads_answer(

@@ -634,6 +634,6 @@ async def test_a_hook_of_sixty_seconds_lets_the_turn_go_on_at_its_deadline_while
             assert ran.is_set()
             assert await rested(held) is State.IDLE
             assert said(await held.messages())[2] == ("tool", "rain in Bern"), "an open guard that hangs lets it pass"
-            assert (worker.hooks.abandoned, worker.hooks.suspended) == (1, ["sleeper"])
+            assert (worker.hooks.failed, worker.hooks.suspended) == (1, ["sleeper"])
     finally:
         blocked.set()

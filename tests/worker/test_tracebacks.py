@@ -147,7 +147,7 @@ async def test_a_hook_and_a_model_that_raise_keep_theirs(store_url: str, caplog:
         chat = await app.create("a", "go")
         assert await chat.text() == "Done."
         hooked, *broken = await traces(chat)
-    assert (hooked.source, hooked.name, hooked.error) == ("hook", "hook guard", "KeyError")
+    assert (hooked.source, hooked.name, hooked.error) == ("hook", "guard", "KeyError")
     assert {(one.source, one.name) for one in broken} == {("model", "broken")}
     assert all("in in_the_bank" in one.text and KEY not in one.text for one in (hooked, *broken))
     assert lines_of(caplog, "hook_failed")[0]["chat"] == chat.id

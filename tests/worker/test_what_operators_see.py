@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import Agent, App, Hook, McpServer, ModelDeadlines, Veto, diagnostics, tool
 from holdfast.health.prometheus import prometheus
-from holdfast.testing import Call, Fail, Hold, ScriptedModel
+from holdfast.testing import Call, Fail, Finish, Hold, ScriptedModel
 from tests.support.turns import QUICK, rested
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
@@ -81,6 +81,10 @@ CASES: dict[str, tuple[Callable[[], Agent], str, str, str, str]] = {
     "a model is out of credit": (
         lambda: refusing(402, "pay first"), "turn.failed", "pay first", "pay first", 'cause="payment"',
     ),
+    "a model refuses to answer": (
+        lambda: Agent("a", ScriptedModel(["I will not.", Finish(reason="refused")], name="m")),
+        "model.unfinished", "filter of its provider", "filter of its provider", 'finish="refused"',
+    ),
     "a model stalls": (
         lambda: Agent("a", ScriptedModel([Hold(name="h")], name="m"), deadlines=SLOW),
         "turn.failed", "first_byte_s", "first_byte_s", 'cause="timeout"',
@@ -111,7 +115,26 @@ async def test_the_log_why_and_the_metrics_name_the_cause(
     assert lines[0]["chat"] == chat.id
     said = " ".join([found.words, *(trouble.error for trouble in found.troubles)])
     assert why in said
-    assert re.search(rf"^holdfast_(turns|calls)_total\{{[^}}]*{re.escape(figure)}[^}}]*\}} 1\.0$", told, re.MULTILINE)
+    assert re.search(
+        rf"^holdfast_(turns|calls|steps)_total\{{[^}}]*{re.escape(figure)}[^}}]*\}} 1\.0$", told, re.MULTILINE
+    )
+
+
+async def test_a_hook_that_loops_and_may_is_named_by_log_why_and_metrics(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook = Hook("before_tool", loops, deadline_s=0.05, name="g")
+    async with App(store_url, agents=[calling(pay, hooks=[hook])]) as app, app.worker():
+        chat = await app.create("a", "go")
+        await rested(chat)
+        found = await chat.why()
+        told = prometheus(diagnostics(detailed=True)).decode()
+    (line,) = [vars(record) for record in caplog.records if getattr(record, "action", "") == "hook_hung"]
+    assert (line["hook"], line["chat"]) == ("hook g", chat.id)
+    (trouble,) = found.troubles
+    assert (trouble.what, trouble.error) == ("hook g", "TimeoutError: hook g gave no answer within 0.05 s")
+    assert re.search(r"^holdfast_worker_hooks_failed_total\{[^}]*\} 1\.0$", told, re.MULTILINE)
+    assert 'holdfast_reason{reason="hooks_suspended"} 1.0' in told
 
 
 async def test_a_tool_server_that_is_missing_is_named_by_log_why_and_health(

@@ -172,6 +172,14 @@ class Terms(Record):
     metadata: Raw = NOTHING
 
 
+# Why an answer is not whole, in words.
+UNFINISHED = {
+    "length": "the model reached its limit of tokens (max_tokens)",
+    "refused": "the model, or a filter of its provider, refused",
+    "other": "the model broke off, for a reason of its own",
+}
+
+
 class Message(Record):
     """One entry of a chat's history. A tool message holds exactly one result."""
 

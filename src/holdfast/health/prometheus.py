@@ -59,7 +59,7 @@ _WORKER_COUNTERS = {
     "steps_missed": "steps that came to nothing, because the chat was not what they were made for",
     "chats_left_after_misses": "chats that a runner left because its steps came to nothing",
     "loop_stalls": "times the event loop stalled",
-    "hooks_failed": "hooks that failed",
+    "hooks_failed": "hooks that failed, or gave no answer in time",
     "bodies_abandoned": "tool bodies that ignored their cancellation",
     "runner_errors": "runners that ended with an error",
     "chats_not_driven": "chats that the worker held and did not drive, found and handed over",
@@ -73,7 +73,7 @@ _WORKER_COUNTERS = {
 # Of all workers of the process together; their labels are bounded (telemetry.LABELS_MAX).
 _TALLIES = {
     "turns": "turns that ended, by outcome and cause",
-    "steps": "model responses",
+    "steps": "model responses; finish says of one that is not whole why",
     "tokens": "tokens of model responses, by kind",
     "cost": "what model calls cost, by the agents' prices",
     "attempts_failed": "attempts at a model call that failed, and what followed",

@@ -50,7 +50,7 @@ def _authentication(error: ProviderError, access: Access) -> str:
 
 
 def _payment(_: ProviderError, access: Access) -> str:
-    if not access.key_variables:
+    if not access.key_variables or not access.keyed:
         return f"the account at {_host(access)} has no credit left: pay there, or name another model ({_NAMED})"
     return (
         f"the account of the key in {access.key} has no credit left, or has reached its limit: add credit or raise "

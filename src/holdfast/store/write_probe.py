@@ -46,6 +46,9 @@ class Pulse:
 
     def proved(self) -> None:
         self._proved_ms = self._clock.boot_ms()
+        if self._failing_ms is not None:
+            said = {"action": "store.writes_again", "after_s": round(self.failing_s, 1)}
+            log.warning("the store takes writes again", extra=said)
         self._failing_ms, self.error = None, None
 
     def failed(self, began_ms: int, error: Exception) -> None:

@@ -171,7 +171,7 @@ class HeldChat:
 
     def note_raised(self, label: str, error: BaseException) -> None:
         """By a hook, or by what stands for one."""
-        self.keep_trace("hook", label, type(error).__name__, traceback_text(error))
+        self.keep_trace("hook", label.removeprefix("hook "), type(error).__name__, traceback_text(error))
 
     # --- letting go -------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from holdfast.core import commands as cmd
-from holdfast.core.records import CallState, Snapshot, State
+from holdfast.core.records import UNFINISHED, CallState, Message, Snapshot, State
 from holdfast.log_context import logger
 from holdfast.telemetry import Distribution, Tally
 
@@ -31,7 +31,7 @@ class Outcomes:
     def __init__(self) -> None:
         self.turns = Tally("agent", "outcome", "cause")
         self.turn_s = Distribution((0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800), "agent")
-        self.steps = Tally("agent", "model")
+        self.steps = Tally("agent", "model", "finish")
         self.tokens = Tally("agent", "model", "kind")
         self.cost = Tally("agent", "model")
         self.first_token_s = Distribution((0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60), "agent", "model")
@@ -88,10 +88,11 @@ class Outcomes:
             match command:
                 case cmd.Respond(message=message):
                     model = message.model or ""
-                    self.steps.add(agent, model)
+                    self.steps.add(agent, model, message.finish or "")
                     self.tokens.add(agent, model, "input", by=message.input_tokens or 0)
                     self.tokens.add(agent, model, "output", by=message.output_tokens or 0)
                     self.cost.add(agent, model, by=command.cost)
+                    self._responded(message)
                 case cmd.AttemptLost():
                     self._attempt_lost(agent, command)
                 case cmd.Refuse():
@@ -115,6 +116,13 @@ class Outcomes:
                     self._turn_ended(before, after, outcome, str(cause or ""), command.detail)
                 case cmd.FinishStop():
                     self._turn_ended(before, after, "stopped", str(before.chat.cause or ""), command.detail)
+
+    @staticmethod
+    def _responded(message: Message) -> None:
+        if message.finish is not None:
+            extra = {"action": "model.unfinished", "model": message.model, "finish": message.finish}
+            extra["error"] = UNFINISHED.get(message.finish, message.finish)
+            log.warning("an answer is not whole", extra=extra)
 
     def _attempt_lost(self, agent: str, command: cmd.AttemptLost) -> None:
         model, onward = command.model, command.next_model

@@ -7,7 +7,7 @@ from holdfast.cli.words import arguments_of, line, seconds
 from holdfast.core import journal as jn
 from holdfast.core import updates as up
 from holdfast.core.fold import Fold
-from holdfast.core.records import CallState, Cause, Failure, Message, Role
+from holdfast.core.records import UNFINISHED, CallState, Cause, Failure, Message, Role
 from holdfast.safe_text import safe
 from holdfast.store.records import Item
 from holdfast.store.update_reader import event_of
@@ -79,7 +79,7 @@ class Reader:
     def _responded(self, message: Message) -> None:
         self._screen.answered()
         if message.finish is not None:
-            self._screen.note(f"the answer is not whole: {_UNFINISHED.get(message.finish, message.finish)}")
+            self._screen.note(f"the answer is not whole: {UNFINISHED.get(message.finish, message.finish)}")
 
     def _call_began(self, call: up.CallView) -> None:
         if call.child_id is not None:
@@ -156,20 +156,14 @@ class Reader:
             self._screen.user(message.text)
 
 
-_UNFINISHED = {
-    "length": "the model reached its limit of tokens (max_tokens)",
-    "refused": "the model, or a filter of its provider, refused",
-    "other": "the model broke off, for a reason of its own",
-}
-
-
 def _attempt_failed(entry: jn.AttemptFailed) -> str:
     after = ""
     if entry.retry_in_ms is not None:
         after = f"; again in {seconds(entry.retry_in_ms)}"
         if entry.next_model is not None and entry.next_model != entry.model:
             after += f" with {line(entry.next_model, 60)}"
-    return f"{line(entry.model, 60)}: {line(entry.error, 300)}{after}"
+    who = "" if entry.error.startswith(entry.model) else f"{line(entry.model, 60)}: "
+    return f"{who}{line(entry.error, 300)}{after}"
 
 
 def as_json(chat_id: str, item: Item) -> bytes:
