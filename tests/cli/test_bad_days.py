@@ -184,7 +184,7 @@ def test_who_follows_a_chat_that_nobody_drives_is_told_so_and_ends_when_nobody_r
 
 
 def test_a_token_that_is_none_is_found(desk: Desk) -> None:
-    desk.run("login")
+    (desk.folder / ".holdfast").mkdir(mode=0o700)
     (desk.folder / ".holdfast" / "token").write_text("")
     done = desk.run("doctor")
     assert done.code == 1

@@ -149,6 +149,7 @@ def test_each_setting_is_shown_with_its_source_and_no_password(
 
 
 def test_the_login_link_holds_no_token_and_is_another_one_each_time(quick: Quick, tmp_path: Path) -> None:
+    assert quick("tokens", "create", "any").code == 0  # there is a database
     first, second = quick("login", "--url", "https://chats.example/"), quick("login")
     token = (tmp_path / ".holdfast" / "token").read_text().strip()
     assert first.out.startswith("https://chats.example/login#hf_")
@@ -186,7 +187,7 @@ def test_a_chat_whose_agent_no_worker_has_is_found(quick: Quick, tmp_path: Path)
 
 
 def test_a_token_that_others_can_read_is_found(quick: Quick, tmp_path: Path) -> None:
-    quick("login")
+    assert (quick("tokens", "create", "any").code, quick("login").code) == (0, 0)
     (tmp_path / ".holdfast" / "token").chmod(0o644)
     done = quick("doctor", "--json")
     assert (done.code, list(findings(done))) == (1, ["token_exposed"])
@@ -229,3 +230,17 @@ def test_a_chat_is_shown_with_the_traceback_of_what_raised_in_it(quick: Quick, t
     (trace,) = json.loads(quick("chats", "show", chat_id, "--json").out)["traces"]
     assert trace["text"].endswith("ValueError: off the rock")
     assert "in fall" in quick("chats", "show", chat_id, "--call", trace["call_id"]).out
+
+
+def test_of_several_files_the_one_that_cannot_be_imported_is_named(quick: Quick, tmp_path: Path) -> None:
+    worked(tmp_path, ("fails", "go"))
+    assert quick("chats", "export", "last", "chat.jsonl").code == 0
+    (tmp_path / "torn.jsonl").write_text("{torn\n")
+    torn = quick("chats", "import", "torn.jsonl", "chat.jsonl")
+    assert (torn.code, torn.out) == (2, "")
+    assert "holdfast: torn.jsonl: line 1: is no JSON" in torn.err
+    twice = quick("chats", "import", "chat.jsonl")
+    assert re.search(
+        r"chat.jsonl: there is a chat 'chat_\w+' already; --new-ids imports it beside that one", twice.err
+    )
+    assert quick("chats", "import", "chat.jsonl", "--new-ids").code == 0

@@ -45,6 +45,15 @@ def test_a_chat_that_still_waits_says_so_again_and_what_leads_on(desk: Desk) -> 
         assert f"then, to go on: holdfast run --app {APP} --chat chat_" in told
 
 
+def test_what_a_chat_asks_is_shown_with_the_commands_that_answer_it_there(desk: Desk) -> None:
+    assert desk.run("run", "pay", "--app", APP, "--agent", "pays").code == 4
+    shown = desk.run("chats", "show", "last", "--app", APP).out.splitlines()
+    approve, deny = (row.split()[1:] for row in shown if row.startswith("  holdfast chats "))
+    assert (approve[1], deny[1]) == ("approve", "deny")
+    assert desk.run(*approve).code == 0
+    assert f"`holdfast chats show {approve[2]} --app {APP}` shows what is open" in desk.run(*deny).err
+
+
 def test_without_a_chat_there_is_nothing_to_follow(desk: Desk) -> None:
     done = desk.run("run", "--app", APP, "--agent", "echo")
     assert done.code == 2

@@ -180,8 +180,8 @@ def test_a_full_disk_is_said_in_one_line(desk: Desk, home: Path) -> None:
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_home_that_is_made_on_a_full_disk_is_said_to_be_so_by_who_only_looks(desk: Desk, home: Path) -> None:
-    script = f"dd if=/dev/zero of=.holdfast/filler bs=1k 2>/dev/null; holdfast chats list --home {home}/new"
+def test_a_home_that_is_to_be_made_on_a_full_disk_is_said_to_be_so(desk: Desk, home: Path) -> None:
+    script = f"dd if=/dev/zero of=.holdfast/filler bs=1k 2>/dev/null; holdfast tokens create any --home {home}/new"
     done = on_a_file_system_of_its_own(desk, home, script)
     assert (done.code, done.out) == (1, "")
     assert "No space left" in done.err or "no room left" in done.err

@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import Desk, Done
+
+Quick = Callable[..., Done]
 
 PROGRAM = """
 from holdfast import Agent, App
@@ -78,3 +82,19 @@ def test_a_program_that_mounts_the_server_makes_the_token_when_the_app_is_opened
 def test_a_command_that_opens_no_app_or_is_wrong_writes_nothing(program: Desk, arguments: tuple[str, ...]) -> None:
     program.run(*arguments)
     assert files(program) == ["program.py"]
+
+
+def test_where_there_is_no_data_yet_a_look_makes_none_and_says_where_it_looked(quick: Quick, tmp_path: Path) -> None:
+    lists = [("chats", "list"), ("workers",), ("tokens", "list"), ("owners", "list", "--json")]
+    looks = [("chats", command, "last") for command in ("show", "why", "tail", "stop", "approve", "retry", "export")]
+    for arguments in (*lists, *looks, ("login",), ("vacuum",), ("backup", "copy.db")):
+        done = quick(*arguments)
+        assert (done.code, done.out) == (0 if arguments in lists else 2, ""), arguments
+        assert f'no data yet ({tmp_path}/.holdfast/holdfast.db): holdfast run "hello" makes some' in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_looks_at_a_folder_without_a_home_and_makes_none(quick: Quick, tmp_path: Path) -> None:
+    done = quick("doctor")
+    assert (done.code, done.out.count("it is made when it is needed")) == (0, 2), done.out
+    assert [path.name for path in tmp_path.iterdir() if path.name != "config of mine"] == []

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import typer
 from msgspec.structs import replace
 
 from holdfast.agent import Agent
@@ -23,6 +24,7 @@ from holdfast.cli.trust import check_trust
 from holdfast.config import load_config
 from holdfast.errors import ConfigError
 from holdfast.safe_text import safe
+from holdfast.store.contract import Store
 
 TELL_S = 3.0
 
@@ -31,6 +33,10 @@ class UsageError(ConfigError):
     """The command line itself is wrong."""
 
     code = "usage"
+
+
+class NoDataYet(UsageError):
+    """No process has made any where the command looks."""
 
 
 def open_app(name: str | None = None, **settings: Any) -> App:
@@ -74,11 +80,43 @@ def app_of_data(where: Where) -> App:
     return app
 
 
-def look_at_app(where: Where) -> App:
-    """The same for a command that only looks: it needs no home, and a store that can be read will do."""
+def app_with_data(where: Where) -> App:
+    """The same for a command that needs data to be there: it makes none. Raises NoDataYet, too."""
     app = app_of_data(where)
+    if not has_data(app.store):
+        raise NoDataYet(
+            f'there is no data yet ({safe(str(app.store))}): holdfast run "hello" makes some, and --app, --home or '
+            "--database name another place"
+        )
+    return app
+
+
+def has_data(store: Store) -> bool:
+    """Not where it is a file that no process has made yet. What else is wrong with it, it says when it is opened."""
+    try:
+        if store.file is not None:
+            Path(store.file).stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def look_at_app(where: Where) -> App:
+    """For a command that only looks: it needs no home, and a store that can be read will do."""
+    app = app_with_data(where)
     app.store.options = replace(app.store.options, only_reads=True)
     return app
+
+
+def list_from_app(where: Where) -> App:
+    """For a command that lists: where there is no data yet, its list is empty, and that is no error."""
+    try:
+        return look_at_app(where)
+    except NoDataYet as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        raise typer.Exit(0) from error
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The options that many commands have, and what of them counts for errors, too."""
 
+import shlex
 from typing import Annotated as A
 from typing import NamedTuple
 
@@ -46,3 +47,11 @@ class Where(NamedTuple):
     app: str | None
     home: str | None
     database: str | None
+
+    @property
+    def said(self) -> str:
+        """As options, for a command that a person is told to type; a database's password is not repeated."""
+        given = {"--app": self.app, "--home": self.home, "--database": self.database and "…"}
+        return "".join(
+            f" {name} {shlex.quote(value) if value != '…' else value}" for name, value in given.items() if value
+        )

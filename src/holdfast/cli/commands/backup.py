@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as changed
 
-from holdfast.cli.app_choice import UsageError, app_of_data
+from holdfast.cli.app_choice import UsageError, app_of_data, app_with_data
 from holdfast.cli.options import Where
 from holdfast.cli.progress import ProgressLine, megabytes
 from holdfast.safe_text import safe
@@ -19,7 +19,7 @@ from holdfast.store.sqlite.store import SqliteStore
 
 
 async def backup(where: Where, file: str, *, force: bool) -> int:
-    store = app_of_data(where).store
+    store = app_with_data(where).store
     if not isinstance(store, SqliteStore):
         raise UsageError(
             f"{safe(str(store))} has its own tools for that: pg_dump, or pg_basebackup (docs/operating.md)"

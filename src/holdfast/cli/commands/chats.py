@@ -13,7 +13,7 @@ import typer
 
 from holdfast.app import App, have_home
 from holdfast.chat import Chat
-from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
+from holdfast.cli.app_choice import UsageError, app_with_data, list_from_app, look_at_app, opened
 from holdfast.cli.commands.run import JsonLines, find_chat, read_question, write_line
 from holdfast.cli.listing import Field, Row, print_listing
 from holdfast.cli.options import Where
@@ -58,7 +58,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def _open(where: Where, chat_id: str) -> AsyncIterator[tuple[App, Chat]]:
-    app = app_of_data(where)
+    app = app_with_data(where)
     have_home(app.config)
     async with opened(app):
         yield app, await find_chat(app, chat_id)
@@ -72,7 +72,7 @@ async def _look(where: Where, chat_id: str) -> AsyncIterator[tuple[App, Chat]]:
 
 
 async def list_chats(where: Where, wanted: Wanted, *, json: bool) -> None:
-    async with opened(look_at_app(where)) as app:
+    async with opened(list_from_app(where)) as app:
         lines = await app.chats(wanted.filter(), limit=wanted.limit)
     if json:
         for found in lines:
@@ -127,7 +127,9 @@ async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: 
     for call in asked:
         print(f"\nwaits for {describe_asked(call)}")
         if call.kind == "approval" and ApprovalView(call).hides:
-            print(f"it cannot be allowed before you have seen it: {_where_whole(call)}")
+            print(f"it cannot be allowed before you have seen it: {_where_whole(call, where)}")
+        else:
+            print("\n".join(f"  {row}" for row in _how_to_answer(call, where)))
     if found.error is not None:
         print(f"\nfailed ({found.error.code}): {safe(found.error.message)}")
         if found.error.advice:
@@ -178,8 +180,8 @@ def describe_asked(asked: OpenCallRecord) -> str:
     return f"{asked.kind} of {listed(asked)}\n  {asked.call_id}"
 
 
-def _where_whole(asked: OpenCallRecord) -> str:
-    return f"holdfast chats show {asked.chat_id} --call {asked.call_id}"
+def _where_whole(asked: OpenCallRecord, where: Where) -> str:
+    return f"holdfast chats show {asked.chat_id} --call {asked.call_id}{where.said}"
 
 
 async def _show_call(where: Where, chat_id: str, call_id: str, *, json: bool) -> None:
@@ -195,7 +197,7 @@ async def _show_call(where: Where, chat_id: str, call_id: str, *, json: bool) ->
         found = {"asked": asked, "calls": calls, "results": results, "traces": traces}
         write_line(msgspec.json.encode(found))
     elif asked is not None:
-        _print_whole([*Document(asked).all_lines, "", *_how_to_answer(asked)])
+        _print_whole([*Document(asked).all_lines, "", *_how_to_answer(asked, where)])
     else:
         lines = [row for call in calls for row in as_lines(call.name, call.arguments)]
         lines += [row for result in results for row in ["", *revealed(result.content).lines]]
@@ -209,10 +211,10 @@ def _found_in(messages: list[Message], call_id: str) -> tuple[list[ToolCall], li
     return calls, [part for part in parts if part.call_id == call_id]
 
 
-def _how_to_answer(asked: OpenCallRecord) -> list[str]:
+def _how_to_answer(asked: OpenCallRecord, where: Where) -> list[str]:
+    place = f"{asked.chat_id} --call {asked.call_id}{where.said}"
     if asked.kind != "approval":
-        return [f"holdfast chats answer {asked.chat_id} --call {asked.call_id} …"]
-    place = f"{asked.chat_id} --call {asked.call_id}"
+        return [f'holdfast chats answer {place} "…"']
     return [f"holdfast chats approve {place} --digest {asked.digest}", f"holdfast chats deny {place}"]
 
 
@@ -255,12 +257,12 @@ async def stop(where: Where, chat_id: str, *, clear_queue: bool) -> None:
 
 async def approve(where: Where, chat_id: str, call_id: str | None, digest: str | None) -> None:
     async with _open(where, chat_id) as (_, chat):
-        call = await _one(chat, call_id, "approval")
+        call = await _one(chat, where, call_id, "approval")
         view = ApprovalView(call.record)
         if digest is None and view.hides:
             raise UsageError(
                 f"not allowed: of this call {view.hidden} are shown nowhere unasked. Look at all of it first: "
-                f"`{_where_whole(call.record)}`, which also says how to allow what you have seen"
+                f"`{_where_whole(call.record, where)}`, which also says how to allow what you have seen"
             )
         if digest is None:
             _say(await call.approve(by="terminal"))
@@ -270,16 +272,16 @@ async def approve(where: Where, chat_id: str, call_id: str | None, digest: str |
 
 async def deny(where: Where, chat_id: str, call_id: str | None, words: str) -> None:
     async with _open(where, chat_id) as (_, chat):
-        _say(await (await _one(chat, call_id, "approval")).deny(words, by="terminal"))
+        _say(await (await _one(chat, where, call_id, "approval")).deny(words, by="terminal"))
 
 
 async def answer(where: Where, chat_id: str, call_id: str | None, text: str, *, error: bool) -> None:
     async with _open(where, chat_id) as (_, chat):
-        call = await _one(chat, call_id, "question", "client")
+        call = await _one(chat, where, call_id, "question", "client")
         _say(await call.submit(read_question(text), error=error))
 
 
-async def _one(chat: Chat, call_id: str | None, *kinds: str) -> OpenCall:
+async def _one(chat: Chat, where: Where, call_id: str | None, *kinds: str) -> OpenCall:
     """The call that is meant. Raises UsageError."""
     asked = [found for found in await chat.open_calls() if found.kind in kinds]
     if call_id is not None:
@@ -287,7 +289,9 @@ async def _one(chat: Chat, call_id: str | None, *kinds: str) -> OpenCall:
     if len(asked) == 1:
         return asked[0]
     if not asked:
-        raise UsageError(f"{chat.id} asks for no such thing now; `holdfast chats show {chat.id}` shows what is open")
+        raise UsageError(
+            f"{chat.id} asks for no such thing now; `holdfast chats show {chat.id}{where.said}` shows what is open"
+        )
     listed = "\n".join(f"  {describe_asked(found.record)}" for found in asked)
     raise UsageError(f"{chat.id} asks for several: name one with --call\n{listed}")
 

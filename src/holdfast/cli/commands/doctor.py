@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from holdfast.app import App
-from holdfast.cli.app_choice import make_app
+from holdfast.cli.app_choice import has_data, make_app
 from holdfast.cli.commands import probes
 from holdfast.cli.commands.findings import Finding
 from holdfast.cli.commands.probes import ClockLook, try_servers, try_sync
@@ -46,7 +47,6 @@ from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.undriven_chats import find_undriven
 from holdfast.system import cover, sandbox
 from holdfast.system.clock import SystemClock
-from holdfast.system.disk import make_home
 from holdfast.system.keys import exposures
 from holdfast.system.landlock import landlock_abi
 from holdfast.tools import floor
@@ -99,7 +99,12 @@ def _print(finding: Finding) -> None:
 
 
 async def examine(where: Where, *, call_models: bool = False) -> list[Finding]:
-    """Every check, whatever the others found."""
+    """Every check, whatever the others found. Nothing of it is left behind."""
+    with ExitStack() as leaving:
+        return await _examine(where, leaving, call_models=call_models)
+
+
+async def _examine(where: Where, leaving: ExitStack, *, call_models: bool) -> list[Finding]:
     clock = ClockLook()
     trusted = is_trusted()
     config, wrong = sound_config(None if trusted else os.devnull, home=where.home, database=where.database)
@@ -111,16 +116,17 @@ async def examine(where: Where, *, call_models: bool = False) -> list[Finding]:
         config = app.config if app is not None else config
     except HoldfastError as error:
         findings.append(_wrong("app", error))
-    findings += [home := _home(config.home), _token(config.home), *_models(app, os.environ)]
+    home, place = _home(config.home, leaving)
+    findings += [home, _token(config.home), *_models(app, os.environ)]
     if home.code == "ok":
-        findings.append(await try_sync(config.home, config.store_deadline_s))
+        findings.append(await try_sync(place, config.store_deadline_s))
     if call_models:
         findings += await probes.call_models(app, [name for name in KEYS if os.environ.get(name, "").strip()])
     findings += await try_servers(_servers(app, servers))
     try:
         store = app.store if app is not None else open_store(config.database_url, _options(config))
-        findings += _tools(config, store)
-        return findings + await _store(store, clock)
+        findings += _tools(config, store, place)
+        return findings + await _store(store, config.home, clock)
     except HoldfastError as error:
         findings += [] if any(finding.what == "tools" for finding in findings) else _keys(covered=False)
         told = any(finding.detail == str(error) for finding in findings)  # as what keeps the app from being made
@@ -182,22 +188,29 @@ def _sqlite() -> Finding:
     return Finding(what="sqlite", code="ok", detail=found)
 
 
-def _home(home: str) -> Finding:
+def _home(home: str, leaving: ExitStack) -> tuple[Finding, str]:
+    """And a folder to try things in: the home; where there is none yet, one on the same disk for as long as the
+    examination lasts.
+    """
     path = Path(home).absolute()
+    place, made = home, ""
     try:
-        make_home(path)
-        with tempfile.TemporaryFile(dir=home) as file:
+        if not os.path.lexists(path):
+            above = next(folder for folder in path.parents if os.path.lexists(folder))
+            place = leaving.enter_context(tempfile.TemporaryDirectory(prefix=".holdfast-", dir=above))
+            made = "; it is made when it is needed"
+        with tempfile.TemporaryFile(dir=place) as file:
             file.write(bytes(ROOM_BYTES_MIN))
             file.flush()
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         code = "home_full" if full else "home_not_writable"
         why = f"{path} is not a folder" if path.exists() and not path.is_dir() else f"{path}: {error.strerror}"
-        return Finding(what="home", code=code, detail=why, advice=ADVICE[code], wrong=True)
-    return Finding(what="home", code="ok", detail=f"{path}, {_free(path)} free")
+        return Finding(what="home", code=code, detail=why, advice=ADVICE[code], wrong=True), place
+    return Finding(what="home", code="ok", detail=f"{path}, {_free(place)} free{made}"), place
 
 
-def _free(path: Path) -> str:
+def _free(path: str) -> str:
     gigabytes = shutil.disk_usage(path).free / 1e9
     return f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{gigabytes * 1000:.0f} MB"
 
@@ -237,8 +250,8 @@ def _keys(*, covered: bool) -> list[Finding]:
     ]
 
 
-def _tools(config: Config, store: Store) -> list[Finding]:
-    found = _cover(config, store)
+def _tools(config: Config, store: Store, home: str) -> list[Finding]:
+    found = _cover(config, store, home)
     return [*_keys(covered=found.code == "ok"), found, _sandbox()]
 
 
@@ -253,9 +266,9 @@ def _sandbox() -> Finding:
     return Finding(what="sandbox", code=code, detail=detail, advice=ADVICE[code])
 
 
-def _cover(config: Config, store: Store) -> Finding:
+def _cover(config: Config, store: Store, home: str) -> Finding:
     """Tried here: a worker that is started the same way fares the same."""
-    own = floor.own(config.home, store.lock_folder, store.file)
+    own = floor.own(home, store.lock_folder, store.file)
     problems = ["cover_tools = never"] if config.cover_tools == "never" else cover.examine(own)
     if not problems:
         return Finding(what="tools", code="ok", detail="what they start does not see holdfast's own files")
@@ -297,8 +310,16 @@ def _servers(app: App | None, of_settings: Sequence[McpServer]) -> list[McpServe
     return list({server.name: server for server in (*given, *of_settings)}.values())
 
 
-async def _store(store: Store, clock: ClockLook) -> list[Finding]:
+def _can_be_made(store: Store, home: str) -> bool:
+    """The home is made with what is in it, and no other folder."""
+    folder = Path(store.file or home).parent
+    return folder.is_dir() or folder == Path(home).resolve()
+
+
+async def _store(store: Store, home: str, clock: ClockLook) -> list[Finding]:
     """Raises HoldfastError."""
+    if not has_data(store) and _can_be_made(store, home):
+        return [Finding(what="store", code="ok", detail=f"{store}; it is made when it is needed")]
     async with store:
         found = Finding(what="store", code="ok", detail=str(store))
         if store.why_read_only is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.cli.app_choice import look_at_app, opened
+from holdfast.cli.app_choice import list_from_app, opened
 from holdfast.cli.commands.run import write_line
 from holdfast.cli.listing import PLAIN_CHARS_MAX, Field, Row, print_listing
 from holdfast.cli.options import Where
@@ -24,7 +24,7 @@ LEASE_FIELDS = ("worker", "pid", "started_at", "renewed_at", "ttl_ms", "ended", 
 
 
 async def list_workers(where: Where, *, json: bool) -> None:
-    async with opened(look_at_app(where)) as app:
+    async with opened(list_from_app(where)) as app:
         leases = await app.store.list_workers()
     if json:
         for lease in leases:

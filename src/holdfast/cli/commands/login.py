@@ -3,7 +3,7 @@
 import sys
 
 from holdfast.app import have_home
-from holdfast.cli.app_choice import app_of_data, opened
+from holdfast.cli.app_choice import app_with_data, opened
 from holdfast.cli.options import Where
 from holdfast.config import Config
 from holdfast.server.access import load_token
@@ -13,7 +13,7 @@ from holdfast.server.sessions import link_of, new_link_code
 
 async def print_link(where: Where, url: str | None) -> None:
     """The link leads to the servers that listen now and have the same data. Without one, to where it would be."""
-    app = app_of_data(where)
+    app = app_with_data(where)
     have_home(app.config)
     token, _ = load_token(app.config.home)
     async with opened(app):

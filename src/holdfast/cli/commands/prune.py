@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.app import App
-from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
+from holdfast.cli.app_choice import UsageError, app_with_data, look_at_app, opened
 from holdfast.cli.commands.run import write_line
 from holdfast.cli.options import Where
 from holdfast.cli.progress import ProgressLine, megabytes
@@ -35,7 +35,7 @@ _DAYS = {"d": 1.0, "": 1.0, "h": 1 / 24}
 
 
 async def prune(where: Where, *, older_than: str | None, archived_chats: bool, dry_run: bool, json: bool) -> int:
-    app = look_at_app(where) if dry_run else app_of_data(where)
+    app = look_at_app(where) if dry_run else app_with_data(where)
     policy = _policy(app, older_than, archived_chats=archived_chats)
     began = time.monotonic()
     async with opened(app):
@@ -137,7 +137,7 @@ def _sizes(before: Size, after: Size) -> str:
 
 
 async def vacuum(where: Where, *, json: bool) -> int:
-    app = app_of_data(where)
+    app = app_with_data(where)
     began = time.monotonic()
     if isinstance(app.store, SqliteStore):
         told: dict[str, Any] = await _vacuum_file(app.store)

@@ -2,7 +2,6 @@
 
 import asyncio
 import select
-import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -14,6 +13,7 @@ from holdfast.app import App, have_home
 from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, know_agent, leave_to_others, make_app, opened, pick_agent
 from holdfast.cli.interrupts import interrupts, leave_now
+from holdfast.cli.options import Where
 from holdfast.cli.terminal.approval import ApprovalView, listed
 from holdfast.cli.terminal.journal_reader import Reader, as_json
 from holdfast.cli.terminal.screen import AnswerScreen
@@ -91,7 +91,7 @@ async def run(app_name: str | None, home: str | None, database: str | None, ques
     if question.chat is not None and (question.agent is not None or question.model is not None):
         raise UsageError("--chat goes on with a chat and its agent; leave --agent and --model out")
     agent = pick_agent(app, question.agent, question.model) if question.chat is None else ""
-    question = msgspec.structs.replace(question, where=_options(app_name, home, database))
+    question = msgspec.structs.replace(question, where=Where(app_name, home, database).said)
     if question.text is not None:
         check_text("the question", question.text, bytes_max=app.store.options.limits.message_bytes_max)
     have_home(app.config)  # now that nothing of the command line is wrong
@@ -127,14 +127,6 @@ class _Shown(NamedTuple):
 
     async def turn(self) -> Turn[Any]:
         return await (self.chat.turn(timeout_s=0) if self.sent is None else self.sent.turn(timeout_s=0))
-
-
-def _options(app_name: str | None, home: str | None, database: str | None) -> str:
-    """As they were given; a database's password is not repeated."""
-    given = {"--app": app_name, "--home": home, "--database": database and "…"}
-    return "".join(
-        f" {name} {shlex.quote(value) if value != '…' else value}" for name, value in given.items() if value
-    )
 
 
 class Stopper:

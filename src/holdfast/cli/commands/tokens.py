@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.cli.app_choice import UsageError, app_of_data, look_at_app, opened
+from holdfast.cli.app_choice import UsageError, app_of_data, app_with_data, list_from_app, opened
 from holdfast.cli.commands.prune import days_of
 from holdfast.cli.commands.run import write_line
 from holdfast.cli.listing import Field, Row, print_listing
@@ -51,7 +51,7 @@ async def create(where: Where, wanted: Wanted, *, json: bool) -> None:
 
 
 async def list_tokens(where: Where, owner: str | None, limit: int, *, json: bool) -> None:
-    async with opened(look_at_app(where)) as app:
+    async with opened(list_from_app(where)) as app:
         found = await app.store.tokens.page(owner=owner, limit=limit)
         now_ms = app.store.now_ms()
     if json:
@@ -66,7 +66,7 @@ async def list_tokens(where: Where, owner: str | None, limit: int, *, json: bool
 
 
 async def revoke(where: Where, token_id: str, *, json: bool) -> None:
-    async with opened(app_of_data(where)) as app:
+    async with opened(app_with_data(where)) as app:
         token = await app.store.tokens.revoke(token_id)
     if json:
         write_line(msgspec.json.encode(_fields(token)))
