@@ -85,7 +85,7 @@ async def without(root: str) -> None:
 
 async def _run(isolated: Tool, *, approved: bool = False) -> str:
     assert isolated.elsewhere is not None
-    return await isolated.elsewhere({"path": "/sys/new", "note": ""}, ToolContext(approved=approved))
+    return str(await isolated.elsewhere({"path": "/sys/new", "note": ""}, ToolContext(approved=approved)))
 
 
 if __name__ == "__main__":

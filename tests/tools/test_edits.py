@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from holdfast.core.records import Cause
@@ -231,6 +232,34 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def test_a_hundred_calls_at_once_leave_nothing_open_and_nothing_behind(files: Files) -> None:
+    (files.root / "f").write_text("".join(f"<{number}>\n" for number in range(100)))
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        calls: list[tuple[str, dict[str, object]]] = [
+            ("edit_file", {"path": "f", "old": f"<{number}>", "new": f"({number})"}),
+            ("apply_patch", {"patch": patch(f"*** Add File: d/{number}", "+x")}),
+            ("search_files", {"text": "x", "lines_around": 1}),
+            ("read_file", {"path": "f"}),
+        ]
+        try:
+            for name, arguments in calls:
+                files(name, **arguments)
+        except BaseException as error:  # noqa: BLE001  for the test to see
+            problems.append(error)
+
+    before = psutil.Process().num_fds()
+    workers = [start(f"test-{number}", lambda number=number: work(number)) for number in range(100)]  # type: ignore[misc]
+    for worker in workers:
+        worker.join()
+    assert problems == []
+    assert psutil.Process().num_fds() <= before
+    assert (files.root / "f").read_text() == "".join(f"({number})\n" for number in range(100))
+    assert sorted(path.name for path in files.root.iterdir()) == ["d", "f"]
+    assert {path.name for path in (files.root / "d").iterdir()} == set(map(str, range(100)))
 
 
 def test_a_patch_that_is_cancelled_while_it_waits_changes_nothing(files: Files) -> None:
