@@ -55,7 +55,7 @@ async def honest(path: str) -> str:
 
 
 LATE = "Timed out after 1 s, and could not be ended: it may still be running."
-KILLED = "gave no answer: it was ended by a signal: killed (SIGKILL), perhaps by the system for want of memory"
+KILLED = "The tool's process was ended by a signal: killed (SIGKILL), perhaps by the system for want of memory"
 
 # How, with which options, and what is told of it.
 WAYS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {

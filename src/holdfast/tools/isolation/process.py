@@ -127,7 +127,7 @@ async def _answer(child: processes.Child, answers: "_Answers", reader: PipeReade
         return ToolOutput(text=answers.final.result(), files=tuple(answers.files))
     await child.end()
     said = printed.text.strip()
-    raise OutcomeUnknown(f"The tool's process gave no answer: it {_end_of(child.returncode)}.\n{said}".strip())
+    raise OutcomeUnknown(f"The tool's process {_end_of(child.returncode)}, and gave no answer.\n{said}".strip())
 
 
 class _Answers:
