@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated as A
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -71,6 +71,35 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def is_set(self) -> bool:
         return any(days is not None for days in structs.astuple(self))
+
+
+PermissionMode = Literal["read", "ask", "edit", "unattended"]
+
+
+class Permissions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What calls of tools may do, as rules on acts: docs/how-to/permissions.md.
+
+    >>> rules = ["allow run(pytest *)", "deny read(**/.env*)"]
+    >>> Permissions(mode="edit", rules=rules, examples=["pytest -q -> allow"]).mode
+    'edit'
+
+    `mode` is for what no rule matches; None: as the app has it, and `ask` where it has none. `examples` are checked
+    when an app is made.
+    """
+
+    mode: PermissionMode | None = None
+    rules: Sequence[str] = ()
+    examples: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("rules", "examples"):
+            value = getattr(self, field)
+            if isinstance(value, str) or not all(isinstance(text, str) for text in value):
+                raise ConfigError(f'{field} of permissions is a list of texts, such as ["allow run(git status *)"]')
+            structs.force_setattr(self, field, tuple(value))
+        modes = get_args(PermissionMode)
+        if self.mode not in (None, *modes):
+            raise ConfigError(f"mode of permissions is {self.mode!r}; it can be {', '.join(modes)}")
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

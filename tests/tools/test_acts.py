@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.shell.acts import Read, Run, acts_of
+from holdfast.tools.permissions.acts import Read, Run
+from holdfast.tools.shell.acts import acts_of
 from holdfast.tools.shell.harmless import PROGRAMS, runs_folder
 from holdfast.tools.shell.policy import ShellPolicy
 from holdfast.tools.shell.repository import objection_to_git

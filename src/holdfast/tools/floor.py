@@ -10,9 +10,9 @@ A name is enough to be refused, in any case of its letters. What belongs to an a
 known by its inode as well, so that no hard link, bind mount, other spelling or moved folder gets past. The home that
 is missing for a moment is remembered by the inode that it had.
 
-One home of the rule: `tools/files/root.py` asks it for every folder and file on the way, `tools/shell/policy.py` and
-`tools/shell/tool.py` for the acts of a line. What a program does
-that is started with a person's consent is not judged here: these files are out of its sight (`system/cover.py`).
+One home of the rule: `tools/files/root.py` asks it for every folder and file on the way, `tools/permissions/paths.py`
+and `tools/shell/tool.py` for the acts of a call. What a program does that is started with a person's consent is not
+judged here: these files are out of its sight (`system/cover.py`).
 """
 
 import os
@@ -73,20 +73,20 @@ class Floor:
         kind = self._kind(parts, found, writes)
         if kind is None and above is not None:
             begins = self._names.get((above.st_dev, above.st_ino), ())
-            kind = "secret" if _plain(parts[-1]).startswith(begins) else None
+            kind = "secret" if plain(parts[-1]).startswith(begins) else None
         return _KINDS[kind] if kind is not None else None
 
     def _kind(self, parts: Sequence[str], found: os.stat_result | None, writes: bool) -> str | None:
-        plain = [_plain(part) for part in parts]
+        names = [plain(part) for part in parts]
         if found is not None and found.st_dev == self._proc:
             return "proc"
-        if not _SECRET.isdisjoint(plain):
+        if not _SECRET.isdisjoint(names):
             return "secret"
         if found is not None and (found.st_dev, found.st_ino) in self._own:
             return "secret"
-        if writes and not _RUNS.isdisjoint(plain):
+        if writes and not _RUNS.isdisjoint(names):
             return "runs"
-        if writes and any(below in _RUNS_BELOW.get(above, ()) for above, below in pairwise(plain)):
+        if writes and any(below in _RUNS_BELOW.get(above, ()) for above, below in pairwise(names)):
             return "runs"
         return None
 
@@ -111,7 +111,7 @@ class Floor:
         if any(path.startswith(real) for path in self._paths):
             return True
         with suppress(OSError), os.scandir(folder) as entries:
-            return any(_plain(entry.name) in _SECRET for entry in islice(entries, ENTRIES_MAX))
+            return any(plain(entry.name) in _SECRET for entry in islice(entries, ENTRIES_MAX))
         return False
 
 
@@ -122,7 +122,7 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """As file systems that do not tell letters apart see it; some of them pass over characters without a shape."""
     if name.isascii():
         return name.lower()
@@ -165,7 +165,7 @@ def floor() -> Floor:
         folder, name = os.path.split(path)
         if (above := _stat(folder)) is not None:
             key = above.st_dev, above.st_ino
-            names[key] = (*names.get(key, ()), _plain(name))
+            names[key] = (*names.get(key, ()), plain(name))
     proc = _stat("/proc/self")  # None on macOS
     return Floor(own, names, frozenset(filter(os.path.lexists, real)), proc.st_dev if proc is not None else None)
 

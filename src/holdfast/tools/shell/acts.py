@@ -4,7 +4,7 @@
     [Run(git status), Read(.), Run(sort), Read(names), Write(sorted)]
 
 Pure: nothing is looked up, so the acts of a line are the same everywhere; where a path leads, and which acts need
-no consent, is for the reader of them (`tools/shell/policy.py`).
+no consent, is for the rulebook (`tools/permissions/rulebook.py`).
 
 A line is read with a real grammar (tree-sitter's, for bash), and only what is on a short list is understood: simple
 commands of plain words, joined by `;`, `&&`, `||`, `|` and line ends, with redirections. Everything else is `run(?)`,
@@ -24,8 +24,8 @@ import tree_sitter
 import tree_sitter_bash
 from tree_sitter import Node
 
-from holdfast.core.records import Frozen
-from holdfast.tools.shell.harmless import Extent, Unknown, files_of
+from holdfast.tools.permissions.acts import Act, Reach, Read, Run, Write
+from holdfast.tools.shell.harmless import Unknown, files_of
 
 COMMAND_CHARS_MAX = 8_192  # a person can judge no more at a glance
 
@@ -37,50 +37,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^*?-][A-Za-z0-9_./:=@%+,^*?~-]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _SOCKET = re.compile(r"/dev/(?:tcp|udp)/([^/]+)/([^/]+)")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@]*@)?([^/?#]+)")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(?:[^/@]*@)?([^/?#]+)")
+_PORTS = {"http": 80, "https": 443, "ftp": 21, "ssh": 22}
 
 _language = tree_sitter.Language(tree_sitter_bash.language())
-
-
-class Run(Frozen):
-    """A program is started. `unknown` says what the table does not know to be harmless about it; None if nothing."""
-
-    argv: tuple[str, ...]  # empty: `run(?)`, a line whose programs cannot be told
-    unknown: str | None = None
-
-    def __str__(self) -> str:
-        return f"run({' '.join(self.argv) or '?'})"
-
-
-class Read(Frozen):
-    """A file is read, or a folder is listed; `extent` says how much of what is in it is read as well."""
-
-    path: str
-    pattern: bool = False  # the shell puts names of files in its place
-    moved: bool = False  # the working directory is another one by then, so where a relative path leads is unknown
-    extent: Extent = "itself"
-
-    def __str__(self) -> str:
-        return f"read({self.path})"
-
-
-class Write(Frozen):
-    path: str
-    pattern: bool = False
-    moved: bool = False
-
-    def __str__(self) -> str:
-        return f"write({self.path})"
-
-
-class Reach(Frozen):
-    address: str
-
-    def __str__(self) -> str:
-        return f"reach({self.address})"
-
-
-Act = Run | Read | Write | Reach
 
 
 def acts_of(command: str) -> list[Act]:
@@ -88,7 +48,7 @@ def acts_of(command: str) -> list[Act]:
     try:
         return list(_acts(_read(command)))
     except Unreadable as why:
-        return [Run(argv=(), unknown=str(why))]
+        return [Run(argv=(), unknown=str(why), line=command[:COMMAND_CHARS_MAX])]
 
 
 class Unreadable(Exception):
@@ -124,12 +84,15 @@ def _acts(line: "_Line") -> Iterator[Act]:
             files = files_of([(text, literal) for text, literal in argv])
         except Unknown as why:
             yield Run(argv=words, unknown=str(why))
-            yield from (Reach(address=found[1]) for word in words[1:] if (found := _URL.match(word)))
+            yield from (_reach(found) for word in words[1:] if (found := _URL.match(word)))
             moved = moved or words[0] in _MOVES
             continue
         yield Run(argv=words)
+        # rg passes over names that begin with a dot, unless a glob of its own names some.
+        hidden = words[0] != "rg" or any(word.startswith("-") and "g" in word for word in words)
         for path, literal, extent in files:
-            yield Read(path=path, pattern=not literal, moved=moved and not path.startswith("/"), extent=extent)
+            elsewhere = moved and not path.startswith("/")
+            yield Read(path=path, pattern=not literal, moved=elsewhere, extent=extent, hidden=hidden)
         moved = moved or words[0] in _MOVES
     for operator, (path, literal) in line.files:
         elsewhere = moved and not path.startswith("/")
@@ -139,6 +102,11 @@ def _acts(line: "_Line") -> Iterator[Act]:
             yield Read(path=path, pattern=not literal, moved=elsewhere)
         else:
             yield Write(path=path, pattern=not literal, moved=elsewhere)
+
+
+def _reach(url: "re.Match[str]") -> Reach:
+    port = _PORTS.get(url[1].lower())
+    return Reach(address=url[2] if port is None or re.search(r":[0-9]*$", url[2]) else f"{url[2]}:{port}")
 
 
 # --- reading a line --------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from holdfast.tools.permissions.acts import Extent
+
 Word = tuple[str, bool]  # its text, and whether the shell leaves it as it is
-# How much of a folder: its own entries; all below it; all below it with where symlinks lead, which cannot be told.
-Extent = Literal["itself", "below", "anywhere"]
 File = tuple[str, bool, Extent]  # its path, whether the shell leaves it as it is, and how much of it is read
 
 
@@ -99,6 +99,7 @@ _GIT: dict[str, Program] = {
         "--no-renames --column --no-column"
     ),
 }
+_SHOWS = frozenset({"blame", "cat-file", "diff", "grep", "log", "show"})  # what is in files, not only their names
 _SUMS = "-b -t -z --binary --text --tag --zero"
 
 PROGRAMS: dict[str, Program] = {
@@ -247,10 +248,17 @@ def files_of(argv: Sequence[Word]) -> list[File]:
     extent: Extent = "anywhere" if program.follows else "below" if taken.below else "itself"
     files: list[File] = [(path, literal, extent) for path, literal in taken.files]
     if name.startswith("git "):  # it looks at the repository around it, whatever it is asked for
-        files.append((".", True, "itself"))
+        files += [(path.partition(":")[2], literal, extent) for path, literal in taken.files if ":" in path]
+        files.append((".", True, "tracked" if name.removeprefix("git ") in _SHOWS else "itself"))
     elif not files and (program.reads_here or taken.below):
         files.append((".", True, extent))
     return files
+
+
+def knows(words: Sequence[str]) -> bool:
+    """Whether the table has anything to say about commands that begin with these words."""
+    program, *rest = words
+    return program in PROGRAMS and (program != "git" or not rest or rest[0] in _GIT)
 
 
 def runs_folder(name: str) -> bool:

@@ -30,7 +30,8 @@ from holdfast.system import processes
 from holdfast.tools.confinement import UNATTENDED
 from holdfast.tools.context import ToolContext
 from holdfast.tools.floor import floor
-from holdfast.tools.shell.acts import Act, Reach, Read, Run, Write, acts_of
+from holdfast.tools.permissions.acts import Act, CallTool, Reach, Read, Run, Write
+from holdfast.tools.shell.acts import acts_of
 from holdfast.tools.shell.harmless import runs_folder
 from holdfast.tools.shell.repository import objection_to_git
 
@@ -152,6 +153,8 @@ class _Judge:
             case Write():
                 if act.path != NOWHERE:
                     raise _Ask(f"it writes to `{act.path[:80]}`")
+            case CallTool():
+                raise _Ask(f"it calls `{act.tool[:80]}`")
             case Reach():
                 raise _Ask(f"it reaches `{act.address[:80]}`")
             case _:

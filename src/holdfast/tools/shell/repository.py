@@ -54,6 +54,19 @@ def objection_to_git(folder: str) -> str | None:
     return "its folder is not the top of a repository: git would take another, or read any two files that it is told"
 
 
+def tracked_names(folder: str) -> list[str] | None:
+    """What git keeps of a folder, which is the top of a repository. None: it cannot be told."""
+    try:
+        own, common = folders_of(os.path.join(os.path.realpath(folder), ".git"))
+        if "objectformat" in settings_text(os.path.join(common, "config")).lower():
+            return None
+        return [os.fsdecode(name) for file in _indexes(own) for _, name in _entries(_read(file))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, IndexError, struct.error):
+        return None
+
+
 def _objection_to(found: str) -> str | None:
     try:
         own, common = folders_of(found)
@@ -86,33 +99,52 @@ def _indexes(own: str) -> Iterator[str]:
         yield from (entry.path for entry in entries if entry.name == "index" or entry.name.startswith("sharedindex."))
 
 
-def _names_submodules(index: str, *, other_ids: bool) -> bool:
+def _read(index: str) -> bytes:
     with open(index, "rb") as file:
         data = file.read(INDEX_BYTES_MAX + 1)
     if len(data) > INDEX_BYTES_MAX:
         raise ValueError("its index is too large")
+    return data
+
+
+def _names_submodules(index: str, *, other_ids: bool) -> bool:
+    data = _read(index)
     if _SUBMODULE not in data:
         return False
-    return other_ids or _SUBMODULE in _modes(data)  # a file of 57,344 bytes has those bytes, too
+    return other_ids or any(
+        mode == _SUBMODULE for mode, _ in _entries(data)
+    )  # a file of 57,344 bytes has those bytes, too
 
 
-def _modes(index: bytes) -> Iterator[bytes]:
-    """Of the entries, whose ids have 20 bytes."""
+def _entries(index: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Mode and name of each. Ids have 20 bytes."""
     magic, version, count = struct.unpack_from(">4sII", index)
     if magic != b"DIRC" or version not in (2, 3, 4):
         raise ValueError("its index is of another kind")
-    at = 12
+    at, name = 12, b""
     for _ in range(count):
-        yield index[at + 24 : at + 28]
-        name = at + 62
-        if version > 2 and index[name - 2] & 0x40:
-            name += 2
-        if version == 4:  # begins with how much of the name before it goes: a number of several bytes
-            while index[name] & 0x80:
-                name += 1
-            at = index.index(b"\0", name + 1) + 1
+        mode, begin = index[at + 24 : at + 28], at + 62
+        if version > 2 and index[begin - 2] & 0x40:
+            begin += 2
+        if version == 4:  # begins with how much of the name before it goes
+            dropped, begin = _number(index, begin)
+            end = index.index(b"\0", begin)
+            name = name[: len(name) - dropped] + index[begin:end]
+            at = end + 1
         else:
-            at += (index.index(b"\0", name) - at) // 8 * 8 + 8
+            end = index.index(b"\0", begin)
+            name = index[begin:end]
+            at += (end - at) // 8 * 8 + 8
+        yield mode, name
+
+
+def _number(index: bytes, at: int) -> tuple[int, int]:
+    """One of several bytes, and where it ends."""
+    value = index[at] & 0x7F
+    while index[at] & 0x80:
+        at += 1
+        value = ((value + 1) << 7) | (index[at] & 0x7F)
+    return value, at + 1
 
 
 def _first_unknown(text: str) -> str | None:

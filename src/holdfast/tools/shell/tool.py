@@ -33,7 +33,8 @@ from holdfast.system.sandbox import Sandbox
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.confinement import Confined, Confinement
 from holdfast.tools.context import ToolContext, tool_context
-from holdfast.tools.shell.acts import Write, acts_of
+from holdfast.tools.permissions.acts import Write
+from holdfast.tools.shell.acts import acts_of
 from holdfast.tools.shell.policy import ShellPolicy, refuse_protected
 
 SHELL_DEADLINE_S = 1800.0

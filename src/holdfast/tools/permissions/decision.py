@@ -1,0 +1,60 @@
+"""A decision on a call: what was decided, what made it, and why, in words for a person and for the model."""
+
+from holdfast.core.records import Frozen
+from holdfast.tools.permissions.modes import CAREFUL, Ruling
+
+ACTS_SHOWN = 5
+
+
+class Decision(Frozen):
+    ruling: Ruling
+    acts: tuple[str, ...] = ()  # those that it is about
+    by: str = ""  # the rule as it is written, `mode ask`, `floor`, …
+    why: str = ""
+    by_mode: bool = False  # no rule was about it
+
+    @property
+    def shown(self) -> str:
+        """The acts, on one line."""
+        more = len(self.acts) - ACTS_SHOWN
+        return ", ".join(self.acts[:ACTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+    @property
+    def question(self) -> str:
+        """For the person who is asked."""
+        return f"Allow {self.shown}? It is not done unasked: {self.why}."
+
+    @property
+    def refusal(self) -> str:
+        """For the model."""
+        return f"Denied: {self.shown}: {self.why}. Go on without it, or do it in a way that is allowed."
+
+    @property
+    def note(self) -> str:
+        """For the journal."""
+        return f"{self.ruling} by {self.by}" if self.by else self.ruling
+
+    def alone(self) -> "Decision":
+        """The same where no person is there to be asked."""
+        if self.ruling != "ask":
+            return self
+        why = f"no person is there to be asked, and {self.why}"
+        return Decision(ruling="deny", acts=self.acts, by=self.by, why=why, by_mode=self.by_mode)
+
+
+ALLOWED = Decision(ruling="allow")
+
+
+def most_careful(decisions: list[Decision]) -> Decision:
+    """The first of the most careful ones, with the acts of all that are as careful."""
+    if not decisions:
+        return ALLOWED
+    worst = max(decisions, key=lambda decision: CAREFUL.index(decision.ruling))
+    acts = dict.fromkeys(act for one in decisions if one.ruling == worst.ruling for act in one.acts)
+    return Decision(
+        ruling=worst.ruling,
+        acts=tuple(acts),
+        by=worst.by,
+        why=worst.why,
+        by_mode=all(one.by_mode for one in decisions if one.ruling == worst.ruling),
+    )

@@ -1,0 +1,245 @@
+"""The rules that count for one agent, and what they say of a call.
+
+Each act is judged by itself: the floor first, then all rules that match (deny beats ask beats allow), and the mode
+where none does. A call is as careful as its most careful act. What is looked up for that (where a path leads, whose
+program it would be, what git would believe) is of this moment: it blocks, so a runner asks in a thread.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import assert_never
+
+from holdfast.config import PermissionMode, Permissions
+from holdfast.errors import ConfigError
+from holdfast.tools.permissions.acts import Act, CallTool, Reach, Read, Run, Whereabouts, Write
+from holdfast.tools.permissions.decision import Decision, most_careful
+from holdfast.tools.permissions.host_patterns import WEB_PORTS, Host, HostPattern, host_of
+from holdfast.tools.permissions.modes import Kind, Ruling, ruling_of
+from holdfast.tools.permissions.path_patterns import PathPattern
+from holdfast.tools.permissions.paths import NOWHERE, PathLook, look_at
+from holdfast.tools.permissions.rules import CallPattern, Rule, rule_of
+from holdfast.tools.permissions.run_patterns import RunPattern
+from holdfast.tools.web import addresses
+from holdfast.tools.web.addresses import Address
+
+RULES_MAX = 1_000
+BOOKS_KEPT = 256
+WORDS_MAX = 1_000  # of a command that may name files
+_PARTS = re.compile(r"[=:,@]")  # --file=NAME, REVISION:NAME, -d @NAME
+
+
+class Rulebook:
+    def __init__(self, rules: Sequence[Rule] = (), mode: PermissionMode | None = None) -> None:
+        self.rules = tuple(rules)
+        self.mode = mode
+
+    @property
+    def is_empty(self) -> bool:
+        """No permissions are set: then a tool does what it was given for, and only a shell asks."""
+        return self.mode is None and not self.rules
+
+    # --- the decision -----------------------------------------------------------------------------------
+
+    def judge(self, acts: Sequence[Act], where: Whereabouts, tool: str | None = None) -> Decision:
+        """`tool`: the name that the model calls; a deny or an ask of `call` may be about it, whatever it does."""
+        judged = [decision for act in acts if (decision := self._judge_act(act, where)) is not None]
+        if tool is not None and (rule := self._careful_rule(CallTool(tool=tool))) is not None:
+            judged.insert(0, _by_rule(rule, f"call({tool})"))
+        decision = most_careful(judged)
+        return decision.alone() if self.mode == "unattended" else decision
+
+    def _judge_act(self, act: Act, where: Whereabouts) -> Decision | None:
+        match act:
+            case Run():
+                return self._judge_run(act, where)
+            case Read() | Write():
+                return None if act.path == NOWHERE else self._judge_path(act, where)
+            case Reach():
+                return self._judge_reach(act, where)
+            case CallTool():
+                return self._judge_call(act)
+            case _:
+                assert_never(act)
+
+    def _judge_run(self, act: Run, where: Whereabouts) -> Decision:
+        if (rule := self._careful_rule(act)) is not None:
+            return _by_rule(rule, str(act))
+        if act.unknown is not None and (named := self._forbidden_word(act, where)) is not None:
+            return named
+        objection = None
+        for rule in self._of("run", "allow"):
+            if isinstance(rule.pattern, RunPattern) and rule.pattern.begins(act):
+                why = rule.pattern.objection(act, where)
+                if why is None:
+                    return _by_rule(rule, str(act))
+                objection = objection or why
+        if not act.argv:
+            objection = act.unknown or "it cannot be told what it runs"
+        if where.sandboxed and (rule := self._breakable(act)) is not None:
+            return self._by_mode("run", str(act), f"it might do what the rule `{rule.text}` is about")
+        return self._by_mode("sandboxed" if where.sandboxed else "run", str(act), objection)
+
+    def _forbidden_word(self, act: Run, where: Whereabouts) -> Decision | None:
+        """A program of which nothing is known may read what it is told of."""
+        rules = self._forbidding("read")
+        words = (act.words[1:] if act.argv else act.words) if rules else ()
+        texts = dict.fromkeys(text for word in words for text in (word, *_PARTS.split(word)[1:]) if text)
+        for text in islice(texts, WORDS_MAX):
+            look = look_at(Read(path=text), where, closely=True)
+            for rule in rules:
+                if (found := _meant_by(rule, look)) is not None:
+                    return _by_rule(rule, str(act), found)
+        return None
+
+    def _breakable(self, act: Run) -> Rule | None:
+        """The rule that a program in the sandbox could get around: of one that is known, its files are judged; of a
+        line that cannot be read, not even what it runs.
+        """
+        verbs = () if act.unknown is None else ("read", "write") if act.argv else ("read", "write", "run")
+        return next((rule for verb in verbs for rule in self._forbidding(verb)), None)
+
+    def _judge_path(self, act: Read | Write, where: Whereabouts) -> Decision:
+        verb = "read" if isinstance(act, Read) else "write"
+        forbidding = self._forbidding(verb)
+        look = look_at(act, where, closely=bool(forbidding))
+        if look.forbidden is not None:
+            return Decision(ruling="deny", acts=(str(act),), by="floor", why=look.forbidden)
+        for rule in forbidding:
+            if (found := _meant_by(rule, look)) is not None:
+                return _by_rule(rule, str(act), found)
+        if where.confined and not look.inside:
+            why = f"`{act.path[:80]}` leads out of the folder that this tool is confined to"
+            return Decision(ruling="deny", acts=(str(act),), by="root", why=why)
+        if look.unclear is None and look.real:
+            for rule in self._of(verb, "allow"):
+                pattern = rule.pattern
+                if isinstance(pattern, PathPattern) and all(pattern.covers(path, look.root) for path in look.real):
+                    return _by_rule(rule, str(act))
+        inside = look.inside and look.unclear is None
+        outside = None if look.inside else f"`{act.path[:80]}` is no plain file or folder under the root"
+        kinds: tuple[Kind, Kind] = ("read_inside", "read") if verb == "read" else ("write_inside", "write")
+        return self._by_mode(kinds[not inside], str(act), look.unclear or outside)
+
+    def _judge_reach(self, act: Reach, where: Whereabouts) -> Decision:
+        if (rule := self._careful_rule(act)) is not None:
+            return _by_rule(rule, str(act))
+        host = host_of(act.address)
+        if where.confined and (why := self._out_of_bounds(host)) is not None:
+            return Decision(ruling="deny", acts=(str(act),), by="internal addresses", why=why)
+        if host is not None:
+            for rule in self._of("reach", "allow"):
+                if isinstance(rule.pattern, HostPattern) and rule.pattern.covers(host):
+                    return _by_rule(rule, str(act))
+        return self._by_mode("reach", str(act), None if host is not None else "it cannot be told who that is")
+
+    def _judge_call(self, act: CallTool) -> Decision:
+        if (rule := self._careful_rule(act)) is not None:
+            return _by_rule(rule, str(act))
+        for rule in self._of("call", "allow"):
+            if isinstance(rule.pattern, CallPattern) and rule.pattern.covers(act):
+                return _by_rule(rule, str(act))
+        return self._by_mode("call", str(act), None)
+
+    def _careful_rule(self, act: Run | Reach | CallTool) -> Rule | None:
+        """The deny, or else the ask, that may be meant."""
+        for rule in self._forbidding(_verb(act)):
+            match rule.pattern, act:
+                case RunPattern() as pattern, Run():
+                    meant = pattern.may_mean(act)
+                case HostPattern() as pattern, Reach():
+                    host = host_of(act.address)
+                    meant = host is None or pattern.may_mean(host)
+                case CallPattern() as pattern, CallTool():
+                    meant = pattern.may_mean(act)
+                case _:
+                    meant = False
+            if meant:
+                return rule
+        return None
+
+    def _forbidding(self, verb: str) -> list[Rule]:
+        """Each deny, then each ask."""
+        return [*self._of(verb, "deny"), *self._of(verb, "ask")]
+
+    def _of(self, verb: str, ruling: Ruling) -> list[Rule]:
+        return [rule for rule in self.rules if rule.act == verb and rule.ruling == ruling]
+
+    def _by_mode(self, kind: Kind, act: str, objection: str | None) -> Decision:
+        ruling = ruling_of(self.mode, kind)
+        by = f"mode {self.mode}" if self.mode is not None else "no permissions set"
+        why = objection or "no rule allows it"
+        if ruling == "deny":
+            why = f"{why}, and the mode `{self.mode}` is for reading in the root"
+        return Decision(ruling=ruling, acts=(act,), by=by, why=why, by_mode=True)
+
+    # --- for `fetch`, which looks names up itself ---------------------------------------------------------
+
+    def names(self, host: str, port: int) -> bool:
+        """An allow is written for this very host: then it may be an internal one."""
+        known = host_of(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        return known is not None and any(
+            isinstance(rule.pattern, HostPattern) and rule.pattern.names_one and rule.pattern.covers(known)
+            for rule in self._of("reach", "allow")
+        )
+
+    def lists(self, address: Address, port: int) -> bool:
+        """An allow is written for a network that this address is in."""
+        return self.names(str(addresses.embedded(address)), port)
+
+    def _out_of_bounds(self, host: Host | None) -> str | None:
+        """What a confined tool does not reach, unless an allow is written for it."""
+        if host is None:
+            return "it cannot be told who that is"
+        port = host.port or 443
+        if self.names(host.name, port):
+            return None
+        inside = addresses.internal(host.address) if host.address is not None else addresses.name_problem(host.name)
+        if inside is not None:
+            return f"that is internal ({inside}), and no rule such as `allow reach({host.name}:{port})` names it"
+        if port not in WEB_PORTS:
+            return f"port {port} is not one that is fetched from, and no rule names it"
+        return None
+
+
+NO_RULES = Rulebook()
+
+
+def rulebook_of(settings: Permissions | None, own: Permissions | None, agent: str | None) -> Rulebook:
+    """What counts for an agent: the rules of the settings and its own; its own mode, else that of the settings, else
+    `ask` where there are any permissions at all. Raises ConfigError.
+    """
+    return _made(settings, own, agent)
+
+
+@lru_cache(maxsize=BOOKS_KEPT)
+def _made(settings: Permissions | None, own: Permissions | None, agent: str | None) -> Rulebook:
+    given = [permissions for permissions in (settings, own) if permissions is not None]
+    if not given:
+        return NO_RULES
+    texts = [text for permissions in given for text in permissions.rules]
+    if len(texts) > RULES_MAX:
+        raise ConfigError(f"there are {len(texts):,} rules, and at most {RULES_MAX:,} are read with each call")
+    modes = [permissions.mode for permissions in given if permissions.mode is not None]
+    return Rulebook([rule for text in texts if (rule := rule_of(text)).is_for(agent)], modes[-1] if modes else "ask")
+
+
+def _by_rule(rule: Rule, act: str, found: str | None = None) -> Decision:
+    about = f", which is about `{found[:120]}`" if found is not None else ""
+    why = f"the rule `{rule.text}` says {rule.ruling}{about}"
+    return Decision(ruling=rule.ruling, acts=(act,), by=f"rule {rule.text}", why=why)
+
+
+def _meant_by(rule: Rule, look: PathLook) -> str | None:
+    """The path that it is about, as seen from the root."""
+    assert isinstance(rule.pattern, PathPattern)
+    for path in look.meant:
+        if rule.pattern.may_mean(path, look.root):
+            return path if look.root is None else os.path.relpath(path, look.root)
+    return None
+
+
+def _verb(act: Run | Reach | CallTool) -> str:
+    return "run" if isinstance(act, Run) else "reach" if isinstance(act, Reach) else "call"
