@@ -8,6 +8,8 @@ import sys as _sys
 from importlib import import_module as _import_module
 
 __all__ = [
+    "Act",
+    "ActsOf",
     "AdmissionTimeout",
     "Agent",
     "AgentLimits",
@@ -28,6 +30,7 @@ __all__ = [
     "CallRecord",
     "CallState",
     "CallTimeout",
+    "CallTool",
     "CallView",
     "CallerError",
     "CallsStarted",
@@ -56,6 +59,7 @@ __all__ = [
     "ConnectionFailed",
     "ContextFilter",
     "CorruptRecord",
+    "Decision",
     "Delegation",
     "Delta",
     "DescendantAnswered",
@@ -63,6 +67,7 @@ __all__ = [
     "Doing",
     "DrainFailed",
     "Event",
+    "Extent",
     "External",
     "FailedAttempt",
     "Failure",
@@ -126,6 +131,8 @@ __all__ = [
     "OwnershipLost",
     "Part",
     "Paused",
+    "PermissionMode",
+    "Permissions",
     "Phase",
     "PlanItem",
     "PreviewReset",
@@ -134,6 +141,8 @@ __all__ = [
     "ProviderError",
     "ProviderTimeout",
     "Queued",
+    "Reach",
+    "Read",
     "Reasoning",
     "ReasoningAdded",
     "RecordError",
@@ -146,6 +155,9 @@ __all__ = [
     "RetryPolicy",
     "Retrying",
     "Role",
+    "Rulebook",
+    "Ruling",
+    "Run",
     "RunContext",
     "RunningTool",
     "Sampling",
@@ -155,7 +167,6 @@ __all__ = [
     "SendMode",
     "Sent",
     "Settings",
-    "ShellPolicy",
     "SilenceTimeout",
     "Snapshot",
     "Spawned",
@@ -215,8 +226,10 @@ __all__ = [
     "WakeDeadlines",
     "WebCache",
     "WentBack",
+    "Whereabouts",
     "Worker",
     "WorkerSettings",
+    "Write",
     "WrongCursor",
     "__version__",
     "agent_tools",
@@ -253,7 +266,10 @@ _NAMES: dict[str, str] = {
     "holdfast.agent": "Agent, AgentLimits, CompactionPolicy",
     "holdfast.app": "App, ChatSettings, diagnostics",
     "holdfast.chat": "Chat",
-    "holdfast.config": "Config, ConfigSettings, ModelFacts, Price, Retention, WorkerSettings, load_config",
+    "holdfast.config": (
+        "Config, ConfigSettings, ModelFacts, PermissionMode, Permissions, Price, Retention, WorkerSettings, "
+        "load_config"
+    ),
     "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
     "holdfast.core.limits": "Limits",
     "holdfast.core.records": (
@@ -305,9 +321,12 @@ _NAMES: dict[str, str] = {
     "holdfast.tools.context": "ToolContext",
     "holdfast.tools.files.tools": "file_tools",
     "holdfast.tools.outside": "ask_user, client_tool, sleep_until",
+    "holdfast.tools.permissions.acts": "Act, ActsOf, CallTool, Extent, Reach, Read, Run, Whereabouts, Write",
+    "holdfast.tools.permissions.decision": "Decision",
+    "holdfast.tools.permissions.modes": "Ruling",
+    "holdfast.tools.permissions.rulebook": "Rulebook",
     "holdfast.tools.plan": "PlanItem, plan_of, plan_tool",
     "holdfast.tools.results": "read_result_tool",
-    "holdfast.tools.shell.policy": "ShellPolicy",
     "holdfast.tools.shell.sessions": "session_tools",
     "holdfast.tools.shell.tool": "shell_tool",
     "holdfast.tools.sub_agents": "agent_tools",
@@ -337,7 +356,17 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent, AgentLimits, CompactionPolicy
     from holdfast.app import App, ChatSettings, diagnostics
     from holdfast.chat import Chat
-    from holdfast.config import Config, ConfigSettings, ModelFacts, Price, Retention, WorkerSettings, load_config
+    from holdfast.config import (
+        Config,
+        ConfigSettings,
+        ModelFacts,
+        PermissionMode,
+        Permissions,
+        Price,
+        Retention,
+        WorkerSettings,
+        load_config,
+    )
     from holdfast.core.deadlines import ModelDeadlines, WakeDeadlines
     from holdfast.core.limits import Limits
     from holdfast.core.records import (
@@ -510,9 +539,12 @@ if TYPE_CHECKING:
     from holdfast.tools.context import ToolContext
     from holdfast.tools.files.tools import file_tools
     from holdfast.tools.outside import ask_user, client_tool, sleep_until
+    from holdfast.tools.permissions.acts import Act, ActsOf, CallTool, Extent, Reach, Read, Run, Whereabouts, Write
+    from holdfast.tools.permissions.decision import Decision
+    from holdfast.tools.permissions.modes import Ruling
+    from holdfast.tools.permissions.rulebook import Rulebook
     from holdfast.tools.plan import PlanItem, plan_of, plan_tool
     from holdfast.tools.results import read_result_tool
-    from holdfast.tools.shell.policy import ShellPolicy
     from holdfast.tools.shell.sessions import session_tools
     from holdfast.tools.shell.tool import shell_tool
     from holdfast.tools.sub_agents import agent_tools

@@ -11,7 +11,7 @@ from typing import Any, Generic, Never
 
 from msgspec import Raw
 
-from holdfast.config import ModelFacts, Price
+from holdfast.config import ModelFacts, Permissions, Price
 from holdfast.core.compaction import CompactionRules, problem_of
 from holdfast.core.deadlines import MODEL_DEADLINES, ModelDeadlines
 from holdfast.core.decide import Budget
@@ -24,6 +24,7 @@ from holdfast.models.base import Model, Settings, ToolSpec, Usage
 from holdfast.models.choice import ModelFunction, is_function, label_of
 from holdfast.output import Output, OutputT_co
 from holdfast.tools.base import Tool, tools_by_name
+from holdfast.tools.permissions.examples import check_permissions
 
 
 class AgentLimits(Budget):
@@ -58,8 +59,9 @@ class Agent(Generic[OutputT_co]):
     `settings` go with each model call, `deadlines` bound each attempt at one, `retry` says how often and how
     patiently it is repeated (None: as the app does).
     `limits` bound its turns, `compaction` keeps its chats within what its model can hold, `title_model` names them.
-    `active_tools` narrows its tools, those of tool servers too. `deps(context)`, async or not, makes what the tools
-    and hooks of one chat share: a database handle, the user's account; it runs again when another worker takes over.
+    `active_tools` narrows its tools, those of tool servers too. `permissions` are its mode and its rules, beside the
+    app's: docs/how-to/permissions.md. `deps(context)`, async or not, makes what the tools and hooks of one chat
+    share: a database handle, the user's account; it runs again when another worker takes over.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Agent(Generic[OutputT_co]):
         hooks: Sequence[Hook] = (),
         deps: Callable[[RunContext], Any] | None = None,
         active_tools: Sequence[str] | None = None,
+        permissions: Permissions | None = None,
         title_model: str | Model | ModelFunction | None = None,
         **unknown: Never,
     ) -> None:
@@ -101,12 +104,18 @@ class Agent(Generic[OutputT_co]):
         self.hooks = tuple(hooks)
         self.deps = deps
         self.active_tools = None if active_tools is None else tuple(active_tools)
+        self.permissions = permissions
         self.title_model = title_model
         self._check()
 
     def _check(self) -> None:
         self._check_servers()
         self.check_tools(self.active_tools)
+        if self.permissions is not None:
+            try:
+                check_permissions(self.permissions, agent=self.name)
+            except ConfigError as error:
+                raise ConfigError(f"agent {self.name!r}: {error}") from None
         if problem := problem_of(self.compaction):
             raise ConfigError(f"agent {self.name!r}: compaction: {problem}")
         if problem := self._problem_of_numbers():

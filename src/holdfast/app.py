@@ -35,6 +35,8 @@ from holdfast.system.cover import Own
 from holdfast.system.disk import make_home
 from holdfast.tools import floor
 from holdfast.tools.base import Tool
+from holdfast.tools.permissions.examples import check_permissions
+from holdfast.tools.permissions.rules import rule_of
 from holdfast.turn import TURN_TIMEOUT_S, Turn
 from holdfast.turn_spans import TurnSpans
 from holdfast.worker.plugins import load_plugins
@@ -98,6 +100,7 @@ class App:
             self.agents[agent.name] = agent
         self._given = dict(self.agents)  # before the settings gave them tool servers
         self._serve(config.mcp)
+        self._check_permissions()
         self._named_no_database = not url
         url = url or config.database_url
         self.secrets = Secrets(os.environ)
@@ -126,6 +129,20 @@ class App:
             own = [server for server in servers if server.agents is None or name in server.agents]
             self.agents[name] = agent.with_servers(own)
 
+    def _check_permissions(self) -> None:
+        """Raises ConfigError for a rule that cannot be read, an example that does not hold, an agent that is none."""
+        permissions = self.config.permissions
+        if permissions is None:
+            return
+        try:
+            check_permissions(permissions)
+        except ConfigError as error:
+            raise ConfigError(f"permissions: {error}") from None
+        for rule in permissions.rules:
+            agent = rule_of(rule).agent
+            if self.agents and agent is not None and agent not in self.agents:
+                raise ConfigError(f"permissions: the rule `{rule}`: {self._no_agent(agent)}")
+
     def _hide_keys_of_servers(self) -> None:
         for server in {server.name: server for agent in self.agents.values() for server in agent.servers}.values():
             self.secrets.add_named(server.env)
@@ -138,6 +155,7 @@ class App:
     def change(self, **settings: Unpack[ConfigSettings]) -> None:
         """Other settings than the program gave, before the app is opened; None is not given. Raises ConfigError."""
         self.config = changed(self.config, **settings)
+        self._check_permissions()
         if settings.get("database") or (settings.get("home") and not self.config.database):
             self.secrets.add_url("database password", self.config.database_url)
             self.store = open_store(self.config.database_url, self.store.options)

@@ -172,6 +172,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mcp: A[
         tuple[McpServer, ...], Meta(description="tool servers, in the file only: a table [mcp.NAME] for each")
     ] = ()
+    permissions: A[
+        Permissions | None,
+        Meta(
+            description="what calls of tools may do, in the file only: `[permissions]` with `mode`, `rules` and "
+            "`examples`, see docs/how-to/permissions.md"
+        ),
+    ] = None
     history_limit: A[Count, Meta(description="messages of each chat kept in memory; the store has all of them")] = (
         HISTORY_LIMIT
     )
@@ -308,6 +315,7 @@ class ConfigSettings(WorkerSettings, total=False):
     plugins: Sequence[str] | None
     no_plugins: bool | None
     mcp: Sequence[McpServer] | None
+    permissions: Permissions | None
     lease_ttl_s: float | None
     store_deadline_s: float | None
     worker_wait_s: float | None
@@ -477,7 +485,7 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
 def _check(name: str, value: Any, where: str) -> None:
     try:
         msgspec.convert(value, _TYPES[name])
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"{where} does not fit: {error}") from error
 
 

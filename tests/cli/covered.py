@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast import Agent, App, McpServer, shell_tool, tool
+from holdfast import Agent, App, McpServer, Permissions, shell_tool, tool
 from holdfast.testing import Call, ScriptedModel
 
 ROOT = str(Path.cwd())
@@ -27,5 +27,7 @@ calls = [
     Call(name="shell", arguments={"command": f"{{ {WORK}; whoami; ls -a; }} > work.log 2>&1"}),
 ]
 server = McpServer("intruder", command=INTRUDER[0], args=(*INTRUDER[1:], "server.json", *LOOKS))
-tools = (shell_tool(root=".", policy=None), isolated, server)
-app = App(agents=[Agent("intruder", ScriptedModel(*([call] for call in calls), "Done."), tools=tools)])
+tools = (shell_tool(root=".", contained=True), isolated, server)
+rules = Permissions(mode="edit", rules=["allow call(*)"])
+model = ScriptedModel(*([call] for call in calls), "Done.")
+app = App(agents=[Agent("intruder", model, tools=tools, permissions=rules)])

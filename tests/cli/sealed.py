@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from holdfast import Agent, App, McpServer, shell_tool, tool
+from holdfast import Agent, App, McpServer, Permissions, shell_tool, tool
 from holdfast.testing import Call, ScriptedModel
 
 AT_IMPORT = os.environ.get("BANK_API_KEY", "none")
@@ -43,5 +43,6 @@ shell = Call(name="shell", arguments={"command": LOOK})
 calls = [shell, Call(name="isolated", arguments={}), Call(name="own", arguments={})]
 # It is no server, so it is started again and again: what the first one found stays.
 server = McpServer("looker", command="sh", args=("-c", "cat /proc/$PPID/environ /proc/$PPID/maps >> server.txt 2>&1"))
-tools = (shell_tool(root=".", policy=None), isolated, own, server)
-app = App(agents=[Agent("looker", ScriptedModel(calls, "Done."), tools=tools)])
+tools = (shell_tool(root=".", contained=True), isolated, own, server)
+rules = Permissions(mode="edit", rules=["allow call(*)"])
+app = App(agents=[Agent("looker", ScriptedModel(calls, "Done."), tools=tools, permissions=rules)])

@@ -6,10 +6,11 @@ the table of hostile inputs is `tests/tools/hostile.py`.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import Agent, shell_tool, tool
+from holdfast import Agent, Permissions, shell_tool, tool
 from holdfast.testing import Call, ScriptedModel
 from holdfast.tools.files.tools import file_tools
 from holdfast.tools.web.fetch import fetch_tool
@@ -21,9 +22,9 @@ SECRET = "sk-a-secret-of-the-worker"
 NAMES = ("ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "GITHUB_TOKEN")
 
 
-async def results(url: str, tools: list[object], *calls: Call) -> list[str]:
+async def results(url: str, tools: list[Any], *calls: Call, rules: Permissions | None = None) -> list[str]:
     """What the model is told of these calls."""
-    app = app_of(url, Agent("a", ScriptedModel(list(calls), "Done."), tools=tools))  # type: ignore[arg-type]
+    app = app_of(url, Agent("a", ScriptedModel(list(calls), "Done."), tools=tools, permissions=rules))
     async with app, app.worker():
         chat = await app.create("a", "go")
         assert await chat.wait(WAIT_S) == "idle"
@@ -41,12 +42,13 @@ async def test_no_secret_of_the_worker_is_in_a_tools_environment(
 ) -> None:
     for name in NAMES:
         monkeypatch.setenv(name, SECRET)
-    shell = shell_tool(root=str(tmp_path), policy=None)
+    shell = shell_tool(root=str(tmp_path), contained=True)
     texts = await results(
         store_url,
         [shell, surroundings],
         Call(name="shell", arguments={"command": "env; cat /proc/self/environ"}),
         Call(name="surroundings", arguments={}),
+        rules=Permissions(mode="edit", rules=["allow call(surroundings)", "allow read(/proc/**)"]),
     )
     assert "PATH=" in texts[0]
     assert "PATH=" in texts[1]
@@ -100,9 +102,12 @@ async def test_no_request_goes_to_an_internal_address_however_it_is_spelt(store_
         redirected = [
             f"http://site.test:{served.port}/{path}" for path in ("to-loopback", "to-inside", "to-metadata")
         ]
-        fetch = fetch_tool(allow_hosts=[f"site.test:{served.port}"], resolve=Names())
+        fetch = fetch_tool(resolve=Names())
         texts = await results(
-            store_url, [fetch], *(Call(name="fetch", arguments={"urls": [url]}) for url in (*spelt, *redirected))
+            store_url,
+            [fetch],
+            *(Call(name="fetch", arguments={"urls": [url]}) for url in (*spelt, *redirected)),
+            rules=Permissions(rules=[f"allow reach(site.test:{served.port})", "allow reach(*:*)"]),
         )
         assert served.hits["/secret"] == 0
     assert all("Failed: " in text for text in texts)

@@ -43,7 +43,7 @@ async def run_until_killed(root: str, mark: str) -> None:
     guard = Guard()
     guard.start()
     enter(ToolContext(children=guard))
-    shell = shell_tool(root=root, policy=None, sandbox=Sandbox())
+    shell = shell_tool(root=root, sandbox=Sandbox())
     await shell(command=f"setsid env -i sleep {mark}")
 
 
@@ -51,7 +51,7 @@ async def without(root: str) -> None:
     problem = sandbox.problem()
     assert problem is not None
     assert problem.startswith("namespaces cannot be made: ")
-    shell = shell_tool(root=root, policy=None, sandbox=Sandbox())
+    shell = shell_tool(root=root, sandbox=Sandbox())
     for unasked in (shell(command="touch bare"), _run(look)):
         with pytest.raises(ToolFailed, match="no person agreed"):
             await unasked

@@ -2,11 +2,10 @@
 
     python -m tests.tools.hostile_program
 
-Run by `test_corpus.py`, as root and as an ordinary user. A line that a policy lets through is run, and then the
+Run by `test_corpus.py`, as root and as an ordinary user. A line that a rulebook lets through is run, and then the
 folder must be as it was, no canary may have been woken, and the output may hold nothing from outside of the root.
 """
 
-import ast
 import hashlib
 import json
 import os
@@ -20,12 +19,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.config import Permissions
 from holdfast.errors import ToolFailed
 from holdfast.system import processes
 from holdfast.tools import floor
 from holdfast.tools.files.tools import file_tools
+from holdfast.tools.permissions.acts import Whereabouts
+from holdfast.tools.permissions.rulebook import Rulebook, rulebook_of
+from holdfast.tools.shell.acts import acts_of
 from holdfast.tools.shell.harmless import PROGRAMS
-from holdfast.tools.shell.policy import ShellPolicy
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
@@ -39,17 +41,27 @@ def entries(name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("# ")]
 
 
-def policies() -> dict[str, ShellPolicy]:
-    """The default one, those that the docs show, and the widest that can be made of the table."""
-    shown = {
-        f"{where} {number}": ShellPolicy(allow=ast.literal_eval(allow))
-        for where, text in (
-            ("how-to", (HERE.parents[1] / "docs/how-to/shell.md").read_text(encoding="utf-8")),
-            ("docstring", ShellPolicy.__doc__ or ""),
-        )
-        for number, allow in enumerate(re.findall(r"ShellPolicy\(allow=(\[.*?\])\)", text))
+def rulebooks() -> dict[str, Rulebook]:
+    """No rules at all, those of the docs under each mode, and the widest that can be made of the table. What may
+    write does."""
+    pages = (
+        (HERE.parents[1] / f"docs/how-to/{name}.md").read_text(encoding="utf-8") for name in ("permissions", "shell")
+    )
+    lists = [found for page in pages for found in re.findall(r"(?s)rules ?= ?\[(.*?)\]", page)]
+    shown = [
+        rule for text in lists for rule in re.findall(r'"((?:allow|ask|deny) [^"]*)"', text) if "npm" not in rule
+    ]
+    rules = [rule for rule in shown if not rule.startswith("allow write")]
+    assert len(rules) > 8
+    widest = [f"allow run({name} *)" for name in PROGRAMS]
+    widest += ["allow read(**)", "allow call(**)", "allow reach(*:*)"]
+    return {
+        "none": rulebook_of(None, None, None),
+        "read": rulebook_of(Permissions(mode="read", rules=rules), None, None),
+        "ask": rulebook_of(Permissions(mode="ask", rules=rules), None, None),
+        "unattended": rulebook_of(Permissions(mode="unattended", rules=rules), None, None),
+        "widest": rulebook_of(Permissions(mode="ask", rules=widest), None, None),
     }
-    return {"default": ShellPolicy(), **shown, "widest": ShellPolicy(allow=[(name,) for name in PROGRAMS])}
 
 
 class Scratch:
@@ -150,11 +162,12 @@ def output(line: str, root: Path, environment: dict[str, str]) -> str:
 
 def judged_lines(scratch: Scratch, tally: dict[str, int]) -> Iterator[str]:
     environment = processes.environment({"HOME": str(scratch.base)})
-    for name, policy in policies().items():
+    where = Whereabouts(root=str(scratch.root))
+    for name, book in rulebooks().items():
         for entry in entries("lines.txt"):
             line = scratch.meant(entry)
             tally["judged"] = tally.get("judged", 0) + 1
-            if policy.objection(line, scratch.root) is not None:
+            if book.judge(acts_of(line), where).ruling != "allow":
                 continue
             tally["ran"] = tally.get("ran", 0) + 1
             said = output(line, scratch.root, environment)

@@ -82,7 +82,7 @@ async def main(folder: Path, **options: Any) -> dict[str, Any]:
     }
     (folder / "root/facts.json").write_text(json.dumps(facts))
     sandbox = Sandbox(readable=[folder / "shared"], hidden=[".env", "sub/hidden"], **options)
-    shell = shell_tool(root=folder / "root", policy=None, sandbox=sandbox, bash=True)
+    shell = shell_tool(root=folder / "root", sandbox=sandbox, bash=True)
     own = floor.own(str(folder / "root/.holdfast"), str(folder / "root/.holdfast/locks"), None)
     floor.protect(own)
     try:

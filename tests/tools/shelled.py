@@ -8,13 +8,15 @@ import sys
 
 from holdfast.agent import Agent
 from holdfast.app import App
+from holdfast.config import Permissions
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.shell.tool import shell_tool
 
 
 async def main(url: str, root: str, command: str) -> None:
     model = ScriptedModel([Call(name="shell", arguments={"command": command})], "Done.")
-    app = App(url, [Agent("shelled", model, tools=[shell_tool(root=root, policy=None)])])
+    shell = shell_tool(root=root, contained=True)
+    app = App(url, [Agent("shelled", model, tools=[shell], permissions=Permissions(mode="edit"))])
     async with app, app.worker(poll_s=0.5):
         await app.create("shelled", "go")
         reader = asyncio.StreamReader()

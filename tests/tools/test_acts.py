@@ -4,11 +4,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.tools.permissions.acts import Read, Run
+from holdfast.config import Permissions
+from holdfast.tools.permissions.acts import Read, Run, Whereabouts
+from holdfast.tools.permissions.rulebook import rulebook_of
 from holdfast.tools.shell.acts import acts_of
 from holdfast.tools.shell.harmless import PROGRAMS, runs_folder
-from holdfast.tools.shell.policy import ShellPolicy
 from holdfast.tools.shell.repository import objection_to_git
 
 
@@ -57,13 +59,6 @@ def test_every_option_of_the_table_is_written_as_one(name: str) -> None:
         assert option.rstrip("=").count("=") == 0
 
 
-def test_a_command_that_is_allowed_word_for_word_runs_and_nothing_longer(tmp_path: Path) -> None:
-    policy = ShellPolicy(allow=[("make", "test"), ("./run.sh",)])
-    assert policy.objection("make test && ./run.sh", tmp_path) is None
-    assert "not known to be harmless" in (policy.objection("make test SHELL=./x", tmp_path) or "")
-    assert "not known to be harmless" in (policy.objection("./run.sh x", tmp_path) or "")
-
-
 def test_what_runs_the_folder_is_marked_as_such() -> None:
     assert runs_folder("pytest")
     assert runs_folder("make")
@@ -75,9 +70,12 @@ def test_a_program_that_lies_in_the_root_is_not_run_unasked(tmp_path: Path) -> N
     folder.mkdir()
     (folder / "ls").write_text("#!/bin/sh\n")
     (folder / "ls").chmod(0o755)
-    policy = ShellPolicy(allow=[("ls",)])
-    assert policy.objection("ls", tmp_path, "/usr/bin:/bin") is None
-    assert "the one in the root" in (policy.objection("ls", tmp_path, f"{folder}:/usr/bin:/bin") or "")
+    book = rulebook_of(Permissions(rules=["allow run(ls *)"]), None, None)
+    here = Whereabouts(root=str(tmp_path), search_path="/usr/bin:/bin")
+    assert book.judge(acts_of("ls"), here).ruling == "allow"
+    decision = book.judge(acts_of("ls"), replace(here, search_path=f"{folder}:/usr/bin:/bin"))
+    assert decision.ruling == "ask"
+    assert "the one in the root" in decision.why
 
 
 # --- what git would believe ------------------------------------------------------------------------------
@@ -91,7 +89,8 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_git_runs_unasked_in_a_repository_as_it_is_made(repository: Path) -> None:
-    assert ShellPolicy(allow=[("git", "status")]).objection("git status -sb", repository) is None
+    book = rulebook_of(Permissions(rules=["allow run(git status *)"]), None, None)
+    assert book.judge(acts_of("git status -sb"), Whereabouts(root=str(repository))).ruling == "allow"
 
 
 @pytest.mark.parametrize(

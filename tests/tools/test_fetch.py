@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,8 @@ import pytest
 
 from holdfast.core.records import Replay
 from holdfast.errors import ConfigError, ToolFailed
+from holdfast.tools.context import ToolContext, enter
+from holdfast.tools.permissions.rulebook import Rulebook
 from holdfast.tools.web import cache as webcache
 from holdfast.tools.web import client as web
 from holdfast.tools.web.addresses import internal
@@ -29,7 +31,7 @@ from holdfast.tools.web.html_text import readable
 from tests.tools.hostile import FETCHES, table
 from tests.tools.sites import INSIDE, Names, Site, site
 
-ALLOWED = ("site.test", "mirror.test")
+ALLOWED = ("site.test:*", "mirror.test:*")
 
 
 @pytest.fixture
@@ -46,8 +48,9 @@ def no_cache_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     remove_cache()
 
 
-async def fetch(*urls: str, raw: bool = False, **options: Any) -> str:
-    made = fetch_tool(**{"allow_hosts": ALLOWED, "resolve": Names(), "bytes_max": 100_000, **options})
+async def fetch(*urls: str, raw: bool = False, allowed: Sequence[str] = ALLOWED, **options: Any) -> str:
+    made = fetch_tool(**{"resolve": Names(), "bytes_max": 100_000, **options})
+    enter(ToolContext(rulebook=Rulebook([f"allow reach({host})" for host in allowed])))
     return str(await made(**made.validate(json.dumps({"urls": urls, "raw": raw}))))
 
 
@@ -61,9 +64,9 @@ async def test_every_hostile_input_gets_what_the_table_says(served: Site) -> Non
     rows = []
     for case in FETCHES:
         names = Names(rebind=[["127.0.0.1"], ["10.0.0.1"]])
-        allowed = (*ALLOWED, "127.0.0.1") if "rebind" in case.url else ALLOWED
+        allowed = (*ALLOWED, "127.0.0.1:*") if "rebind" in case.url else ALLOWED
         try:
-            got = await fetch(case.url.format(port=served.port), resolve=names, allow_hosts=allowed)
+            got = await fetch(case.url.format(port=served.port), resolve=names, allowed=allowed)
         except ToolFailed as error:
             got = str(error)
         rows.append(("ok" if case.got in got and INSIDE not in got else "WRONG", case.what, case.got, got))
@@ -170,7 +173,7 @@ async def test_cancelling_a_fetch_hangs_up(served: Site) -> None:
 async def test_the_connection_goes_to_the_address_that_was_checked(served: Site) -> None:
     """A second look-up would be answered with another address: there is none."""
     names = Names(once=[["127.0.0.1"], ["10.0.0.1"]])
-    got = await fetch(f"http://once.test:{served.port}/ok", resolve=names, allow_hosts=["127.0.0.1"])
+    got = await fetch(f"http://once.test:{served.port}/ok", resolve=names, allowed=["127.0.0.1:*"])
     assert "hello" in got
     assert names.asked == ["once.test"]
     assert served.heads[0]["host"] == f"once.test:{served.port}"
@@ -178,23 +181,39 @@ async def test_the_connection_goes_to_the_address_that_was_checked(served: Site)
 
 async def test_every_checked_address_is_tried_in_turn(served: Site) -> None:
     names = Names(two=[["127.0.0.9", "127.0.0.1"]])
-    assert "hello" in await fetch(f"http://two.test:{served.port}/ok", resolve=names, allow_hosts=["127.0.0.0/8"])
+    assert "hello" in await fetch(f"http://two.test:{served.port}/ok", resolve=names, allowed=["127.0.0.0/8:*"])
 
 
 async def test_what_is_allowed_is_allowed_and_nothing_else(served: Site) -> None:
     here = f"http://127.0.0.1:{served.port}/ok"
-    allowances: tuple[dict[str, Any], ...] = (
-        {"allow_hosts": [f"127.0.0.1:{served.port}"]},
-        {"allow_hosts": ["127.0.0.1"]},
-        {"allow_hosts": ["127.0.0.0/8"]},
-        {"allow_internal": True, "ports": None},
-        {"allow_internal": True, "ports": [served.port]},
-    )
-    for options in allowances:
-        assert "hello" in await fetch(here, **{"allow_hosts": (), **options})
-    assert "loopback" in await refused(here, allow_hosts=[f"127.0.0.1:{served.port + 1}"])
-    assert f"port {served.port}" in await refused(here, allow_hosts=(), allow_internal=True)
-    assert "metadata" in await refused("http://169.254.169.254/", allow_internal=True)
+    for allowed in (f"127.0.0.1:{served.port}", "127.0.0.1:*", "127.0.0.0/8:*", f"127.0.0.0/8:{served.port}"):
+        assert "hello" in await fetch(here, allowed=[allowed])
+    for other in (f"127.0.0.1:{served.port + 1}", "127.0.0.1", "*:*", "*.0.0.1:*", "127.0.0.2:*"):
+        assert "loopback" in await refused(here, allowed=[other])
+    public = Names(public=[["127.0.0.1"], ["93.184.215.14"]])
+    assert "loopback" in await refused(f"http://public.test:{served.port}/ok", allowed=["*.test:*"], resolve=public)
+    assert "metadata" in await refused("http://169.254.169.254/", allowed=["*"])
+    assert "port 6379" in await refused("http://93.184.215.14:6379/", allowed=["93.184.215.14"])
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        (["deny reach(mirror.test)"], "the rule `deny reach(mirror.test)` says deny"),
+        (["ask reach(mirror.test)"], "To have a person asked, fetch that by itself"),
+    ],
+)
+async def test_a_redirect_to_where_the_rules_are_against_is_not_followed(
+    served: Site, rules: list[str], words: str
+) -> None:
+    made = fetch_tool(resolve=Names())
+    allowed = [f"allow reach({host})" for host in ALLOWED]
+    enter(ToolContext(rulebook=Rulebook([*allowed, *rules])))
+    with pytest.raises(ToolFailed) as caught:
+        await made(urls=[f"http://site.test:{served.port}/to-mirror"])
+    assert f"it leads to reach(mirror.test:{served.port}): " in str(caught.value)
+    assert words in str(caught.value)
+    assert served.hits == {"/to-mirror": 1}
 
 
 async def test_a_name_and_a_password_stay_with_the_host_they_are_for(served: Site) -> None:
@@ -299,7 +318,7 @@ async def test_what_one_tool_got_from_inside_another_does_not_get_from_the_cache
     install_cache(tmp_path / "cache.db")
     url = f"http://site.test:{served.port}/fresh"
     await fetch(url)
-    assert "loopback" in await refused(url, allow_hosts=())
+    assert "loopback" in await refused(url, allowed=())
     # Not even if the name has become that of a public address meanwhile.
     inside, outside = map(ipaddress.ip_address, ("127.0.0.1", "93.184.215.14"))
     assert cache_key(Target(url), [inside]) != cache_key(Target(url), [outside])

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import App
+from holdfast import App, Permissions
 from holdfast.errors import ToolFailed
 from holdfast.tools import floor
 from holdfast.tools.base import Tool, call_tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.tools import file_tools
-from holdfast.tools.shell.policy import ShellPolicy
+from holdfast.tools.permissions.acts import Whereabouts
+from holdfast.tools.permissions.decision import Decision
+from holdfast.tools.permissions.rulebook import rulebook_of
+from holdfast.tools.shell.acts import acts_of
 from holdfast.tools.shell.tool import shell_tool
 
 TRUSTED = ".config/holdfast/trusted/" + "0" * 64  # where the root is somebody's home
@@ -31,6 +34,11 @@ async def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 def call(tools: list[Tool], name: str, **arguments: object) -> str:
     (made,) = [each for each in tools if each.name == name]
     return str(made(**made.validate(json.dumps(arguments))))
+
+
+def judged(line: str, root: str, *rules: str) -> Decision:
+    book = rulebook_of(Permissions(rules=["allow run(*)", *rules]), None, None)
+    return book.judge(acts_of(line), Whereabouts(root=root))
 
 
 @pytest.mark.parametrize(
@@ -65,26 +73,24 @@ async def test_a_home_that_was_moved_away_is_known_by_its_inode(project: Path) -
 
 async def test_a_redirection_to_what_is_holdfasts_is_refused_whoever_approves(project: Path) -> None:
     os.link(project / "state/token", project / "notes")
-    for policy in (None, ShellPolicy(allow=[("echo",)])):
-        shell = shell_tool(root=".", policy=policy)
-        for target in ("state/token", "notes", "state/holdfast.db-wal", "holdfast.toml", ".git/config"):
-            arguments = json.dumps({"command": f"echo mine > {target}"})
-            with pytest.raises(ToolFailed, match=r"Denied: `.*` is not"):
-                await call_tool(shell, arguments, ToolContext(), lambda work: work())
+    shell = shell_tool(root=".")
+    for target in ("state/token", "notes", "state/holdfast.db-wal", "holdfast.toml", ".git/config"):
+        arguments = json.dumps({"command": f"echo mine > {target}"})
+        with pytest.raises(ToolFailed, match=r"Denied: `.*` is not"):
+            await call_tool(shell, arguments, ToolContext(), lambda work: work())
+        assert judged(f"echo mine > {target}", ".", "allow write(**)").by == "floor"
     assert (project / "state/token").read_text() == "the-token-of-the-server"
 
 
 async def test_a_line_that_reads_the_token_is_denied_and_not_asked_about(project: Path) -> None:
-    decide = ShellPolicy(allow=[("cat",)]).bind(project)
-    with pytest.raises(ToolFailed, match="Denied"):
-        decide({"command": "cat state/token"}, ToolContext())
-    assert "holdfast's own files" in (ShellPolicy(allow=[("grep",)]).objection("grep -r x .", project) or "")
+    assert judged("cat state/token", ".", "allow read(**)").by == "floor"
+    assert "holdfast's own files" in judged("grep -r x .", ".", "allow read(**)").why
 
 
 async def test_a_root_inside_of_the_home_is_a_place_like_any_other(project: Path) -> None:
     (project / "state/work").mkdir()
     assert "Wrote" in call(file_tools("state/work"), "write_file", path="a", content="x")
-    assert ShellPolicy(allow=[("cat",)]).objection("cat a", project / "state/work") is None
+    assert judged("cat a", "state/work").ruling == "allow"
 
 
 async def test_an_app_that_is_closed_protects_nothing_any_more(

@@ -9,13 +9,15 @@ import pytest
 
 from holdfast.core.records import Cause, Replay
 from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
-from holdfast.tools.context import ToolContext
+from holdfast.tools.context import ToolContext, enter
+from holdfast.tools.permissions.acts import Reach
+from holdfast.tools.permissions.rulebook import Rulebook
 from holdfast.tools.web.http_request import ANSWER_CHARS_MAX, http_tools
 from holdfast.worker.tool_body import Body
 from tests.tools.hostile import FETCHES, table
 from tests.tools.sites import INSIDE, Names, Site, site
 
-ALLOWED = ("site.test", "mirror.test")
+RULES = Rulebook(["allow reach(site.test:*)", "allow reach(mirror.test:*)"])
 KEY = "Bearer kept-from-the-model"
 
 
@@ -26,7 +28,8 @@ async def served() -> AsyncIterator[Site]:
 
 
 async def ask(*requests: dict[str, Any], **options: Any) -> str:
-    given = {"allow_hosts": ALLOWED, "resolve": Names(), "bytes_max": 100_000, **options}
+    given = {"resolve": Names(), "bytes_max": 100_000, **options}
+    enter(ToolContext(rulebook=RULES))
     tools = {made.name: made for made in http_tools(**given)}
     made = tools["http_get" if requests[0].get("method", "GET") in ("GET", "HEAD") else "http_request"]
     return str(await made(**made.validate(json.dumps({"requests": requests}))))
@@ -38,6 +41,16 @@ def test_a_get_is_made_again_after_a_crash_and_nothing_else_is() -> None:
         ("http_request", Replay.UNSAFE),
     ]
     assert [made.name for made in http_tools(read_only=True)] == ["http_get"]
+
+
+def test_what_a_call_reaches_is_judged_before_it() -> None:
+    for made in http_tools():
+        method = {} if made.name == "http_get" else {"method": "POST"}
+        urls = ("https://a.test/x", "http://b.test:8080/y", "no url")
+        asked = [{"url": url, **method} for url in urls]
+        found = made.acts_of(made.validate(json.dumps({"requests": asked})))
+        assert found == [Reach(address="a.test:443"), Reach(address="b.test:8080")]
+        assert Rulebook(["deny reach(b.test:*)"]).judge(found).ruling == "deny"
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -159,8 +172,8 @@ async def test_an_answer_without_end_is_cut(served: Site) -> None:
 
 
 async def test_a_call_that_is_cancelled_in_the_middle_leaves_no_connection(served: Site) -> None:
-    made = http_tools(allow_hosts=ALLOWED, resolve=Names())[0]
-    context = ToolContext()
+    made = http_tools(resolve=Names())[0]
+    context = ToolContext(rulebook=RULES)
     body = Body(made, "call_1", context, set())
     urls = [{"url": f"http://site.test:{served.port}/endless"}] * 3
     running = asyncio.ensure_future(body.run(json.dumps({"requests": urls}), asyncio.to_thread))

@@ -118,7 +118,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def shell(root: Path, **options: Any) -> Tool:
-    return shell_tool(root=root, policy=None, bash=True, sandbox=Sandbox(**options))
+    return shell_tool(root=root, bash=True, sandbox=Sandbox(**options))
 
 
 WORK = {
@@ -224,7 +224,7 @@ def test_a_sandbox_needs_a_process_and_is_not_for_a_container(root: Path) -> Non
     with pytest.raises(ConfigError, match="isolation='process'"):
         tool(sandbox=Sandbox())(confined.look.function)
     with pytest.raises(ConfigError, match="with `through`"):
-        shell_tool(root=root, policy=None, through=("docker",), sandbox=Sandbox())
+        shell_tool(root=root, through=("docker",), sandbox=Sandbox())
 
 
 # --- limits, and the end ----------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ async def test_nothing_is_left_not_even_what_cleared_its_environment(
     root: Path, guard: Guard, pool: SyncPool
 ) -> None:
     mark = f"98764.{os.getpid()}"
-    trial = Trial(shell_tool(root=root, policy=None, sandbox=Sandbox()), guard, pool)
+    trial = Trial(shell_tool(root=root, sandbox=Sandbox()), guard, pool)
     work = asyncio.ensure_future(trial.run(command=f"setsid env -i sh -c 'echo up; exec sleep {mark}' & wait"))
     await trial.heard.wait()
     trial.body.cancel(Cause.USER)

@@ -52,7 +52,7 @@ class Hands:
 @pytest.fixture
 def hands(tmp_path: Path, guard: Guard, pool: SyncPool) -> Callable[..., Hands]:
     def make(chat: str = "c1", **options: Any) -> Hands:
-        return Hands(session_tools(root=tmp_path, policy=None, **options), guard, pool, chat)
+        return Hands(session_tools(root=tmp_path, **options), guard, pool, chat)
 
     return make
 
@@ -156,13 +156,13 @@ async def test_what_cannot_be_started_leaves_nothing(hands: Callable[..., Hands]
     tmp_path.mkdir()
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
     with pytest.raises(ConfigError, match="is not a folder"):
-        session_tools(root=tmp_path / "none", policy=None)
+        session_tools(root=tmp_path / "none")
 
 
 async def test_sessions_end_with_their_worker(tmp_path: Path, pool: SyncPool) -> None:
     guard = Guard()
     guard.start()
-    use = Hands(session_tools(root=tmp_path, policy=None), guard, pool)
+    use = Hands(session_tools(root=tmp_path), guard, pool)
     name, _ = await use.start("echo up; setsid sleep 300 & sleep 300")
     await asyncio.to_thread(guard.stop)
     assert living(guard) == []

@@ -16,6 +16,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from holdfast.agent import Agent
+from holdfast.config import Permissions
 from holdfast.core.records import Cause, State, ToolResult
 from holdfast.errors import ConfigError
 from holdfast.events import CallProgress
@@ -73,7 +74,7 @@ def trial(tmp_path: Path, guard: Guard, pool: SyncPool, monkeypatch: pytest.Monk
     monkeypatch.setattr(shell, "OWN_END_S", 60.0)  # on a machine that stands still it takes longer to end itself
 
     def make(**options: object) -> Trial:
-        return Trial(shell_tool(root=tmp_path, policy=None, **options), guard, pool)  # type: ignore[arg-type]
+        return Trial(shell_tool(root=tmp_path, **options), guard, pool)  # type: ignore[arg-type]
 
     return make
 
@@ -219,7 +220,7 @@ async def test_a_nul_in_the_command_is_the_tools_error(trial: Callable[..., Tria
 
 def test_a_root_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a folder"):
-        shell_tool(root=tmp_path / "no", policy=None)
+        shell_tool(root=tmp_path / "no")
 
 
 # --- in a chat ---------------------------------------------------------------------------------------
@@ -228,7 +229,10 @@ def test_a_root_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
 async def test_a_stop_of_the_chat_ends_the_command_and_says_cancelled(store_url: str, tmp_path: Path) -> None:
     command = f"sh -c 'echo $$ > {tmp_path}/pid; echo started; exec sleep 1000' | cat"
     model = ScriptedModel([Call(name="shell", arguments={"command": command})], "Done.")
-    async with running(store_url, Agent("a", model, tools=[shell_tool(root=tmp_path, policy=None)])) as (app, _):
+    async with running(
+        store_url,
+        Agent("a", model, tools=[shell_tool(root=tmp_path, contained=True)], permissions=Permissions(mode="edit")),
+    ) as (app, _):
         chat = await app.create("a", "go")
         async for update in chat.stream():
             if isinstance(update, CallProgress) and "started" in update.call.progress:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from holdfast.agent import Agent
 from holdfast.app import diagnostics
+from holdfast.config import Permissions
 from holdfast.core.records import State
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.files.tools import file_tools
-from holdfast.tools.shell.policy import ShellPolicy
 from holdfast.tools.shell.tool import shell_tool
 from holdfast.tools.web.cache import install_cache, remove_cache
 from holdfast.tools.web.fetch import fetch_tool
@@ -26,8 +26,8 @@ async def test_an_agent_writes_runs_and_reads(store_url: str, tmp_path: Path) ->
         [Call(name="read_file", arguments={"path": "../a.txt"}), Call(name="read_file", arguments={"path": "a.txt"})],
         "Done.",
     )
-    tools = [*file_tools(str(root)), shell_tool(root=str(root), policy=None)]
-    async with running(store_url, Agent("dev", model, tools=tools)) as (app, _):
+    tools = [*file_tools(str(root)), shell_tool(root=str(root), contained=True)]
+    async with running(store_url, Agent("dev", model, tools=tools, permissions=Permissions(mode="edit"))) as (app, _):
         chat = await app.create("dev", "go")
         assert await rested(chat) is State.IDLE
         texts = [text for role, text in said(await chat.messages()) if role == "tool"]
@@ -37,13 +37,12 @@ async def test_an_agent_writes_runs_and_reads(store_url: str, tmp_path: Path) ->
     assert (root / "a.txt").read_text() == "hello\n"
 
 
-async def test_a_command_that_the_policy_does_not_know_waits_for_a_person_and_then_runs(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_command_that_no_rule_allows_waits_for_a_person_and_then_runs(store_url: str, tmp_path: Path) -> None:
     commands = ["echo harmless", "echo $(date) > made"]
     model = ScriptedModel(*([Call(name="shell", arguments={"command": command})] for command in commands), "Done.")
-    shell = shell_tool(root=str(tmp_path), policy=ShellPolicy(allow=[("echo",)]))
-    async with running(store_url, Agent("dev", model, tools=[shell])) as (app, _):
+    rules = Permissions(rules=["allow run(echo *)"])
+    agent = Agent("dev", model, tools=[shell_tool(root=str(tmp_path))], permissions=rules)
+    async with running(store_url, agent) as (app, _):
         chat = await app.create("dev", "go")
         assert await rested(chat) is State.WAITING
         (call,) = (await chat.snapshot()).open_calls
@@ -67,9 +66,10 @@ async def test_an_agent_fetches_what_is_public_and_is_refused_what_is_inside(sto
                 [Call(name="fetch", arguments={"urls": urls[:1]}), Call(name="fetch", arguments={"urls": inside})],
                 "Done.",
             )
-            fetch = fetch_tool(allow_hosts=["site.test"], resolve=Names())
+            fetch = fetch_tool(resolve=Names())
+            rules = Permissions(rules=["allow reach(site.test:*)", "allow reach(*:*)"])
             before = diagnostics(detailed=True)["process"]["tools"]["fetch"]
-            async with running(store_url, Agent("reader", model, tools=[fetch])) as (app, _):
+            async with running(store_url, Agent("reader", model, tools=[fetch], permissions=rules)) as (app, _):
                 chat = await app.create("reader", "go")
                 assert await rested(chat) is State.IDLE
                 told = diagnostics(detailed=True)["process"]["tools"]
@@ -99,13 +99,15 @@ async def test_health_counts_the_processes_of_tools_beside_their_limit(store_url
         ],
         "Done.",
     )
-    tools = [shell_tool(root=str(tmp_path), policy=None), isolates.block]
+    tools = [shell_tool(root=str(tmp_path), contained=True), isolates.block]
+
+    rules = Permissions(mode="edit", rules=["allow call(block)"])
 
     def children() -> dict[str, int]:
         found: dict[str, int] = diagnostics(detailed=True)["process"]["tools"]["children"]
         return found
 
-    async with running(store_url, Agent("dev", model, tools=tools)) as (app, worker):
+    async with running(store_url, Agent("dev", model, tools=tools, permissions=rules)) as (app, worker):
         chat = await app.create("dev", "go")
         await until(lambda: children()["running"] == 2)
         assert {running.tool for running in worker.running_tools()} == {"shell", "block"}

@@ -1,6 +1,6 @@
 """A sandbox: what a process of a tool has, and that it has nothing else.
 
-    shell_tool(root=".", policy=None, sandbox=Sandbox())
+    shell_tool(root=".", sandbox=Sandbox())
 
 Plain data, and what follows from it on this machine. `sandbox_process.py` makes it, by system calls of Linux; nothing
 here starts a process, except to try whether one can be started so.

@@ -6,6 +6,7 @@ body raises or returns becomes text: a tool can fail, it cannot fail the chat.
 
 import asyncio
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, get_type_hints, overload
 
@@ -18,6 +19,7 @@ from holdfast.core.records import ClientTool, External, File, Frozen, NewChat, O
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system.sandbox import Sandbox
 from holdfast.tools.context import ToolContext
+from holdfast.tools.permissions.acts import Act, ActsOf, CallTool, Whereabouts
 
 TOOL_DEADLINE_S = 300.0
 OUTPUT_BYTES_MAX = 1 << 20
@@ -71,6 +73,8 @@ class Tool(Frozen):
     deadline_s: float = TOOL_DEADLINE_S
     output_bytes_max: int = OUTPUT_BYTES_MAX
     needs_approval: bool | Approval = False
+    acts: ActsOf | None = None  # what its arguments come to; None: `call(NAME)`, for only it knows
+    whereabouts: Whereabouts = Whereabouts()
     on_unknown: OnUnknown = "tell_model"
     recalls: bool = False  # its body asks for the results of the chat's earlier calls
     # Instead of a body: to whom the call is handed, and when. For our own tools: it runs on the event loop, so
@@ -79,6 +83,10 @@ class Tool(Frozen):
     client: ClientTool | None = None  # that the client runs, as it is stored where a chat declares it
     # Runs the body, isolated.
     elsewhere: "Callable[[dict[str, Any], ToolContext], Awaitable[str | ToolOutput]] | None" = None
+
+    def acts_of(self, arguments: dict[str, Any]) -> Sequence[Act]:
+        """What a call with these arguments does. May raise ToolFailed, which denies it, and whatever it likes."""
+        return [CallTool(tool=self.name)] if self.acts is None else self.acts(arguments)
 
     @property
     def is_async(self) -> bool:
@@ -103,6 +111,8 @@ def tool(
     deadline_s: float = TOOL_DEADLINE_S,
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     needs_approval: bool | Approval = False,
+    acts: ActsOf | None = None,
+    root: str | os.PathLike[str] = ".",
     on_unknown: OnUnknown = "tell_model",
     isolation: Isolation = "none",
     environment: Sequence[str] = (),
@@ -120,6 +130,8 @@ def tool(
     deadline_s: float = TOOL_DEADLINE_S,
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     needs_approval: bool | Approval = False,
+    acts: ActsOf | None = None,
+    root: str | os.PathLike[str] = ".",
     on_unknown: OnUnknown = "tell_model",
     isolation: Isolation = "none",
     environment: Sequence[str] = (),
@@ -138,6 +150,9 @@ def tool(
 
     The schema comes from its type hints, the description from its docstring. A parameter annotated with `ToolContext`
     gets the call's context and is not part of the schema.
+
+    `acts(arguments)` says what a call does, so that the rules of `Permissions` on files, programs and hosts are for
+    it, too: `acts=lambda arguments: [Read(path=arguments["path"])]`, below `root`. Without it a call is `call(NAME)`.
 
     With `isolation="process"` each call's body runs in a process of its own, which a stop or the deadline ends even
     if it blocks. It must be a function of a module; it gets a minimal environment and the variables that
@@ -172,6 +187,8 @@ def tool(
             deadline_s=deadline_s,
             output_bytes_max=output_bytes_max,
             needs_approval=asks,
+            acts=acts,
+            whereabouts=Whereabouts(root=os.fspath(root)),
             on_unknown=on_unknown,
             elsewhere=elsewhere,
         )

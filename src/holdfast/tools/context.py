@@ -9,6 +9,7 @@ from holdfast.core.records import Cause, ToolResult
 from holdfast.system import cover, processes, sandbox
 from holdfast.system.processes import Children
 from holdfast.tools.figures import show
+from holdfast.tools.permissions.rulebook import NO_RULES, Rulebook
 
 
 class ToolContext:
@@ -16,7 +17,8 @@ class ToolContext:
 
     `key` is the same in every rerun of this call: give it to the service that must do a thing only once. `deps` is
     what the agent's `deps` made for the chat. `approved`: a person was asked, and let it run. `children` is None
-    where no guard ends child processes: outside of a run.
+    where no guard ends child processes: outside of a run. `rulebook` decides on what a body finds out only while it
+    runs, such as where a page redirects to.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class ToolContext:
         approved: bool = False,
         results: Callable[[], Iterable[ToolResult]] = tuple,
         whole_result: Callable[[str], Awaitable[ToolResult | None]] | None = None,
+        rulebook: Rulebook = NO_RULES,
     ) -> None:
         self.call_id = call_id
         self.key = f"{chat_id}:{call_id}"
@@ -41,6 +44,7 @@ class ToolContext:
         self.deps = deps
         self.children = children
         self.approved = approved
+        self.rulebook = rulebook
         self._say = say
         self._results = results
         self._whole_result = whole_result

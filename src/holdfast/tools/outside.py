@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core.codec import decode_json, storable
 from holdfast.core.records import ClientTool, External, Replay
@@ -33,7 +34,7 @@ def ask_user(*, expires_s: float | None = None) -> Tool:
         )
 
     text = "Ask the user a question and wait for the answer. Use it when you cannot go on without them."
-    return outside(ask_user, text, delegate)
+    return does_nothing(outside(ask_user, text, delegate))
 
 
 def sleep_until() -> Tool:
@@ -50,7 +51,7 @@ def sleep_until() -> Tool:
         return Delegation(external=External.TIMER, expires_at=max(at_ms, now))
 
     text = "Do nothing until a point in time (ISO 8601, with an offset such as +02:00; without one it is UTC)."
-    return outside(sleep_until, text, delegate)
+    return does_nothing(outside(sleep_until, text, delegate))
 
 
 def client_tool(
@@ -116,6 +117,11 @@ def outside(function: Any, description: str, delegate: Any) -> Tool:
         replay=Replay.PURE,  # nothing of it runs here
         delegate=delegate,
     )
+
+
+def does_nothing(tool: Tool) -> Tool:
+    """A call of it only waits: there is nothing to permit."""
+    return replace(tool, acts=lambda _: ())
 
 
 def _never(*_: Any, **__: Any) -> Any:

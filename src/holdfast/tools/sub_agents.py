@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError
 from holdfast.ids import new_id
 from holdfast.tools.base import Delegation, Spawned, Tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.outside import outside
+from holdfast.tools.outside import does_nothing, outside
 
 
 def agent_tools(agents: Sequence[str], *, expires_s: float | None = None) -> list[Tool]:
@@ -52,4 +52,4 @@ def _wait_tool(expires_s: float | None) -> Tool:
         return Delegation(external=External.CHILD, child_id=storable(arguments["agent_id"]), expires_at=expires_at)
 
     text = "Wait for an agent that you spawned, and return its answer. Several can be waited for at once."
-    return outside(wait_agent, text, delegate)
+    return does_nothing(outside(wait_agent, text, delegate))

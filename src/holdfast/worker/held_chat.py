@@ -12,6 +12,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from holdfast.agent import Agent
+from holdfast.config import Permissions
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_object, storable
 from holdfast.core.journal import Traced, TraceSource
@@ -32,6 +33,7 @@ from holdfast.system.processes import Children
 from holdfast.telemetry import OTHER, Durations
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import declared_tool
+from holdfast.tools.permissions.rulebook import rulebook_of
 from holdfast.tools.results import cuts_results
 from holdfast.tracebacks import traceback_text
 from holdfast.turn_spans import TurnSpans
@@ -83,6 +85,7 @@ class Shared(Frozen):
     children: Children | None  # None only where nothing guards them
     secrets: Secrets  # what must not reach the journal
     tool_servers: ToolServers
+    permissions: Permissions | None  # of the app
 
 
 class TurnCannotGoOn(Exception):
@@ -116,6 +119,7 @@ class HeldChat:
         self._chosen: dict[ModelFunction, Model] = {}  # by functions of the agent, in one turn
         self._chosen_in: tuple[int, int] | None = None
         self.hooks = (*shared.plugins, *agent.hooks)
+        self.rulebook = rulebook_of(shared.permissions, agent.permissions, agent.name)
         self.deps: Any = None
         self._deps_made = agent.deps is None
         self._active: tuple[tuple[int, int, int], dict[str, Tool]] | None = None  # by turn, epoch and terms
@@ -134,6 +138,17 @@ class HeldChat:
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         return decode_object(self.snapshot.chat.metadata, "chat's metadata")
+
+    @property
+    def unattended(self) -> bool:
+        """No person is there to be asked."""
+        return self.rulebook.mode == "unattended" or bool(self.metadata.get("unattended"))
+
+    def needs_no_judgement(self, tool: Tool) -> bool:
+        """A call of it is allowed, whatever its arguments are, and nothing has to be looked up to say so."""
+        if self.rulebook.is_empty:  # a tool that is confined keeps to its bounds by itself
+            return tool.acts is None or tool.whereabouts.confined
+        return tool.acts is None and self.rulebook.judge(tool.acts_of({}), tool.whereabouts).ruling == "allow"
 
     @property
     def by(self) -> cmd.Writer:

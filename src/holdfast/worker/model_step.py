@@ -201,7 +201,8 @@ class ModelStep:
         if tool is None or call.cut:
             return cmd.PlannedCall(id=call.call_id)
         hooked = any(hook.point == "before_tool" for hook in self._held.hooks)
-        guarded = hooked or tool.needs_approval is not False or tool.delegate is not None
+        judged = not self._held.needs_no_judgement(tool)
+        guarded = hooked or judged or tool.needs_approval is not False or tool.delegate is not None
         return cmd.PlannedCall(
             id=call.call_id,
             replay=tool.replay,

@@ -26,6 +26,7 @@ from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.log_context import logger
 from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
+from holdfast.tools.permissions.decision import ALLOWED, Decision
 from holdfast.tracebacks import name_of, traceback_text
 from holdfast.worker.held_chat import HeldChat
 from holdfast.worker.history_cache import Moved
@@ -198,13 +199,22 @@ class ToolCalls:
                     changed = text
                 case _:
                     continue
-        match await self._ask_tool(call, tool, part.arguments if changed is None else changed):
+        arguments = part.arguments if changed is None else changed
+        match await self._ask_tool(call, tool, arguments):
             case ToolFailed() as denied:
                 return [cmd.Refuse(by=held.by, call_id=call.id, content=storable(str(denied)), denied=True)]
             case str(own):
                 question = storable(own) if question is None else f"{question}\n{storable(own)}"
+        decision = await self._judge(tool, arguments)
+        if decision.ruling == "deny":
+            return [cmd.Refuse(by=held.by, call_id=call.id, content=storable(decision.refusal), denied=True)]
+        if decision.ruling == "ask":
+            question = storable(f"{question}\n{decision.question}" if question else decision.question)
         if question is None:
             return _Ready(arguments=changed)
+        if held.unattended:
+            text = f"Denied: no person is there to be asked, and this needs one: {question}"
+            return [cmd.Refuse(by=held.by, call_id=call.id, content=text, denied=True)]
         return [
             cmd.AskApproval(by=held.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
         ]
@@ -229,6 +239,29 @@ class ToolCalls:
         held = self._held
         answer: str | ToolFailed | HookFailed | None = await held.shared.hooks.judge(tool.name, ask, held.note_raised)
         return f"Run {tool.name}? ({answer.error})" if isinstance(answer, HookFailed) else answer
+
+    async def _judge(self, tool: Tool, arguments: str) -> Decision:
+        """What the rulebook says of these very arguments. What cannot be judged asks."""
+        held = self._held
+        if held.needs_no_judgement(tool):
+            return ALLOWED
+
+        def judge() -> Decision:
+            try:
+                values = tool.validate(arguments)
+            except ToolFailed:  # they do not fit: the call fails before it does anything
+                return held.rulebook.judge((), tool.whereabouts, tool.name)
+            try:
+                acts = tool.acts_of(values)
+            except ToolFailed as denied:
+                return Decision(ruling="deny", acts=(f"call({tool.name})",), by="tool", why=str(denied))
+            return held.rulebook.judge(acts, tool.whereabouts, tool.name)
+
+        answer: Decision | HookFailed = await held.shared.hooks.judge(tool.name, judge, held.note_raised)
+        if isinstance(answer, HookFailed):
+            why = f"it cannot be judged ({answer.error})"
+            return Decision(ruling="ask", acts=(f"call({tool.name})",), by="failed judgement", why=why)
+        return answer
 
     # --- bodies -----------------------------------------------------------------------------------------
 
@@ -269,6 +302,7 @@ class ToolCalls:
             approved=call.answered_by is not None,
             results=held.history.results,
             whole_result=held.history.whole_result,
+            rulebook=held.rulebook,
         )
 
     def _body_done(self, task: "asyncio.Task[bool]") -> None:

@@ -448,6 +448,7 @@ class Worker:
             children=self.guard,
             secrets=self.secrets,
             tool_servers=self.tool_servers,
+            permissions=self.config.permissions,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
         if self._stopping is not None:

@@ -5,16 +5,21 @@ everything is bounded: bytes read, lines shown, entries looked at, time taken.
 """
 
 import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
 from holdfast.tools.base import Tool, tool
+from holdfast.tools.files.patch import parsed
 from holdfast.tools.files.reading import Reader
 from holdfast.tools.files.root import Root
 from holdfast.tools.files.search import Finder, SearchLimits
 from holdfast.tools.files.versions import TOOLS, Versions
 from holdfast.tools.files.writing import Writer
+from holdfast.tools.permissions.acts import Act, Read, Whereabouts, Write
 
 READ_BYTES_MAX = 256 << 10
 WRITE_BYTES_MAX = 8 << 20
@@ -29,12 +34,11 @@ def file_tools(
     read_bytes_max: int = READ_BYTES_MAX,
     write_bytes_max: int = WRITE_BYTES_MAX,
     search_s: float = 20.0,
-    needs_approval: bool = False,
 ) -> list[Tool]:
     """`read_file`, `list_files`, `search_files`; unless `read_only` also `write_file`, `edit_file` and `apply_patch`.
 
     All are confined to `root`. `hidden`: names that begin with a dot are listed and searched without being asked for;
-    they can be read and written by name in any case. `needs_approval` is for the three that write.
+    they can be read and written by name in any case. What asks, and what is denied, is for `Permissions` to say.
     """
     if min(read_bytes_max, write_bytes_max, search_s) <= 0:
         raise ConfigError("the limits of file tools are above 0")
@@ -51,9 +55,35 @@ def file_tools(
         writer = Writer(confined, write_bytes_max, versions)
         found += [
             # Doing it again gives the same file.
-            tool(replay="idempotent", deadline_s=DEADLINE_S, needs_approval=needs_approval)(writer.write_file),
+            tool(replay="idempotent", deadline_s=DEADLINE_S)(writer.write_file),
             # Doing it again need not: what was put in may contain what was looked for. The model is told to look.
-            tool(replay="unsafe", deadline_s=DEADLINE_S, needs_approval=needs_approval)(writer.edit_file),
-            tool(replay="unsafe", deadline_s=DEADLINE_S, needs_approval=needs_approval)(writer.apply_patch),
+            tool(replay="unsafe", deadline_s=DEADLINE_S)(writer.edit_file),
+            tool(replay="unsafe", deadline_s=DEADLINE_S)(writer.apply_patch),
         ]
-    return [replace(made, recalls=made.name in TOOLS) for made in found]
+    where = Whereabouts(root=confined.path, confined=True)
+    return [
+        replace(made, recalls=made.name in TOOLS, acts=partial(_acts, made.name, hidden), whereabouts=where)
+        for made in found
+    ]
+
+
+def _acts(tool: str, hidden: bool, arguments: dict[str, Any]) -> Sequence[Act]:
+    match tool:
+        case "search_files":
+            return [Read(path=arguments["path"], extent="below", hidden=hidden or arguments["hidden"])]
+        case "write_file":
+            return [Write(path=arguments["path"])]
+        case "edit_file":  # where the text is not found, the model is shown what is like it
+            return [Read(path=arguments["path"]), Write(path=arguments["path"])]
+        case "apply_patch":
+            return list(_acts_of_patch(arguments["patch"]))
+        case _:
+            return [Read(path=arguments["path"])]
+
+
+def _acts_of_patch(text: str) -> Iterator[Act]:
+    """Raises ToolFailed for what is no patch, and would change nothing."""
+    for change in parsed(text):
+        for path in filter(None, (change.path, change.move_to)):
+            yield Read(path=path)
+            yield Write(path=path)

@@ -39,6 +39,7 @@ def run(request: dict[str, Any], mouth: Mouth) -> str:
 
     from holdfast.tools.base import Tool, ToolOutput, call_tool, tool  # noqa: PLC0415
     from holdfast.tools.context import ToolContext, enter  # noqa: PLC0415
+    from holdfast.tools.permissions.rulebook import Rulebook  # noqa: PLC0415
 
     found: Any = importlib.import_module(request["module"])
     for name in request["name"].split("."):
@@ -53,8 +54,11 @@ def run(request: dict[str, Any], mouth: Mouth) -> str:
         context_parameter=made.context_parameter,
         output_bytes_max=request["output_bytes_max"],
     )
+    # The rules are with the worker. What a body would ask of them here is denied.
     context = ToolContext(
-        **request["context"], say=lambda text: mouth.say("progress", str(text)[-PROGRESS_CHARS_MAX:])
+        **request["context"],
+        rulebook=Rulebook(mode="read"),
+        say=lambda text: mouth.say("progress", str(text)[-PROGRESS_CHARS_MAX:]),
     )
 
     async def run_sync(work: Any) -> Any:

@@ -20,6 +20,7 @@ from holdfast.log_context import logger
 from holdfast.mcp_servers import McpServer
 from holdfast.tools.base import Tool, output_text
 from holdfast.tools.context import ToolContext
+from holdfast.tools.permissions.acts import CallTool
 
 log = logger("holdfast.mcp")
 
@@ -131,6 +132,7 @@ def _tool(server: McpServer, listed: Listed, name: str, run: Run) -> Tool:
         deadline_s=server.call_s + OWN_END_S,
         output_bytes_max=server.output_bytes_max,
         needs_approval=asks if isinstance(asks, bool) else listed.name in asks,
+        acts=lambda _: [CallTool(server=server.name, tool=listed.name)],
         on_unknown=server.on_unknown,
         elsewhere=elsewhere,
     )

@@ -108,6 +108,10 @@ class HostPattern:
         return fnmatchcase(host.name, self._name)
 
 
+def address_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _split(text: str) -> tuple[str, str | None]:
     """The host and the port. The colons of an address that has no brackets are its own."""
     found = _PORT.fullmatch(text)

@@ -38,7 +38,7 @@ def look_at(act: Read | Write, where: Whereabouts, *, closely: bool) -> PathLook
     if "\x00" in act.path:
         return PathLook(root=None, meant=(act.path,), real=(), unclear="it holds a NUL character")
     if where.root is None:
-        return _as_given(act)
+        return _as_given(act, where, closely)
     root = os.path.realpath(where.root)
     if not where.looks:
         return _by_words(act, root)
@@ -90,12 +90,13 @@ def meant_paths(act: Read | Write, root: str) -> list[str]:
     return list(islice(dict.fromkeys(matches), MATCHES_MAX + 1)) or [path]
 
 
-def _as_given(act: Read | Write) -> PathLook:
-    """In a container: what is read in there is the container's, and what is written cannot be looked at."""
+def _as_given(act: Read | Write, where: Whereabouts, closely: bool) -> PathLook:
+    """In a container: what is read in there is the container's; so is what is written, if it was made for that."""
     path = os.path.normpath(act.path)
-    unclear = "nothing can be looked at in there" if isinstance(act, Write) or act.pattern or act.moved else None
-    inside = isinstance(act, Read)
-    return PathLook(root=None, meant=(path,), real=(path,), inside=inside, unclear=None if inside else unclear)
+    free = isinstance(act, Read) or where.sandboxed
+    vague = act.pattern or act.moved
+    unclear = "nothing can be looked at in there" if not free or (vague and closely) else None
+    return PathLook(root=None, meant=(path,), real=() if vague else (path,), inside=free, unclear=unclear)
 
 
 def _by_words(act: Read | Write, root: str) -> PathLook:

@@ -16,34 +16,39 @@ from holdfast.config import PermissionMode, Permissions
 from holdfast.errors import ConfigError
 from holdfast.tools.permissions.acts import Act, CallTool, Reach, Read, Run, Whereabouts, Write
 from holdfast.tools.permissions.decision import Decision, most_careful
-from holdfast.tools.permissions.host_patterns import WEB_PORTS, Host, HostPattern, host_of
+from holdfast.tools.permissions.host_patterns import WEB_PORTS, Host, HostPattern, address_text, host_of
 from holdfast.tools.permissions.modes import Kind, Ruling, ruling_of
 from holdfast.tools.permissions.path_patterns import PathPattern
 from holdfast.tools.permissions.paths import NOWHERE, PathLook, look_at
 from holdfast.tools.permissions.rules import CallPattern, Rule, rule_of
 from holdfast.tools.permissions.run_patterns import RunPattern
 from holdfast.tools.web import addresses
-from holdfast.tools.web.addresses import Address
 
 RULES_MAX = 1_000
 BOOKS_KEPT = 256
+HERE = Whereabouts()
 WORDS_MAX = 1_000  # of a command that may name files
 _PARTS = re.compile(r"[=:,@]")  # --file=NAME, REVISION:NAME, -d @NAME
 
 
 class Rulebook:
-    def __init__(self, rules: Sequence[Rule] = (), mode: PermissionMode | None = None) -> None:
-        self.rules = tuple(rules)
+    """What counts for one agent. A tool's body has that of its chat: `context.rulebook.judge([Write(path="x")])`."""
+
+    def __init__(
+        self, rules: Sequence[str] = (), mode: PermissionMode | None = None, agent: str | None = None
+    ) -> None:
+        """Raises ConfigError for a rule that cannot be read."""
+        self._rules = tuple(rule for text in rules if (rule := rule_of(text)).is_for(agent))
         self.mode = mode
 
     @property
     def is_empty(self) -> bool:
         """No permissions are set: then a tool does what it was given for, and only a shell asks."""
-        return self.mode is None and not self.rules
+        return self.mode is None and not self._rules
 
     # --- the decision -----------------------------------------------------------------------------------
 
-    def judge(self, acts: Sequence[Act], where: Whereabouts, tool: str | None = None) -> Decision:
+    def judge(self, acts: Sequence[Act], where: Whereabouts = HERE, tool: str | None = None) -> Decision:
         """`tool`: the name that the model calls; a deny or an ask of `call` may be about it, whatever it does."""
         judged = [decision for act in acts if (decision := self._judge_act(act, where)) is not None]
         if tool is not None and (rule := self._careful_rule(CallTool(tool=tool))) is not None:
@@ -123,16 +128,14 @@ class Rulebook:
         kinds: tuple[Kind, Kind] = ("read_inside", "read") if verb == "read" else ("write_inside", "write")
         return self._by_mode(kinds[not inside], str(act), look.unclear or outside)
 
-    def _judge_reach(self, act: Reach, where: Whereabouts) -> Decision:
+    def _judge_reach(self, act: Reach, where: Whereabouts) -> Decision | None:
         if (rule := self._careful_rule(act)) is not None:
             return _by_rule(rule, str(act))
         host = host_of(act.address)
-        if where.confined and (why := self._out_of_bounds(host)) is not None:
-            return Decision(ruling="deny", acts=(str(act),), by="internal addresses", why=why)
-        if host is not None:
-            for rule in self._of("reach", "allow"):
-                if isinstance(rule.pattern, HostPattern) and rule.pattern.covers(host):
-                    return _by_rule(rule, str(act))
+        if where.confined and host is not None and self._is_out_of_bounds(host):
+            return None  # the tool refuses that by itself, and goes on with the rest: no person is asked in vain
+        if host is not None and (allows := self._covering(host)) is not None:
+            return _by_rule(allows, str(act))
         return self._by_mode("reach", str(act), None if host is not None else "it cannot be told who that is")
 
     def _judge_call(self, act: CallTool) -> Decision:
@@ -165,7 +168,7 @@ class Rulebook:
         return [*self._of(verb, "deny"), *self._of(verb, "ask")]
 
     def _of(self, verb: str, ruling: Ruling) -> list[Rule]:
-        return [rule for rule in self.rules if rule.act == verb and rule.ruling == ruling]
+        return [rule for rule in self._rules if rule.act == verb and rule.ruling == ruling]
 
     def _by_mode(self, kind: Kind, act: str, objection: str | None) -> Decision:
         ruling = ruling_of(self.mode, kind)
@@ -177,31 +180,33 @@ class Rulebook:
 
     # --- for `fetch`, which looks names up itself ---------------------------------------------------------
 
+    def covers(self, host: str, port: int) -> bool:
+        """An allow is written for this host, or for whoever has such a name."""
+        known = host_of(address_text(host, port))
+        return known is not None and self._covering(known) is not None
+
+    def _covering(self, host: Host) -> Rule | None:
+        for rule in self._of("reach", "allow"):
+            if isinstance(rule.pattern, HostPattern) and rule.pattern.covers(host):
+                return rule
+        return None
+
     def names(self, host: str, port: int) -> bool:
         """An allow is written for this very host: then it may be an internal one."""
-        known = host_of(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        known = host_of(address_text(host, port))
         return known is not None and any(
             isinstance(rule.pattern, HostPattern) and rule.pattern.names_one and rule.pattern.covers(known)
             for rule in self._of("reach", "allow")
         )
 
-    def lists(self, address: Address, port: int) -> bool:
-        """An allow is written for a network that this address is in."""
-        return self.names(str(addresses.embedded(address)), port)
-
-    def _out_of_bounds(self, host: Host | None) -> str | None:
-        """What a confined tool does not reach, unless an allow is written for it."""
-        if host is None:
-            return "it cannot be told who that is"
+    def _is_out_of_bounds(self, host: Host) -> bool:
+        """What a confined tool does not reach: an internal host, or a port that is not the web's, which no allow is
+        written for."""
         port = host.port or 443
         if self.names(host.name, port):
-            return None
+            return False
         inside = addresses.internal(host.address) if host.address is not None else addresses.name_problem(host.name)
-        if inside is not None:
-            return f"that is internal ({inside}), and no rule such as `allow reach({host.name}:{port})` names it"
-        if port not in WEB_PORTS:
-            return f"port {port} is not one that is fetched from, and no rule names it"
-        return None
+        return inside is not None or (port not in WEB_PORTS and self._covering(host) is None)
 
 
 NO_RULES = Rulebook()
@@ -223,7 +228,7 @@ def _made(settings: Permissions | None, own: Permissions | None, agent: str | No
     if len(texts) > RULES_MAX:
         raise ConfigError(f"there are {len(texts):,} rules, and at most {RULES_MAX:,} are read with each call")
     modes = [permissions.mode for permissions in given if permissions.mode is not None]
-    return Rulebook([rule for text in texts if (rule := rule_of(text)).is_for(agent)], modes[-1] if modes else "ask")
+    return Rulebook(texts, modes[-1] if modes else "ask", agent)
 
 
 def _by_rule(rule: Rule, act: str, found: str | None = None) -> Decision:

@@ -13,11 +13,13 @@ import asyncio
 import contextvars
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from holdfast.errors import ConfigError, ToolFailed
@@ -26,12 +28,13 @@ from holdfast.system import processes
 from holdfast.system.capture import Kept, PipeReader
 from holdfast.system.cover import ProcessSpec
 from holdfast.system.sandbox import Sandbox
-from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
+from holdfast.tools.base import OUTPUT_BYTES_MAX, Approval, Tool, tool
 from holdfast.tools.confinement import Confined, Confinement
 from holdfast.tools.context import ToolContext, tool_context
 from holdfast.tools.figures import show
-from holdfast.tools.shell.policy import ShellPolicy
-from holdfast.tools.shell.tool import end_words
+from holdfast.tools.permissions.acts import Act, Run, Whereabouts
+from holdfast.tools.shell.acts import COMMAND_CHARS_MAX, acts_of
+from holdfast.tools.shell.tool import end_words, holds
 
 SESSIONS_MAX = 8  # of a chat, in one process; those that ended and were not looked at since count, too
 IDLE_S = 1800.0
@@ -51,7 +54,6 @@ Wait = Annotated[
 def session_tools(
     *,
     root: str | Path,
-    policy: ShellPolicy | None,
     environment: Mapping[str, str] | None = None,
     idle_s: float = IDLE_S,
     output_bytes_max: int = OUTPUT_BYTES_MAX,
@@ -59,8 +61,8 @@ def session_tools(
     sandbox: Sandbox | None = None,
 ) -> list[Tool]:
     """`start_session`, `read_session`, `write_session` and `end_session`: command lines in `root` that go on in the
-    background. The policy judges what is started as it does for `shell_tool`; what is written to a session asks. With
-    a `sandbox`, each session runs in one of its own.
+    background. The rules judge what is started as they do for `shell_tool`; what is written to a session is `run(?)`,
+    which no allow matches. With a `sandbox`, each session runs in one of its own.
     """
     if not Path(root).is_dir():
         raise ConfigError(f"session_tools: the root {str(root)!r} is not a folder: make it, or name another")
@@ -71,17 +73,30 @@ def session_tools(
     sessions = ChatSessions(str(root), known, "bash" if bash else "/bin/sh", idle_s, output_bytes_max, confinement)
     longest_s = WAIT_S_MAX + OWN_END_S
     bytes_max = output_bytes_max + 1_000  # the words about its state are not output
-    starts = policy.bind(Path(root), known["PATH"]) if policy is not None else False
+    starts: bool | Approval = False
     if confinement is not None:
         confinement.settle()
-        starts = confinement.approval("start_session", starts)
-    writes = policy is not None
-    return [
+        starts = confinement.approval("start_session", False)
+    where = Whereabouts(root=str(Path(root).absolute()), search_path=known["PATH"], sandboxed=holds(sandbox))
+    made = [
         tool(deadline_s=longest_s, output_bytes_max=bytes_max, needs_approval=starts)(sessions.start_session),
         tool(replay="pure", deadline_s=longest_s, output_bytes_max=bytes_max)(sessions.read_session),
-        tool(deadline_s=longest_s, output_bytes_max=bytes_max, needs_approval=writes)(sessions.write_session),
+        tool(deadline_s=longest_s, output_bytes_max=bytes_max)(sessions.write_session),
         tool(replay="idempotent", deadline_s=longest_s, output_bytes_max=bytes_max)(sessions.end_session),
     ]
+    return [replace(one, acts=partial(_acts, one.name), whereabouts=where) for one in made]
+
+
+def _acts(tool: str, arguments: dict[str, Any]) -> Sequence[Act]:
+    """What is read of a session, and its end, do nothing that was not judged when it began."""
+    match tool:
+        case "start_session":
+            return acts_of(arguments["command"])
+        case "write_session":
+            why = "it cannot be told what a program does with what it reads"
+            return [Run(argv=(), unknown=why, line=arguments["text"][:COMMAND_CHARS_MAX])]
+        case _:
+            return ()
 
 
 class _Session:

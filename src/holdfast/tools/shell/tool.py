@@ -2,8 +2,8 @@
 
 The command runs in a session of its own under the worker's guard (`system/processes.py`), with a minimal environment,
 no terminal and nothing to read. Its output streams to clients while it runs; head and tail of it are the result, with
-the exit code. A stop or the deadline ends the whole of it. Whether it may run at all is the policy's to say
-(`tools/shell/policy.py`).
+the exit code. A stop or the deadline ends the whole of it. Whether it may run at all is the rulebook's to say
+(`tools/permissions/rulebook.py`).
 
 `through` runs it inside of something else, such as `("docker", "exec", "-i", NAME)`. Then a kill reaches only the
 client, so the command carries a mark of its own in there, and a second exec ends by it what the client left. That
@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from holdfast.core.records import OnUnknown, Replay
@@ -33,9 +34,9 @@ from holdfast.system.sandbox import Sandbox
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
 from holdfast.tools.confinement import Confined, Confinement
 from holdfast.tools.context import ToolContext, tool_context
-from holdfast.tools.permissions.acts import Write
+from holdfast.tools.permissions.acts import Act, Whereabouts, Write
+from holdfast.tools.permissions.paths import forbidden_in
 from holdfast.tools.shell.acts import acts_of
-from holdfast.tools.shell.policy import ShellPolicy, refuse_protected
 
 SHELL_DEADLINE_S = 1800.0
 OWN_END_S = 5.0  # the shell ends its command at its deadline, and tells what it said; a body that fails to is cut off
@@ -70,22 +71,23 @@ done
 def shell_tool(
     *,
     root: str | Path,
-    policy: ShellPolicy | None,
     environment: Mapping[str, str] | None = None,
     deadline_s: float = SHELL_DEADLINE_S,
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     bash: bool = False,
     through: Sequence[str] = (),
     sandbox: Sandbox | None = None,
+    contained: bool = False,
     name: str = "shell",
     replay: Replay | str = Replay.UNSAFE,
     on_unknown: OnUnknown = "tell_model",
 ) -> Tool:
-    """A tool that runs command lines in `root`. Without a policy (None) it runs whatever the model says.
+    """A tool that runs command lines in `root`. What runs unasked is for `Permissions` to say; without any, nothing.
 
     `environment` is added to the minimal one. With `through`, `root` is a folder in there. With a `sandbox`, a
     command has its root and what the sandbox says, and nothing else of this machine; where there can be none, a
-    person is asked.
+    person is asked. `contained` is your word for the same, as of a container made for it. Under the mode `edit` what
+    is in either, and without network, does not ask.
     """
     if through and sandbox is not None:
         raise ConfigError(f"tool {name!r}: a sandbox is for commands that run here; with `through`, that is theirs")
@@ -96,7 +98,6 @@ def shell_tool(
     if confinement is not None:
         confinement.settle()
     runner = _Shell(str(root), environment or {}, deadline_s, output_bytes_max, shell, tuple(through), confinement)
-    asks = policy.bind(None if through else Path(root), runner.search_path) if policy is not None else False
 
     async def run(command: Annotated[str, Field(description="The command line.")]) -> str:
         return await runner.run(command, tool_context())
@@ -106,7 +107,8 @@ def shell_tool(
         replay=replay,
         deadline_s=deadline_s + OWN_END_S,
         output_bytes_max=output_bytes_max + 1_000,  # its words about the end are not output
-        needs_approval=asks if confinement is None else confinement.approval(name, asks),
+        needs_approval=False if confinement is None else confinement.approval(name, False),
+        acts=_acts,
         on_unknown=on_unknown,
         description=(
             f"Run a command line with {shell} in {root}. Standard output and error come back as one text, then the "
@@ -114,7 +116,21 @@ def shell_tool(
             f"{_told_of(sandbox)}"
         ),
     )(run)
-    return made
+    place = Whereabouts(
+        root=None if through else str(Path(root).absolute()),
+        search_path=runner.search_path,
+        sandboxed=contained or holds(sandbox),
+    )
+    return replace(made, whereabouts=place)
+
+
+def holds(sandbox: Sandbox | None) -> bool:
+    """Whether what runs in it can do nothing that a rule is about, beyond the root."""
+    return sandbox is not None and not (sandbox.network or sandbox.readable or sandbox.writable)
+
+
+def _acts(arguments: dict[str, Any]) -> Sequence[Act]:
+    return acts_of(arguments["command"])
 
 
 def _told_of(sandbox: Sandbox | None) -> str:
@@ -153,8 +169,9 @@ class _Shell:
         if "\x00" in command:
             raise ToolFailed("A command line cannot hold a NUL character.")
         if not self._through:
-            writes = [act for act in acts_of(command) if isinstance(act, Write)]
-            refuse_protected(writes, Path(self._root))  # whatever the policy says and a person approved
+            for act in acts_of(command):  # whatever the rules say and a person approved
+                if isinstance(act, Write) and (why := forbidden_in(act, self._root)) is not None:
+                    raise ToolFailed(f"Denied: {why}.")
         try:
             done = await (self._run_inside(command, context) if self._through else self._run_here(command, context))
         except OSError as error:

@@ -6,7 +6,6 @@ versions. Of IPv6 only what is given out for the public is public.
 
 import ipaddress
 import re
-from collections.abc import Iterable
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -106,15 +105,3 @@ def name_problem(host: str) -> str | None:
     if len(labels) == 1 or any(host == name or host.endswith(f".{name}") for name in _INTERNAL_NAMES):
         return "that is a name of the internal network"
     return None
-
-
-def networks_and_names(allowed: Iterable[str]) -> tuple[list[Network], set[str]]:
-    """What a user allows: networks (`10.1.0.0/16`, `127.0.0.1`) and names, these with or without a port."""
-    networks: list[Network] = []
-    names: set[str] = set()
-    for item in allowed:
-        try:
-            networks.append(ipaddress.ip_network(item.strip("[]")))
-        except ValueError:
-            names.add(item.lower())
-    return networks, names

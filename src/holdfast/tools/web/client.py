@@ -11,7 +11,7 @@ import base64
 import hashlib
 import socket
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
@@ -23,6 +23,9 @@ import httpx2
 from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.system.threads import Pool
+from holdfast.tools.permissions.acts import Reach
+from holdfast.tools.permissions.host_patterns import WEB_PORTS, address_text
+from holdfast.tools.permissions.rulebook import NO_RULES, Rulebook
 from holdfast.tools.web import addresses
 from holdfast.tools.web.addresses import Address
 from holdfast.tools.web.cache import WebCache
@@ -52,21 +55,12 @@ class FetchLimits(Frozen):
     time_s: float
 
 
-class Policy:
-    """What may be reached beyond public addresses on the usual ports."""
+class Bounds:
+    """What is fetched from: public addresses on the usual ports, and what an allow is written for."""
 
-    def __init__(
-        self,
-        *,
-        allow_hosts: Iterable[str] = (),
-        allow_internal: bool = False,
-        ports: Collection[int] | None = (80, 443),
-        only_hosts: Iterable[str] | None = None,
-    ) -> None:
-        self._networks, self._names = addresses.networks_and_names(allow_hosts)
-        self._only = None if only_hosts is None else frozenset(host.lower() for host in only_hosts)
-        self._internal = allow_internal
-        self._ports = ports  # None: any
+    def __init__(self, rulebook: Rulebook, only_hosts: frozenset[str] | None = None) -> None:
+        self._rulebook = rulebook
+        self._only = only_hosts
 
     def host_problem(self, host: str, port: int) -> str | None:
         """Why a host, a name or an address, is not one of those that are meant."""
@@ -79,31 +73,35 @@ class Policy:
     def name_problem(self, host: str, port: int) -> str | None:
         """Why a name is not even looked up."""
         problem = addresses.name_problem(host)
-        if problem is not None and (self.names(host, port) or (self._internal and "internal" in problem)):
-            return None
-        return problem
+        return None if problem is not None and self._rulebook.names(host, port) else problem
 
     def problem(self, host: str, port: int, found: Sequence[Address]) -> str | None:
         """Why none of these addresses is connected to: one that must not be is enough."""
-        named = self.names(host, port)
-        inside = [address for address in found if not self._allowed(address)]
-        if inside and not named:
-            return f"{host} is an internal address ({addresses.internal(inside[0])})"
-        known = named or self._ports is None or port in self._ports
-        if not known and not all(self._listed(address) for address in found):
-            return f"port {port} is not one that may be fetched from"
+        book = self._rulebook
+        inside = [
+            address
+            for address in found
+            if addresses.internal(address) is not None and not book.names(str(addresses.embedded(address)), port)
+        ]
+        if inside and not book.names(host, port):
+            return f"{host} is an internal address ({addresses.internal(inside[0])}), and no rule is written for it"
+        listed = all(book.names(str(addresses.embedded(address)), port) for address in found)
+        if port not in WEB_PORTS and not book.covers(host, port) and not listed:
+            return f"port {port} is not one that may be fetched from, and no rule is written for it"
         return None
 
-    def names(self, host: str, port: int) -> bool:
-        return host in self._names or f"{host}:{port}" in self._names
-
-    def _listed(self, address: Address) -> bool:
-        return any(addresses.embedded(address) in network for network in self._networks)
-
-    def _allowed(self, address: Address) -> bool:
-        if self._listed(address) or addresses.internal(address) is None:
-            return True
-        return self._internal and not addresses.is_metadata(address)
+    def check(self, target: "Target", first: "Target") -> None:
+        """Raises ToolFailed for what the rules are against. The first was judged before, and perhaps approved; a
+        person was not asked about where it redirects to.
+        """
+        decision = self._rulebook.judge([Reach(address=address_text(target.host, target.port))])
+        asked = target.host == first.host and target.port in (first.port, *WEB_PORTS)
+        if decision.ruling == "deny" or (decision.ruling == "ask" and not asked):
+            raise ToolFailed(
+                f"it leads to {decision.shown}: {decision.why}. To have a person asked, fetch that by itself"
+                if decision.ruling == "ask"
+                else f"it leads to {decision.shown}: {decision.why}"
+            )
 
 
 class Target:
@@ -167,26 +165,35 @@ class Fetched(Frozen):
 
 
 class Web:
+    """`only_hosts`: none but these are asked, whatever the rules say."""
+
     def __init__(
-        self, policy: Policy, limits: FetchLimits, *, resolve: Resolver | None, ssl_context: ssl.SSLContext | None
+        self,
+        limits: FetchLimits,
+        *,
+        resolve: Resolver | None,
+        ssl_context: ssl.SSLContext | None,
+        only_hosts: Iterable[str] | None = None,
     ) -> None:
         if limits.bytes_max <= 0 or limits.time_s <= 0:
             raise ConfigError("the limits of fetch are above 0")
-        self._policy = policy
         self._limits = limits
         self._resolve = resolve or look_up
         self._ssl_context = ssl_context
+        self._only_hosts = None if only_hosts is None else frozenset(host.lower() for host in only_hosts)
 
-    async def get(self, url: str, cache: WebCache | None = None) -> Fetched:
+    async def get(self, url: str, cache: WebCache | None = None, rulebook: Rulebook = NO_RULES) -> Fetched:
         """Raises ToolFailed, also when the time is up."""
-        return await self.ask(url, Outgoing(), cache)
+        return await self.ask(url, Outgoing(), cache, rulebook)
 
-    async def ask(self, url: str, outgoing: Outgoing, cache: WebCache | None = None) -> Fetched:
+    async def ask(
+        self, url: str, outgoing: Outgoing, cache: WebCache | None = None, rulebook: Rulebook = NO_RULES
+    ) -> Fetched:
         """Raises ToolFailed, also when the time is up; OutcomeUnknown where it may have taken effect all the same."""
         connected: list[Address] = []
         try:
             async with asyncio.timeout(self._limits.time_s):
-                return await self._ask(Target(url), outgoing, cache, connected)
+                return await self._ask(Target(url), outgoing, cache, Bounds(rulebook, self._only_hosts), connected)
         except TimeoutError:
             raise _failure(f"timed out after {self._limits.time_s:g} s", outgoing, connected) from None
         except ToolFailed as error:
@@ -195,11 +202,17 @@ class Web:
             raise _failure(f"it failed: {str(error) or type(error).__name__}", outgoing, connected) from error
 
     async def _ask(
-        self, target: Target, outgoing: Outgoing, cache: WebCache | None, connected: list[Address]
+        self,
+        target: Target,
+        outgoing: Outgoing,
+        cache: WebCache | None,
+        bounds: Bounds,
+        connected: list[Address],
     ) -> Fetched:
-        userinfo, origin = target.userinfo, target.origin
+        userinfo, origin, first = target.userinfo, target.origin, target
         for _ in range(REDIRECTS_MAX + 1):
-            checked = await self._checked(target)
+            bounds.check(target, first)
+            checked = await self._checked(target, bounds)
             # A name, a password and headers are for the host they were given for. Those in a redirect were given
             # for none.
             if target.origin != origin:
@@ -214,19 +227,19 @@ class Web:
             target = target.follow(location)
         raise ToolFailed(f"it redirects more than {REDIRECTS_MAX} times")
 
-    async def _checked(self, target: Target) -> list[Address]:
-        if problem := self._policy.host_problem(target.host, target.port):
+    async def _checked(self, target: Target, bounds: Bounds) -> list[Address]:
+        if problem := bounds.host_problem(target.host, target.port):
             raise ToolFailed(f"{target.host} is not asked: {problem}")
         literal = addresses.literal(target.host)
         if literal is not None:
             found = [literal]
-        elif problem := self._policy.name_problem(target.host, target.port):
+        elif problem := bounds.name_problem(target.host, target.port):
             raise ToolFailed(f"{target.host} is not fetched: {problem}")
         else:
             found = [_address(text) for text in (await self._resolve(target.host))[:ADDRESSES_MAX]]
             if not found:
                 raise ToolFailed(f"{target.host} has no address")
-        if problem := self._policy.problem(target.host, target.port, found):
+        if problem := bounds.problem(target.host, target.port, found):
             raise ToolFailed(f"not fetched: {problem}")
         return found
 

@@ -6,14 +6,29 @@ Who may be asked, and how long and how much, is `client.py`'s; this module makes
 import asyncio
 import http
 import ssl
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import replace
 
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system.threads import Pool
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
+from holdfast.tools.context import tool_context
 from holdfast.tools.figures import show
+from holdfast.tools.permissions.acts import Act, Reach, Whereabouts
+from holdfast.tools.permissions.host_patterns import address_text
 from holdfast.tools.web.cache import installed_cache
-from holdfast.tools.web.client import LOOKUPS_MAX, Fetched, FetchLimits, Policy, Resolver, Target, Web, lookup_threads
+from holdfast.tools.web.client import (
+    LOOKUPS_MAX,
+    Fetched,
+    FetchLimits,
+    Resolver,
+    Target,
+    Web,
+    lookup_threads,
+)
 from holdfast.tools.web.html_text import readable
 
 FETCH_BYTES_MAX = 2 << 20
@@ -51,38 +66,48 @@ _readers = Pool("fetch-text", TEXT_THREADS_MAX)
 def fetch_tool(
     *,
     name: str = "fetch",
-    allow_hosts: Iterable[str] = (),
-    allow_internal: bool = False,
-    ports: Collection[int] | None = (80, 443),
     bytes_max: int = FETCH_BYTES_MAX,
     time_s: float = FETCH_S,
     text_chars_max: int = TEXT_CHARS_MAX,
     cache: bool = True,
-    needs_approval: bool = False,
     resolve: Resolver | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Tool:
-    """GET for public addresses.
+    """GET for public addresses on the ports 80 and 443.
 
-    `allow_hosts` may be fetched from though they are internal or their port is unusual: names (`wiki.corp`,
-    `wiki.corp:8080`), addresses and networks (`10.1.0.0/16`). `allow_internal` allows every internal address but the
-    metadata services of clouds. `ports` None: any. `bytes_max`, unpacked, and `time_s`, redirects included, are for
-    each URL; `text_chars_max` is what the model gets of it. `cache`: use the process's cache if one is installed
-    (`webcache.install_cache`). `resolve` turns a name into all its addresses, in place of the system's resolver.
+    What is internal, or on another port, is fetched from where an allow of `Permissions` is written for it:
+    `allow reach(wiki.corp:8080)`, `allow reach(10.1.0.0/16)`. `bytes_max`, unpacked, and `time_s`, redirects
+    included, are for each URL; `text_chars_max` is what the model gets of it. `cache`: use the process's cache if one
+    is installed (`webcache.install_cache`). `resolve` turns a name into all its addresses, in place of the system's
+    resolver.
     """
     if text_chars_max <= 0:
         raise ConfigError("text_chars_max is above 0")
-    policy = Policy(allow_hosts=allow_hosts, allow_internal=allow_internal, ports=ports)
-    web = Web(policy, FetchLimits(bytes_max=bytes_max, time_s=time_s), resolve=resolve, ssl_context=ssl_context)
+    web = Web(FetchLimits(bytes_max=bytes_max, time_s=time_s), resolve=resolve, ssl_context=ssl_context)
     fetcher = _Fetcher(web, text_chars_max, cache)
     waves = -(-URLS_MAX // AT_ONCE_MAX)
-    return tool(
+    made = tool(
         name=name,
         replay="pure",  # a GET changes nothing, by HTTP's own definition
         deadline_s=time_s * waves + DEADLINE_MARGIN_S,
         output_bytes_max=OUTPUT_BYTES_MAX,
-        needs_approval=needs_approval,
+        acts=_acts,
     )(fetcher.fetch)
+    return replace(made, whereabouts=Whereabouts(confined=True))
+
+
+def _acts(arguments: dict[str, Any]) -> Sequence[Act]:
+    return reaches(arguments["urls"][:URLS_MAX])
+
+
+def reaches(urls: Iterable[str]) -> list[Act]:
+    """Whom a call with these asks."""
+    found: list[Act] = []
+    for url in urls:
+        with suppress(ToolFailed):  # one that is no URL fails in its place, and reaches nobody
+            target = Target(url)
+            found.append(Reach(address=address_text(target.host, target.port)))
+    return found
 
 
 class _Fetcher:
@@ -94,7 +119,7 @@ class _Fetcher:
     async def _get(self, url: str) -> Fetched:
         _counts["running"] += 1
         try:
-            return await self._web.get(url, installed_cache() if self._cache else None)
+            return await self._web.get(url, installed_cache() if self._cache else None, tool_context().rulebook)
         except ToolFailed:
             _counts["failed"] += 1
             raise

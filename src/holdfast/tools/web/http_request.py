@@ -7,17 +7,20 @@ are added here, for one origin alone, are in no journal, and are taken out of wh
 import asyncio
 import re
 import ssl
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
+from holdfast.tools.context import tool_context
 from holdfast.tools.figures import show
-from holdfast.tools.web.client import Fetched, FetchLimits, Outgoing, Policy, Resolver, Target, Web
-from holdfast.tools.web.fetch import shown_url, summary, text_of
+from holdfast.tools.permissions.acts import Act, Whereabouts
+from holdfast.tools.web.client import Fetched, FetchLimits, Outgoing, Resolver, Target, Web
+from holdfast.tools.web.fetch import reaches, shown_url, summary, text_of
 
 ANSWER_BYTES_MAX = 2 << 20
 ANSWER_CHARS_MAX = 30_000
@@ -75,12 +78,8 @@ def http_tools(
     hosts: Iterable[str] | None = None,
     headers: Mapping[str, Mapping[str, str]] | None = None,
     read_only: bool = False,
-    allow_hosts: Iterable[str] = (),
-    allow_internal: bool = False,
-    ports: Collection[int] | None = (80, 443),
     bytes_max: int = ANSWER_BYTES_MAX,
     time_s: float = TIME_S,
-    needs_approval: bool = False,
     resolve: Resolver | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> list[Tool]:
@@ -88,20 +87,25 @@ def http_tools(
 
     `hosts`: none but these are asked (`api.github.com`, `*.example.com`, `127.0.0.1:8000`); None: every public one.
     `headers`: by origin (`https://api.github.com`), what the tools add to requests to it, such as a key; no model
-    sees them. `needs_approval` is for `http_request`. The others are those of `fetch_tool`.
+    sees them. Whom they may ask beside that, and what asks a person first, is for `Permissions` to say, as for
+    `fetch_tool`: `allow reach(api.corp:8080)`, `ask reach(*)`.
     """
-    only = None if hosts is None else list(hosts)
-    policy = Policy(allow_hosts=allow_hosts, allow_internal=allow_internal, ports=ports, only_hosts=only)
-    web = Web(policy, FetchLimits(bytes_max=bytes_max, time_s=time_s), resolve=resolve, ssl_context=ssl_context)
+    limits = FetchLimits(bytes_max=bytes_max, time_s=time_s)
+    web = Web(limits, resolve=resolve, ssl_context=ssl_context, only_hosts=hosts)
     client = _Client(web, _by_origin(headers or {}))
     deadline_s = time_s * -(-REQUESTS_MAX // AT_ONCE_MAX) + DEADLINE_MARGIN_S
     found = [
-        tool(replay="pure", deadline_s=deadline_s, output_bytes_max=OUTPUT_BYTES_MAX)(client.http_get),
-        tool(
-            replay="unsafe", deadline_s=deadline_s, output_bytes_max=OUTPUT_BYTES_MAX, needs_approval=needs_approval
-        )(client.http_request),
+        tool(replay="pure", deadline_s=deadline_s, output_bytes_max=OUTPUT_BYTES_MAX, acts=_acts)(client.http_get),
+        tool(replay="unsafe", deadline_s=deadline_s, output_bytes_max=OUTPUT_BYTES_MAX, acts=_acts)(
+            client.http_request
+        ),
     ]
-    return found[:1] if read_only else found
+    where = Whereabouts(confined=True)
+    return [replace(made, whereabouts=where) for made in (found[:1] if read_only else found)]
+
+
+def _acts(arguments: dict[str, Any]) -> Sequence[Act]:
+    return reaches(request.url for request in arguments["requests"][:REQUESTS_MAX])
 
 
 def _by_origin(headers: Mapping[str, Mapping[str, str]]) -> dict[tuple[str, str, int], dict[str, str]]:
@@ -174,7 +178,7 @@ class _Client:
         async with places:
             _counts["running"] += 1
             try:
-                fetched = await self._web.ask(url, outgoing)
+                fetched = await self._web.ask(url, outgoing, rulebook=tool_context().rulebook)
                 text = await text_of(fetched, True)
             except ToolFailed as error:
                 _counts["failed"] += 1

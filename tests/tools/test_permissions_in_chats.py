@@ -1,0 +1,230 @@
+"""Permissions as a chat meets them: rules of app and agent, tools that ask by themselves, nobody to be asked."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent import Agent
+from holdfast.app import App
+from holdfast.chat import Chat
+from holdfast.config import Permissions, load_config
+from holdfast.core.records import State
+from holdfast.errors import ConfigError, ToolFailed
+from holdfast.hooks import Ask, Hook
+from holdfast.mcp_servers import McpServer
+from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.tools.base import tool
+from holdfast.tools.context import ToolContext
+from holdfast.tools.files.tools import file_tools
+from holdfast.tools.mcp.tools import Listed, tools_of
+from holdfast.tools.outside import ask_user
+from holdfast.tools.permissions.acts import Act, CallTool, Read, Write
+from holdfast.tools.permissions.rulebook import Rulebook
+from tests.support.turns import rested, running, said
+
+ASKED = Permissions(mode="ask")
+
+
+@tool
+async def pay(cents: int) -> str:
+    """Pay."""
+    return f"paid {cents}"
+
+
+def agent(
+    *calls: Call, tools: list[Any], permissions: Permissions | None = None, hooks: tuple[Hook, ...] = ()
+) -> Agent:
+    return Agent("a", ScriptedModel(list(calls), "Done."), tools=tools, permissions=permissions, hooks=hooks)
+
+
+async def told(chat: Chat) -> list[str]:
+    return [text for role, text in said(await chat.messages()) if role == "tool"]
+
+
+PAY = Call(name="pay", arguments={"cents": 5})
+
+
+@pytest.mark.parametrize(
+    ("permissions", "wanted"),
+    [
+        (None, "paid 5"),
+        (Permissions(mode="ask"), "Allow call(pay)? It is not done unasked: no rule allows it."),
+        (Permissions(rules=["allow call(pay)"]), "paid 5"),
+        (Permissions(rules=["allow call(p*)"]), "paid 5"),
+        (Permissions(mode="edit"), "Allow call(pay)?"),
+        (Permissions(mode="read"), "Denied: call(pay): no rule allows it, and the mode `read` is for reading"),
+        (Permissions(mode="unattended"), "Denied: call(pay): no person is there to be asked, and no rule allows it."),
+        (Permissions(mode="unattended", rules=["allow call(pay)"]), "paid 5"),
+        (Permissions(rules=["deny call(pay)"]), "Denied: call(pay): the rule `deny call(pay)` says deny."),
+        (Permissions(rules=["deny call(pay) for b"]), "Allow call(pay)?"),
+        (Permissions(rules=["allow call(pay)", "deny call(pay) for a"]), "Denied: call(pay)"),
+    ],
+)
+async def test_a_call_of_a_tool_of_ones_own_is_judged_by_its_name(
+    store_url: str, permissions: Permissions | None, wanted: str
+) -> None:
+    async with running(store_url, agent(PAY, tools=[pay], permissions=permissions)) as (app, _):
+        chat = await app.create("a", "go")
+        if await rested(chat) is State.WAITING:
+            (call,) = await chat.open_calls()
+            assert (call.why or "").startswith(wanted)
+            await call.approve()
+            while await chat.state() is not State.IDLE:
+                await rested(chat)
+            assert await told(chat) == ["paid 5"]
+        else:
+            (result,) = await told(chat)
+            assert result.startswith(wanted)
+
+
+async def test_file_tools_are_judged_by_what_they_read_and_write(store_url: str, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".env").write_text("KEY")
+    (tmp_path / "link").symlink_to(".env")
+    rules = Permissions(mode="unattended", rules=["allow write(src/**)", "deny read(**/.env*)"])
+    calls = [
+        Call(name="write_file", arguments={"path": "src/a", "content": "x"}),
+        Call(name="write_file", arguments={"path": "a", "content": "x"}),
+        Call(name="read_file", arguments={"path": "src/a"}),
+        Call(name="read_file", arguments={"path": "link"}),
+        Call(name="edit_file", arguments={"path": "link", "old": "K", "new": "X"}),
+        Call(name="search_files", arguments={"text": "KEY"}),
+        Call(name="search_files", arguments={"text": "KEY", "hidden": True}),
+        Call(name="list_files", arguments={}),
+    ]
+    model = ScriptedModel(*([call] for call in calls), "Done.")
+    coder = Agent("a", model, tools=file_tools(tmp_path), permissions=rules)
+    async with running(store_url, coder) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        texts = await told(chat)
+    starts = ["Wrote 1", "Denied: write(a)", "x", "Denied: read(link): the rule", "Denied: read(link): the rule"]
+    assert [text[: len(start)] for text, start in zip(texts, starts, strict=False)] == starts
+    assert not any("KEY" in text for text in texts)
+    assert texts[6].startswith("Denied: read(.): the rule `deny read(**/.env*)` says deny, which is about `.env`")
+    assert "src/" in texts[7]
+
+
+async def test_what_a_tool_or_a_hook_asks_no_allow_takes_back(store_url: str) -> None:
+    careful = tool(needs_approval=True)(pay.function)
+    hook = Hook("before_tool", lambda call, context: Ask(question="Sure?"))
+    rules = Permissions(rules=["allow call(pay)"])
+    for tools, hooks, question in (([careful], (), "Run pay?"), ([pay], (hook,), "Sure?")):
+        async with running(store_url, agent(PAY, tools=tools, permissions=rules, hooks=hooks)) as (app, _):
+            chat = await app.create("a", "go")
+            assert await rested(chat) is State.WAITING
+            assert [call.why for call in await chat.open_calls()] == [question]
+
+
+async def test_where_several_ask_a_person_is_told_all_of_it(store_url: str) -> None:
+    careful = tool(needs_approval=True)(pay.function)
+    async with running(store_url, agent(PAY, tools=[careful], permissions=ASKED)) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.WAITING
+        (call,) = await chat.open_calls()
+        assert call.why == "Run pay?\nAllow call(pay)? It is not done unasked: no rule allows it."
+
+
+@pytest.mark.parametrize("how", ["mode", "metadata"])
+async def test_where_no_person_is_there_what_a_tool_asks_is_denied_too(store_url: str, how: str) -> None:
+    careful = tool(needs_approval=True)(pay.function)
+    rules = Permissions(mode="unattended", rules=["allow call(pay)"]) if how == "mode" else None
+    async with running(store_url, agent(PAY, tools=[careful], permissions=rules)) as (app, _):
+        chat = await app.create("a", "go", metadata={"unattended": True} if how == "metadata" else {})
+        assert await rested(chat) is State.IDLE
+        assert await told(chat) == ["Denied: no person is there to be asked, and this needs one: Run pay?"]
+
+
+async def test_a_question_to_a_person_needs_no_permission_but_can_be_denied(store_url: str) -> None:
+    call = Call(name="ask_user", arguments={"question": "Which one?"})
+    for permissions, state in (
+        (Permissions(mode="read"), State.WAITING),
+        (Permissions(mode="read", rules=["deny call(ask_user)"]), State.IDLE),
+    ):
+        async with running(store_url, agent(call, tools=[ask_user()], permissions=permissions)) as (app, _):
+            assert await rested(await app.create("a", "go")) is state
+
+
+async def test_a_tool_that_says_what_it_does_is_judged_by_that(store_url: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+
+    def acts(arguments: dict[str, Any]) -> list[Act]:
+        if arguments["name"] == "refused":
+            raise ToolFailed("not this one")
+        if arguments["name"] == "broken":
+            raise RuntimeError("no idea")
+        return [Read(path=arguments["name"]), Write(path="log")]
+
+    @tool(acts=acts, root=tmp_path / "in")
+    async def look(name: str, context: ToolContext) -> str:
+        """Look."""
+        return context.rulebook.judge([Write(path="other")]).ruling
+
+    rules = Permissions(mode="unattended", rules=["allow write(log)"])
+    calls = [Call(name="look", arguments={"name": name}) for name in ("a", "../a", "refused", "broken")]
+    async with running(store_url, agent(*calls, tools=[look], permissions=rules)) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        texts = await told(chat)
+    assert texts[0] == "deny"
+    assert texts[1].startswith("Denied: read(../a): no person is there to be asked")
+    assert texts[2].startswith("Denied: call(look): not this one")
+    assert "it cannot be judged (approval of look failed: RuntimeError: no idea)" in texts[3]
+
+
+def test_a_tool_of_a_server_is_a_call_by_the_names_of_both() -> None:
+    async def run(*_: Any) -> str:
+        return ""
+
+    found = tools_of(McpServer("github", command="x"), [Listed(name="get_issue", read_only=True)], run)
+    assert found["github_get_issue"].acts_of({}) == [CallTool(server="github", tool="get_issue")]
+
+
+def test_a_body_in_another_process_has_rules_that_deny() -> None:
+    assert Rulebook(mode="read").judge([CallTool(tool="x"), Write(path="y")]).ruling == "deny"
+
+
+# --- settings ----------------------------------------------------------------------------------------------
+
+
+def test_permissions_come_from_the_file_and_say_what_is_wrong_with_them(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text('[permissions]\nmode = "edit"\nrules = ["deny call(x)"]\nexamples = ["call(x) -> deny"]\n')
+    config = load_config(file)
+    assert config.permissions == Permissions(mode="edit", rules=["deny call(x)"], examples=["call(x) -> deny"])
+    for text, words in (
+        ('mode = "yolo"', "mode"),
+        ('rule = ["x"]', "unknown field `rule`"),
+        ('rules = "deny call(x)"', "rules"),
+    ):
+        file.write_text(f"[permissions]\n{text}\n")
+        with pytest.raises(ConfigError, match=r"holdfast\.toml: permissions does not fit: .*" + words):
+            load_config(file)
+
+
+@pytest.mark.parametrize(
+    ("permissions", "words"),
+    [
+        (Permissions(rules=["alow call(x)"]), "permissions: the rule `alow call(x)`: `alow` is not understood"),
+        (Permissions(examples=["ls -> allow"]), "permissions: the example `ls -> allow` does not hold: ask came out"),
+        (Permissions(rules=["deny write(**) for nobody"]), "there is no agent 'nobody'; this app has: a"),
+    ],
+)
+def test_an_app_is_not_made_with_permissions_that_cannot_be_meant(permissions: Permissions, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        App(agents=[Agent("a", "scripted")], permissions=permissions)
+    assert words in str(caught.value)
+
+
+def test_an_agent_is_not_made_with_permissions_that_cannot_be_meant() -> None:
+    with pytest.raises(ConfigError, match=r"agent 'a': the example `ls -> deny` does not hold: ask came out"):
+        Agent("a", "scripted", permissions=Permissions(examples=["ls -> deny"]))
+
+
+async def test_the_rules_of_the_app_are_for_all_of_its_agents(store_url: str) -> None:
+    app = App(store_url, agents=[agent(PAY, tools=[pay])], permissions=Permissions(rules=["deny call(pay) for a"]))
+    async with app, app.worker(poll_s=0.1):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        assert (await told(chat))[0].startswith("Denied: call(pay): the rule `deny call(pay) for a` says deny")
