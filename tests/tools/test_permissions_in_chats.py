@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent import Agent
+from holdfast.agent import Agent, AgentLimits
 from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.config import Permissions, load_config
+from holdfast.core.journal import CallChanged, CallsStarted, MessageAdded
 from holdfast.core.records import State
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.hooks import Ask, Hook
@@ -21,7 +22,7 @@ from holdfast.tools.mcp.tools import Listed, tools_of
 from holdfast.tools.outside import ask_user
 from holdfast.tools.permissions.acts import Act, CallTool, Read, Write
 from holdfast.tools.permissions.rulebook import Rulebook
-from tests.support.turns import rested, running, said
+from tests.support.turns import Gate, entries, rested, running, said
 
 ASKED = Permissions(mode="ask")
 
@@ -228,3 +229,111 @@ async def test_the_rules_of_the_app_are_for_all_of_its_agents(store_url: str) ->
         chat = await app.create("a", "go")
         assert await rested(chat) is State.IDLE
         assert (await told(chat))[0].startswith("Denied: call(pay): the rule `deny call(pay) for a` says deny")
+
+
+# --- judged again, and told -----------------------------------------------------------------------------------
+
+
+async def decisions(chat: Chat) -> list[str]:
+    """As the journal has them."""
+    found: list[str] = []
+    for entry in await entries(chat):
+        match entry:
+            case MessageAdded() | CallsStarted():
+                found += entry.decisions.values()
+            case CallChanged(decision=str(decision)):
+                found.append(decision)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rules", "needs_approval", "told_of"),
+    [
+        (["allow call(pay)"], False, ["allow by rule allow call(pay)"]),
+        (["deny call(pay)"], False, ["deny by rule deny call(pay)"]),
+        (["ask call(pay)"], False, ["ask by rule ask call(pay)", "approved by ada"]),
+        ([], False, ["ask by mode ask", "approved by ada"]),
+        (["allow call(pay)"], True, ["ask by the tool", "approved by ada"]),
+        ([], True, ["ask by the tool and mode ask", "approved by ada"]),
+    ],
+)
+async def test_the_journal_says_what_decided(
+    store_url: str, rules: list[str], needs_approval: bool, told_of: list[str]
+) -> None:
+    made = tool(needs_approval=needs_approval)(pay.function)
+    async with running(store_url, agent(PAY, tools=[made], permissions=Permissions(rules=rules))) as (app, _):
+        chat = await app.create("a", "go")
+        if await rested(chat) is State.WAITING:
+            (call,) = await chat.open_calls()
+            await call.approve(by="ada")
+            while await chat.state() is not State.IDLE:
+                await rested(chat)
+        assert await decisions(chat) == told_of
+
+
+async def test_without_permissions_the_journal_says_nothing_of_them(store_url: str) -> None:
+    async with running(store_url, agent(PAY, tools=[pay])) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        assert await decisions(chat) == []
+
+
+async def test_what_was_approved_is_judged_by_the_rules_of_the_day_that_it_starts(store_url: str) -> None:
+    first = agent(PAY, tools=[pay], permissions=ASKED)
+    async with running(store_url, first) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.WAITING
+    strict = agent(PAY, tools=[pay], permissions=Permissions(rules=["deny call(pay)"]))
+    app = App(store_url, agents=[strict])
+    async with app:
+        chat = app.chat(chat.id)
+        (call,) = await chat.open_calls()
+        await call.approve(by="ada")
+        async with app.worker(poll_s=0.1):
+            while await chat.state() is not State.IDLE:
+                await rested(chat)
+        (result,) = await told(chat)
+        assert result.startswith("Denied: call(pay): the rule `deny call(pay)` says deny")
+        assert (await decisions(chat))[-1] == "deny by rule deny call(pay)"
+
+
+async def test_a_path_that_leads_elsewhere_by_the_time_of_the_start_is_judged_where_it_leads(
+    store_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "new").write_text("old")
+    call = Call(name="write_file", arguments={"path": "new", "content": "x"})
+    rules = Permissions(rules=["deny write(kept)"])
+    async with running(store_url, agent(call, tools=file_tools(tmp_path), permissions=rules)) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.WAITING
+        (tmp_path / "new").unlink()
+        (tmp_path / "new").symlink_to("kept")
+        (asked,) = await chat.open_calls()
+        await asked.approve()
+        while await chat.state() is not State.IDLE:
+            await rested(chat)
+        assert "the rule `deny write(kept)` says deny" in (await told(chat))[0]
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
+async def test_a_call_that_waited_for_a_place_is_judged_again(store_url: str, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("KEY")
+    (tmp_path / "a").write_text("plain")
+    gate = Gate()
+    calls = [Call(name="gate", arguments={}), Call(name="read_file", arguments={"path": "a"})]
+    reader = Agent(
+        "a",
+        ScriptedModel(calls, "Done."),
+        tools=[gate.tool(), *file_tools(tmp_path)],
+        permissions=Permissions(rules=["allow call(gate)", "deny read(**/.env*)"]),
+        limits=AgentLimits(parallel_calls=1),
+    )
+    async with running(store_url, reader) as (app, _):
+        chat = await app.create("a", "go")
+        await gate.entered.wait()
+        (tmp_path / "a").unlink()
+        (tmp_path / "a").symlink_to(".env")
+        gate.opened.set()
+        assert await rested(chat) is State.IDLE
+        assert (await told(chat))[1].startswith("Denied: read(a): the rule `deny read(**/.env*)` says deny")

@@ -205,6 +205,7 @@ class PlannedCall(Frozen):
     replay: Replay = Replay.UNSAFE
     on_unknown: OnUnknown = "tell_model"
     start: bool = False  # its body begins with this commit: nothing can come between
+    decision: str = ""  # that let it begin, for the journal; empty: nothing was judged
 
 
 class Respond(RunnerCommand):
@@ -258,6 +259,7 @@ class StartCalls(RunnerCommand):
     call_ids: tuple[str, ...]
     arguments: Mapping[str, str] = {}
     told: Mapping[str, str] = {}
+    decisions: Mapping[str, str] = {}  # that let them begin, for the journal
 
     name = "start_calls"
 
@@ -268,6 +270,7 @@ class AskApproval(RunnerCommand):
     arguments: str | None = None  # changed by a hook
     told: str | None = None  # as in StartCalls
     expires_at: int | None = None
+    decision: str | None = None  # as in StartCalls: who asks
 
     name = "ask_approval"
 
@@ -287,6 +290,7 @@ class Delegate(RunnerCommand):
     child_turn: int | None = None  # wait for the end of this turn; None: of the one it is in, if any
     spawn: NewChat | None = None
     expires_at: int | None = None
+    decision: str | None = None  # as in StartCalls
 
     name = "delegate"
 
@@ -297,6 +301,7 @@ class Refuse(RunnerCommand):
     call_id: str
     content: str
     denied: bool = False
+    decision: str = ""  # as in StartCalls: what denied it
 
     name = "refuse"
 

@@ -4,6 +4,7 @@ An edit keeps what belongs together together: a message and its position, a call
 what starts next. Which edits a command makes is decided by the tables and written down in `cells/`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Raw
@@ -208,8 +209,17 @@ class Draft:
         """Said elsewhere, before there was a chat."""
         self._append(journal.MessageAdded(raw=Raw(encode(message))), message.role, message.id)
 
-    def add_response(self, message: Message, *, attempt: int, started: tuple[str, ...] = ()) -> None:
-        entry = journal.MessageAdded(raw=Raw(encode(message)), attempt=attempt, started=started)
+    def add_response(
+        self,
+        message: Message,
+        *,
+        attempt: int,
+        started: tuple[str, ...] = (),
+        decisions: Mapping[str, str] | None = None,
+    ) -> None:
+        entry = journal.MessageAdded(
+            raw=Raw(encode(message)), attempt=attempt, started=started, decisions=decisions or {}
+        )
         self._append(entry, Role.ASSISTANT, message.id)
         self.effects["ended_attempt"] = attempt
 
@@ -315,16 +325,24 @@ class Draft:
         self.calls = tuple([moved if other is call else other for other in self.calls])
         return moved
 
-    def answer(self, call: Call, result: ToolResult, terms: Terms | None = None) -> None:
+    def answer(self, call: Call, result: ToolResult, terms: Terms | None = None, decision: str = "") -> None:
         """Write the call's one result, at the position kept for it; off history if that was cut away."""
         in_history = call.pos < self.chat.length
         message = result_message(result, self.now, terms)
-        entry = journal.MessageAdded(raw=Raw(encode(message)), call_state=call.state, off_history=not in_history)
+        entry = journal.MessageAdded(
+            raw=Raw(encode(message)),
+            call_state=call.state,
+            off_history=not in_history,
+            decisions={call.id: decision} if decision else {},
+        )
         self.lines.append(Line(entry, call.pos if in_history else None, Role.TOOL, message.id))
 
-    def answer_synthetically(self, call: Call, move: CallMove, kind: Synthetic, content: str, **fields: Any) -> None:
+    def answer_synthetically(
+        self, call: Call, move: CallMove, kind: Synthetic, content: str, *, decision: str = "", **fields: Any
+    ) -> None:
         moved = self.move(call, move, **fields)
-        self.answer(moved, ToolResult(call_id=call.id, name=call.name, content=content, error=True, synthetic=kind))
+        result = ToolResult(call_id=call.id, name=call.name, content=content, error=True, synthetic=kind)
+        self.answer(moved, result, decision=decision)
         if moved.external is External.CHILD and moved.child_id and moved.state is CallState.CANCELLED:
             self.effects["stop_children"] = (*self.effects.get("stop_children", ()), moved.child_id)
 

@@ -46,6 +46,7 @@ class MessageAdded(Entry, tag="message"):
     started: tuple[str, ...] = ()  # calls whose bodies begin with this commit
     call_state: CallState | None = None  # of a tool message: how the call ended
     off_history: bool = False
+    decisions: Mapping[str, str] = {}  # of those calls, or of one that was denied: by which rule or mode
 
     @property
     def message(self) -> Message:
@@ -104,6 +105,7 @@ class StopRequested(Entry, tag="stop.requested"):
 class CallsStarted(Entry, tag="calls.started"):
     call_ids: tuple[str, ...]
     arguments: Mapping[str, str] = {}  # those that a hook changed
+    decisions: Mapping[str, str] = {}  # by which rule or mode each was let go
 
 
 class CallChanged(Entry, tag="call.changed"):
@@ -116,6 +118,7 @@ class CallChanged(Entry, tag="call.changed"):
     by: str | None = None
     detail: str | None = None
     arguments: str | None = None  # what is to run, where a hook changed them and a person or a client has to act
+    decision: str | None = None  # by whom it was asked about: a rule, a mode, the tool itself
 
 
 class DescendantAsking(Entry, tag="descendant.asking"):

@@ -33,6 +33,7 @@ from holdfast.system.processes import Children
 from holdfast.telemetry import OTHER, Durations
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import declared_tool
+from holdfast.tools.permissions.decision import ALLOWED, Decision
 from holdfast.tools.permissions.rulebook import rulebook_of
 from holdfast.tools.results import cuts_results
 from holdfast.tracebacks import traceback_text
@@ -144,11 +145,14 @@ class HeldChat:
         """No person is there to be asked."""
         return self.rulebook.mode == "unattended" or bool(self.metadata.get("unattended"))
 
-    def needs_no_judgement(self, tool: Tool) -> bool:
-        """A call of it is allowed, whatever its arguments are, and nothing has to be looked up to say so."""
+    def decision_at_once(self, tool: Tool) -> Decision | None:
+        """That every call of it is allowed, whatever its arguments are, and nothing has to be looked up to say so.
+        None: each is to be judged.
+        """
         if self.rulebook.is_empty:  # a tool that is confined keeps to its bounds by itself
-            return tool.acts is None or tool.whereabouts.confined
-        return tool.acts is None and self.rulebook.judge(tool.acts_of({}), tool.whereabouts).ruling == "allow"
+            return ALLOWED if tool.acts is None or tool.whereabouts.confined else None
+        decision = self.rulebook.judge(tool.acts_of({}), tool.whereabouts) if tool.acts is None else None
+        return decision if decision is not None and decision.ruling == "allow" else None
 
     @property
     def by(self) -> cmd.Writer:

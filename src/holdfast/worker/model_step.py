@@ -201,13 +201,14 @@ class ModelStep:
         if tool is None or call.cut:
             return cmd.PlannedCall(id=call.call_id)
         hooked = any(hook.point == "before_tool" for hook in self._held.hooks)
-        judged = not self._held.needs_no_judgement(tool)
-        guarded = hooked or judged or tool.needs_approval is not False or tool.delegate is not None
+        decision = self._held.decision_at_once(tool)
+        guarded = hooked or decision is None or tool.needs_approval is not False or tool.delegate is not None
         return cmd.PlannedCall(
             id=call.call_id,
             replay=tool.replay,
             on_unknown=tool.on_unknown,
             start=not guarded and free and self._held.shared.trusted(),
+            decision=decision.note if decision is not None else "",
         )
 
     # --- what a stop cut off ----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.log_context import logger
 from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
-from holdfast.tools.permissions.decision import ALLOWED, Decision
+from holdfast.tools.permissions.decision import Decision
 from holdfast.tracebacks import name_of, traceback_text
 from holdfast.worker.held_chat import HeldChat
 from holdfast.worker.history_cache import Moved
@@ -48,9 +48,10 @@ class RunningTool(Frozen):
 
 
 class _Ready(Frozen):
-    """A call that can start; `arguments` only where a hook changed them."""
+    """A call that can start; `arguments` only where a hook changed them. `decision` let it: for the journal."""
 
     arguments: str | None = None
+    decision: str = ""
 
 
 class ToolCalls:
@@ -58,7 +59,7 @@ class ToolCalls:
         self._held = held
         self._tasks: set[asyncio.Task[bool]] = set()
         self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
-        self._ready: dict[str, str | None] = {}  # calls that may start and wait for a place, with changed arguments
+        self._ready: dict[str, _Ready] = {}  # calls that may start and wait for a place
         self.broken: BaseException | None = None  # what kept an outcome from being committed
         self.abandoned = 0
 
@@ -92,17 +93,27 @@ class ToolCalls:
         parts = {part.call_id: part for part in message.calls}
         free = held.agent.limits.parallel_calls - len(held.bodies)
         for call in calls:
-            if call.id not in self._ready:
+            waited = self._ready.get(call.id)
+            if waited is None:
                 prepared = await self._prepare(call, parts[call.id])
-                if isinstance(prepared, _Ready):
-                    self._ready[call.id] = prepared.arguments
-                else:
-                    await held.commit(*prepared)
+            elif free > 0:  # what it was judged by may have changed since
+                prepared = await self._judge_again(call, parts[call.id], waited)
+            else:
+                continue
+            if isinstance(prepared, _Ready):
+                self._ready[call.id] = prepared
+            else:
+                self._ready.pop(call.id, None)
+                await held.commit(*prepared)
         ready = [call.id for call in calls if call.id in self._ready]
         begin = ready[:free]
         if begin:
-            changed = {call_id: text for call_id in begin if (text := self._ready[call_id]) is not None}
-            await held.commit(cmd.StartCalls(by=held.by, call_ids=tuple(begin), arguments=changed))
+            going = {call_id: self._ready[call_id] for call_id in begin}
+            changed = {call_id: one.arguments for call_id, one in going.items() if one.arguments is not None}
+            decisions = {call_id: one.decision for call_id, one in going.items() if one.decision}
+            await held.commit(
+                cmd.StartCalls(by=held.by, call_ids=tuple(begin), arguments=changed, decisions=decisions)
+            )
             for call_id in begin:
                 del self._ready[call_id]
             self.begin_started(message)
@@ -124,13 +135,29 @@ class ToolCalls:
             text = "The arguments were cut off before they were complete. Send the call again."
             return [cmd.Refuse(by=held.by, call_id=call.id, content=text)]
         if call.answered_by is not None or call.state is CallState.APPROVED or call.starts:
-            prepared: list[cmd.Command] | _Ready = _Ready()  # decided before: same arguments, same key
+            # Decided before: same arguments, same key. The rules may be others by now.
+            prepared: list[cmd.Command] | _Ready = await self._judge_again(call, part, _Ready())
         else:
             prepared = await self._consult(call, part, tool)
         if isinstance(prepared, _Ready) and tool.delegate is not None:
             changed = call.arguments if prepared.arguments is None else prepared.arguments
-            return await self._hand_over(call, tool, changed, part.arguments if changed is None else changed)
+            handed = await self._hand_over(call, tool, changed, part.arguments if changed is None else changed)
+            return [_with_decision(command, prepared.decision) for command in handed]
         return prepared
+
+    async def _judge_again(self, call: Call, part: ToolCall, ready: _Ready) -> "list[cmd.Command] | _Ready":
+        """Before its start, on the arguments that will run. What a person approved is not asked about again."""
+        held = self._held
+        tool = held.known_tools[call.name]
+        arguments = next(text for text in (ready.arguments, call.arguments, part.arguments) if text is not None)
+        decision = await self._judge(tool, arguments)
+        if decision.ruling == "ask" and call.answered_by is None:
+            return self._asking(call, decision.question, decision.note, ready.arguments)
+        if decision.ruling == "deny":
+            planned = call.state is CallState.PLANNED
+            return [self._denial(call, decision.refusal, decision.note, denied=planned)]
+        approved = f"approved by {call.answered_by or 'a person'}" if call.answered_by is not None else ""
+        return _Ready(arguments=ready.arguments, decision=approved or decision.note)
 
     async def _hand_over(self, call: Call, tool: Tool, changed: str | None, arguments: str) -> list[cmd.Command]:
         held = self._held
@@ -182,17 +209,17 @@ class ToolCalls:
     async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[cmd.Command] | _Ready":
         held = self._held
         question = f"Run {call.name}?" if tool.needs_approval is True else None
+        asked_by = "the tool" if tool.needs_approval is True else ""
         expires_at = None
         changed = None
         for verdict in await held.run_hooks("before_tool", part, _with_arguments):
             match verdict:
                 case Veto(reason=reason):
-                    return [cmd.Refuse(by=held.by, call_id=call.id, content=storable(reason), denied=True)]
+                    return [self._denial(call, reason, "deny by a hook")]
                 case HookFailed(error=error):
-                    text = f"Denied: a guard could not decide ({error})."
-                    return [cmd.Refuse(by=held.by, call_id=call.id, content=text, denied=True)]
+                    return [self._denial(call, f"Denied: a guard could not decide ({error}).", "deny by a hook")]
                 case Ask():
-                    question = storable(verdict.question)
+                    question, asked_by = storable(verdict.question), "a hook"
                     if verdict.expires_s is not None:
                         expires_at = held.now + int(verdict.expires_s * 1000)
                 case Arguments(text=text):
@@ -202,22 +229,46 @@ class ToolCalls:
         arguments = part.arguments if changed is None else changed
         match await self._ask_tool(call, tool, arguments):
             case ToolFailed() as denied:
-                return [cmd.Refuse(by=held.by, call_id=call.id, content=storable(str(denied)), denied=True)]
+                return [self._denial(call, str(denied), "deny by the tool")]
             case str(own):
                 question = storable(own) if question is None else f"{question}\n{storable(own)}"
+                asked_by = f"{asked_by} and the tool" if asked_by else "the tool"
         decision = await self._judge(tool, arguments)
         if decision.ruling == "deny":
-            return [cmd.Refuse(by=held.by, call_id=call.id, content=storable(decision.refusal), denied=True)]
+            return [self._denial(call, decision.refusal, decision.note)]
         if decision.ruling == "ask":
-            question = storable(f"{question}\n{decision.question}" if question else decision.question)
+            question = f"{question}\n{decision.question}" if question else decision.question
+            asked_by = f"{asked_by} and {decision.by}" if asked_by else decision.by
         if question is None:
-            return _Ready(arguments=changed)
+            return _Ready(arguments=changed, decision=decision.note)
+        return self._asking(call, question, f"ask by {asked_by}", changed, expires_at)
+
+    def _asking(
+        self, call: Call, question: str, decision: str, arguments: str | None, expires_at: int | None = None
+    ) -> list[cmd.Command]:
+        held = self._held
         if held.unattended:
             text = f"Denied: no person is there to be asked, and this needs one: {question}"
-            return [cmd.Refuse(by=held.by, call_id=call.id, content=text, denied=True)]
+            return [self._denial(call, text, f"{decision}, and no person is there")]
         return [
-            cmd.AskApproval(by=held.by, call_id=call.id, question=question, arguments=changed, expires_at=expires_at)
+            cmd.AskApproval(
+                by=held.by,
+                call_id=call.id,
+                question=storable(question),
+                arguments=arguments,
+                expires_at=expires_at,
+                decision=storable(decision),
+            )
         ]
+
+    def _denial(self, call: Call, words: str, decision: str, *, denied: bool = True) -> cmd.Refuse:
+        return cmd.Refuse(
+            by=self._held.by,
+            call_id=call.id,
+            content=storable(words),
+            denied=denied,
+            decision=storable(decision),
+        )
 
     async def _ask_tool(self, call: Call, tool: Tool, arguments: str) -> str | ToolFailed | None:
         """What a tool that decides for itself says of these very arguments. One that cannot say: ask."""
@@ -243,8 +294,8 @@ class ToolCalls:
     async def _judge(self, tool: Tool, arguments: str) -> Decision:
         """What the rulebook says of these very arguments. What cannot be judged asks."""
         held = self._held
-        if held.needs_no_judgement(tool):
-            return ALLOWED
+        if (at_once := held.decision_at_once(tool)) is not None:
+            return at_once
 
         def judge() -> Decision:
             try:
@@ -397,6 +448,15 @@ def _end_of(body: Body, returned: Returned) -> BodyEnd:
     if returned.unknown:
         return "unknown"
     return "raised" if body.raised is not None else "error" if returned.error else "ok"
+
+
+def _with_decision(command: cmd.Command, decision: str) -> cmd.Command:
+    match command:
+        case cmd.Delegate() if decision:
+            return replace(command, decision=decision)
+        case cmd.StartCalls() if decision:
+            return replace(command, decisions=dict.fromkeys(command.call_ids, decision))
+    return command
 
 
 def _with_arguments(part: Any, answer: Any) -> Any:

@@ -16,7 +16,8 @@ def start_calls(draft: Draft, command: cmd.StartCalls) -> None:
         arguments = command.arguments.get(call_id, call.arguments)
         told = draft.told(command.told.get(call_id, command.arguments.get(call_id))) or call.told
         draft.move(call, CallMove.START, started_at=draft.now, starts=call.starts + 1, arguments=arguments, told=told)
-    draft.tell(journal.CallsStarted(call_ids=command.call_ids, arguments={**command.arguments, **command.told}))
+    shown = {**command.arguments, **command.told}
+    draft.tell(journal.CallsStarted(call_ids=command.call_ids, arguments=shown, decisions=command.decisions))
 
 
 def ask_approval(draft: Draft, command: cmd.AskApproval) -> None:
@@ -30,7 +31,7 @@ def ask_approval(draft: Draft, command: cmd.AskApproval) -> None:
         told=told,
         expires_at=command.expires_at,
     )
-    draft.tell_of_call(call, question=command.question, arguments=told)
+    draft.tell_of_call(call, question=command.question, arguments=told, decision=command.decision)
 
 
 def delegate(draft: Draft, command: cmd.Delegate) -> None:
@@ -53,7 +54,14 @@ def delegate(draft: Draft, command: cmd.Delegate) -> None:
         child_turn=command.child_turn,
         expires_at=command.expires_at,
     )
-    draft.tell_of_call(call, external=call.external, question=call.question, child_id=call.child_id, arguments=told)
+    draft.tell_of_call(
+        call,
+        external=call.external,
+        question=call.question,
+        child_id=call.child_id,
+        arguments=told,
+        decision=command.decision,
+    )
     if spawn is not None:
         spawn_child(draft, call, spawn)
     if call.child_id is not None:
@@ -62,10 +70,8 @@ def delegate(draft: Draft, command: cmd.Delegate) -> None:
 
 def refuse_call(draft: Draft, command: cmd.Refuse) -> None:
     call = draft.call(command.call_id)
-    if command.denied:
-        draft.answer_synthetically(call, CallMove.DENY, Synthetic.DENIED, command.content)
-    else:
-        draft.answer_synthetically(call, CallMove.REFUSE, Synthetic.REFUSED, command.content)
+    move, kind = (CallMove.DENY, Synthetic.DENIED) if command.denied else (CallMove.REFUSE, Synthetic.REFUSED)
+    draft.answer_synthetically(call, move, kind, command.content, decision=command.decision)
     draft.settle()
 
 

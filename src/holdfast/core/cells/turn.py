@@ -35,7 +35,8 @@ def respond(draft: Draft, command: cmd.Respond) -> None:
         raise Refusal("wrong_message", "every call of a response needs one plan")
     _check_attempt(chat, command.attempt)
     started = tuple([plan.id for plan in command.plans if plan.start])
-    draft.add_response(message, attempt=command.attempt, started=started)
+    decisions = {plan.id: plan.decision for plan in command.plans if plan.start and plan.decision}
+    draft.add_response(message, attempt=command.attempt, started=started, decisions=decisions)
     draft.open_batch(message, plans)
     draft.set(
         step=chat.step + 1,

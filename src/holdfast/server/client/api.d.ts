@@ -1545,6 +1545,9 @@ export interface components {
             call_state?: components["schemas"]["CallState"] | null;
             /** @description without it: false */
             off_history?: boolean;
+            decisions?: {
+                [key: string]: string;
+            };
         };
         /** MessageQueued */
         MessageQueued: {
@@ -1673,6 +1676,9 @@ export interface components {
             arguments?: {
                 [key: string]: string;
             };
+            decisions?: {
+                [key: string]: string;
+            };
         };
         /** CallChanged */
         CallChanged: {
@@ -1694,6 +1700,7 @@ export interface components {
             by?: string | null;
             detail?: string | null;
             arguments?: string | null;
+            decision?: string | null;
         };
         /**
          * DescendantAsking

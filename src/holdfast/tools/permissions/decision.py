@@ -31,8 +31,8 @@ class Decision(Frozen):
 
     @property
     def note(self) -> str:
-        """For the journal."""
-        return f"{self.ruling} by {self.by}" if self.by else self.ruling
+        """For the journal; empty if nothing was judged."""
+        return f"{self.ruling} by {self.by}" if self.by else ""
 
     def alone(self) -> "Decision":
         """The same where no person is there to be asked."""
