@@ -35,6 +35,8 @@ READING = [
     ("backup", "copy.db"),
     ("login",),
     ("openapi",),
+    ("permissions", "list"),
+    ("permissions", "explain", "ls"),
 ]
 ACTING = [
     ("chats", "send", "last", "hello"),
