@@ -23,6 +23,7 @@ from holdfast.tools.outside import ask_user
 from holdfast.tools.permissions.acts import Act, CallTool, Read, Write
 from holdfast.tools.permissions.rulebook import Rulebook
 from tests.support.turns import Gate, entries, rested, running, said
+from tests.support.waiting import until
 
 ASKED = Permissions(mode="ask")
 
@@ -321,19 +322,32 @@ async def test_a_call_that_waited_for_a_place_is_judged_again(store_url: str, tm
     (tmp_path / ".env").write_text("KEY")
     (tmp_path / "a").write_text("plain")
     gate = Gate()
-    calls = [Call(name="gate", arguments={}), Call(name="read_file", arguments={"path": "a"})]
+    judged: list[str] = []
+
+    def acts(arguments: dict[str, Any]) -> list[Act]:
+        judged.append(arguments["path"])
+        return [Read(path=arguments["path"])]
+
+    @tool(acts=acts, root=tmp_path)
+    async def look(path: str) -> str:
+        """Look."""
+        return (tmp_path / path).read_text()
+
+    calls = [Call(name="gate", arguments={}), Call(name="look", arguments={"path": "a"})]
     reader = Agent(
         "a",
         ScriptedModel(calls, "Done."),
-        tools=[gate.tool(), *file_tools(tmp_path)],
+        tools=[gate.tool(), look],
         permissions=Permissions(rules=["allow call(gate)", "deny read(**/.env*)"]),
         limits=AgentLimits(parallel_calls=1),
     )
     async with running(store_url, reader) as (app, _):
         chat = await app.create("a", "go")
         await gate.entered.wait()
+        await until(lambda: judged == ["a"])
         (tmp_path / "a").unlink()
         (tmp_path / "a").symlink_to(".env")
         gate.opened.set()
         assert await rested(chat) is State.IDLE
         assert (await told(chat))[1].startswith("Denied: read(a): the rule `deny read(**/.env*)` says deny")
+    assert judged == ["a", "a"]
