@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError, ToolFailed
 from holdfast.hooks import Ask, Hook
 from holdfast.mcp_servers import McpServer
 from holdfast.models.scripted import Call, ScriptedModel
+from holdfast.system.sandbox import Sandbox
 from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.tools import file_tools
@@ -22,6 +23,8 @@ from holdfast.tools.mcp.tools import Listed, tools_of
 from holdfast.tools.outside import ask_user
 from holdfast.tools.permissions.acts import Act, CallTool, Read, Write
 from holdfast.tools.permissions.rulebook import Rulebook
+from holdfast.tools.shell.sessions import session_tools
+from holdfast.tools.shell.tool import shell_tool
 from tests.support.turns import Gate, entries, rested, running, said
 from tests.support.waiting import until
 
@@ -181,6 +184,33 @@ def test_a_tool_of_a_server_is_a_call_by_the_names_of_both() -> None:
 
     found = tools_of(McpServer("github", command="x"), [Listed(name="get_issue", read_only=True)], run)
     assert found["github_get_issue"].acts_of({}) == [CallTool(server="github", tool="get_issue")]
+
+
+def test_what_is_started_as_a_session_is_a_run_and_what_is_written_to_one_cannot_be_told(tmp_path: Path) -> None:
+    start, read, write, end = session_tools(root=tmp_path)
+    assert [str(act) for act in start.acts_of({"command": "ls > a"})] == ["run(ls)", "read(.)", "write(a)"]
+    assert [*read.acts_of({}), *end.acts_of({})] == []
+    for rules, ruling in ((["allow run(*)"], "ask"), (["deny run(sudo *)"], "deny")):
+        assert Rulebook(rules, "ask").judge(write.acts_of({"text": "sudo ls\n"}), write.whereabouts).ruling == ruling
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "ruling"),
+    [
+        (None, "ask"),
+        (Sandbox(), "allow"),
+        (Sandbox(network=True), "ask"),
+        (Sandbox(readable=["/srv"]), "ask"),
+        (Sandbox(writable=["/srv"]), "ask"),
+    ],
+)
+def test_a_command_in_a_sandbox_that_holds_is_not_asked_about_under_edit(
+    tmp_path: Path, sandbox: Sandbox | None, ruling: str
+) -> None:
+    for made in (shell_tool(root=tmp_path, sandbox=sandbox), session_tools(root=tmp_path, sandbox=sandbox)[0]):
+        acts = made.acts_of({"command": "make $(id)"})
+        assert Rulebook(mode="edit").judge(acts, made.whereabouts).ruling == ruling
+        assert Rulebook(mode="ask").judge(acts, made.whereabouts).ruling == "ask"
 
 
 def test_a_body_in_another_process_has_rules_that_deny() -> None:
