@@ -20,11 +20,15 @@ from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.tools import file_tools
 from holdfast.tools.mcp.tools import Listed, tools_of
-from holdfast.tools.outside import ask_user
+from holdfast.tools.outside import ask_user, sleep_until
 from holdfast.tools.permissions.acts import Act, CallTool, Read, Write
+from holdfast.tools.permissions.decision import ALLOWED
 from holdfast.tools.permissions.rulebook import Rulebook
+from holdfast.tools.plan import plan_tool
+from holdfast.tools.results import read_result_tool
 from holdfast.tools.shell.sessions import session_tools
 from holdfast.tools.shell.tool import shell_tool
+from holdfast.tools.sub_agents import agent_tools
 from tests.support.turns import Gate, entries, rested, running, said
 from tests.support.waiting import until
 
@@ -104,8 +108,9 @@ async def test_file_tools_are_judged_by_what_they_read_and_write(store_url: str,
         chat = await app.create("a", "go")
         assert await rested(chat) is State.IDLE
         texts = await told(chat)
-    starts = ["Wrote 1", "Denied: write(a)", "x", "Denied: read(link): the rule", "Denied: read(link): the rule"]
+    starts = ["Wrote 1", "Denied: write(a)", "", "Denied: read(link): the rule", "Denied: read(link): the rule"]
     assert [text[: len(start)] for text, start in zip(texts, starts, strict=False)] == starts
+    assert texts[2].split()[:2] == ["1", "x"]
     assert not any("KEY" in text for text in texts)
     assert texts[6].startswith("Denied: read(.): the rule `deny read(**/.env*)` says deny, which is about `.env`")
     assert "src/" in texts[7]
@@ -211,6 +216,12 @@ def test_a_command_in_a_sandbox_that_holds_is_not_asked_about_under_edit(
         acts = made.acts_of({"command": "make $(id)"})
         assert Rulebook(mode="edit").judge(acts, made.whereabouts).ruling == ruling
         assert Rulebook(mode="ask").judge(acts, made.whereabouts).ruling == "ask"
+
+
+def test_tools_that_do_nothing_are_asked_about_under_no_mode() -> None:
+    for made in (ask_user(), sleep_until(), agent_tools(["a"])[1], plan_tool(), read_result_tool()):
+        assert Rulebook(mode="read").judge(made.acts_of({}), made.whereabouts, made.name) == ALLOWED
+    assert Rulebook(mode="ask").judge(agent_tools(["a"])[0].acts_of({})).ruling == "ask"
 
 
 def test_a_body_in_another_process_has_rules_that_deny() -> None:

@@ -36,7 +36,7 @@ class _Arguments(msgspec.Struct):
 
 def plan_tool() -> Tool:
     """`plan`: the model writes down its steps, and how far each is. It does nothing else; people see it."""
-    return tool(name=NAME, replay="pure", deadline_s=DEADLINE_S)(_plan)
+    return tool(name=NAME, replay="pure", deadline_s=DEADLINE_S, acts=lambda _: ())(_plan)
 
 
 async def _plan(items: list[PlanItem]) -> str:

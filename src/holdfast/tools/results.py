@@ -24,7 +24,7 @@ def read_result_tool() -> Tool:
     """`read_result`: results of more than 32,000 characters are shown with their middle left out, and the model reads
     any part of them, as they are kept. Not those that a summary stands for.
     """
-    return tool(name=NAME, replay="pure", deadline_s=DEADLINE_S)(_read_result)
+    return tool(name=NAME, replay="pure", deadline_s=DEADLINE_S, acts=lambda _: ())(_read_result)
 
 
 async def _read_result(call: str, context: ToolContext, start: int = 0, length: int = READ_CHARS_MAX) -> str:
