@@ -135,6 +135,18 @@ async def test_a_stop_frees_the_caller_in_time_and_leaves_nobody(
     assert await memory - before < GROWTH_BYTES_MAX
 
 
+async def test_a_model_may_give_a_shorter_deadline_and_no_longer_one(
+    tmp_path: Path, guard: Guard, pool: SyncPool
+) -> None:
+    made = shell_tool(root=tmp_path, deadline_s=50.0)
+    for timeout_s, got in ((0.2, "[timed out after 0.2 s; it was ended]"), (51, "less than or equal to 50")):
+        body = Body(made, "call", ToolContext(call_id="call", children=guard), set())
+        arguments = json.dumps({"command": "sleep 300", "timeout_s": timeout_s})
+        returned = await body.run(arguments, pool.run)
+        assert isinstance(returned, Returned)
+        assert got in returned.content
+
+
 @pytest.mark.parametrize("kind", HARD)
 async def test_a_deadline_ends_it_tells_so_and_leaves_nobody(kind: str, trial: Callable[..., Trial]) -> None:
     case = trial(deadline_s=1.0)

@@ -97,10 +97,16 @@ def shell_tool(
     confinement = None if sandbox is None else Confinement(sandbox, root)
     if confinement is not None:
         confinement.settle()
-    runner = _Shell(str(root), environment or {}, deadline_s, output_bytes_max, shell, tuple(through), confinement)
+    runner = _Shell(str(root), environment or {}, output_bytes_max, shell, tuple(through), confinement)
 
-    async def run(command: Annotated[str, Field(description="The command line.")]) -> str:
-        return await runner.run(command, tool_context())
+    async def run(
+        command: Annotated[str, Field(description="The command line.")],
+        timeout_s: Annotated[
+            float | None,
+            Field(gt=0, le=deadline_s, description=f"End it after so many seconds; {deadline_s:g} if not given."),
+        ] = None,
+    ) -> str:
+        return await runner.run(command, tool_context(), deadline_s if timeout_s is None else timeout_s)
 
     made: Tool = tool(
         name=name,
@@ -112,7 +118,8 @@ def shell_tool(
         on_unknown=on_unknown,
         description=(
             f"Run a command line with {shell} in {root}. Standard output and error come back as one text, then the "
-            f"exit code. It cannot ask anything, ends after {deadline_s:g} s, and nothing it starts outlives it."
+            f"exit code. It cannot ask anything, ends after {deadline_s:g} s at the latest, and nothing it starts "
+            "outlives it."
             f"{_told_of(sandbox)}"
         ),
     )(run)
@@ -146,7 +153,6 @@ class _Shell:
         self,
         root: str,
         environment: Mapping[str, str],
-        deadline_s: float,
         bytes_max: int,
         shell: str,
         through: tuple[str, ...],
@@ -154,7 +160,6 @@ class _Shell:
     ) -> None:
         self._root = root
         self._environment = dict(environment)
-        self._deadline_s = deadline_s
         self._bytes_max = bytes_max
         self._shell = shell
         self._through = through
@@ -165,7 +170,7 @@ class _Shell:
         """Where programs are found."""
         return processes.environment(self._environment)["PATH"]
 
-    async def run(self, command: str, context: ToolContext) -> str:
+    async def run(self, command: str, context: ToolContext, deadline_s: float) -> str:
         if "\x00" in command:
             raise ToolFailed("A command line cannot hold a NUL character.")
         if not self._through:
@@ -173,12 +178,13 @@ class _Shell:
                 if isinstance(act, Write) and (why := forbidden_in(act, self._root)) is not None:
                     raise ToolFailed(f"Denied: {why}.")
         try:
-            done = await (self._run_inside(command, context) if self._through else self._run_here(command, context))
+            run = self._run_inside if self._through else self._run_here
+            done = await run(command, context, deadline_s)
         except OSError as error:
             raise self._told(error, command) from error
         output = done.output if done.output.endswith("\n") or not done.output else f"{done.output}\n"
         if done.timed_out:
-            raise ToolFailed(f"{output}[timed out after {self._deadline_s:g} s; it was ended]")
+            raise ToolFailed(f"{output}[timed out after {deadline_s:g} s; it was ended]")
         return f"{output}[{end_words(done.returncode)}]"
 
     def _told(self, error: OSError, command: str) -> Exception:
@@ -190,12 +196,12 @@ class _Shell:
             return ToolFailed(f"Nothing was run: the folder {self._root} is not there any more.")
         return error
 
-    async def _run_here(self, command: str, context: ToolContext) -> processes.Ended:
+    async def _run_here(self, command: str, context: ToolContext, deadline_s: float) -> processes.Ended:
         confined = Confined() if self._confinement is None else await self._confinement.begin(context)
         return await processes.run(
             [*confined.prefix, self._shell, "-c", "--", command],  # one that begins with a dash is no option of its
             children=context.children,
-            deadline_s=self._deadline_s,
+            deadline_s=deadline_s,
             bytes_max=self._bytes_max,
             cwd=self._root,
             env=processes.environment(self._environment),
@@ -203,7 +209,7 @@ class _Shell:
             view=confined.view,
         )
 
-    async def _run_inside(self, command: str, context: ToolContext) -> processes.Ended:
+    async def _run_inside(self, command: str, context: ToolContext, deadline_s: float) -> processes.Ended:
         entry = f"{INSIDE_VARIABLE}={new_id('inside')}"
         settings = [f"{name}={value}" for name, value in self._environment.items()]
         # In a shell of its own, so that no command line can be read as part of the change of folder.
@@ -213,7 +219,7 @@ class _Shell:
             return await processes.run(
                 [*self._through, "env", *settings, entry, "sh", "-c", inside],
                 children=context.children,
-                deadline_s=self._deadline_s,
+                deadline_s=deadline_s,
                 bytes_max=self._bytes_max,
                 heard=_Telling(context).hear,
                 cut_off=lambda: endings.append(self._end_inside(entry, context)),
