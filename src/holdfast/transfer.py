@@ -11,8 +11,9 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -46,7 +47,7 @@ from holdfast.store.receipts import own_key
 from holdfast.store.records import Answer, ChatFilter, ChatLine, Key
 from holdfast.store.rows import Row
 from holdfast.store.transfers import FAMILY_MAX, Slot
-from holdfast.system import disk
+from holdfast.system import disk, threads
 
 TRIES_MAX = 5  # of an export of a chat that changes meanwhile
 STOPPED_WITHIN_S = 60.0
@@ -55,6 +56,7 @@ BUFFER_ROWS = 500
 BUFFER_BYTES = 1 << 20
 CHATS_BYTES_MAX = 64 << 20  # of the chats' own lines in one import: they are kept until its end
 LINES_AT_ONCE = 100  # before others have their turn
+BYTES_AT_ONCE = 64 << 10
 FILE_NAME_MAX = 200
 
 Told = Callable[[int], object]  # how many chats so far
@@ -182,6 +184,15 @@ async def read_import(
             await asyncio.shield(store.transfers.give_up(coming.begun))
 
 
+T = TypeVar("T")
+_decoders = threads.Pool("import", 2)
+
+
+async def _off_loop(size: int, work: Callable[[], T]) -> T:
+    """What is large is decoded in a thread: others have their turn meanwhile."""
+    return work() if size <= BYTES_AT_ONCE else await _decoders.run(lambda _: work())
+
+
 class _Import:
     def __init__(self, store: Store, *, new_ids: bool, owner: str | None, approvals: bool) -> None:
         self._transfers = store.transfers
@@ -207,11 +218,11 @@ class _Import:
 
     async def run(self, file: BinaryIO, key: Key) -> Answer:
         digest = hashlib.blake2b(digest_size=16)
-        ended = False
+        ended, unbroken = False, 0
         for number, data in enumerate(_lines_of(file), 1):
             if ended:
                 raise InvalidInput(f"line {number}", "comes behind the end of the export")
-            kind, line = line_in(data, number)
+            kind, line = await _off_loop(len(data), partial(line_in, data, number))
             if kind == END:
                 ended = True
                 _check_end(line, digest.hexdigest(), number)
@@ -221,8 +232,10 @@ class _Import:
                 await self._take(kind, line, number, len(data))
             except CallerError as error:
                 raise _told_of(error, number) from error
-            if number % LINES_AT_ONCE == 0:
+            unbroken += len(data)
+            if number % LINES_AT_ONCE == 0 or unbroken > BYTES_AT_ONCE:
                 await asyncio.sleep(0)
+                unbroken = 0
         if not ended:
             raise InvalidInput("the file", "has no end: it is not whole")
         await self._end_chat()
@@ -297,7 +310,8 @@ class _Import:
         self._last = place
         match heap.table:
             case "journal":
-                arrival.take_entry(line, entry_in(line.body, number))
+                entry = await _off_loop(len(line.body), partial(entry_in, line.body, number))
+                arrival.take_entry(line, entry)
             case "calls":
                 self._take_call(line, number, arrival)
             case "queue":
@@ -356,7 +370,7 @@ class _Import:
 
 
 # As our JSON has it; inside a text its quotes would be escaped.
-_CHAT_ID = re.compile(r'("(?:chat_id|child_id|parent_id)":)("(?:[^"\\]|\\.)*")')
+_CHAT_ID = re.compile(r'("(?:chat_id|child_id|parent_id)":)("[^"\\]*+(?:\\.[^"\\]*+)*+")')
 
 
 def _check_end(end: End, digest: str, number: int) -> None:

@@ -270,24 +270,28 @@ def request_with(*pieces: bytes, hangs: bool = False, size: int = 0) -> Request:
 async def test_a_file_is_bounded_in_bytes_in_time_and_in_number(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path, bytes_max=3 << 20)
     piece = b"x" * (1 << 20)
-    async with uploads.taken(request_with(piece, b"the rest")) as upload:
+    async with uploads.taken(request_with(piece, b"the rest"), "ann") as upload:
         assert upload.file.read() == piece + b"the rest"
         assert list(tmp_path.iterdir()) == [], "it has no name that a killed process could leave"
     for request in (request_with(*[piece] * 4), request_with(size=4 << 20)):
         with pytest.raises(LimitReached, match="the file in bytes"):
-            async with uploads.taken(request):
+            async with uploads.taken(request, "ann"):
                 pass
     with pytest.raises(HTTPException, match="408"):
-        async with Uploads(tmp_path, 1 << 20, deadline_s=0.01).taken(request_with(b"x", hangs=True)):
+        async with Uploads(tmp_path, 1 << 20, deadline_s=0.01).taken(request_with(b"x", hangs=True), "ann"):
             pass
     with pytest.raises(ClientDisconnect):
-        async with uploads.taken(Request(scope_of("POST", "/api/chats/import", ADMIN), _left)):
+        async with uploads.taken(Request(scope_of("POST", "/api/chats/import", ADMIN), _left), "ann"):
             pass
-    held = [uploads.taken(request_with(b"x")) for _ in range(UPLOADS_MAX)]
-    for upload_of in held:
+    held = [uploads.taken(request_with(b"x"), f"owner {n}") for n in range(UPLOADS_MAX)]
+    for upload_of in held[:-1]:
         await upload_of.__aenter__()
-    with pytest.raises(TooManyStreams):
-        async with uploads.taken(request_with(b"x")):
+    with pytest.raises(TooManyStreams, match="uploads of one client"):
+        async with uploads.taken(request_with(b"x"), "owner 0"):
+            pass
+    await held[-1].__aenter__()
+    with pytest.raises(TooManyStreams, match="uploads of this server"):
+        async with uploads.taken(request_with(b"x"), "another owner"):
             pass
     for upload_of in held:
         await upload_of.__aexit__(None, None, None)

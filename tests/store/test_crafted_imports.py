@@ -1,8 +1,10 @@
 """Files that were made to do harm: what each tries, and that it is refused and leaves nothing."""
 
+import asyncio
 import hashlib
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.records import External, NewChat, State
 from holdfast.errors import CallerError, Forbidden, InvalidInput, LimitReached
 from holdfast.store.contract import Store
-from holdfast.transfer import export_chat, export_owner, import_chat, read_import
+from holdfast.transfer import _CHAT_ID, export_chat, export_owner, import_chat, read_import
 from tests.support.chats import Hand, call, new_chat, user
 
 Lines = list[dict[str, Any]]
@@ -89,6 +91,8 @@ CRAFTED: dict[str, tuple[Callable[[Lines], None], str]] = {
     "a call that is planned": (of("calls", state="planned", external=None, child_id=None), "no such call"),
     "an open call in a chat at rest": (of("chat", state="idle", phase="rest", wake_at=None), "no such call"),
     "a call of a response to come": (of("calls", batch=1_000_000), "not yet"),
+    "a call in the place of a message": (of("calls", pos=0), "kept free for a call"),
+    "a queued message behind all others": (of("queue", rank=(1 << 63) - 1), "rank"),
     "a chat that runs": (of("chat", state="running", phase="model", wake_at=1), "rests or waits"),
     "a chat that is held": (of("chat", worker="w1"), "rests or waits"),
     "an owed response in a chat at rest": (of("chat", state="idle", phase="model"), "is like that"),
@@ -176,6 +180,34 @@ async def test_a_crafted_file_is_refused_and_leaves_nothing(store: Store, export
     assert await store.large_chats.read_remnants() == []
     done = await import_chat(store, written(tmp_path / "good.jsonl", exported), new_ids=True, owner="eve")
     assert done.chats == 2, "and what was not changed comes in"
+
+
+async def test_an_id_as_long_as_a_line_is_renamed_in_the_memory_of_the_line() -> None:
+    """Of a text of megabytes the pattern kept a state for each character, 170 times the file."""
+    body = '{"chat_id":"' + "x" * 2_000_000 + '"}'
+    tracemalloc.start()
+    try:
+        assert _CHAT_ID.search(body) is not None
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+async def test_large_lines_leave_the_event_loop_to_others(store: Store, exported: Lines, tmp_path: Path) -> None:
+    exported[2]["body"] = '{"kind":"note","topic":"x","more":[' + ",".join(["[]"] * 300_000) + "]}"
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    waiting = asyncio.ensure_future(others())
+    await asyncio.sleep(0)
+    await refused(store, written(tmp_path / "large.jsonl", exported))
+    waiting.cancel()
+    assert turns > 3 * len(exported), "they had their turn while the one large line was looked at"
 
 
 async def test_bytes_that_are_no_line_are_refused(store: Store, exported: Lines, tmp_path: Path) -> None:

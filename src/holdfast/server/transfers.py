@@ -176,7 +176,7 @@ async def import_chat(
 
 
 async def _imported(app: OwnedApp, request: Request, key: str | None, owner: str | None, *, keep_ids: bool) -> Chat:
-    async with app.streams.uploads.taken(request) as upload:
+    async with app.streams.uploads.taken(request, app.client) as upload:
         asked = hashlib.blake2b(repr((upload.digest, owner, keep_ids)).encode(), digest_size=16).hexdigest()
         known = app.key(key, asked) if key is not None else None
         return await app.import_chat(upload.file, keep_ids=keep_ids, owner=owner, key=known)

@@ -5,6 +5,7 @@ not send to its end is gone with the request.
 import asyncio
 import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -17,6 +18,7 @@ from holdfast.server.bodies import BODY_S
 from holdfast.system import disk, threads
 
 UPLOADS_MAX = 4  # at the same time: each may have its file on the disk
+UPLOADS_PER_CLIENT_MAX = 1  # so that one keeps no other waiting
 RATE_BYTES_S = 32 << 10  # a client that sends more slowly than that is told to go
 PIECE_BYTES = 1 << 20  # what is written at once
 
@@ -36,19 +38,24 @@ class Uploads:
         self._bytes_max = bytes_max
         self._deadline_s = deadline_s  # and longer for what is large
         self._count = 0
+        self._of_client: Counter[str] = Counter()
 
     def figures(self) -> dict[str, Any]:
         return {"uploads": self._count, "uploads_max": UPLOADS_MAX, "upload_bytes_max": self._bytes_max}
 
     @contextlib.asynccontextmanager
-    async def taken(self, request: Request) -> AsyncIterator[Upload]:
+    async def taken(self, request: Request, client: str) -> AsyncIterator[Upload]:
         """The whole of a request's body. Raises LimitReached, TooManyStreams, HTTPException for one that is too slow,
         ClientDisconnect, OSError.
         """
         self._check_size(int(request.headers.get("content-length", "0")))
         if self._count >= UPLOADS_MAX:
             raise TooManyStreams("uploads of this server", self._count, UPLOADS_MAX, "come back later")
+        if self._of_client[client] >= UPLOADS_PER_CLIENT_MAX:
+            held = self._of_client[client]
+            raise TooManyStreams("uploads of one client", held, UPLOADS_PER_CLIENT_MAX, "wait for one of them")
         self._count += 1
+        self._of_client[client] += 1
         try:
             with disk.nameless_file(self.home) as file:
                 digest = await self._copied(request, file)
@@ -56,6 +63,9 @@ class Uploads:
                 yield Upload(file, digest)
         finally:
             self._count -= 1
+            self._of_client[client] -= 1
+            if not self._of_client[client]:
+                del self._of_client[client]
 
     def _check_size(self, size: int) -> None:
         if size > self._bytes_max:

@@ -97,6 +97,9 @@ class Arrival:
         self._taken[byte] |= bit
         self._positions += 1
 
+    def _is_taken(self, pos: int) -> bool:
+        return pos >> 3 < len(self._taken) and bool(self._taken[pos >> 3] & 1 << (pos & 7))
+
     def take_call(self, line: Any) -> None:
         call = call_of([getattr(line, name) for name in CALL_COLUMNS])
         if self.chat.batch is None or call.batch > self.chat.batch:
@@ -144,6 +147,9 @@ class Arrival:
             raise InvalidInput(f"chat {chat.id}", f"has {self._lines} of {chat.seq} journal lines")
         if self._stamp != chat.line_stamp:
             raise InvalidInput(f"chat {chat.id}", "the last line of its journal is not of its last write")
+        for call in self.open_calls:
+            if self._is_taken(call.pos):
+                raise InvalidInput(f"chat {chat.id}", f"a message is at {call.pos}, which is kept free for a call")
         free = len([call for call in self.open_calls if call.pos < chat.length])
         if self._positions + free != chat.length:
             words = f"has {self._positions} messages, and room for {free}, of {chat.length}"

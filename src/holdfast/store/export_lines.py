@@ -78,7 +78,8 @@ Cost = Annotated[float, Meta(ge=0)]
 Json = Annotated[str, Meta(min_length=1)]
 
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("life", "stamp", "claim_stamp", "line_stamp", "rank"), Stamp),
+    **dict.fromkeys(("life", "stamp", "claim_stamp", "line_stamp"), Stamp),
+    "rank": Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)],  # others go before and behind it
     "attempt_ended": Attempt,
     "metadata": Json,
     **dict.fromkeys(("active_tools", "client_tools", "error"), Json | None),

@@ -541,6 +541,107 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/chats/{chat_id}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Chat
+         * @description The chat with all that it spawned, as a file. Refused while one of them runs.
+         */
+        get: operations["export_chat"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/chats/import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Import Chat
+         * @description What an export wrote, whole or not at all, beside what there is. Calls that wait for an approval are for
+         *     operators to import.
+         */
+        post: operations["import_chat"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/owners": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Owners
+         * @description In the order of their names, each with the number of its chats. `""` are the chats that nobody owns.
+         */
+        get: operations["list_owners"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/owners/{owner}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Owner
+         * @description An archive with a file for each chat. Refused while one of them runs.
+         */
+        get: operations["export_owner"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/owners/{owner}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete Owner
+         * @description All of its chats, and its tokens. What takes long is not `done`: ask again, and it goes on.
+         */
+        delete: operations["delete_owner"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -996,6 +1097,48 @@ export interface components {
             digest: string;
             /** Expires At */
             expires_at: number | null;
+        };
+        /** OwnerDeletedShown */
+        OwnerDeletedShown: {
+            /** Owner */
+            owner: string;
+            /**
+             * Chats
+             * @description that were deleted by this request
+             */
+            chats: number;
+            /**
+             * Stopped
+             * @description of these
+             */
+            stopped: number;
+            /**
+             * Tokens
+             * @description that were revoked
+             */
+            tokens: number;
+            /**
+             * Done
+             * @description false: there is more; send the request again
+             */
+            done: boolean;
+        };
+        /** OwnerPage */
+        OwnerPage: {
+            /** Owners */
+            owners: components["schemas"]["OwnerShown"][];
+            /**
+             * Next
+             * @description give it as `after` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /** OwnerShown */
+        OwnerShown: {
+            /** Owner */
+            owner: string;
+            /** Chats */
+            chats: number;
         };
         /** QueuePage */
         QueuePage: {
@@ -3382,6 +3525,220 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokenShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    export_chat: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description JSON lines. Whole if the last one is of the kind `end` */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    import_chat: {
+        parameters: {
+            query?: {
+                /** @description null: your token's, or the file's */
+                owner?: string | null;
+                /** @description under the ids of the file, if they are free; for tokens without an owner */
+                keep_ids?: boolean;
+            };
+            header?: {
+                /** @description the same request again does nothing again */
+                "Idempotency-Key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChatShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_owners: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OwnerPage"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    export_owner: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                owner: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A file for each chat, and at the end `owner.json`: without it the archive was cut off */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_owner: {
+        parameters: {
+            query?: {
+                /** @description stop the chats that run or wait */
+                stop?: boolean;
+            };
+            header?: never;
+            path: {
+                owner: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OwnerDeletedShown"];
                 };
             };
             /** @description The request was wrong, or not possible in this state */
