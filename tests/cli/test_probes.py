@@ -62,7 +62,7 @@ def test_a_tool_server_that_is_not_there_is_told_and_hides_nothing_else(desk: De
     assert [row["detail"].partition(" ")[0] for row in found] == ["gone", "away"]
     assert "its command, args and env in [mcp.gone]" in found[0]["advice"]
     assert "its url and headers in [mcp.away]" in found[1]["advice"]
-    assert [row["code"] for row in rows(told, "chats")] == ["ok"]
+    assert [row["code"] for row in rows(told, "python")] == ["ok"]
 
 
 def test_tool_servers_of_settings_that_are_not_trusted_are_not_started(desk: Desk) -> None:

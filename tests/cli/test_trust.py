@@ -35,8 +35,6 @@ READING = [
     ("backup", "copy.db"),
     ("login",),
     ("openapi",),
-    ("permissions", "list"),
-    ("permissions", "explain", "ls"),
 ]
 ACTING = [
     ("chats", "send", "last", "hello"),
@@ -45,7 +43,14 @@ ACTING = [
     ("chats", "delete", "last", "--yes"),
     ("restore", "copy.db"),
 ]
-RUNNING = [("run", "hello"), ("worker",), ("serve", "--port", "0"), ("run", "hello", "--app", APP)]
+RUNNING = [
+    ("run", "hello"),
+    ("worker",),
+    ("serve", "--port", "0"),
+    ("run", "hello", "--app", APP),
+    ("permissions", "list"),  # an agent's rules are in its program
+    ("permissions", "explain", "ls"),
+]
 
 
 @pytest.fixture

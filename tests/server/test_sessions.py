@@ -304,4 +304,4 @@ async def test_no_secret_is_in_the_log_of_the_program_that_mounts_it(
     assert "POST /agents/login" in caplog.text
     for secret in (token, code, cookie["value"]):
         assert secret not in caplog.text
-        assert secret.rpartition("_")[2] not in caplog.text
+        assert secret[-40:] not in caplog.text  # without what says what it is

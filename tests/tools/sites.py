@@ -109,6 +109,8 @@ class Site:
             writer.write(page(b"elsewhere", f"Location: {location}", status="302 Found"))
         elif path == "/bomb":
             writer.write(page(bomb(), GZIP))
+        elif path == "/echo":
+            writer.write(page(self.bodies[-1][1]))
         elif path == "/who":
             writer.write(page(headers.get("authorization", "nobody").encode()))
         elif path == "/etag":

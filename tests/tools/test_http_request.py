@@ -197,3 +197,23 @@ async def test_a_hundred_at_once_are_all_answered(served: Site) -> None:
 def test_headers_that_cannot_be_sent_are_refused_when_the_tool_is_made(headers: Any) -> None:
     with pytest.raises(ConfigError, match="headers"):
         http_tools(headers=headers)
+
+
+async def test_a_rule_on_an_address_holds_for_every_name_that_leads_there(served: Site) -> None:
+    for rule in ("deny reach(127.0.0.0/8)", "ask reach(127.0.0.1:*)"):
+        enter(ToolContext(rulebook=Rulebook([rule, f"allow reach(site.test:{served.port})"])))
+        made = http_tools(resolve=Names())[0]
+        asked = made.validate(json.dumps({"requests": [{"url": f"http://site.test:{served.port}/ok"}]}))
+        with pytest.raises(ToolFailed, match="and the rule `"):
+            await made(**asked)
+
+
+async def test_a_secret_is_taken_out_before_an_answer_is_cut(served: Site) -> None:
+    """Cut in its midst it would be none that can be found."""
+    secret = "kept-from-the-model"
+    url = f"http://site.test:{served.port}/echo"
+    got = await ask(
+        {"method": "POST", "url": url, "text": "x" * (ANSWER_CHARS_MAX - 60) + secret * 20},
+        headers={f"http://site.test:{served.port}": {"x-key": secret}},
+    )
+    assert "kept-from" not in got

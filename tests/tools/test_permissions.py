@@ -12,8 +12,9 @@ from holdfast.tools.permissions import paths
 from holdfast.tools.permissions.acts import Act, CallTool, Reach, Read, Run, Whereabouts, Write
 from holdfast.tools.permissions.decision import ALLOWED, Decision
 from holdfast.tools.permissions.examples import acts_in, check_permissions, explain
-from holdfast.tools.permissions.rulebook import rulebook_of
+from holdfast.tools.permissions.rulebook import Rulebook, rulebook_of
 from holdfast.tools.permissions.rules import rule_of
+from holdfast.tools.shell.acts import acts_of
 from tests.tools.hostile_program import CORPUS
 
 RULES = (
@@ -405,3 +406,45 @@ def test_git_shows_nothing_of_a_repository_that_keeps_a_file_that_is_denied(root
     for line in ("git diff", "git grep x", "git log -p", "git show"):
         assert judged(line, *DENIES_ENV, root=root).by == "rule deny read(**/.env*)", line
     assert judged("git status", *DENIES_ENV, root=root).ruling == "allow"
+
+
+# --- what a fresh look got around --------------------------------------------------------------------------
+
+
+def test_where_a_link_and_two_dots_lead_is_for_the_link_to_say(tmp_path: Path) -> None:
+    """`..` of a text and `..` of the kernel are two things: `link/../secret` is beside what the link leads to."""
+    (tmp_path / "out" / "folder").mkdir(parents=True)
+    (tmp_path / "out" / "secret").write_text("s")
+    root = tmp_path / "root"
+    (root / "hidden" / "sub").mkdir(parents=True)
+    (root / "hidden" / "key").write_text("k")
+    (root / "link").symlink_to("../out/folder")
+    (root / "within").symlink_to("hidden/sub")
+    where = Whereabouts(root=str(root))
+    modes: tuple[PermissionMode, ...] = ("read", "ask", "edit", "unattended")
+    for mode in modes:
+        book = Rulebook(["allow run(cat *)", "allow run(echo *)"], mode)
+        for line in ("cat link/../secret", "cat < link/../secret", "cat li*/../secret", "echo x > link/../made"):
+            assert book.judge(acts_of(line), where).ruling != "allow", (mode, line)
+    denies = Rulebook(["allow run(cat *)", "deny read(hidden/**)"], "ask")
+    assert denies.judge(acts_of("cat within/../key"), where).ruling == "deny"
+
+
+def test_a_program_that_only_starts_another_hides_nothing() -> None:
+    book = Rulebook(["deny run(rm *)"], "edit")
+    for line in ("rm x", "ionice rm x", "taskset 1 rm x", "setpriv --reuid 0 rm x", "strace rm x"):
+        assert book.judge(acts_of(line), Whereabouts(sandboxed=True)).ruling == "deny", line
+
+
+def test_what_cannot_be_judged_is_denied_where_something_is() -> None:
+    assert Rulebook(mode="read").is_strict
+    assert Rulebook(["deny read(x)"], "ask").is_strict
+    assert not Rulebook(["ask read(x)"], "ask").is_strict
+
+
+def test_a_name_whose_address_may_be_allowed_is_judged_on_any_port() -> None:
+    """Else the tool would reach it without any person asked: it finds the address allowed."""
+    confined = Whereabouts(confined=True)
+    book = Rulebook(["allow reach(127.0.0.1:8000)"], "ask")
+    assert book.judge([Reach(address="evil.example.org:8000")], confined).ruling == "ask"
+    assert book.judge([Reach(address="evil.example.org:8001")], confined).ruling == "allow", "the tool refuses it"

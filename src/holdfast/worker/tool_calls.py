@@ -27,6 +27,7 @@ from holdfast.log_context import logger
 from holdfast.tools.base import Spawned, Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.permissions.decision import Decision
+from holdfast.tools.permissions.modes import Ruling
 from holdfast.tracebacks import name_of, traceback_text
 from holdfast.worker.held_chat import HeldChat
 from holdfast.worker.history_cache import Moved
@@ -311,7 +312,8 @@ class ToolCalls:
         answer: Decision | HookFailed = await held.shared.hooks.judge(tool.name, judge, held.note_raised)
         if isinstance(answer, HookFailed):
             why = f"it cannot be judged ({answer.error})"
-            return Decision(ruling="ask", acts=(f"call({tool.name})",), by="failed judgement", why=why)
+            ruling: Ruling = "deny" if held.rulebook.is_strict else "ask"
+            return Decision(ruling=ruling, acts=(f"call({tool.name})",), by="failed judgement", why=why)
         return answer
 
     # --- bodies -----------------------------------------------------------------------------------------
@@ -335,7 +337,8 @@ class ToolCalls:
         tool = held.known_tools[call.name]
         body = Body(tool, call.id, context, self._entered, held.check_trust)
         held.add_body(call.id, body)
-        work = self._run_body(body, call, call.arguments or part.arguments, progress)
+        arguments = part.arguments if call.arguments is None else call.arguments
+        work = self._run_body(body, call, arguments, progress)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._body_done)

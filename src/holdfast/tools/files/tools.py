@@ -71,9 +71,7 @@ def _acts(tool: str, hidden: bool, arguments: dict[str, Any]) -> Sequence[Act]:
     match tool:
         case "search_files":
             return [Read(path=arguments["path"], extent="below", hidden=hidden or arguments["hidden"])]
-        case "write_file":
-            return [Write(path=arguments["path"])]
-        case "edit_file":  # where the text is not found, the model is shown what is like it
+        case "write_file" | "edit_file":  # where it does not fit, the model is shown what is there
             return [Read(path=arguments["path"]), Write(path=arguments["path"])]
         case "apply_patch":
             return list(_acts_of_patch(arguments["patch"]))

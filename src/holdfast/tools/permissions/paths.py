@@ -42,8 +42,10 @@ def look_at(act: Read | Write, where: Whereabouts, *, closely: bool) -> PathLook
     root = os.path.realpath(where.root)
     if not where.looks:
         return _by_words(act, root)
-    names = [os.path.normpath(path) for path in meant_paths(act, root)]
-    real = list(dict.fromkeys(os.path.realpath(path) for path in names[: MATCHES_MAX + 1]))
+    given = meant_paths(act, root)
+    names = [os.path.normpath(path) for path in given]
+    # Of the path as it was given: where `link/..` leads is for the link to say, as the kernel has it.
+    real = list(dict.fromkeys(os.path.realpath(path) for path in given[: MATCHES_MAX + 1]))
     look = PathLook(
         root=root,
         meant=tuple(dict.fromkeys((*names, *real))),

@@ -178,7 +178,25 @@ class Rulebook:
             why = f"{why}, and the mode `{self.mode}` is for reading in the root"
         return Decision(ruling=ruling, acts=(act,), by=by, why=why, by_mode=True)
 
+    @property
+    def is_strict(self) -> bool:
+        """It denies something: then what cannot be judged is denied, too."""
+        return self.mode == "read" or any(rule.ruling == "deny" for rule in self._rules)
+
     # --- for `fetch`, which looks names up itself ---------------------------------------------------------
+
+    def against(self, address: str, port: int) -> Rule | None:
+        """The deny, or else the ask, that is written for an address or its network: it holds for every name that
+        leads there.
+        """
+        known = host_of(address_text(address, port))
+        if known is None:
+            return None
+        for rule in self._forbidding("reach"):
+            pattern = rule.pattern
+            if isinstance(pattern, HostPattern) and pattern.network is not None and pattern.may_mean(known):
+                return rule
+        return None
 
     def covers(self, host: str, port: int) -> bool:
         """An allow is written for this host, or for whoever has such a name."""
@@ -206,7 +224,16 @@ class Rulebook:
         if self.names(host.name, port):
             return False
         inside = addresses.internal(host.address) if host.address is not None else addresses.name_problem(host.name)
-        return inside is not None or (port not in WEB_PORTS and self._covering(host) is None)
+        return inside is not None or (port not in WEB_PORTS and not self._may_cover(host, port))
+
+    def _may_cover(self, host: Host, port: int) -> bool:
+        """An allow is written for it, or for addresses that its name may lead to."""
+        return self._covering(host) is not None or any(
+            isinstance(rule.pattern, HostPattern)
+            and rule.pattern.network is not None
+            and rule.pattern.covers_port(port)
+            for rule in self._of("reach", "allow")
+        )
 
 
 NO_RULES = Rulebook()

@@ -24,9 +24,10 @@ UNREADABLE = "?"  # `run(?)`: a line whose programs cannot be told
 # fmt: off
 # To allow one of these alone is to allow every program there is.
 _RUNNERS = frozenset({
-    ".", "ash", "bash", "builtin", "busybox", "chroot", "command", "dash", "doas", "env", "eval", "exec",
-    "fish", "flock", "ksh", "nice", "nohup", "nsenter", "parallel", "script", "setsid", "sh", "source", "ssh",
-    "stdbuf", "su", "sudo", "time", "timeout", "trap", "unshare", "watch", "xargs", "zsh",
+    ".", "ash", "bash", "builtin", "busybox", "chroot", "chrt", "command", "dash", "doas", "env", "eval",
+    "exec", "fish", "flock", "ionice", "ksh", "nice", "nohup", "nsenter", "parallel", "pkexec", "runuser",
+    "script", "setarch", "setpriv", "setsid", "sh", "source", "ssh", "stdbuf", "strace", "su", "sudo",
+    "taskset", "time", "timeout", "trap", "unshare", "watch", "xargs", "zsh",
 })
 # fmt: on
 _STARTERS = _RUNNERS | {"find"}

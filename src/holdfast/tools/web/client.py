@@ -78,6 +78,9 @@ class Bounds:
     def problem(self, host: str, port: int, found: Sequence[Address]) -> str | None:
         """Why none of these addresses is connected to: one that must not be is enough."""
         book = self._rulebook
+        for address in found:
+            if (rule := book.against(str(addresses.embedded(address)), port)) is not None:
+                return f"{host} leads to {address}, and the rule `{rule.text}` says {rule.ruling}"
         inside = [
             address
             for address in found
@@ -95,7 +98,8 @@ class Bounds:
         person was not asked about where it redirects to.
         """
         decision = self._rulebook.judge([Reach(address=address_text(target.host, target.port))])
-        asked = target.host == first.host and target.port in (first.port, *WEB_PORTS)
+        upgraded = (first.port, target.port) == (80, 443) and decision.by_mode  # to https, as most hosts have it
+        asked = target.host == first.host and (target.port == first.port or upgraded)
         if decision.ruling == "deny" or (decision.ruling == "ask" and not asked):
             raise ToolFailed(
                 f"it leads to {decision.shown}: {decision.why}. To have a person asked, fetch that by itself"

@@ -187,6 +187,7 @@ class _Client:
                 _counts["running"] -= 1
                 _counts["asked"] += 1
         notes = [f"cut at {len(fetched.body):,} bytes"] if fetched.cut else []
+        text = self._hidden(text)  # before it is cut: a part of a secret is none that could be found
         if len(text) > ANSWER_CHARS_MAX:
             notes.append(f"{len(text) - ANSWER_CHARS_MAX:,} characters left out")
             text = text[:ANSWER_CHARS_MAX]
