@@ -718,6 +718,7 @@ async def test_closing_finishes_what_was_begun(url: str) -> None:
     await store.close()
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert all(not isinstance(read, BaseException) for read in await asyncio.gather(*reads, return_exceptions=True))
+    assert [answer for answer in answers if isinstance(answer, BaseException)] == []
     acknowledged = sorted(answer.chat_id for answer in answers if not isinstance(answer, BaseException))
     assert acknowledged == [f"c{n:03}" for n in range(300)]
     async with opened(url) as again:
