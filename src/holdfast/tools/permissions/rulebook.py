@@ -185,9 +185,9 @@ class Rulebook:
 
     # --- for `fetch`, which looks names up itself ---------------------------------------------------------
 
-    def against(self, address: str, port: int) -> Rule | None:
-        """The deny, or else the ask, that is written for an address or its network: it holds for every name that
-        leads there.
+    def against(self, address: str, port: int) -> str | None:
+        """In words, the deny, or else the ask, that is written for an address or its network: it holds for every name
+        that leads there.
         """
         known = host_of(address_text(address, port))
         if known is None:
@@ -195,7 +195,7 @@ class Rulebook:
         for rule in self._forbidding("reach"):
             pattern = rule.pattern
             if isinstance(pattern, HostPattern) and pattern.network is not None and pattern.may_mean(known):
-                return rule
+                return f"the rule `{rule.text}` says {rule.ruling}"
         return None
 
     def covers(self, host: str, port: int) -> bool:

@@ -79,8 +79,8 @@ class Bounds:
         """Why none of these addresses is connected to: one that must not be is enough."""
         book = self._rulebook
         for address in found:
-            if (rule := book.against(str(addresses.embedded(address)), port)) is not None:
-                return f"{host} leads to {address}, and the rule `{rule.text}` says {rule.ruling}"
+            if (why := book.against(str(addresses.embedded(address)), port)) is not None:
+                return f"{host} leads to {address}, and {why}"
         inside = [
             address
             for address in found
