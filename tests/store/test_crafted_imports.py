@@ -1,9 +1,9 @@
 """Files that were made to do harm: what each tries, and that it is refused and leaves nothing."""
 
-import asyncio
 import hashlib
 import json
 import re
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from holdfast import transfer
 from holdfast.core import commands as cmd
+from holdfast.core.journal import AnyEntry
 from holdfast.core.records import External, NewChat, State
 from holdfast.errors import CallerError, Forbidden, InvalidInput, LimitReached
 from holdfast.store.contract import Store
+from holdfast.store.export_lines import entry_in
 from holdfast.transfer import _CHAT_ID, export_chat, export_owner, import_chat, read_import
 from tests.support.chats import Hand, call, new_chat, user
 
@@ -193,21 +196,20 @@ async def test_an_id_as_long_as_a_line_is_renamed_in_the_memory_of_the_line() ->
         tracemalloc.stop()
 
 
-async def test_large_lines_leave_the_event_loop_to_others(store: Store, exported: Lines, tmp_path: Path) -> None:
-    exported[2]["body"] = '{"kind":"note","topic":"x","more":[' + ",".join(["[]"] * 300_000) + "]}"
-    turns = 0
+async def test_large_lines_are_looked_at_off_the_event_loop(
+    store: Store, exported: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with many brackets held it for seconds."""
+    exported[2]["body"] = '{"kind":"note","topic":"x","more":[' + ",".join(["[]"] * 50_000) + "]}"
+    off_loop: dict[bool, set[bool]] = {True: set(), False: set()}
 
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
+    def looked_at(body: str, number: int) -> AnyEntry:
+        off_loop[len(body) > transfer.BYTES_AT_ONCE].add(threading.current_thread() is not threading.main_thread())
+        return entry_in(body, number)
 
-    waiting = asyncio.ensure_future(others())
-    await asyncio.sleep(0)
+    monkeypatch.setattr(transfer, "entry_in", looked_at)
     await refused(store, written(tmp_path / "large.jsonl", exported))
-    waiting.cancel()
-    assert turns > 3 * len(exported), "they had their turn while the one large line was looked at"
+    assert off_loop == {True: {True}, False: {False}}
 
 
 async def test_bytes_that_are_no_line_are_refused(store: Store, exported: Lines, tmp_path: Path) -> None:
