@@ -361,7 +361,8 @@ async def test_a_path_that_leads_elsewhere_by_the_time_of_the_start_is_judged_wh
 
 async def test_a_call_that_waited_for_a_place_is_judged_again(store_url: str, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("KEY")
-    (tmp_path / "a").write_text("plain")
+    for name in "ab":
+        (tmp_path / name).write_text("plain")
     gate = Gate()
     judged: list[str] = []
 
@@ -374,7 +375,7 @@ async def test_a_call_that_waited_for_a_place_is_judged_again(store_url: str, tm
         """Look."""
         return (tmp_path / path).read_text()
 
-    calls = [Call(name="gate", arguments={}), Call(name="look", arguments={"path": "a"})]
+    calls = [Call(name="gate", arguments={}), *(Call(name="look", arguments={"path": name}) for name in "ab")]
     reader = Agent(
         "a",
         ScriptedModel(calls, "Done."),
@@ -385,10 +386,12 @@ async def test_a_call_that_waited_for_a_place_is_judged_again(store_url: str, tm
     async with running(store_url, reader) as (app, _):
         chat = await app.create("a", "go")
         await gate.entered.wait()
-        await until(lambda: judged == ["a"])
+        await until(lambda: judged == ["a", "b"])  # one after the other: the first is judged to its end
         (tmp_path / "a").unlink()
         (tmp_path / "a").symlink_to(".env")
         gate.opened.set()
         assert await rested(chat) is State.IDLE
-        assert (await told(chat))[1].startswith("Denied: read(a): the rule `deny read(**/.env*)` says deny")
-    assert judged == ["a", "a"]
+        _, denied, read = await told(chat)
+        assert denied.startswith("Denied: read(a): the rule `deny read(**/.env*)` says deny")
+        assert read == "plain"
+    assert judged == ["a", "b", "a", "b"]

@@ -175,6 +175,55 @@ async def test_a_step_that_finishes_within_the_grace_is_committed(store_url: str
         assert await chat.state() is State.RUNNING, "the next worker asks the model"
 
 
+async def test_a_drain_while_a_hook_follows_an_outcome_does_not_ask_the_model(store_url: str) -> None:
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def follow(_: ToolResult, __: RunContext) -> None:
+        reached.set()
+        await go_on.wait()
+
+    model = ScriptedModel([Call(name="weather", arguments={"city": "Bern"})], "Done.")
+    agent = Agent("a", model, tools=[weather], hooks=[Hook("after_tool", follow)])
+    app = App(store_url, agents=[agent], retry=QUICK)
+    async with app:
+        chat = await app.create("a", "go")
+        worker = app.new_worker(grace_s=WAIT_S)
+        await worker.start()
+        await reached.wait()
+        stopping = asyncio.ensure_future(worker.stop())
+        await chat.snapshot()  # meanwhile the runner is woken by the drain, and decides
+        go_on.set()
+        await stopping
+        assert await chat.state() is State.RUNNING
+    assert len(model.requests) == 1, "the next worker asks the model"
+
+
+async def test_who_drains_begins_no_call_beside_those_that_run(store_url: str) -> None:
+    gates = {name: Gate() for name in ("one", "two", "three")}
+    model = ScriptedModel([Call(name=name) for name in gates], "Done.")
+    tools = [gate.tool(name=name) for name, gate in gates.items()]
+    app = App(store_url, agents=[Agent("a", model, tools=tools, limits=AgentLimits(parallel_calls=2))], retry=QUICK)
+    async with app:
+        chat = await app.create("a", "go")
+        worker = app.new_worker(grace_s=WAIT_S)
+        await worker.start()
+        await asyncio.gather(gates["one"].entered.wait(), gates["two"].entered.wait())
+        stopping = asyncio.ensure_future(worker.stop())
+        gates["one"].opened.set()
+        async for update in chat.stream():
+            if isinstance(update, CallDone):
+                break
+        await chat.snapshot()  # meanwhile the runner knows of the free place
+        gates["two"].opened.set()
+        gates["three"].opened.set()
+        await stopping
+        assert await chat.state() is State.RUNNING
+        assert [gate.starts for gate in gates.values()] == [1, 1, 0]
+        async with app.worker():
+            assert await rested(chat) is State.IDLE
+        assert [gate.starts for gate in gates.values()] == [1, 1, 1]
+
+
 async def test_a_stop_that_arrives_while_nobody_holds_the_chat_wins_when_it_is_picked_up(store_url: str) -> None:
     model = ScriptedModel([Say(text="Half an "), Hold(name="here"), Stall()])
     app = App(store_url, agents=[Agent("a", model)], retry=QUICK)

@@ -160,6 +160,8 @@ class Runner:
         await held.spans.arrive(held.snapshot)
         action = next_action(held.snapshot, self._shared.worker, held.agent.limits, held.worked_ms)
         match action:
+            case AskModel() | RunCalls() if self._waits_for_bodies(action):
+                await held.await_change()
             case AskModel():
                 await self._ask_model()
             case RunCalls(calls=calls):
@@ -182,6 +184,12 @@ class Runner:
                 held.leave()
             case _:
                 assert_never(action)
+
+    def _waits_for_bodies(self, action: AskModel | RunCalls) -> bool:
+        """An outcome is committed before its body is at its end, as its hooks follow: until then no model is asked.
+        Who drains begins no call beside those that run: it would be cut off.
+        """
+        return self._tool_calls.busy and (self._held.draining or isinstance(action, AskModel))
 
     async def _ask_model(self) -> None:
         held = self._held
