@@ -30,6 +30,8 @@ from tests.support.behind import sql
 from tests.support.postgres import PostgresServer
 from tests.support.scenario import STEPS, Kind
 
+pytestmark = pytest.mark.bare_database
+
 # Which points a step of a kind passes. `test_the_points_are_where_this_file_says` keeps it true.
 TRANSACTION = ("write.begun", "commit.before", "commit.after", "ack.before")
 CHAT = tuple(point for point in faults.POINTS if point.startswith("write.") and "receipt" not in point)[1:]

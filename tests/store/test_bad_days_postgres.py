@@ -50,6 +50,8 @@ from tests.support.postgres import SCRAM_OWNER, SCRAM_PASSWORD, PostgresServer, 
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually, until
 
+pytestmark = pytest.mark.bare_database
+
 T = TypeVar("T")
 
 DEADLINE_S = 2.0  # of what is to meet it; all else has the usual time, or this

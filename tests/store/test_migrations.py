@@ -24,6 +24,8 @@ from tests.support.programs import Program
 from tests.support.scale import scaled
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.bare_database
+
 PROCESSES = 3
 ROUNDS = scaled(2, 10)
 

@@ -15,6 +15,8 @@ from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, new_chat, texts, user
 from tests.support.leases import silence
 
+pytestmark = pytest.mark.bare_database
+
 
 async def prepared(store: Store, *chat_ids: str) -> None:
     for chat_id in chat_ids:

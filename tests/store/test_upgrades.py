@@ -15,7 +15,7 @@ from tests.store.old_databases import ANSWER, a_day_later, seen
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, texts, user
 
-pytestmark = pytest.mark.parametrize("schema", old_databases.SCHEMAS)
+pytestmark = [pytest.mark.bare_database, pytest.mark.parametrize("schema", old_databases.SCHEMAS)]
 
 
 async def take(hand: Hand, chat_id: str) -> None:

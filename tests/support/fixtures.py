@@ -4,6 +4,7 @@ Every pytest process has its own server, made when the first test asks for it; w
 per worker. A test may therefore stop or kill it; the next test finds it running again.
 """
 
+import asyncio
 import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.postgres import PostgresServer
+from holdfast.store import open_store
+from tests.support.postgres import PostgresServer, database_name
 from tests.support.proxy import TcpProxy
 
 
@@ -30,10 +32,27 @@ def postgres_server(postgres_cluster: PostgresServer) -> PostgresServer:
     return postgres_cluster
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres_cluster: PostgresServer) -> str:
+    """The name of a database with our tables and nothing in them: to make them anew takes longer than most tests."""
+    postgres_cluster.start()
+    url = postgres_cluster.create_database()
+
+    async def make_tables() -> None:
+        async with open_store(url):
+            pass
+
+    asyncio.run(make_tables())
+    return database_name(url)
+
+
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """An empty database for this test alone."""
-    url = postgres_server.create_database()
+def postgres_url(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> Iterator[str]:
+    """A database for this test alone: with our tables and nothing in them, or nothing at all (`bare_database`)."""
+    bare = request.node.get_closest_marker("bare_database") is not None
+    url = postgres_server.create_database(
+        template="template0" if bare else request.getfixturevalue("postgres_template")
+    )
     yield url
     postgres_server.start()
     postgres_server.drop_database(url)

