@@ -15,6 +15,7 @@ from holdfast.core.records import ClientTool, File, Message, Role, SendMode, Sna
 from holdfast.core.updates import Update
 from holdfast.errors import NotFound, TurnTimeout
 from holdfast.ids import new_id
+from holdfast.log_context import logger
 from holdfast.output import OutputT_co
 from holdfast.standing import Standing, standing_of
 from holdfast.store.chat_store import ChatStore
@@ -26,6 +27,8 @@ from holdfast.store.turn_reader import TurnRead, TurnReader
 from holdfast.store.update_reader import UpdateReader, event_cursor, event_of
 from holdfast.tools.base import Tool
 from holdfast.turn import TURN_TIMEOUT_S, OpenCall, Sent, Turn
+
+log = logger("holdfast.chats")
 
 
 class ChatHome(Protocol):
@@ -162,7 +165,10 @@ class Chat(Generic[OutputT_co]):
         return await self._submit(cmd.Approve(call_id=call_id, by=by, digest=digest), key)
 
     async def deny(self, call_id: str, words: str = "", *, by: str = "", key: Key | str | None = None) -> Answer:
-        return await self._submit(cmd.Deny(call_id=call_id, words=words, by=by), key)
+        answer = await self._submit(cmd.Deny(call_id=call_id, words=words, by=by), key)
+        extra = {"action": "call.denied", "chat": self.id, "call": call_id, "by": by}
+        log.warning("a call was denied by a person", extra=extra)
+        return answer
 
     async def submit(
         self,

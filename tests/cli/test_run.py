@@ -60,6 +60,13 @@ def test_an_answer_that_is_not_whole_is_followed_by_why(desk: Desk) -> None:
     assert [message.get("finish") for message in messages] == [None, "length"]
 
 
+def test_an_answer_that_was_made_without_a_tool_server_is_followed_by_why(desk: Desk) -> None:
+    (desk.folder / "holdfast.toml").write_text('[mcp.gone]\ncommand = "no-such-program"\n')
+    done = desk.run("run", "hello", "--agent", "scripted")
+    assert (done.code, done.out) == (0, "You said: hello\n")
+    assert "the MCP server 'gone' is not available: its command 'no-such-program' was not found" in done.err
+
+
 def test_a_chat_that_waits_for_a_person_exits_with_4_and_goes_on_once_answered(desk: Desk) -> None:
     waits = desk.run("run", "pay", "--app", APP, "--agent", "pays")
     assert waits.code == 4

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Agent, App, Hook, McpServer, ModelDeadlines, Veto, diagnostics, tool
+from holdfast.core.records import State
 from holdfast.health.prometheus import prometheus
 from holdfast.testing import Call, Fail, Finish, Hold, ScriptedModel
 from tests.support.turns import QUICK, rested
@@ -118,6 +120,25 @@ async def test_the_log_why_and_the_metrics_name_the_cause(
     assert re.search(
         rf"^holdfast_(turns|calls|steps)_total\{{[^}}]*{re.escape(figure)}[^}}]*\}} 1\.0$", told, re.MULTILINE
     )
+
+
+async def test_what_a_person_denies_is_named_by_log_why_and_metrics(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asking = replace(pay, needs_approval=True)
+    async with App(store_url, agents=[calling(asking)]) as app, app.worker():
+        chat = await app.create("a", "go")
+        await rested(chat)
+        (call,) = await chat.open_calls()
+        await call.deny("not today", by="ada")
+        while await chat.state() is not State.IDLE:
+            await rested(chat)
+        found = await chat.why()
+        told = prometheus(diagnostics(detailed=True)).decode()
+    (line,) = [vars(record) for record in caplog.records if getattr(record, "action", "") == "call.denied"]
+    assert (line["chat"], line["call"], line["by"]) == (chat.id, call.id, "ada")
+    assert any("not today" in trouble.error for trouble in found.troubles)
+    assert re.search(r'^holdfast_calls_total\{[^}]*outcome="denied"[^}]*\} 1\.0$', told, re.MULTILINE)
 
 
 async def test_a_hook_that_loops_and_may_is_named_by_log_why_and_metrics(

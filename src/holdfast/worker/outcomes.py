@@ -93,6 +93,9 @@ class Outcomes:
                     self.tokens.add(agent, model, "output", by=message.output_tokens or 0)
                     self.cost.add(agent, model, by=command.cost)
                     self._responded(message)
+                    for answered in before.calls:  # of the step that is over: a person's answer came by no worker
+                        if answered.state is CallState.DENIED and answered.answered_by is not None:
+                            self.calls.add(agent, label(answered.name), "denied")
                 case cmd.AttemptLost():
                     self._attempt_lost(agent, command)
                 case cmd.Refuse():
