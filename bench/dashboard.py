@@ -13,7 +13,6 @@ import math
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from urllib.request import urlopen
 import httpx2
 
 from holdfast.server.access import load_token
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 DASHBOARD = ROOT / "docs" / "monitoring" / "dashboard.json"
@@ -77,13 +77,6 @@ class Server:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(how)
             await self._process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 async def prometheus(servers: list[Server], folder: Path, port: int) -> Process:

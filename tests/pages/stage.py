@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,17 +15,11 @@ from pathlib import Path
 
 from tests.cli.conftest import Desk
 from tests.pages.blocks import Block
+from tests.support.ports import free_port
 
 WAIT_S = 60.0
 BLOCK_S = 240.0
 DATABASE = "postgresql://user:password@host/database"  # as the pages write it
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Stage:

@@ -46,7 +46,8 @@ from tests.support.hints import say
 from tests.support.hurry import hurried
 from tests.support.looptime import LoopTime
 from tests.support.pgbouncer import PgBouncer, pgbouncer
-from tests.support.postgres import SCRAM_OWNER, SCRAM_PASSWORD, PostgresServer, free_port
+from tests.support.ports import free_port
+from tests.support.postgres import SCRAM_OWNER, SCRAM_PASSWORD, PostgresServer
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually, until
 

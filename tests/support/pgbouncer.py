@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.postgres import OWNER, PostgresServer, free_port
+from tests.support.ports import free_port
+from tests.support.postgres import OWNER, PostgresServer
 
 START_TIMEOUT_S = 10.0
 

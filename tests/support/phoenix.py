@@ -6,7 +6,6 @@
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from playwright.async_api import Page
 from tests.clients.install import filled, python_packages
 from tests.support import browser
 from tests.support.carrying import carried
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ class Phoenix:
 async def phoenix(folder: Path) -> AsyncIterator[Phoenix]:
     """Raises NotInstalled where the registry cannot be reached."""
     home = filled(ROOT / "build" / "phoenix", LOCK, python_packages)
-    port = _free_port()
+    port = free_port()
     process = _started(home, folder, port)
     try:
         made = Phoenix(port)
@@ -77,7 +77,7 @@ def _started(home: Path, folder: Path, port: int) -> "subprocess.Popen[bytes]":
         "PHOENIX_WORKING_DIR": str(folder),
         "PHOENIX_HOST": "127.0.0.1",
         "PHOENIX_PORT": str(port),
-        "PHOENIX_GRPC_PORT": str(_free_port()),
+        "PHOENIX_GRPC_PORT": str(free_port()),
         "PHOENIX_TELEMETRY_ENABLED": "false",
     }
     command = [str(home / "bin" / "python"), "-m", "phoenix.server.main", "serve"]
@@ -93,13 +93,6 @@ def _is_up(made: Phoenix, process: "subprocess.Popen[bytes]") -> bool:
         time.sleep(0.2)
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 async def draw(page: Page, found: Phoenix, trace_id: str, path: Path) -> None:

@@ -18,10 +18,8 @@ Environment:
 import itertools
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +36,7 @@ import psutil  # type: ignore[import-untyped]
 import psycopg
 from psycopg import sql
 
+from tests.support.ports import free_port
 from tests.support.scratch import MEMORY, scratch_folder
 
 SUPERUSER = "postgres"
@@ -52,10 +51,6 @@ SCRAM_PASSWORD = "p@ss/word: 100%"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 PORT_ATTEMPTS_MAX = 20
-PORTS = range(15_000, 32_000)
-"""Below the ephemeral ports of Linux and macOS. A port that the kernel may hand to some outgoing connection
-could be taken while the server is stopped, and then its URL would never work again."""
-
 SETTINGS = """
 listen_addresses = '127.0.0.1'
 max_connections = 200
@@ -453,19 +448,6 @@ def _new_directory() -> Path:
     """In memory if tests have their files there. Not where TMPDIR says: the path of a socket must be short."""
     folder = MEMORY if scratch_folder() == MEMORY else Path("/tmp")
     return Path(tempfile.mkdtemp(prefix="hfpg-", dir=folder))
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on just now, and that the kernel hands to nobody unasked."""
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def _binaries(version: int | None) -> Path:

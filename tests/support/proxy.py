@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tests.support.postgres import free_port
+from tests.support.ports import free_port
 
 CHUNK_BYTES_MAX = 64 * 1024
 COMMAND_TIMEOUT_S = 10.0

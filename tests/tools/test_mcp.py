@@ -36,7 +36,7 @@ from holdfast.tools.mcp.tools import NAME_MAX, Listed, Lost, NotSent, replay_of,
 from holdfast.worker.guard import Guard
 from holdfast.worker.tool_body import SyncPool
 from tests.support.deaths import Mortal
-from tests.support.postgres import free_port
+from tests.support.ports import free_port
 from tests.support.programs import ROOT, Program
 from tests.support.scale import scaled
 from tests.support.waiting import until
