@@ -120,6 +120,7 @@ class HeldChat:
         self._chosen: dict[ModelFunction, Model] = {}  # by functions of the agent, in one turn
         self._chosen_in: tuple[int, int] | None = None
         self.hooks = (*shared.plugins, *agent.hooks)
+        self._hooked = {hook.point for hook in self.hooks}
         self.rulebook = rulebook_of(shared.permissions, agent.permissions, agent.name)
         self.deps: Any = None
         self._deps_made = agent.deps is None
@@ -322,9 +323,9 @@ class HeldChat:
         give_up_at = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
         async with self._commits:
             worked_ms = self.worked_ms
-            traces = tuple(self._traces)
-            noted = [cmd.Note(by=self.by, topic="trace", trace=trace) for trace in traces]
-            commands = (*noted, *commands)
+            if traces := tuple(self._traces):
+                noted = [cmd.Note(by=self.by, topic="trace", trace=trace) for trace in traces]
+                commands = (*noted, *commands)
             commands = (_worked(commands[0], worked_ms), *commands[1:])
             while True:
                 mine = self.snapshot.chat.version
@@ -333,7 +334,8 @@ class HeldChat:
                         after = await self.shared.store.commit(self.snapshot, commands, commit_id)
                     before, self.snapshot = self.snapshot, after
                     self.missed = 0
-                    self._traces = [trace for trace in self._traces if trace not in traces]
+                    if traces:
+                        self._traces = [trace for trace in self._traces if trace not in traces]
                     self.shared.outcomes.committed(before, after, commands, self.tool_label)
                     self._counted_ms += worked_ms
                     if after.chat.version > mine + len(commands):
@@ -467,9 +469,9 @@ class HeldChat:
         raise Moved("stopped while a tool server was not up yet")
 
     async def run_hooks(self, point: Point, about: Any, change: Change = unchanged) -> list[Any]:
-        called = [hook.label for hook in self.hooks if hook.point == point]
-        if not called:
+        if point not in self._hooked:
             return []
+        called = [hook.label for hook in self.hooks if hook.point == point]
         with self.spans.hooks(point, called) as span:
             answers = await self.shared.hooks.run(self.hooks, point, about, self._context, change, self.note_raised)
             if any(isinstance(answer, HookFailed) for answer in answers):

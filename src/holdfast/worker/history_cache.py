@@ -129,6 +129,8 @@ class HistoryCache:
         self._ahead: dict[int, Message] = {}  # results that came before an earlier call's
         self._opener: tuple[int, Message] | None = None  # of a turn that began before all that is here: its position
         self._brought = BroughtTerms()
+        self._terms: TermsInForce | None = None  # as they were looked for last, in this snapshot:
+        self._terms_of: Snapshot | None = None
         self._checked = 0  # positions before this one are valid together
         self._results_max: int | None = None  # tokens that the results of one response may take
         self._fitted = 0  # positions before this one are as they are shown
@@ -305,6 +307,12 @@ class HistoryCache:
 
     async def terms(self, snapshot: Snapshot) -> TermsInForce | None:
         """Those of the message that began the current turn, or of the last result that its client brought since."""
+        if self._terms_of is not snapshot or self._doubted:
+            self._terms = await self._look_for_terms(snapshot)
+            self._terms_of = snapshot
+        return self._terms
+
+    async def _look_for_terms(self, snapshot: Snapshot) -> TermsInForce | None:
         opener = await self.turn_opener(snapshot)
         if opener is None:
             return None

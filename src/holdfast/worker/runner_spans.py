@@ -121,6 +121,8 @@ class RunnerSpans:
         return self._start(f"chat {name}", about, span_id=span_id, links=links)
 
     def completed(self, span: OpenSpan, outcome: Completed, cost: float) -> None:
+        if span is NO_SPAN:
+            return
         span.set("gen_ai.response.model", model_name(outcome.message.model or ""))
         span.set("gen_ai.response.id", outcome.finished.response_id)
         reason = outcome.finished.provider_reason or outcome.finished.reason
