@@ -218,6 +218,16 @@ def test_git_works_and_nobody_writes_its_settings_and_hooks(project: Path, prote
     assert said.endswith(" one\n")
 
 
+def test_repositories_below_the_folder_keep_their_settings_and_hooks(
+    project: Path, protect: Callable[..., Own]
+) -> None:
+    subprocess.run(["git", "init", "-q", "vendor/other"], cwd=project, check=True)
+    protect(project / ".holdfast")
+    for file in ("config", "hooks/pre-commit"):
+        assert "Read-only" in run(f"echo more >> vendor/other/.git/{file}")
+    assert "vendor/one.txt" in run("touch vendor/one.txt && ls vendor/one.txt")
+
+
 def test_a_worktree_has_the_settings_of_its_repository(project: Path, protect: Callable[..., Own]) -> None:
     commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "one"]
     for argv in (["git", "init", "-q", "main"], ["git", "-C", "main", *commit[1:]]):

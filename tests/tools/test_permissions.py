@@ -214,6 +214,8 @@ def test_in_the_sandbox_a_program_that_nobody_read_runs_unless_it_could_get_arou
         ("allow reach()", "a host is a name"),
         ("allow reach(http://x)", "a host is a name"),
         ("allow reach(x:99999)", "99999 is no port"),
+        ("allow reach(10.*)", "addresses are written as a network"),
+        ("deny reach(192.168.*.*:80)", "addresses are written as a network"),
         ("allow call()", "a tool is its name"),
         ("allow call(a b)", "a tool is its name"),
         ("allow call(/x)", "a tool is its name"),

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ from holdfast.system.starter_process import FOLDER, PROGRAM
 
 ENTRIES_MAX = 10_000  # of a folder that a database lies in
 MODULES_MAX = 1000  # folders looked at for the modules of a repository
+BELOW_MAX = 1000  # folders looked at for repositories below a root, the nearest first
 TRIES_MAX = 2  # to ask a starter, which every process of our user can kill
 ROOTS_MAX = 64  # folders that processes were started in
 SETTINGS = "holdfast.toml"
@@ -126,12 +128,23 @@ class _Wanted:
 
 
 def _repositories(root: str) -> Iterator[str]:
-    """That a folder is in: a module is in the one that it is a module of."""
-    folder, below = os.path.realpath(root), None
+    """That a folder is in: a module is in the one that it is a module of. And those that are below it."""
+    root = os.path.realpath(root)
+    folder, below = root, None
     while folder != below:
         if os.path.lexists(found := os.path.join(folder, ".git")):
             yield found
         folder, below = os.path.dirname(folder), folder
+    folders = deque([root])
+    for _ in range(BELOW_MAX):
+        if not folders:
+            return
+        with suppress(OSError), os.scandir(folders.popleft()) as entries:
+            for entry in entries:
+                if entry.name == ".git":
+                    yield entry.path
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
 
 
 def _repository(found: str) -> Iterator[tuple[str, str]]:

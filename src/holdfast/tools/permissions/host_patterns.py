@@ -17,6 +17,7 @@ WEB_PORTS = frozenset({80, 443})
 _PORT = re.compile(r"(?s)(.*):(\*|[0-9]{1,5})")
 _NAME = re.compile(r"[a-z0-9_*-]+(?:\.[a-z0-9_*-]+)*")
 _NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}")
+_STARRED_NUMBER = re.compile(r"(?=.*\*)(?=.*[0-9])[0-9.*]+")
 
 
 class Host(NamedTuple):
@@ -72,6 +73,8 @@ class HostPattern:
                     "a host is a name (*.python.org), an address or a network (10.1.0.0/16), and perhaps a port: "
                     "wiki.corp:8080, [::1]:*"
                 ) from None
+            if _STARRED_NUMBER.fullmatch(bare):  # names can begin like that: 10.example.com
+                raise ConfigError("addresses are written as a network: 10.0.0.0/8") from None
         self._name = bare
 
     @property
