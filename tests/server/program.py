@@ -1,8 +1,7 @@
-"""A server as a process of its own, to be killed: `python -m tests.server.program URL HOME PORT [no-worker]`."""
+"""A server as a process of its own, to be killed: `tests.support.servers` starts it."""
 
 import asyncio
 import os
-import sys
 
 from holdfast import Agent, App, tool
 from holdfast.server.serve import serve
@@ -58,6 +57,5 @@ def make_app(url: str, home: str, port: int = 0) -> App:
     )
 
 
-if __name__ == "__main__":
-    url, home, port, *rest = sys.argv[1:]
-    asyncio.run(serve(make_app(url, home, int(port)), worker=not rest))
+def run(url: str, home: str, port: int, *, worker: bool) -> None:
+    asyncio.run(serve(make_app(url, home, port), worker=worker))

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -15,14 +13,18 @@ import httpx2 as httpx
 from msgspec import Struct
 from playwright.async_api import Page
 
+from tests.server.program import run
+from tests.support.forks import Fork
+
 
 class ServerProcess:
     """`tests.server.program`, from its start to its end. Its token is in its home."""
 
-    def __init__(self, process: "subprocess.Popen[str]", url: str, token: str, said: list[str]) -> None:
+    def __init__(self, process: Fork, home: Path, url: str, said: list[str]) -> None:
         self.process = process
+        self.home = home
         self.url = url
-        self.token = token
+        self.token = (home / "token").read_text().strip()
         self.said = said
 
     @property
@@ -74,23 +76,15 @@ def server(
 ) -> Iterator[ServerProcess]:
     """`settings`: variables of its environment. `files_max`: open files that it may have."""
     home.mkdir(parents=True, exist_ok=True)
-    arguments = [store_url, str(home), str(port), *([] if worker else ["no-worker"])]
-    limited = ["sh", "-c", f'ulimit -n {files_max} && exec "$@"', "sh"] if files_max is not None else []
-    process = subprocess.Popen(
-        [*limited, sys.executable, "-m", "tests.server.program", *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **settings},
-    )
-    assert process.stderr is not None
+    process = Fork(run, (store_url, str(home), port), {"worker": worker}, {**os.environ, **settings}, files_max)
     said: list[str] = []
     try:
         while not (said and "listening on" in said[-1]):
             line = process.stderr.readline()
             assert line, f"the server ended: {said}"
             said.append(line.strip())
-        listening = ServerProcess(process, said[-1].rpartition(" ")[2], (home / "token").read_text().strip(), said)
-        ear = threading.Thread(target=lambda: said.extend(line.strip() for line in process.stderr or ()), daemon=True)
+        listening = ServerProcess(process, home, said[-1].rpartition(" ")[2], said)
+        ear = threading.Thread(target=lambda: said.extend(line.strip() for line in process.stderr), daemon=True)
         ear.start()
         yield listening
         listening.stop()
