@@ -1,19 +1,26 @@
 """Processes that begin with their modules loaded: each is forked from one that has done nothing else.
 
-To load a server takes longer than most tests of one. What they do, and how they die, is as with any other process.
+To load a server, or a command, takes longer than most tests of one. What they do, and how they die, is as with any
+other process. What happens while a program is loaded is for tests that start Python.
 """
 
 import os
 import resource
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TextIO
 
+from holdfast.__main__ import main
+
 _context = get_context("forkserver")
-_context.set_forkserver_preload(["tests.server.program"])
+_context.set_forkserver_preload(["tests.support.commands", "tests.server.program"])
 
 
 class Fork:
@@ -59,6 +66,43 @@ class Fork:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def run_command(
+    arguments: Sequence[str], folder: Path, environ: Mapping[str, str], given: str, timeout_s: float
+) -> tuple[int, str, str]:
+    """`holdfast` with these arguments and warnings as errors: its exit code, its output and its errors."""
+    with ExitStack() as files:
+        streams = [files.enter_context(TemporaryFile("w+", encoding="utf-8", newline="")) for _ in range(3)]
+        streams[0].write(given)
+        streams[0].seek(0)
+        handed = [Connection(os.dup(stream.fileno())) for stream in streams]
+        process = _context.Process(
+            target=_as_command, args=(handed, list(arguments), str(folder), dict(environ)), daemon=True
+        )
+        process.start()
+        for one in handed:
+            one.close()
+        process.join(timeout_s)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(["holdfast", *arguments], timeout_s)
+        for stream in streams:
+            stream.seek(0)
+        return process.exitcode, streams[1].read(), streams[2].read()
+
+
+def _as_command(streams: list[Connection], arguments: list[str], folder: str, environ: dict[str, str]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream.fileno(), number)
+        stream.close()
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  it ends with the process
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(folder)
+    sys.path[:0] = [folder, *environ.get("PYTHONPATH", "").split(os.pathsep)]
+    sys.argv = ["holdfast", *arguments]
+    main()
 
 
 def _begin(
