@@ -400,8 +400,8 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes]:
 async def delete_owner(
     store: Store, owner: str, *, stop: bool = False, told: Told = not_told, within_s: float = math.inf
 ) -> OwnerDeleted:
-    """All of its chats, with all that was spawned below them, and its tokens. In slices; run again, it goes on
-    where it was ended. After `within_s` it begins with no further chat.
+    """All of its chats, with all that was spawned below them, its kept rules and its tokens. In slices; run again, it
+    goes on where it was ended. After `within_s` it begins with no further chat.
 
     Raises RefusedError while chats of it run or wait, unless it is told to stop those; then while one does not stop.
     """
@@ -427,6 +427,7 @@ async def delete_owner(
             except NotFound:
                 continue  # it went with its family
             told(deleted)
+    await store.kept_rules.forget(owner)
     return OwnerDeleted(owner=owner, chats=deleted, stopped=stopped, tokens=await _revoke_tokens(store, owner))
 
 

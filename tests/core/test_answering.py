@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core import commands as cmd
 from holdfast.core.journal import CallChanged, TurnResumed, TurnWaiting
-from holdfast.core.records import Call, External, NewChat, Synthetic
+from holdfast.core.records import Always, Call, External, NewChat, Synthetic
 from tests.support.situations import (
     HOUR_MS,
     answered,
@@ -46,6 +46,40 @@ def test_an_approved_call_has_no_question_and_no_expiry_left() -> None:
     story = waiting(expires_in_ms=HOUR_MS)
     story.does(cmd.Approve(call_id="a"))
     assert (story.call("a").question, story.call("a").expires_at) == (None, None)
+
+
+def offering(*rules: str) -> Story:
+    story = calls_planned()
+    story.does(cmd.AskApproval(by=story.by, call_id="a", question="May I?", offer=rules))
+    return story
+
+
+@pytest.mark.parametrize(
+    ("always", "agent", "chat_id"), [("chat", None, "c1"), ("agent", "agent", None), ("owner", None, None)]
+)
+def test_always_keeps_the_rules_that_the_call_offers_and_they_are_the_owners(
+    always: Always, agent: str | None, chat_id: str | None
+) -> None:
+    story = offering("allow call(a)", "allow call(b)")
+    chat = story.chat
+    change = story.does(cmd.Approve(call_id="a", by="ann", always=always, always_ms=5))
+    assert [rule.rule for rule in change.kept] == ["allow call(a)", "allow call(b)"]
+    for rule in change.kept:
+        assert (rule.owner, rule.made_by, rule.call_id) == (chat.owner, "ann", "a")
+        assert (rule.agent, rule.chat_id) == (agent and chat.agent, chat_id and chat.id)
+        assert (rule.made_at, rule.expires_at, rule.scope) == (story.now, story.now + 5, always)
+    assert story.call("a").offer is None
+    told = [line.entry.detail for line in change.lines if isinstance(line.entry, CallChanged)]
+    assert told == [f"always for this {always}: allow call(a), allow call(b)"]
+
+
+def test_without_always_nothing_is_kept_and_without_an_offer_always_is_refused() -> None:
+    assert offering("allow call(a)").does(cmd.Approve(call_id="a")).kept == ()
+    story = offering()
+    story.refuses(cmd.Approve(call_id="a", always="chat"), reason="nothing_to_keep")
+    assert story.call("a").state == "asking"
+    (rule,) = offering("allow call(a)").does(cmd.Approve(call_id="a", always="owner")).kept
+    assert rule.expires_at is None
 
 
 def test_an_answer_that_comes_too_late_answers_nothing() -> None:

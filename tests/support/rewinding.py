@@ -9,7 +9,18 @@ import psycopg
 
 from tests.support.behind import path_of
 
-TABLES = ("chats", "journal", "deltas", "calls", "queue", "compactions", "receipts", "repairs", "remnants")
+TABLES = (
+    "chats",
+    "journal",
+    "deltas",
+    "calls",
+    "queue",
+    "compactions",
+    "receipts",
+    "repairs",
+    "remnants",
+    "kept_rules",
+)
 
 
 class Backup:

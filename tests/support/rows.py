@@ -23,6 +23,7 @@ TABLES = {
     "repairs": ("reason", "repair"),
     "remnants": ("chat_id", "chat"),
     "tokens": ("id", "token"),
+    "kept_rules": ("rule", "kept rule"),
 }
 NOT_COMPARED = {"meta"}
 DRAWN = {"life", "stamp", "claim_stamp", "line_stamp"}  # at random

@@ -1,11 +1,15 @@
 """A worker's own pruning: a slice at a time, by a clock that does not leap."""
 
+import pytest
+
 from holdfast.config import Retention
 from holdfast.core import commands as cmd
 from holdfast.core.records import NewChat
+from holdfast.errors import NotFound
 from holdfast.store.contract import Store
 from holdfast.system.clock import FakeClock
 from holdfast.worker.pruner import RECEIPTS_S, WALK_S, Pruner
+from tests.support.kept import asking
 
 HOUR_MS = 3_600_000
 
@@ -43,3 +47,16 @@ async def test_without_a_retention_a_worker_looks_at_receipts_alone(store: Store
     pruner = Pruner(store, Retention(), no_trouble)
     assert await pruner.run_once() == RECEIPTS_S
     assert pruner.walks == 0
+
+
+async def test_kept_rules_that_have_ended_are_forgotten(store: Store, clock: FakeClock) -> None:
+    for ms in (HOUR_MS // 2, 24 * HOUR_MS):
+        chat_id, call_id = await asking(store, f"allow call(p{ms})")
+        await store.submit(chat_id, cmd.Approve(call_id=call_id, always="owner", always_ms=ms))
+    ended, lives = sorted(await store.kept_rules.page(), key=lambda rule: rule.expires_at or 0)
+    await Pruner(store, Retention(), no_trouble).run_once()
+    clock.advance(HOUR_MS)
+    await Pruner(store, Retention(), no_trouble).run_once()
+    with pytest.raises(NotFound):
+        await store.kept_rules.read(ended.id)
+    assert await store.kept_rules.read(lives.id) == lives

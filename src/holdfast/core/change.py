@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.core import journal
-from holdfast.core.records import Call, Compaction, Frozen, NewChat, Queued, Role, Snapshot, State
+from holdfast.core.records import Call, Compaction, Frozen, KeptRule, NewChat, Queued, Role, Snapshot, State
 
 Reason = Literal[
     "state",  # this state does not take this command
@@ -19,6 +19,7 @@ Reason = Literal[
     "no_such_call",
     "call_state",  # the call's own state does not take this
     "call_changed",  # its arguments are not those that a person was shown
+    "nothing_to_keep",  # "always" is not offered for this call
     "no_such_message",
     "stale_position",  # history was cut since a client looked
     "not_a_user_message",
@@ -58,6 +59,7 @@ class Change(Frozen):
     dropped: tuple[Queued, ...] = ()  # queued messages the caller gets back
     compaction: Compaction | None = None
     ended_attempt: int | None = None  # its deltas are replaced by its message
+    kept: tuple[KeptRule, ...] = ()  # rules that a person said "always" to
     # What this means for other chats, in the same transaction:
     spawned: NewChat | None = None
     awaited: Call | None = None  # a call that now waits for a child, which may have ended already

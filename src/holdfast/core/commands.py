@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from holdfast.core.journal import Traced
 from holdfast.core.records import (
+    Always,
     Call,
     Cause,
     CompactionWhy,
@@ -82,11 +83,17 @@ class Withdraw(Command):
 
 
 class Approve(Command):
-    """With a `digest` (`Call.digest`) it is refused unless what would run is what the person was shown."""
+    """With a `digest` (`Call.digest`) it is refused unless what would run is what the person was shown.
+
+    With `always` the rules that the call offers are kept with it, for `always_ms` or until they are revoked. Refused
+    where the call offers none.
+    """
 
     call_id: str
     by: str = ""
     digest: str | None = None
+    always: Always | None = None
+    always_ms: int | None = None
 
     name = "approve"
 
@@ -271,6 +278,7 @@ class AskApproval(RunnerCommand):
     told: str | None = None  # as in StartCalls
     expires_at: int | None = None
     decision: str | None = None  # as in StartCalls: who asks
+    offer: tuple[str, ...] = ()  # the rules that "always" would keep
 
     name = "ask_approval"
 

@@ -25,6 +25,7 @@ class Limits(Frozen):
     children_per_turn_max: int = 256
     family_open_max: int = 256
     given_messages_max: int = 10_000  # of a conversation that a chat is created with
+    kept_rules_max: int = 1_000  # of one owner that have not ended
     excerpt_chars_max: int = 500  # of a call's arguments, where people are told of it
 
 

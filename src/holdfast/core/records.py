@@ -293,6 +293,8 @@ class External(StrEnum):
 
 OnUnknown = Literal["tell_model", "ask"]
 
+Always = Literal["chat", "agent", "owner"]  # where a kept rule counts: always among the chats of its owner
+
 
 class Failure(Record):
     """Why a chat failed, with the whole chain of causes, first cause last; `advice` says what to change, if known."""
@@ -388,6 +390,7 @@ class Call(Frozen):
     child_id: str | None = None
     child_turn: int | None = None
     question: str | None = None  # what a person is asked
+    offer: str | None = None  # the rules that "always" would keep, one on each line; None: it is not offered
     answered_by: str | None = None
     started_at: int | None = None
     starts: int = 0
@@ -400,6 +403,29 @@ class Call(Frozen):
         """
         changed = b"" if self.arguments is None else b"=" + self.arguments.encode()
         return blake2b(b"\0".join((self.id.encode(), self.name.encode(), changed)), digest_size=10).hexdigest()
+
+
+class KeptRule(Frozen):
+    """A rule that stays because a person said "always" to what it allows. Every field is a column of its own.
+
+    It is its owner's, and counts in all of the owner's chats, in those of one agent, or in one chat: that very one,
+    not another that is made under its id later.
+    """
+
+    id: str = ""  # drawn by the store
+    rule: str
+    owner: str
+    agent: str | None = None
+    chat_id: str | None = None
+    life: int = 0  # of the chat
+    made_by: str = ""
+    made_at: int
+    expires_at: int | None = None
+    call_id: str  # that the person was asked about
+
+    @property
+    def scope(self) -> Always:
+        return "chat" if self.chat_id is not None else "agent" if self.agent is not None else "owner"
 
 
 SendMode = Literal["queue", "interrupt", "steer"]

@@ -101,7 +101,7 @@ class Arrival:
         return pos >> 3 < len(self._taken) and bool(self._taken[pos >> 3] & 1 << (pos & 7))
 
     def take_call(self, line: Any) -> None:
-        call = call_of([getattr(line, name) for name in CALL_COLUMNS])
+        call = call_of([getattr(line, name, None) for name in CALL_COLUMNS])  # what it offered does not come along
         if self.chat.batch is None or call.batch > self.chat.batch:
             raise InvalidInput("batch", "is of a response that there is not yet")
         if call.batch < self.chat.batch:

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from holdfast.core.codec import JSON_DEPTH_MAX, check_text, is_too_deep, too_deep
-from holdfast.core.commands import Command, Edit, Send, Submit
+from holdfast.core.commands import Approve, Command, Edit, Send, Submit
 from holdfast.core.history import TOOL_NAME
 from holdfast.core.limits import Limits
-from holdfast.core.records import NOTHING, ClientTool, Message, NewChat, Sampling, Terms, Text
+from holdfast.core.records import NOTHING, Always, ClientTool, Message, NewChat, Sampling, Terms, Text
 from holdfast.errors import InvalidInput, LimitReached, RefusedError
 from holdfast.store.records import DeleteChildren, Key
 
@@ -53,10 +53,19 @@ def check_command(command: Command, limits: Limits) -> None:
         check_message(command.message, limits)
     if isinstance(command, Submit):
         _check_result(command, limits)
+    if isinstance(command, Approve):
+        _check_always(command)
     for name in command.__struct_fields__:
         value = getattr(command, name)
         if isinstance(value, str):
             check_text(name, value, bytes_max=limits.message_bytes_max)
+
+
+def _check_always(command: Approve) -> None:
+    if command.always is not None and command.always not in get_args(Always):
+        raise InvalidInput("always", f"is one of {', '.join(get_args(Always))}")
+    if command.always_ms is not None and (command.always is None or not 0 < command.always_ms < 1 << 48):
+        raise InvalidInput("for_s", "says for how long `always` is meant: give both, and a time above 0")
 
 
 def _check_result(command: Submit, limits: Limits) -> None:

@@ -25,6 +25,7 @@ from holdfast.store.claims import Claims, claim_wanted
 from holdfast.store.cursor import AfterCursor
 from holdfast.store.fairness import NO_SHARES, Shares
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
+from holdfast.store.kept_rules import KeptRules
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.notify.bell import Bell
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
@@ -97,6 +98,7 @@ class Store(ABC):
     large_chats: LargeChats
     transfers: Transfers
     tokens: Tokens
+    kept_rules: KeptRules
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options

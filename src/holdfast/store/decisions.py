@@ -15,7 +15,7 @@ from holdfast.core.change import Change, Refused
 from holdfast.core.codec import encode
 from holdfast.core.commands import Command
 from holdfast.core.limits import Limits
-from holdfast.core.records import Call, ChatRecord, Compaction, Queued, Snapshot
+from holdfast.core.records import Call, ChatRecord, Compaction, KeptRule, Queued, Snapshot
 from holdfast.errors import RefusedError, StaleWriter
 from holdfast.ids import new_stamp
 from holdfast.store.rows import Row
@@ -33,6 +33,7 @@ class ChatWrite(Struct, gc=False):
     queue_drop: list[str] = field(default_factory=list)
     compaction: Compaction | None = None
     ended_attempt: int | None = None
+    kept: tuple[KeptRule, ...] = ()
 
 
 class Decided(Struct, frozen=True, gc=False):
@@ -135,6 +136,7 @@ def _add(write: ChatWrite, change: Change) -> None:
         write.compaction = change.compaction
     if change.ended_attempt is not None:
         write.ended_attempt = change.ended_attempt
+    write.kept += change.kept
 
 
 def _diff_queue(write: ChatWrite, before: Sequence[Queued], after: Sequence[Queued]) -> None:

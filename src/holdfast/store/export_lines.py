@@ -32,7 +32,8 @@ class Heap(NamedTuple):
     columns: tuple[str, ...]
 
 
-_CALLS = (*(name for name in CALL_COLUMNS if name != "arguments"), "arguments")
+# Without what a call offers: that is of the rules where it was judged, and not of the rules where it comes in.
+_CALLS = (*(name for name in CALL_COLUMNS if name not in ("arguments", "offer")), "arguments")
 HEAPS = {  # in the order of a file
     heap.table: heap
     for heap in (

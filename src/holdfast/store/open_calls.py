@@ -24,6 +24,7 @@ class OpenCallRecord(Frozen):
     whole: bool  # False: `arguments` is an excerpt; `read_open_call` has all of it
     digest: str  # names the call with these arguments: who approves it says what was seen
     expires_at: int | None
+    offer: tuple[str, ...] = ()  # the rules that `always` would keep; empty: it is not offered
 
 
 class AskedCall(NamedTuple):
@@ -83,4 +84,5 @@ def open_call(asked: AskedCall, given: str | None) -> OpenCallRecord:
         whole=given is not None or _EXCERPT.search(told) is None,
         digest=call.digest,
         expires_at=call.expires_at,
+        offer=tuple(call.offer.split("\n")) if call.offer is not None and call.state is CallState.ASKING else (),
     )

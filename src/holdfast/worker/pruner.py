@@ -58,7 +58,9 @@ class Pruner:
     async def _prune_receipts(self) -> None:
         """Every client's call leaves one, with or without a key: no other service removes them."""
         count = await self._store.prune_receipts()
-        await self._store.tokens.prune(await self._store.aged_ms() - ENDED_DAYS * 86_400_000)
+        aged_ms = await self._store.aged_ms()
+        await self._store.tokens.prune(aged_ms - ENDED_DAYS * 86_400_000)
+        await self._store.kept_rules.prune(aged_ms)
         self._add("receipts", Amount(count))
         # If there are more: others want to write as well.
         self._receipts_left_s = 1.0 if count >= PRUNED_MAX else RECEIPTS_S

@@ -4,7 +4,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.instants import iso
-from holdfast.core.records import Call, CallState, External, Synthetic, Terms, ToolResult
+from holdfast.core.records import Call, CallState, External, KeptRule, Synthetic, Terms, ToolResult
 from holdfast.core.states import OUTSIDE, CallMove
 
 
@@ -12,10 +12,34 @@ def approve(draft: Draft, command: cmd.Approve) -> None:
     asked = draft.call(command.call_id)
     if command.digest is not None and asked.state is CallState.ASKING and command.digest != asked.digest:
         raise Refusal("call_changed", f"call {asked.id!r} has other arguments than those that were shown: look again")
-    call = draft.move(asked, CallMove.APPROVE, answered_by=command.by, question=None, expires_at=None)
+    call = draft.move(asked, CallMove.APPROVE, answered_by=command.by, question=None, offer=None, expires_at=None)
     _check_in_time(draft, asked)
-    draft.tell_of_call(call, by=command.by)
+    kept = _kept(draft, asked, command) if command.always is not None else ()
+    words = f"always for this {command.always}: {', '.join(rule.rule for rule in kept)}" if kept else None
+    draft.effects["kept"] = kept
+    draft.tell_of_call(call, by=command.by, detail=words)
     draft.settle()
+
+
+def _kept(draft: Draft, asked: Call, command: cmd.Approve) -> tuple[KeptRule, ...]:
+    if asked.offer is None:
+        words = "is one that no rule can be kept for: only a mode's question that a rule can answer offers that"
+        raise Refusal("nothing_to_keep", f"call {asked.id!r} {words}. Approve it without `always`")
+    chat = draft.chat
+    return tuple(
+        KeptRule(
+            rule=rule,
+            owner=chat.owner,
+            agent=chat.agent if command.always == "agent" else None,
+            chat_id=chat.id if command.always == "chat" else None,
+            life=chat.life if command.always == "chat" else 0,
+            made_by=command.by,
+            made_at=draft.now,
+            expires_at=None if command.always_ms is None else draft.now + command.always_ms,
+            call_id=asked.id,
+        )
+        for rule in asked.offer.split("\n")
+    )
 
 
 def deny(draft: Draft, command: cmd.Deny) -> None:

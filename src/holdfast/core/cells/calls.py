@@ -30,6 +30,7 @@ def ask_approval(draft: Draft, command: cmd.AskApproval) -> None:
         arguments=command.arguments,
         told=told,
         expires_at=command.expires_at,
+        offer="\n".join(command.offer) or None,
     )
     draft.tell_of_call(call, question=command.question, arguments=told, decision=command.decision)
 

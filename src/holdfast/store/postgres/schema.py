@@ -37,6 +37,7 @@ TABLES = (
     "repairs",
     "remnants",
     "tokens",
+    "kept_rules",
 )
 
 

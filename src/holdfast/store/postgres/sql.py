@@ -8,6 +8,7 @@ from functools import cache
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
 from holdfast.store.chat_lists import FilterNames, where
+from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
 from holdfast.store.tokens import token_statements
@@ -451,6 +452,7 @@ TAKE_ROWS = (
     _take_rows("queue", "body"),
     _take_rows("compactions", "summary"),
     _take_rows("receipts", "answer"),
+    _take_rows("kept_rules", "rule"),
     _take_rows("journal", "body", "ORDER BY chat_id DESC, seq DESC"),
 )
 
@@ -701,6 +703,11 @@ NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="%s", limit=liveness.SWEPT_MAX)
 # -- tokens
 
 TOKENS = token_statements("%s", "id IN (SELECT json_array_elements_text(%s::json))")
+
+KEPT_RULES = kept_rule_statements("%s", "rule IN (SELECT json_array_elements_text(%s::json))")
+
+# Until its end: of two transactions that keep rules of one owner, the second counts those of the first.
+LOCK_KEPT_RULES = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast kept rules of ' || %s, 0))"
 
 # Whose it is, without the rest of it.
 READ_OWNER = "SELECT owner, parent_id FROM chats WHERE id = %s"

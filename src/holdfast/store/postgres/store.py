@@ -25,6 +25,7 @@ from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
+from holdfast.store.kept_rules import KeptRules
 from holdfast.store.notify.bell import WORK, topics_of
 from holdfast.store.pages import page_of
 from holdfast.store.postgres import sql
@@ -95,6 +96,7 @@ class PostgresStore(SqlStore):
         self.large_chats = PostgresLargeChats(self._transactor, options)
         self.transfers = PostgresTransfers(self._transactor, self.large_chats)
         self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
+        self.kept_rules = KeptRules(self._transactor, sql.KEPT_RULES, self.now_ms)
 
     def __str__(self) -> str:
         return str(self.address)

@@ -82,7 +82,7 @@ class SwapQuestion(Struct, gc=False):
 
 def is_plain(write: ChatWrite) -> bool:
     """Whether one statement can do it."""
-    return write.before is not None and write.cut_from is None and write.compaction is None
+    return write.before is not None and write.cut_from is None and write.compaction is None and not write.kept
 
 
 def swap(writes: Sequence[ChatWrite]) -> SwapQuestion:

@@ -19,7 +19,7 @@ from holdfast.core.change import Change, Refused
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.commands import Command
 from holdfast.core.limits import Limits
-from holdfast.core.records import ChatRecord, Snapshot
+from holdfast.core.records import ChatRecord, KeptRule, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
     HoldfastError,
@@ -33,6 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.faults import reach
 from holdfast.store.decisions import ChatWrite, raise_refused
+from holdfast.store.kept_rules import check_room, kept_rule_row
 from holdfast.store.notify.bell import Bell, topics_of
 from holdfast.store.postgres import sql, swaps
 from holdfast.store.postgres.clock import DatabaseClock
@@ -286,7 +287,18 @@ class Transaction:
                 record = write.compaction
                 summary = record.summary.replace("\0", "\N{REPLACEMENT CHARACTER}")
                 await self.rows(sql.PUT_COMPACTION, write.after.id, record.upto, summary, record.created_at)
+            if write.kept:
+                await self._keep(write.kept)
         reach_written()
+
+    async def _keep(self, rules: Sequence[KeptRule]) -> None:
+        """Raises LimitReached, and then nothing is written."""
+        owner = rules[0].owner
+        await self.rows(sql.LOCK_KEPT_RULES, owner)
+        for rule in rules:
+            await self.rows(sql.KEPT_RULES.insert, *kept_rule_row(rule))
+        ((count,),) = await self.rows(sql.KEPT_RULES.in_force, owner, self.now)
+        check_room(count, self._limits.kept_rules_max)
 
     # --- receipts -------------------------------------------------------------------------------------------------
 

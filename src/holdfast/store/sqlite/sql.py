@@ -6,6 +6,7 @@ from typing import NamedTuple
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
 from holdfast.store.chat_lists import FilterNames, where
+from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 from holdfast.store.tokens import token_statements
@@ -301,6 +302,7 @@ HEAPS = (
     _heap("queue", ("id",), "body"),
     _heap("compactions", ("upto",), "summary"),
     _heap("receipts", ("principal", "key"), "answer"),
+    _heap("kept_rules", ("id",), "rule"),
     _heap("journal", ("seq",), "body", "DESC"),
 )
 
@@ -463,6 +465,8 @@ READ_REPAIRS = "SELECT reason, count FROM repairs"
 # -- tokens
 
 TOKENS = token_statements("?", "id IN (SELECT value FROM json_each(?))")
+
+KEPT_RULES = kept_rule_statements("?", "rule IN (SELECT value FROM json_each(?))")
 
 # Whose it is, without the rest of it.
 READ_OWNER = "SELECT owner, parent_id FROM chats WHERE id = ?"

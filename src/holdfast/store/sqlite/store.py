@@ -27,6 +27,7 @@ from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
 from holdfast.store.incidents import WENT_BACK
+from holdfast.store.kept_rules import KeptRules
 from holdfast.store.pages import page_of
 from holdfast.store.receipts import PRUNED_MAX, request_of
 from holdfast.store.records import (
@@ -98,6 +99,7 @@ class SqliteStore(SqlStore):
         self.large_chats = SqliteLargeChats(self._transactor, options)
         self.transfers = SqliteTransfers(self._transactor, self.large_chats)
         self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
+        self.kept_rules = KeptRules(self._transactor, sql.KEPT_RULES, self.now_ms)
 
     def __str__(self) -> str:
         return self.path

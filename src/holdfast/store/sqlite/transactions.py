@@ -18,11 +18,12 @@ import apsw
 from holdfast.core.change import Change, Refused
 from holdfast.core.codec import encode
 from holdfast.core.commands import Command
-from holdfast.core.records import ChatRecord, Snapshot
+from holdfast.core.records import ChatRecord, KeptRule, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import NotFound, RefusedError, StoreClosed, StoreError, StoreGone, StoreTimeout, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.decisions import ChatWrite, raise_refused
+from holdfast.store.kept_rules import check_room, kept_rule_row
 from holdfast.store.notify.bell import Bell
 from holdfast.store.receipts import answer_of, check_receipt, decode_answer
 from holdfast.store.records import Answer, Key, Lane, StoreOptions
@@ -176,6 +177,14 @@ class Transaction:
         for write in writes:
             if not self.swap(write):
                 raise StoreUnavailable(f"chat {write.after.id} changed inside a transaction; nothing was written")
+            if write.kept:
+                self._keep(write.kept)
+
+    def _keep(self, rules: Sequence[KeptRule]) -> None:
+        """Raises LimitReached, and then nothing is written."""
+        self.change_each(sql.KEPT_RULES.insert, map(kept_rule_row, rules))
+        ((count,),) = self.rows(sql.KEPT_RULES.in_force, rules[0].owner, self.now)
+        check_room(count, self._options.limits.kept_rules_max)
 
     def swap(self, write: ChatWrite) -> bool:
         """False: the chat is not what the change was decided on any more; nothing was written."""
