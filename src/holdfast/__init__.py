@@ -13,6 +13,7 @@ __all__ = [
     "AdmissionTimeout",
     "Agent",
     "AgentLimits",
+    "Always",
     "Answer",
     "AnyEntry",
     "App",
@@ -83,6 +84,7 @@ __all__ = [
     "Imported",
     "InvalidInput",
     "JwtIssuer",
+    "KeptRule",
     "Key",
     "KeyReused",
     "KeyedModel",
@@ -273,9 +275,9 @@ _NAMES: dict[str, str] = {
     "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
     "holdfast.core.limits": "Limits",
     "holdfast.core.records": (
-        "Call as CallRecord, CallState, Cause, ChatRecord, ClientTool, External, Failure, File, Message, "
-        "NewChat, OnUnknown, OutputFormat, Part, Phase, Queued, Reasoning, Replay, Role, Sampling, SendMode, "
-        "Snapshot, State, Synthetic, Terms, Text, ToolCall, ToolResult"
+        "Always, Call as CallRecord, CallState, Cause, ChatRecord, ClientTool, External, Failure, File, KeptRule, "
+        "Message, NewChat, OnUnknown, OutputFormat, Part, Phase, Queued, Reasoning, Replay, Role, Sampling, "
+        "SendMode, Snapshot, State, Synthetic, Terms, Text, ToolCall, ToolResult"
     ),
     "holdfast.core.retry": "RetryPolicy",
     "holdfast.core.updates": "TurnUsage",
@@ -370,9 +372,7 @@ if TYPE_CHECKING:
     from holdfast.core.deadlines import ModelDeadlines, WakeDeadlines
     from holdfast.core.limits import Limits
     from holdfast.core.records import (
-        Call as CallRecord,
-    )
-    from holdfast.core.records import (
+        Always,
         CallState,
         Cause,
         ChatRecord,
@@ -380,6 +380,7 @@ if TYPE_CHECKING:
         External,
         Failure,
         File,
+        KeptRule,
         Message,
         NewChat,
         OnUnknown,
@@ -399,6 +400,9 @@ if TYPE_CHECKING:
         Text,
         ToolCall,
         ToolResult,
+    )
+    from holdfast.core.records import (
+        Call as CallRecord,
     )
     from holdfast.core.retry import RetryPolicy
     from holdfast.core.updates import TurnUsage

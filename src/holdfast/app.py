@@ -15,7 +15,7 @@ from holdfast.agent import Agent
 from holdfast.chat import Chat, as_message, with_digest
 from holdfast.config import FILE, Config, ConfigSettings, WorkerSettings, changed, changed_for_worker, load_config
 from holdfast.core.codec import encode
-from holdfast.core.records import ClientTool, Message, NewChat
+from holdfast.core.records import ClientTool, KeptRule, Message, NewChat
 from holdfast.core.retry import RETRY, RetryPolicy
 from holdfast.errors import ConfigError, UnknownAgent
 from holdfast.health.checks import diagnose
@@ -416,10 +416,20 @@ class App:
     async def delete_owner(
         self, owner: str, *, stop: bool = False, told: transfer.Told = transfer.not_told
     ) -> transfer.OwnerDeleted:
-        """All chats of an owner, with those that they spawned, and its tokens. Run again, it goes on where it was
-        ended. Raises RefusedError while chats of it run or wait, unless they are to be stopped first.
+        """All chats of an owner, with those that they spawned, its kept rules and its tokens. Run again, it goes on
+        where it was ended. Raises RefusedError while chats of it run or wait, unless they are to be stopped first.
         """
         return await transfer.delete_owner(self.store, owner, stop=stop, told=told)
+
+    async def kept_rules(
+        self, *, owner: str | None = None, chat_id: str | None = None, before: str | None = None, limit: int = 100
+    ) -> list[KeptRule]:
+        """What people said "always" to, and is in force: newest first, of every owner or of one, or for one chat."""
+        return await self.store.kept_rules.page(owner=owner, chat_id=chat_id, before=before, limit=limit)
+
+    async def revoke_kept_rule(self, rule_id: str) -> KeptRule:
+        """From now on it counts nowhere: the next call that it would allow is asked about. Raises NotFound."""
+        return await self.store.kept_rules.revoke(rule_id)
 
     def chat(self, chat_id: str) -> Chat[Any]:
         return Chat(self, chat_id)

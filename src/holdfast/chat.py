@@ -1,6 +1,7 @@
 """`Chat`: what a program holds of one conversation."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, Protocol
 
@@ -11,7 +12,7 @@ from holdfast.config import Config
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import Event, MessageAdded
-from holdfast.core.records import ClientTool, File, Message, Role, SendMode, Snapshot, State, Terms, Text
+from holdfast.core.records import Always, ClientTool, File, Message, Role, SendMode, Snapshot, State, Terms, Text
 from holdfast.core.updates import Update
 from holdfast.errors import NotFound, TurnTimeout
 from holdfast.ids import new_id
@@ -159,10 +160,24 @@ class Chat(Generic[OutputT_co]):
         return await self._submit(cmd.Compact(), key)
 
     async def approve(
-        self, call_id: str, *, by: str = "", digest: str | None = None, key: Key | str | None = None
+        self,
+        call_id: str,
+        *,
+        by: str = "",
+        digest: str | None = None,
+        always: Always | None = None,
+        for_s: float | None = None,
+        key: Key | str | None = None,
     ) -> Answer:
-        """With the `digest` of an `OpenCall` it is refused unless what would run is what was shown there."""
-        return await self._submit(cmd.Approve(call_id=call_id, by=by, digest=digest), key)
+        """With the `digest` of an `OpenCall` it is refused unless what would run is what was shown there.
+
+        `always` keeps the rules that the call offers, with the approval or not at all: for this chat, for its owner's
+        chats with this agent, or for all chats of its owner; for `for_s` seconds, or until they are revoked. Refused
+        where it offers none.
+        """
+        always_ms = None if for_s is None else int(for_s * 1000) if math.isfinite(for_s) else 0
+        command = cmd.Approve(call_id=call_id, by=by, digest=digest, always=always, always_ms=always_ms)
+        return await self._submit(command, key)
 
     async def deny(self, call_id: str, words: str = "", *, by: str = "", key: Key | str | None = None) -> Answer:
         answer = await self._submit(cmd.Deny(call_id=call_id, words=words, by=by), key)

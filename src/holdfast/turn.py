@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 from msgspec import Raw
 
 from holdfast.core.codec import encode
-from holdfast.core.records import Cause, Failure, State
+from holdfast.core.records import Always, Cause, Failure, State
 from holdfast.core.updates import NO_USAGE, TurnState, TurnUsage
 from holdfast.errors import ConfigError, InvalidInput, TurnFailed, TurnRunning, TurnStopped, TurnWaits
 from holdfast.output import OutputT_co
@@ -147,6 +147,11 @@ class OpenCall:
         """In milliseconds since 1970; None: it waits for as long as it takes."""
         return self.record.expires_at
 
+    @property
+    def offer(self) -> tuple[str, ...]:
+        """The rules that `approve(always=…)` would keep; empty where that is not offered."""
+        return self.record.offer
+
     def describe(self) -> str:
         """One line for people and logs."""
         shown = self.arguments if len(self.arguments) <= _SHOWN_CHARS else f"{self.arguments[:_SHOWN_CHARS]}…"
@@ -157,11 +162,22 @@ class OpenCall:
         """The same call with the whole of its arguments, however long. Raises NotFound once it was answered."""
         return await self.chat.open_call(self.id)
 
-    async def approve(self, *, by: str = "", key: Key | str | None = None) -> Answer:
-        """Let it run with the arguments that are shown here; refused if others would run (RefusedError)."""
+    async def approve(
+        self,
+        *,
+        by: str = "",
+        always: Always | None = None,
+        for_s: float | None = None,
+        key: Key | str | None = None,
+    ) -> Answer:
+        """Let it run with the arguments that are shown here; refused if others would run (RefusedError).
+
+        `always` also keeps the rules of `offer`, for this chat, this agent or this owner, and for so many seconds or
+        until they are revoked: see `Chat.approve`.
+        """
         if not self.whole:
             raise InvalidInput("call", f"{self.id} is shown in part only: `await call.read()` has all that would run")
-        return await self.chat.approve(self.id, by=by, digest=self.digest, key=key)
+        return await self.chat.approve(self.id, by=by, digest=self.digest, always=always, for_s=for_s, key=key)
 
     async def deny(self, words: str = "", *, by: str = "", key: Key | str | None = None) -> Answer:
         """It does not run; the words reach the model."""

@@ -25,7 +25,7 @@ from holdfast.tools.web import cache as webcache
 from holdfast.tools.web import client as web
 from holdfast.tools.web.addresses import internal
 from holdfast.tools.web.cache import install_cache, installed_cache, remove_cache
-from holdfast.tools.web.client import Target, cache_key
+from holdfast.tools.web.client import Bounds, Target, cache_key
 from holdfast.tools.web.fetch import fetch_tool
 from holdfast.tools.web.html_text import readable
 from tests.tools.hostile import FETCHES, table
@@ -214,6 +214,30 @@ async def test_a_redirect_to_where_the_rules_are_against_is_not_followed(
     assert f"it leads to reach(mirror.test:{served.port}): " in str(caught.value)
     assert words in str(caught.value)
     assert served.hits == {"/to-mirror": 1}
+
+
+@pytest.mark.parametrize(
+    ("mode", "rules", "goes"),
+    [
+        ("ask", [], True),
+        ("unattended", [], True),  # it was judged before, and allowed by a kept rule
+        ("read", [], False),
+        ("unattended", ["ask reach(a.test)"], False),
+        ("unattended", ["deny reach(a.test)"], False),
+    ],
+)
+def test_where_only_the_mode_is_against_the_first_host_was_judged_before_and_no_other_was(
+    mode: Any, rules: list[str], goes: bool
+) -> None:
+    bounds = Bounds(Rulebook(rules, mode))
+    first = Target("https://a.test/")
+    if goes:
+        bounds.check(first, first)
+    else:
+        with pytest.raises(ToolFailed, match="it leads to"):
+            bounds.check(first, first)
+    with pytest.raises(ToolFailed, match="it leads to"):
+        bounds.check(Target("https://b.test/"), first)
 
 
 async def test_a_name_and_a_password_stay_with_the_host_they_are_for(served: Site) -> None:

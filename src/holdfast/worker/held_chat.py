@@ -520,7 +520,9 @@ def without_secrets(command: cmd.Command, secrets: Secrets) -> cmd.Command:
             return replace(command, content=clean(command.content))
         case cmd.AskApproval():
             told = None if command.arguments is None else clean(command.arguments)
-            return replace(command, question=clean(command.question), told=told)
+            # A rule without its secret would be another one.
+            offer = command.offer if all(clean(rule) == rule for rule in command.offer) else ()
+            return replace(command, question=clean(command.question), told=told, offer=offer)
         case cmd.Delegate():
             question, told = (text and clean(text) for text in (command.question, command.arguments))
             return replace(command, question=question, told=told)

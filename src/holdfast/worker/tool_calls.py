@@ -15,13 +15,14 @@ from holdfast.core.records import (
     CallState,
     Cause,
     Frozen,
+    KeptRule,
     Message,
     Replay,
     ToolCall,
     ToolResult,
     result_message,
 )
-from holdfast.errors import ToolFailed
+from holdfast.errors import StoreError, ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.log_context import logger
 from holdfast.tools.base import Spawned, Tool
@@ -153,7 +154,7 @@ class ToolCalls:
         arguments = next(text for text in (ready.arguments, call.arguments, part.arguments) if text is not None)
         decision = await self._judge(tool, arguments)
         if decision.ruling == "ask" and call.answered_by is None:
-            return self._asking(call, decision.question, decision.note, ready.arguments)
+            return self._asking(call, decision.question, decision.note, ready.arguments, offer=decision.offer)
         if decision.ruling == "deny":
             planned = call.state is CallState.PLANNED
             return [self._denial(call, decision.refusal, decision.note, denied=planned)]
@@ -242,10 +243,17 @@ class ToolCalls:
             asked_by = f"{asked_by} and {decision.by}" if asked_by else decision.by
         if question is None:
             return _Ready(arguments=changed, decision=decision.note)
-        return self._asking(call, question, f"ask by {asked_by}", changed, expires_at)
+        offer = decision.offer if asked_by == decision.by else ()  # nobody else asks
+        return self._asking(call, question, f"ask by {asked_by}", changed, expires_at, offer)
 
     def _asking(
-        self, call: Call, question: str, decision: str, arguments: str | None, expires_at: int | None = None
+        self,
+        call: Call,
+        question: str,
+        decision: str,
+        arguments: str | None,
+        expires_at: int | None = None,
+        offer: tuple[str, ...] = (),
     ) -> list[cmd.Command]:
         held = self._held
         if held.unattended:
@@ -259,6 +267,7 @@ class ToolCalls:
                 arguments=arguments,
                 expires_at=expires_at,
                 decision=storable(decision),
+                offer=offer,
             )
         ]
 
@@ -314,7 +323,17 @@ class ToolCalls:
             why = f"it cannot be judged ({answer.error})"
             ruling: Ruling = "deny" if held.rulebook.is_strict else "ask"
             return Decision(ruling=ruling, acts=(f"call({tool.name})",), by="failed judgement", why=why)
-        return answer
+        return answer.kept(await self._kept_rules(answer.offer)) if answer.offer else answer
+
+    async def _kept_rules(self, offered: Sequence[str]) -> list[KeptRule]:
+        """Those of them that a person said "always" to, as it is now. A store that cannot tell: none."""
+        held = self._held
+        try:
+            return await held.shared.store.kept_rules.covering(held.snapshot.chat, offered)
+        except StoreError as error:
+            extra = {"action": "kept_rules.unknown", "error": str(error)}
+            log.warning("the rules that were kept cannot be read: a person is asked", extra=extra)
+            return []
 
     # --- bodies -----------------------------------------------------------------------------------------
 

@@ -1,6 +1,10 @@
 """A decision on a call: what was decided, what made it, and why, in words for a person and for the model."""
 
-from holdfast.core.records import Frozen
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core.records import Frozen, KeptRule
 from holdfast.tools.permissions.modes import CAREFUL, Ruling
 
 ACTS_SHOWN = 5
@@ -12,6 +16,7 @@ class Decision(Frozen):
     by: str = ""  # the rule as it is written, `mode ask`, `floor`, …
     why: str = ""
     by_mode: bool = False  # no rule was about it
+    offer: tuple[str, ...] = ()  # where only the mode asks: the rules that "always" would keep, and that allow it
 
     @property
     def shown(self) -> str:
@@ -39,7 +44,15 @@ class Decision(Frozen):
         if self.ruling != "ask":
             return self
         why = f"no person is there to be asked, and {self.why}"
-        return Decision(ruling="deny", acts=self.acts, by=self.by, why=why, by_mode=self.by_mode)
+        return replace(self, ruling="deny", why=why)
+
+    def kept(self, rules: Sequence[KeptRule]) -> "Decision":
+        """The same where these rules were kept: allowed, if they are all that it offers."""
+        found = {rule.rule: rule for rule in rules}
+        if not self.offer or not found.keys() >= set(self.offer):
+            return self
+        by = ", ".join(f"{rule} (by {found[rule].made_by or 'a person'})" for rule in self.offer)
+        return Decision(ruling="allow", acts=self.acts, by=f"always {by}")
 
 
 ALLOWED = Decision(ruling="allow")

@@ -12,12 +12,15 @@ from functools import lru_cache
 from itertools import islice
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from holdfast.config import PermissionMode, Permissions
 from holdfast.errors import ConfigError
 from holdfast.tools.permissions.acts import Act, CallTool, Reach, Read, Run, Whereabouts, Write
 from holdfast.tools.permissions.decision import Decision, most_careful
 from holdfast.tools.permissions.host_patterns import WEB_PORTS, Host, HostPattern, address_text, host_of
 from holdfast.tools.permissions.modes import Kind, Ruling, ruling_of
+from holdfast.tools.permissions.offers import RULES_OFFERED_MAX, offered_for
 from holdfast.tools.permissions.path_patterns import PathPattern
 from holdfast.tools.permissions.paths import NOWHERE, PathLook, look_at
 from holdfast.tools.permissions.rules import CallPattern, Rule, rule_of
@@ -50,11 +53,26 @@ class Rulebook:
 
     def judge(self, acts: Sequence[Act], where: Whereabouts = HERE, tool: str | None = None) -> Decision:
         """`tool`: the name that the model calls; a deny or an ask of `call` may be about it, whatever it does."""
-        judged = [decision for act in acts if (decision := self._judge_act(act, where)) is not None]
+        each = [(act, found) for act in acts if (found := self._judge_act(act, where)) is not None]
+        judged = [found for _, found in each]
         if tool is not None and (rule := self._careful_rule(CallTool(tool=tool))) is not None:
             judged.insert(0, _by_rule(rule, f"call({tool})"))
         decision = most_careful(judged)
+        if decision.ruling == "ask" and decision.by_mode:
+            asked = [act for act, found in each if found.ruling == "ask"]
+            decision = replace(decision, offer=self._offer(asked, where))
         return decision.alone() if self.mode == "unattended" else decision
+
+    def _offer(self, asked: Sequence[Act], where: Whereabouts) -> tuple[str, ...]:
+        """A rule for each of these acts, which the mode asks about; nothing unless with them all of it is allowed."""
+        rules = [offered_for(act, where) for act in asked]
+        offered = {rule.text: rule for rule in rules if rule is not None}
+        if None in rules or len(offered) > RULES_OFFERED_MAX:
+            return ()
+        wider = Rulebook(mode=self.mode)
+        wider._rules = (*self._rules, *offered.values())
+        found = [wider._judge_act(act, where) for act in asked]
+        return tuple(offered) if all(one is not None and one.ruling == "allow" for one in found) else ()
 
     def _judge_act(self, act: Act, where: Whereabouts) -> Decision | None:
         match act:

@@ -94,13 +94,14 @@ class Bounds:
         return None
 
     def check(self, target: "Target", first: "Target") -> None:
-        """Raises ToolFailed for what the rules are against. The first was judged before, and perhaps approved; a
-        person was not asked about where it redirects to.
+        """Raises ToolFailed for what the rules are against. The first was judged before, and perhaps approved, or
+        allowed by a kept rule though no person is there; a person was not asked about where it redirects to.
         """
         decision = self._rulebook.judge([Reach(address=address_text(target.host, target.port))])
         upgraded = (first.port, target.port) == (80, 443) and decision.by_mode  # to https, as most hosts have it
         asked = target.host == first.host and (target.port == first.port or upgraded)
-        if decision.ruling == "deny" or (decision.ruling == "ask" and not asked):
+        alone = self._rulebook.mode == "unattended" and decision.by_mode
+        if decision.ruling != "allow" and not (asked and (decision.ruling == "ask" or alone)):
             raise ToolFailed(
                 f"it leads to {decision.shown}: {decision.why}. To have a person asked, fetch that by itself"
                 if decision.ruling == "ask"
