@@ -3,16 +3,21 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.app import App
 from holdfast.cli.terminal.approval import ApprovalView, Document
+from holdfast.cli.terminal.questions import answer, prompt_of, view_of
 from holdfast.safe_text import revealed
 from holdfast.store.open_calls import OpenCallRecord
 from tests.cli.conftest import APP, CTRL_D, Desk, Terminal
 from tests.cli.desk import SCRIPT
+from tests.support.chats import history, texts
+from tests.support.kept import PAY, asking
 
 Opened = Callable[..., Terminal]
 
@@ -168,3 +173,33 @@ def test_any_call_of_the_history_is_shown_whole(desk: Desk) -> None:
     call_id = next(part["call_id"] for message in shown["messages"] for part in message["parts"] if "call_id" in part)
     assert desk.run("chats", "show", "last", "--call", call_id).out == "add(a=2, b=3)\n\n5\n"
     assert desk.run("chats", "show", "last", "--call", "call_none").code == 2
+
+
+# --- always -----------------------------------------------------------------------------------------------------
+
+
+async def test_always_shows_what_would_be_kept_before_it_is_said(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/holdfast.db")
+    async with app:
+        chat_id, call_id = await asking(app.store, PAY)
+        view = await view_of(app, await app.store.read_open_call(chat_id, call_id))
+        assert view.opening().splitlines()[-1] == f"(always: {PAY})"
+        assert "a for always" in prompt_of(view)
+        for words in ("a", "always", " Always "):
+            assert PAY in (await answer(app, view, words) or "")
+        assert await app.kept_rules() == []
+        assert await answer(app, view, "always chat") is None
+        (rule,) = await app.kept_rules()
+        assert (rule.rule, rule.chat_id, rule.made_by) == (PAY, chat_id, "terminal")
+
+
+async def test_where_always_is_not_offered_it_says_so_and_other_words_are_a_denial(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/holdfast.db")
+    async with app:
+        chat_id, call_id = await asking(app.store)
+        view = await view_of(app, await app.store.read_open_call(chat_id, call_id))
+        assert "always" not in prompt_of(view) + view.opening()
+        for words in ("a", "always owner"):
+            assert "not offered" in (await answer(app, view, words) or "")
+        assert await answer(app, view, "always use the test account") is None
+        assert '"always use the test account"' in texts(await history(app.store, chat_id))[-1]

@@ -1,8 +1,14 @@
 """`holdfast permissions`: which rules are in force, and what would become of a line."""
 
+import asyncio
 import json
+from collections.abc import Callable
+from pathlib import Path
 
-from tests.cli.conftest import Desk
+from holdfast.store import open_store
+from tests.cli.conftest import Desk, Done
+from tests.support.chats import close_all_hands
+from tests.support.kept import PAY, asking
 
 SETTINGS = """
 [permissions]
@@ -30,6 +36,37 @@ def test_the_rules_in_force_are_listed_for_an_agent(desk: Desk) -> None:
     (desk.folder / "holdfast.toml").write_text(SETTINGS)
     done = desk.run("permissions", "list", "--agent", "assistant", "--json")
     rules = [{"rule": rule, "from": "settings"} for rule in ("allow run(ls *)", "deny run(sudo *)")]
-    assert json.loads(done.out) == {"mode": "ask", "rules": rules}
+    assert json.loads(done.out) == {"mode": "ask", "rules": rules, "kept": []}
     (desk.folder / "holdfast.toml").unlink()
     assert desk.run("permissions", "list").out == "no permissions are set: a shell asks, other tools do not\n"
+
+
+def test_an_always_is_kept_listed_and_revoked(quick: Callable[..., Done], tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/holdfast.db"
+
+    async def ask(*rules: str) -> tuple[str, str]:
+        async with open_store(database) as store:
+            found = await asking(store, *rules)
+            close_all_hands()
+            return found
+
+    chat, _ = asyncio.run(ask(PAY))
+    place = (chat, "--database", database)
+    assert f"(always: {PAY})" in quick("chats", "show", *place).out
+    for wrong, words in (
+        (("--always", "everyone"), "--always is 'everyone'; it can be chat, agent, owner"),
+        (("--for", "8h"), "--for says how long --always is meant"),
+        (("--always", "chat", "--for", "soon"), "--for soon is no age"),
+    ):
+        done = quick("chats", "approve", *place, *wrong)
+        assert (done.code, words in done.err) == (2, True), done.err
+    assert quick("chats", "approve", *place, "--always", "chat", "--for", "8h").code == 0
+    (kept,) = json.loads(quick("permissions", "list", "--database", database, "--json").out)["kept"]
+    assert (kept["rule"], kept["chat_id"], kept["owner"], kept["made_by"]) == (PAY, chat, "ada", "terminal")
+    assert kept["expires_at"] == kept["made_at"] + 8 * 3_600_000
+    listed = quick("permissions", "list", "--database", database).out.splitlines()[1]
+    assert listed.split("\t")[:5] == [kept["id"], PAY, f"chat {chat}", "ada", "terminal"]
+    revoke = ("permissions", "revoke", kept["id"], "--database", database)
+    assert quick(*revoke).out == f"{kept['id']} is revoked: {PAY}\n"
+    assert "no kept rule" in quick(*revoke).err
+    assert len(quick("permissions", "list", "--database", database).out.splitlines()) == 1

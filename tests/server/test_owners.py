@@ -24,6 +24,7 @@ from holdfast.server.sessions import LOGIN
 from holdfast.store.tokens import NewToken, digest_of
 from tests.server.program import make_app
 from tests.server.walk import DESCRIPTION, Asked, Guarded, Ids, every_route, requests_of
+from tests.support.kept import keep
 
 ADMIN = "admin-token-of-this-test"
 SECRET = "the-plan-of-bob"  # in everything that bob says and names
@@ -65,7 +66,8 @@ async def house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
         assert queued.answer.message_id is not None
         kept, secret = await app.store.tokens.create(NewToken(name=SECRET, owner="bob"))
         assert digest_of(secret)
-        bobs = Ids(chat.id, queued.answer.message_id, call.id, kept.id, "bob")
+        (rule,) = await keep(app.store, f"allow call({SECRET})", owner="bob", agent="by-hand", by=SECRET)
+        bobs = Ids(chat.id, queued.answer.message_id, call.id, kept.id, rule.id, "bob")
         never = Ids(*map(_never, bobs))._replace(owner="kim")  # which is no part of a word in an answer
         yield House(app, api, bobs, never)
 
@@ -132,7 +134,8 @@ async def state_of(house: House) -> list[Any]:
     chat = house.app.chat(house.bobs.chat)
     snapshot = await chat.snapshot()
     (token,) = await house.app.store.tokens.read([house.bobs.token])
-    return [replace(snapshot.chat, updated_at=0), snapshot.open_calls, snapshot.queue, token]
+    rule = await house.app.store.kept_rules.read(house.bobs.rule)
+    return [replace(snapshot.chat, updated_at=0), snapshot.open_calls, snapshot.queue, token, rule]
 
 
 async def test_the_walk_asks_for_what_is_there(house: House) -> None:
@@ -212,7 +215,7 @@ async def test_health_tells_figures_to_those_who_operate_for_all_owners_and_to_n
 @pytest.mark.parametrize("route", every_route(), ids=lambda route: f"{route.method} {route.path}")
 async def test_a_missing_scope_is_named(route: Guarded, tmp_path: Path) -> None:
     app = make_app(f"sqlite:///{tmp_path}/holdfast.db", str(tmp_path))
-    house = House(app, http_app(app, token=ADMIN), *[Ids("chat_0", "msg_0", "call_0", "tok_0", "bob")] * 2)
+    house = House(app, http_app(app, token=ADMIN), *[Ids("chat_0", "msg_0", "call_0", "tok_0", "rule_0", "bob")] * 2)
     async with app:
         scope = route.need.scope
         for asked in requests_of(route, house.bobs):

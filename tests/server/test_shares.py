@@ -120,7 +120,7 @@ async def token_of(app: App, owner: str | None) -> str:
 
 async def test_an_owner_over_its_limit_is_refused_on_every_route_that_is_not_public(app: App) -> None:
     api = http_app(app, token=ADMIN)
-    ids = Ids("chat_0", "msg_0", "call_0", "tok_0", "ann")
+    ids = Ids("chat_0", "msg_0", "call_0", "tok_0", "rule_0", "ann")
     async with client(api, await token_of(app, "ann")) as ann:
         assert (await ann.get("/api/chats")).status_code == 200
         asked = [(route, next(requests_of(route, ids))) for route in every_route()]

@@ -28,7 +28,7 @@ from tests.server.walk import Ids, exported
 from tests.support.chats import assistant, user
 
 ADMIN = "admin-token-of-this-test"
-NOBODYS = Ids("chat_0", "msg_0", "call_0", "tok_0", "mallory")
+NOBODYS = Ids("chat_0", "msg_0", "call_0", "tok_0", "rule_0", "mallory")
 Hook = Callable[[int], Awaitable[None]]
 
 

@@ -29,6 +29,7 @@ class Ids(NamedTuple):
     message: str
     call: str
     token: str
+    rule: str
     owner: str
 
     def in_path(self) -> dict[str, str]:
@@ -38,6 +39,7 @@ class Ids(NamedTuple):
             "message_id": self.message,
             "call_id": self.call,
             "token_id": self.token,
+            "rule_id": self.rule,
             "response_id": f"resp_1_{self.chat}",
             "conversation_id": f"conv_{self.chat}",
             "owner": self.owner,

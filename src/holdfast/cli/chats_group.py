@@ -135,6 +135,13 @@ def approve(
     digest: A[
         str | None, typer.Option(help="Of the call as you have seen it: `chats show --call` tells.", metavar="DIGEST")
     ] = None,
+    always: A[
+        str | None,
+        typer.Option(help="Also keep the rules it offers, for this chat, agent or owner.", metavar="SCOPE"),
+    ] = None,
+    for_: A[
+        str | None, typer.Option("--for", help="How long they are kept, such as 12h (default: for ever).")
+    ] = None,
     verbose: Verbose = False,
     app: AppName = None,
     home: Home = None,
@@ -142,11 +149,12 @@ def approve(
 ) -> None:
     """Allow the call that the chat asks about; one too long for `chats show` only with its digest.
 
-    Example: holdfast chats approve last
+    Example: holdfast chats approve last --always chat
     """
     from holdfast.cli.commands import chats
 
-    carry_out(chats.approve(Where(app, home, database), chat, call, digest), quiet=True)
+    asked = chats.Approval(digest=digest, always=always, for_=for_)
+    carry_out(chats.approve(Where(app, home, database), chat, call, asked), quiet=True)
 
 
 @chats.command()

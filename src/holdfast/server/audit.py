@@ -32,15 +32,23 @@ Answered = Literal["audit.approved", "audit.denied", "audit.answered"]
 TokenChange = Literal["audit.token_made", "audit.token_revoked"]
 
 
-def tell_answered(action: Answered, *, principal: str, client: str, chat: str, call: str) -> None:
-    """An open call has its answer, by whichever route and protocol."""
+def tell_answered(
+    action: Answered, *, principal: str, client: str, chat: str, call: str, always: str | None = None
+) -> None:
+    """An open call has its answer, by whichever route and protocol; with `always`, rules were kept with it."""
     about = {"principal": principal, "client": client, "chat": chat, "call": call}
+    about |= {"always": always} if always is not None else {}
     log.info("a call was answered", extra={"action": action, **about})
 
 
 def tell_token(action: TokenChange, *, principal: str, client: str, token: str, owner: str | None) -> None:
     about = {"principal": principal, "client": client, "token": token, "owner": owner}
     log.info("a token was changed", extra={"action": action, **about})
+
+
+def tell_rule_revoked(*, principal: str, client: str, rule: str, owner: str) -> None:
+    about = {"principal": principal, "client": client, "rule": rule, "owner": owner}
+    log.info("a kept rule was revoked", extra={"action": "audit.rule_revoked", **about})
 
 
 def tell_imported(*, principal: str, client: str, chat: str, chats: int) -> None:

@@ -253,11 +253,14 @@ async def read_open_call(chat: ChatOf, call_id: CallId) -> Response:
 async def approve_call(
     chat: ChatOf, call_id: CallId, app: AppOf, key: KeyOf, given: views.ApproveGiven | None = None
 ) -> Response:
-    """Give the `digest` of what was shown; long arguments, which events tell by an excerpt, need it."""
-    digest = given.digest if given is not None else None
-    if digest is None:
+    """Give the `digest` of what was shown; long arguments, which events tell by an excerpt, need it. With `always`
+    the rules that the call offers are kept with the approval, or neither happens.
+    """
+    given = given or views.ApproveGiven()
+    if given.digest is None:
         await _check_that_nothing_is_hidden(app, chat, call_id)
-    return _answered(await chat.approve(call_id, digest=digest, key=key))
+    answer = await chat.approve(call_id, digest=given.digest, always=given.always, for_s=given.for_s, key=key)
+    return _answered(answer)
 
 
 async def _check_that_nothing_is_hidden(app: OwnedApp, chat: Chat, call_id: str) -> None:

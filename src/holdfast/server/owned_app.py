@@ -15,11 +15,11 @@ from holdfast.agent import Agent
 from holdfast.app import App, ChatSettings
 from holdfast.chat import Chat
 from holdfast.config import Config
-from holdfast.core.records import Frozen, Lease, Message
+from holdfast.core.records import Frozen, KeptRule, Lease, Message
 from holdfast.errors import Forbidden, InvalidInput, NotFound
 from holdfast.health.checks import diagnose, judge, verdict
 from holdfast.principals import OWN_SCOPES, Principal
-from holdfast.server.audit import TokenChange, tell_imported, tell_owner_deleted, tell_token
+from holdfast.server.audit import TokenChange, tell_imported, tell_owner_deleted, tell_rule_revoked, tell_token
 from holdfast.server.grants import Grant, Grants
 from holdfast.server.guarded import GRANT, Need
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
@@ -170,6 +170,29 @@ class OwnedApp:
         revoked = await self._app.store.tokens.revoke(token_id)
         self._grants.tokens.forget({token_id})
         self._audit("audit.token_revoked", revoked)
+        return revoked
+
+    # --- kept rules -----------------------------------------------------------------------------------------------
+
+    async def kept_rules(self, *, chat_id: str | None, before: str | None, limit: int) -> list[KeptRule]:
+        """Of the principal's owner, or of everyone; of its chat alone, where it has no other."""
+        principal = self.principal
+        if principal.chat is not None:
+            chat_id = principal.chat
+        if chat_id is not None:
+            await self.store.admit(chat_id)
+        rules = self._app.store.kept_rules
+        return await rules.page(owner=principal.owner, chat_id=chat_id, before=before, limit=limit)
+
+    async def revoke_kept_rule(self, rule_id: str) -> KeptRule:
+        """Raises NotFound, also for one that this principal does not see."""
+        principal, rules = self.principal, self._app.store.kept_rules
+        found = await rules.read(rule_id)
+        other_owner = principal.owner is not None and found.owner != principal.owner
+        if other_owner or (principal.chat is not None and found.chat_id != principal.chat):
+            raise NotFound("kept rule", rule_id)
+        revoked = await rules.revoke(rule_id)
+        tell_rule_revoked(principal=principal.name, client=self.address, rule=rule_id, owner=revoked.owner)
         return revoked
 
     def _audit(self, action: TokenChange, token: Token) -> None:

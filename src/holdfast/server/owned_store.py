@@ -49,10 +49,10 @@ def need(principal: Principal, scope: Scope) -> None:
         raise Forbidden(f"this needs a token with the scope {scope!r}", scope=scope)
 
 
-def need_no_limit(principal: Principal) -> None:
+def need_no_limit(principal: Principal, why: str = "it makes no other ones") -> None:
     """For what is not in one chat. Raises Forbidden."""
     if principal.chat is not None:
-        raise Forbidden("this token is for one chat alone: it makes no other ones")
+        raise Forbidden(f"this token is for one chat alone: {why}")
 
 
 class OwnedStore:
@@ -114,11 +114,16 @@ class OwnedStore:
     async def submit(self, chat_id: str, command: cmd.Command, key: Key | None = None) -> Answer:
         if isinstance(command, cmd.Approve | cmd.Deny):
             need(self._principal, "approve")
+        if isinstance(command, cmd.Approve) and command.always is not None:
+            command = replace(command, by=self._principal.name)
+            if command.always != "chat":
+                need_no_limit(self._principal, f"it keeps no rule for {command.always}s")
         await self.admit(chat_id)
         answer = await self._store.submit(chat_id, command, key)
         if isinstance(command, cmd.Approve | cmd.Deny | cmd.Submit):
             who = {"principal": self._principal.name, "client": self._client}
-            tell_answered(_ANSWERS[type(command)], **who, chat=chat_id, call=command.call_id)
+            kept = command.always if isinstance(command, cmd.Approve) else None
+            tell_answered(_ANSWERS[type(command)], **who, chat=chat_id, call=command.call_id, always=kept)
         return answer
 
     async def recall(self, key: Key) -> Answer | None:

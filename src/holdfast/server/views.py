@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validat
 
 from holdfast.agent import Agent
 from holdfast.core.records import (
+    Always,
     Call,
     CallState,
     Cause,
@@ -36,6 +37,7 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 RECORD = "x-record"  # marks a record of the core in a schema: server/described.py puts the record's own there
 MessageRecord = Annotated[dict[str, Any], WithJsonSchema({RECORD: "Message"})]
 HistoryRecord = Annotated[dict[str, Any], WithJsonSchema({RECORD: "HistoryMessage"})]
+FOR_S_MAX = 10 * 365 * 24 * 3600
 Ms = Annotated[int, Field(description="milliseconds since 1970")]
 
 
@@ -123,6 +125,15 @@ class ApproveGiven(Given):
             max_length=100, description="of the call as it was shown: refused if it would run with other arguments"
         ),
     ] = None
+    always: Annotated[
+        Always | None,
+        Field(
+            description="also keep the rules of `offer`: for this chat, for this agent's or all chats of its owner"
+        ),
+    ] = None
+    for_s: Annotated[
+        float | None, Field(gt=0, le=FOR_S_MAX, description="how long they are kept; null: until they are revoked")
+    ] = None
 
 
 class DenyGiven(Given):
@@ -175,6 +186,7 @@ class OpenCallShown(Shown):
     whole: bool = Field(description="false: `arguments` is an excerpt, and the call's own route has the whole")
     digest: str = Field(description="names the call with these arguments; who approves it gives it back")
     expires_at: int | None
+    offer: list[str] = Field(description="the rules that `always` would keep; empty: it is not offered")
 
 
 class OpenCallList(Shown):

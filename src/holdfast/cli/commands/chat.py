@@ -45,14 +45,6 @@ from holdfast.system.disk import have_private_file
 LOCAL = "local"  # the default where no key is set
 SHOWN_MAX = 100  # journal entries of an older chat that are shown at the start
 
-# Before the line, by whether it answers an approval and whether something of that is hidden.
-_MARKS = {
-    (True, False): "allow it? y/n, or why not > ",
-    (True, True): "allow it? v shows the rest, n, or why not > ",
-    (False, False): "your answer > ",
-    (False, True): "your answer > ",
-}
-
 HELP = """\
 /stop            stop the turn; what was said is kept (Ctrl-C)
 /queue [words]   say something after this turn, as a plain message does; alone: show the queue
@@ -366,7 +358,7 @@ class Talk:
         """What goes on, and below it the mark before the line; of a line that was sent only the mark stays."""
         mark = "> "
         if self._asked:
-            mark = _MARKS[self._asked[0].asked.kind == "approval", self._asked[0].hides]
+            mark = _mark(self._asked[0])
         fragments: StyleAndTextTuples = [("bold ansicyan", mark)]
         if self._session.app.is_done or not self._screen.busy:
             return fragments
@@ -424,3 +416,12 @@ class Talk:
             task = asyncio.create_task(self._flush())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _mark(view: ApprovalView) -> str:
+    """Before the line that answers it."""
+    if view.asked.kind != "approval":
+        return "your answer > "
+    if view.hides:
+        return "allow it? v shows the rest, n, or why not > "
+    return "allow it? y/n, a for always, or why not > " if view.asked.offer else "allow it? y/n, or why not > "

@@ -14,6 +14,7 @@ import typer
 from holdfast.app import App, have_home
 from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, app_with_data, list_from_app, look_at_app, opened
+from holdfast.cli.commands.prune import days_of
 from holdfast.cli.commands.run import JsonLines, find_chat, read_question, write_line
 from holdfast.cli.listing import Field, Row, print_listing
 from holdfast.cli.options import Where
@@ -25,7 +26,7 @@ from holdfast.cli.words import ago, arguments_of, line
 from holdfast.core.codec import decode_message
 from holdfast.core.instants import iso
 from holdfast.core.journal import FOR_OPERATORS, Traced
-from holdfast.core.records import ChatRecord, Message, Role, SendMode, State, ToolCall, ToolResult
+from holdfast.core.records import Always, ChatRecord, Message, Role, SendMode, State, ToolCall, ToolResult
 from holdfast.safe_text import revealed, safe
 from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import Answer, ChatFilter, ChatLine
@@ -255,19 +256,39 @@ async def stop(where: Where, chat_id: str, *, clear_queue: bool) -> None:
         _say(await chat.stop(clear_queue=clear_queue))
 
 
-async def approve(where: Where, chat_id: str, call_id: str | None, digest: str | None) -> None:
+class Approval(msgspec.Struct, frozen=True):
+    """How a call is allowed, as the command line says it."""
+
+    digest: str | None = None
+    always: str | None = None
+    for_: str | None = None
+
+    def meant(self) -> tuple[Always | None, float | None]:
+        """Where the rules that it offers are kept, and for how many seconds. Raises UsageError."""
+        scopes: tuple[Always, ...] = get_args(Always)
+        scope = next((known for known in scopes if known == self.always), None)
+        if self.always is not None and scope is None:
+            raise UsageError(f"--always is {self.always!r}; it can be {', '.join(scopes)}")
+        if self.for_ is not None and scope is None:
+            raise UsageError("--for says how long --always is meant: give both")
+        return scope, None if self.for_ is None else days_of("--for", self.for_) * 86_400
+
+
+async def approve(where: Where, chat_id: str, call_id: str | None, asked: Approval) -> None:
+    always, for_s = asked.meant()
     async with _open(where, chat_id) as (_, chat):
         call = await _one(chat, where, call_id, "approval")
         view = ApprovalView(call.record)
-        if digest is None and view.hides:
+        if asked.digest is None and view.hides:
             raise UsageError(
                 f"not allowed: of this call {view.hidden} are shown nowhere unasked. Look at all of it first: "
                 f"`{_where_whole(call.record, where)}`, which also says how to allow what you have seen"
             )
-        if digest is None:
-            _say(await call.approve(by="terminal"))
+        if asked.digest is None:
+            _say(await call.approve(by="terminal", always=always, for_s=for_s))
         else:
-            _say(await call.chat.approve(call.id, by="terminal", digest=digest))
+            digest = asked.digest
+            _say(await call.chat.approve(call.id, by="terminal", digest=digest, always=always, for_s=for_s))
 
 
 async def deny(where: Where, chat_id: str, call_id: str | None, words: str) -> None:

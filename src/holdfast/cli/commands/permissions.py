@@ -1,13 +1,21 @@
-"""`holdfast permissions`: the rules in force, and what they say of a line. Nothing is run, no database is opened."""
+"""`holdfast permissions`: the rules in force, written and kept, and what the written ones say of a line. Nothing is
+run."""
+
+import sys
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.app import App
-from holdfast.cli.app_choice import UsageError, make_app
+from holdfast.cli.app_choice import UsageError, app_with_data, has_data, make_app, opened
 from holdfast.cli.commands.run import write_line
-from holdfast.cli.listing import Field, print_listing
-from holdfast.cli.words import line
+from holdfast.cli.listing import Field, Row, print_listing
+from holdfast.cli.options import Where
+from holdfast.cli.words import ago, line
 from holdfast.config import Permissions
+from holdfast.core.instants import iso
+from holdfast.core.records import KeptRule
+from holdfast.errors import StoreError
 from holdfast.safe_text import safe
 from holdfast.tools.permissions.acts import Whereabouts
 from holdfast.tools.permissions.decision import Decision
@@ -15,9 +23,11 @@ from holdfast.tools.permissions.examples import acts_in
 from holdfast.tools.permissions.rulebook import rulebook_of
 from holdfast.tools.permissions.rules import rule_of
 
+KEPT_SHOWN = 500
 
-def list_rules(name: str | None, agent: str | None, *, json: bool) -> None:
-    app = make_app(name)
+
+async def list_rules(where: Where, agent: str | None, *, json: bool) -> None:
+    app = make_app(where.app, home=where.home, database=where.database)
     own = _of_agent(app, agent)
     book = rulebook_of(app.config.permissions, own, agent)
     given = (("settings", app.config.permissions), (f"agent {agent}", own))
@@ -27,8 +37,9 @@ def list_rules(name: str | None, agent: str | None, *, json: bool) -> None:
         for text in (permissions.rules if permissions is not None else ())
         if agent is None or rule_of(text).is_for(agent)
     ]
+    kept = [rule for rule in await _kept(app) if agent is None or rule.agent in (None, agent)]
     if json:
-        write_line(msgspec.json.encode({"mode": book.mode, "rules": rules}))
+        write_line(msgspec.json.encode({"mode": book.mode, "rules": rules, "kept": kept}))
         return
     print(
         f"mode {book.mode}" if book.mode is not None else "no permissions are set: a shell asks, other tools do not"
@@ -38,6 +49,43 @@ def list_rules(name: str | None, agent: str | None, *, json: bool) -> None:
             (Field(shown=line(rule["rule"], 200), plain=rule["rule"]), Field(shown=rule["from"])) for rule in rules
         ]
         print_listing(("rule", "from"), rows)
+    if kept:
+        print_listing(("kept rule", "rule", "for", "owner", "by", "made", "until"), [_row(rule) for rule in kept])
+
+
+async def _kept(app: App) -> list[KeptRule]:
+    """Those in force, of every owner. What is written can be told without them."""
+    if not has_data(app.store):
+        return []
+    app.store.options = replace(app.store.options, only_reads=True)
+    try:
+        async with app.store:
+            return await app.kept_rules(limit=KEPT_SHOWN)
+    except StoreError as error:
+        print(f"holdfast: the kept rules cannot be read: {safe(str(error))}", file=sys.stderr)
+        return []
+
+
+def _row(rule: KeptRule) -> Row:
+    whose = {"chat": rule.chat_id, "agent": rule.agent, "owner": ""}[rule.scope] or ""
+    return (
+        Field(shown=rule.id),
+        Field(shown=line(rule.rule, 200), plain=rule.rule),
+        Field(shown=line(f"{rule.scope} {whose}".rstrip(), 80)),
+        Field(shown=line(rule.owner, 40), plain=rule.owner),
+        Field(shown=line(rule.made_by, 40), plain=rule.made_by),
+        Field(shown=ago(rule.made_at), plain=iso(rule.made_at)),
+        Field(shown=iso(rule.expires_at) if rule.expires_at is not None else ""),
+    )
+
+
+async def revoke(where: Where, rule_id: str, *, json: bool) -> None:
+    async with opened(app_with_data(where)) as app:
+        rule = await app.revoke_kept_rule(rule_id)
+    if json:
+        write_line(msgspec.json.encode(rule))
+    else:
+        print(f"{rule.id} is revoked: {line(rule.rule, 200)}")
 
 
 def explain(name: str | None, text: str, agent: str | None, *, json: bool) -> None:

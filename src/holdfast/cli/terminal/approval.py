@@ -60,8 +60,13 @@ class Document:
         return revealed(self.asked.question).lines if self.asked.question else []
 
     @property
+    def offer(self) -> list[str]:
+        """What "always" would keep. A rule that is offered has no character that cannot be seen."""
+        return [f"(always: {rule})" for rule in self.asked.offer]
+
+    @property
     def all_lines(self) -> list[str]:
-        return [*self.lines, *self.question, *(f"({note})" for note in self.notes)]
+        return [*self.lines, *self.question, *self.offer, *(f"({note})" for note in self.notes)]
 
 
 def _arguments(text: str) -> dict[str, Any] | None:

@@ -4,11 +4,13 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import get_args
 
 from prompt_toolkit import PromptSession
 
 from holdfast.app import App
 from holdfast.cli.terminal.approval import ApprovalView
+from holdfast.core.records import Always
 from holdfast.core.states import awaits_reply
 from holdfast.errors import NotFound
 from holdfast.safe_text import safe
@@ -18,6 +20,9 @@ LOOK_S = 0.5  # how often it is looked whether another person has answered
 YES = frozenset({"y", "yes", "ok", "allow"})
 NO = frozenset({"n", "no", "deny"})
 MORE = frozenset({"v", "view", "more"})
+# Alone it is answered with what would be kept; with where that counts it is the answer.
+ALWAYS: dict[str, Always | None] = {"a": None, "always": None}
+ALWAYS |= {f"{word} {scope}": scope for word in ("a", "always") for scope in get_args(Always)}
 
 
 async def view_of(app: App, asked: OpenCallRecord) -> ApprovalView:
@@ -38,25 +43,41 @@ def opening(view: ApprovalView) -> str:
 def prompt_of(view: ApprovalView) -> str:
     if view.asked.kind != "approval":
         return "> "
-    return "Allow it? [v shows the rest, n, or say why not] " if view.hides else "Allow it? [y/n, or say why not] "
+    if view.hides:
+        return "Allow it? [v shows the rest, n, or say why not] "
+    return (
+        "Allow it? [y/n, a for always, or say why not] " if view.asked.offer else "Allow it? [y/n, or say why not] "
+    )
+
+
+def how_to_say_always(asked: OpenCallRecord) -> str:
+    if not asked.offer:
+        return "always is not offered for this one: y allows it this time"
+    rules = "\n".join(f"  {rule}" for rule in asked.offer)
+    scopes = "`always chat`, `always agent` or `always owner`"
+    return f"this would be kept, until you revoke it:\n{rules}\nsay {scopes}: where it counts"
 
 
 async def answer(app: App, view: ApprovalView, words: str) -> str | None:
-    """What a person typed, taken as the answer: for an approval yes, no, or words to the model about why not. Returns
-    what is to be shown instead, where it is no answer: more of the call, or why it cannot be allowed yet.
+    """What a person typed, taken as the answer: for an approval yes, always, no, or words to the model about why not.
+    Returns what is to be shown instead, where it is no answer: more of the call, or why it cannot be allowed yet.
     """
     asked = view.asked
     chat = app.chat(asked.chat_id)
+    said = " ".join(words.lower().split())
+    always = ALWAYS.get(said)
     if asked.kind != "approval":
         await chat.submit(asked.call_id, words)
-    elif words.lower() in MORE:
+    elif said in MORE:
         return view.more()
-    elif words.lower() in YES:
+    elif said in ALWAYS and (always is None or not asked.offer):
+        return how_to_say_always(asked)
+    elif said in YES or always is not None:
         if view.hides:
             return view.refusal()
-        await chat.approve(asked.call_id, by="terminal", digest=asked.digest)
+        await chat.approve(asked.call_id, by="terminal", digest=asked.digest, always=always)
     else:
-        await chat.deny(asked.call_id, "" if words.lower() in NO else words, by="terminal")
+        await chat.deny(asked.call_id, "" if said in NO else words, by="terminal")
     return None
 
 

@@ -308,7 +308,8 @@ export interface paths {
         put?: never;
         /**
          * Approve Call
-         * @description Give the `digest` of what was shown; long arguments, which events tell by an excerpt, need it.
+         * @description Give the `digest` of what was shown; long arguments, which events tell by an excerpt, need it. With `always`
+         *     the rules that the call offers are kept with the approval, or neither happens.
          */
         post: operations["approve_call"];
         delete?: never;
@@ -541,6 +542,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/kept-rules": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Kept Rules
+         * @description Those in force, newest first.
+         */
+        get: operations["list_kept_rules"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/kept-rules/{rule_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke Kept Rule
+         * @description From now on it counts nowhere: the next call that it would allow is asked about.
+         */
+        delete: operations["revoke_kept_rule"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/chats/{chat_id}/export": {
         parameters: {
             query?: never;
@@ -710,6 +751,16 @@ export interface components {
              * @description of the call as it was shown: refused if it would run with other arguments
              */
             digest?: string | null;
+            /**
+             * Always
+             * @description also keep the rules of `offer`: for this chat, for this agent's or all chats of its owner
+             */
+            always?: ("chat" | "agent" | "owner") | null;
+            /**
+             * For S
+             * @description how long they are kept; null: until they are revoked
+             */
+            for_s?: number | null;
         };
         /** CallShown */
         CallShown: {
@@ -1002,6 +1053,57 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /** KeptRulePage */
+        KeptRulePage: {
+            /** Kept Rules */
+            kept_rules: components["schemas"]["KeptRuleShown"][];
+            /**
+             * Next
+             * @description give it as `before` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /** KeptRuleShown */
+        KeptRuleShown: {
+            /** Id */
+            id: string;
+            /** Rule */
+            rule: string;
+            /**
+             * Scope
+             * @enum {string}
+             */
+            scope: "chat" | "agent" | "owner";
+            /** Owner */
+            owner: string;
+            /**
+             * Agent
+             * @description in whose chats it counts; null: in those of any
+             */
+            agent: string | null;
+            /**
+             * Chat Id
+             * @description in which chat it counts; null: in any of its owner's
+             */
+            chat_id: string | null;
+            /**
+             * Made By
+             * @description who said `always`
+             */
+            made_by: string;
+            /**
+             * Made At
+             * @description milliseconds since 1970
+             */
+            made_at: number;
+            /** Expires At */
+            expires_at: number | null;
+            /**
+             * Call Id
+             * @description that was approved with it
+             */
+            call_id: string;
+        };
         /** MessageGiven */
         MessageGiven: {
             /**
@@ -1097,6 +1199,11 @@ export interface components {
             digest: string;
             /** Expires At */
             expires_at: number | null;
+            /**
+             * Offer
+             * @description the rules that `always` would keep; empty: it is not offered
+             */
+            offer: string[];
         };
         /** OwnerDeletedShown */
         OwnerDeletedShown: {
@@ -3525,6 +3632,89 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokenShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_kept_rules: {
+        parameters: {
+            query?: {
+                /** @description only those for this chat */
+                chat_id?: string | null;
+                before?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeptRulePage"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revoke_kept_rule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                rule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeptRuleShown"];
                 };
             };
             /** @description The request was wrong, or not possible in this state */

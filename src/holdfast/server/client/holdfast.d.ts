@@ -60,8 +60,13 @@ export class Chat {
     openCalls({ signal }?: {
         signal?: AbortSignal;
     }): Promise<OpenCall[]>;
-    /** Of one of `openCalls`, for the arguments that it shows: refused if others would run by then. */
-    approve(call: AnyCall, sending?: Sending): Promise<{
+    /**
+     * Of one of `openCalls`, for the arguments that it shows: refused if others would run by then. `always` keeps the
+     * rules of its `offer`, too.
+     * @param {AnyCall} call
+     * @param {Omit<Schemas["ApproveGiven"], "digest"> & Sending} [options]
+     */
+    approve(call: AnyCall, { key, signal, ...more }?: Omit<Schemas["ApproveGiven"], "digest"> & Sending): Promise<{
         chat_id: string;
         seq: number;
         state: import("./api.js").components["schemas"]["State"];

@@ -97,10 +97,15 @@ export class Chat {
     return (await this._connection.ask("GET", `${pathOf(this.id)}/calls`, { signal })).calls;
   }
 
-  /** Of one of `openCalls`, for the arguments that it shows: refused if others would run by then. */
-  approve(/** @type {AnyCall} */ call, /** @type {Sending} */ sending = {}) {
-    const digest = typeof call === "object" && "digest" in call ? call.digest : undefined;
-    return this._answer(call, "approve", digest === undefined ? undefined : { digest }, sending);
+  /**
+   * Of one of `openCalls`, for the arguments that it shows: refused if others would run by then. `always` keeps the
+   * rules of its `offer`, too.
+   * @param {AnyCall} call
+   * @param {Omit<Schemas["ApproveGiven"], "digest"> & Sending} [options]
+   */
+  approve(call, { key, signal, ...more } = {}) {
+    const body = typeof call === "object" && "digest" in call ? { digest: call.digest, ...more } : more;
+    return this._answer(call, "approve", Object.keys(body).length ? body : undefined, { key, signal });
   }
 
   /** `words` reach the model. */
