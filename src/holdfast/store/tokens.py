@@ -127,8 +127,8 @@ FROM (
 """
 
 _LISTED = """
-id IN (SELECT id FROM tokens WHERE kind = {} AND (CAST({} AS TEXT) IS NULL OR owner = {}) AND id < {}
-       ORDER BY id DESC LIMIT {})
+id IN (SELECT id FROM tokens WHERE kind = {} AND (CAST({} AS TEXT) IS NULL OR owner = {})
+       AND (CAST({} AS TEXT) IS NULL OR id < {}) ORDER BY id DESC LIMIT {})
 """
 
 # The same use may be asked for again, by a store that lost its connection: it is still one.
@@ -218,7 +218,7 @@ class Tokens:
         self, *, owner: str | None = None, kind: TokenKind = "token", before: str | None = None, limit: int = 100
     ) -> list[Token]:
         """Newest first: `before` is the id of the last one of the page before. `owner`: of that one only."""
-        values = (kind, owner, owner, before or "~", page_size(limit))
+        values = (kind, owner, owner, before, before, page_size(limit))
         return [token_of(row) for row in await self._runner.rows(self._sql.listed, *values)]
 
     async def revoke(self, token_id: str) -> Token:
