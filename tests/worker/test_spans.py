@@ -164,7 +164,7 @@ def test_without_traces_nothing_of_opentelemetry_is_imported(sqlite_url: str) ->
 # --- in one process ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a process may come back to this module
 def exporter() -> InMemorySpanExporter:
     made = InMemorySpanExporter()
     provider = TracerProvider()
