@@ -4,6 +4,7 @@ To load a server, or a command, takes longer than most tests of one. What they d
 other process. What happens while a program is loaded is for tests that start Python.
 """
 
+import atexit
 import os
 import resource
 import signal
@@ -102,7 +103,11 @@ def _as_command(streams: list[Connection], arguments: list[str], folder: str, en
     os.chdir(folder)
     sys.path[:0] = [folder, *environ.get("PYTHONPATH", "").split(os.pathsep)]
     sys.argv = ["holdfast", *arguments]
-    main()
+    sys.orig_argv = [sys.executable, "-W", "error", "-m", "holdfast", *arguments]  # who begins anew, without its keys
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # a fork ends without
 
 
 def _begin(
