@@ -59,7 +59,7 @@ def pay_elsewhere() -> str:
 def pay_with(key: str, deep: int = 40) -> str:
     if deep:
         return pay_with(key, deep - 1)
-    raise ValueError(f"the bank said no to {key} " + "x" * 20_000)
+    raise ValueError(f"the bank said no to {key} " + "and no, " * 2_500)
 
 
 @pytest.fixture(autouse=True)
