@@ -171,6 +171,7 @@ def tally(fleet: Fleet, storm: Storm, findings: Sequence[Finding], evidence: Seq
         "steps": steps,
         "calls": len(results),
         **{name: storm.blows[name] for name in ("kills", "stops", "freezes", "server restarts")},
+        "ended by their guard": fleet.ended_frozen,
         "processes": fleet.lives,
         "handovers": sum(finding.snapshot.chat.fence - 1 for finding in findings),
         "attempts lost": asked - steps,

@@ -27,6 +27,7 @@ class Member:
         self.process = process
         self.busy = False  # frozen, or on its way out
         self.stopped = self.killed = False  # which is noted before the blow: its end is seen in several places
+        self.was_frozen = False
 
     @property
     def alive(self) -> bool:
@@ -60,6 +61,7 @@ class Fleet:
         self.lives = 0
         self.stops: list[Stopped] = []
         self.ends: list[str] = []  # members that ended although nobody had told them to
+        self.ended_frozen = 0  # by their guard, because they stood still with the write lock of a SQLite file
 
     async def __aenter__(self) -> "Fleet":
         for _ in range(self.weather.workers):
@@ -115,7 +117,7 @@ class Fleet:
     async def freeze(self, member: Member, for_s: float) -> None:
         if self._fallen(member):
             return
-        member.busy = True
+        member.busy = member.was_frozen = True
         strike(member.process, signal.SIGSTOP)
         await asyncio.sleep(for_s)
         strike(member.process, signal.SIGCONT)
@@ -128,9 +130,17 @@ class Fleet:
 
     def count_the_fallen(self) -> None:
         for member in [member for member in self.members if member.fell]:
-            last_words = self.words.read_text(errors="replace")[-2000:]
-            self.ends.append(f"{member.life} ended by itself with {member.process.returncode}: {last_words}")
             self.members.remove(member)
+            if self._ended_by_its_guard(member):
+                self.ended_frozen += 1
+            else:
+                last_words = self.words.read_text(errors="replace")[-2000:]
+                self.ends.append(f"{member.life} ended by itself with {member.process.returncode}: {last_words}")
+
+    def _ended_by_its_guard(self, member: Member) -> bool:
+        """As `system/guard_process.py` promises: nobody could write to the file for as long as it stood still."""
+        killed = member.process.returncode == -signal.SIGKILL
+        return killed and member.was_frozen and self.url.startswith("sqlite")
 
 
 class Storm:

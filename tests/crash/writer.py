@@ -19,6 +19,7 @@ from holdfast.store import open_store
 from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.system.clock import FakeClock
+from tests.support.lines import append_line, read_lines
 from tests.support.scenario import STEPS, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,12 +38,8 @@ class Line(msgspec.Struct):
     answer: msgspec.Raw
 
 
-_encode = msgspec.json.Encoder().encode
-_line = msgspec.json.Decoder(Line)
-
-
 def read_log(path: Path) -> list[Line]:
-    return [_line.decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    return read_lines(path, Line) if path.exists() else []
 
 
 def locks_of(log: Path) -> Path:
@@ -69,9 +66,9 @@ class Log:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, run: Run, *, answered: bool, answer: object = None) -> None:
-        told = msgspec.Raw(_encode(answer))
+        told = msgspec.Raw(msgspec.json.encode(answer))
         line = Line(run.prefix, run.step.name, answered, run.clock.wall_ms(), run.held, told)
-        os.write(self._fd, _encode(line) + b"\n")
+        append_line(self._fd, line)
 
 
 async def write(url: str, log: Log, crowd: int) -> None:

@@ -19,6 +19,7 @@ from holdfast.core.retry import Kind
 from holdfast.errors import ProviderError
 from holdfast.models.base import CallStarted, ReasoningDelta, Request, ResponseFinished, StreamPart, TextDelta, Usage
 from holdfast.models.scripted import ScriptedModel
+from tests.support.lines import append_line, read_lines
 
 What = Literal["asked", "said", "finished", "failed", "entered"]
 
@@ -44,7 +45,7 @@ class Evidence:
         self.numbers = count(1)
 
     def write(self, line: Line) -> None:
-        os.write(self._fd, msgspec.json.encode(line) + b"\n")
+        append_line(self._fd, line)
         if line.what == "entered":
             os.fsync(self._fd)
 
@@ -53,7 +54,7 @@ class Evidence:
 
 
 def read_evidence(path: Path) -> list[Line]:
-    return msgspec.json.decode(b"[" + b",".join(path.read_bytes().splitlines()) + b"]", type=list[Line])
+    return read_lines(path, Line)
 
 
 def mark(n: str) -> str:
