@@ -12,9 +12,10 @@ from holdfast.config import Config
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import Event, MessageAdded
+from holdfast.core.kept_files import inline_bytes, kept_digest
 from holdfast.core.records import Always, ClientTool, File, Message, Role, SendMode, Snapshot, State, Terms, Text
 from holdfast.core.updates import Update
-from holdfast.errors import NotFound, TurnTimeout
+from holdfast.errors import InvalidInput, NotFound, TurnTimeout
 from holdfast.ids import new_id
 from holdfast.log_context import logger
 from holdfast.output import OutputT_co
@@ -243,16 +244,29 @@ class Chat(Generic[OutputT_co]):
         return await self._store.read_history(self.id, start=start, limit=limit)
 
     async def messages(self) -> list[Message]:
-        """The whole history, in order."""
+        """The whole history, in order, with the bytes of its files in their data: URIs."""
         found: list[Message] = []
         start = 0
         while rows := await self._store.read_history(self.id, start=start):
+            page: list[Message] = []
             for row in rows:
                 entry = decode_entry(row.body)
                 assert isinstance(entry, MessageAdded)
-                found.append(entry.message)
+                page.append(entry.message)
+            found += await self._store.whole_messages(self.id, page)
             start = rows[-1].pos + 1
         return found
+
+    async def read_file(self, file: File) -> bytes:
+        """The bytes of a file that a message or a result of this chat names. Raises NotFound for one that it does
+        not hold, and InvalidInput for one that lies elsewhere: its `uri` is a link.
+        """
+        digest = kept_digest(file)
+        if digest is not None:
+            return await self._store.read_file(self.id, digest)
+        if (data := inline_bytes(file)) is None:
+            raise InvalidInput("file", f"lies elsewhere, at {file.uri[:200]}")
+        return data
 
     async def events(self, after: str | None = None) -> AsyncIterator[Event]:
         """Everything that happens, from a cursor on, until the chat rests and all was told: the journal's entries,

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import encode
 from holdfast.core.commands import Stop
+from holdfast.core.kept_files import Content, digest_of
 from holdfast.core.records import CallState, ChatRecord, State
 from holdfast.errors import CallerError, Forbidden, InvalidInput, NotFound, RefusedError
 from holdfast.ids import new_id, new_stamp
@@ -30,11 +31,13 @@ from holdfast.store.export_lines import (
     CHAT,
     CUT,
     END,
+    FILE,
     FORMAT,
     HEAD,
     HEAPS,
     LINE_BYTES_MAX,
     End,
+    FileLine,
     Head,
     Heap,
     chat_in,
@@ -256,6 +259,8 @@ class _Import:
             self._begin_chat(chat_in(line, number), number)
         elif kind in HEAPS and self._arrival is not None:
             await self._take_row(HEAPS[kind], line, number, self._arrival)
+        elif kind == FILE and self._arrival is not None:
+            await self._take_file(line, number, self._arrival)
         elif kind == CUT:
             raise InvalidInput(f"line {number}", f"says that the export was cut off: {line.why[:200]}")
         else:
@@ -335,6 +340,15 @@ class _Import:
                 if call.child_id not in self._names:
                     raise InvalidInput(f"line {number}", "is a call that waits for a chat that is not in the file")
                 self._awaited[call.child_id] = arrival.chat.id
+
+    async def _take_file(self, line: FileLine, number: int, arrival: Arrival) -> None:
+        await self._flush()
+        if self._first:
+            raise InvalidInput(f"line {number}", "comes before the journal of its chat")
+        if digest_of(line.data) != line.digest:
+            raise InvalidInput(f"line {number}", "holds other bytes than its digest says")
+        arrival.take_file(line.digest)
+        await self._transfers.files.keep(self.chats[-1].id, Content(line.digest, line.data))
 
     async def _end_chat(self) -> None:
         if self._arrival is not None:

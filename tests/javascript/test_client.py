@@ -83,6 +83,23 @@ export async function shown(): Promise<string> {
 """
 
 
+def test_a_file_is_sent_whole_told_by_its_name_and_read_again(live: ServerProcess) -> None:
+    told = in_node(
+        live,
+        """
+        const bytes = Uint8Array.from({ length: 3000 }, (_, n) => n % 251);
+        const uri = "data:image/png;base64," + Buffer.from(bytes).toString("base64");
+        const chat = await client.create("talker", [{ kind: "file", media_type: "image/png", uri }]);
+        await chat.turn();
+        const [part] = (await chat.messages()).messages[0].parts;
+        const read = async (file) => Buffer.from(await (await chat.file(file)).arrayBuffer());
+        const same = async (file) => Buffer.compare(await read(file), bytes) === 0;
+        return [part.uri.length, await same(part), await same({ uri })];
+        """,
+    )
+    assert told == [len("holdfast:files/") + 64, True, True]
+
+
 def test_a_turn_is_streamed_and_read(live: ServerProcess) -> None:
     told = in_node(
         live,

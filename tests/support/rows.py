@@ -24,9 +24,11 @@ TABLES = {
     "remnants": ("chat_id", "chat"),
     "tokens": ("id", "token"),
     "kept_rules": ("rule", "kept rule"),
+    "files": ("digest", "file"),
+    "file_uses": ("chat_id", "chat"),
 }
-NOT_COMPARED = {"meta"}
-DRAWN = {"life", "stamp", "claim_stamp", "line_stamp"}  # at random
+NOT_COMPARED = {"meta", "unused_files"}  # the second: what the next sweep looks at
+DRAWN = {"life", "stamp", "claim_stamp", "line_stamp", "named", "noted"}  # at random, or by who came by
 LEASE_ENDED = "ended"
 
 # "chat talk" -> its rows, as (table, values by column).

@@ -6,6 +6,7 @@ same step in a run that nobody disturbed. Several runs with different prefixes c
 """
 
 import asyncio
+import base64
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.core.journal import Delta
 from holdfast.core.records import (
     External,
     Failure,
+    File,
     LeaseEnd,
     Message,
     NewChat,
@@ -110,6 +113,13 @@ class Run:
 
     def user(self, id: str, text: str) -> Message:
         return Message(id=self.id(id), role=Role.USER, parts=(Text(text=text),))
+
+    def showing(self, id: str, text: str) -> Message:
+        """With a picture, which is kept beside the messages."""
+        said = self.user(id, text)
+        picture = base64.b64encode(said.id.encode() * 1_000).decode()
+        file = File(media_type="image/png", uri=f"data:image/png;base64,{picture}")
+        return replace(said, parts=(*said.parts, file))
 
     def assistant(self, *parts: Part | str) -> Message:
         typed = tuple(Text(text=part) if isinstance(part, str) else part for part in parts)
@@ -246,7 +256,7 @@ async def claim_two_chats(run: Run) -> None:
 
 @step("client")
 async def queue_a_message(run: Run) -> Answer:
-    return await run.submit("talk", cmd.Send(message=run.user("talk.2", "one more thing")))
+    return await run.submit("talk", cmd.Send(message=run.showing("talk.2", "one more thing")))
 
 
 @step("deltas")

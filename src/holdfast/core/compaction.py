@@ -20,6 +20,7 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
+from holdfast.core.kept_files import kept_digest
 from holdfast.core.records import File, Frozen, Message, Role, Text, ToolCall, ToolResult
 
 BYTES_PER_TOKEN = 3  # English has four and more, Chinese about three: better early than refused
@@ -86,8 +87,12 @@ def estimated_message(message: Message) -> int:
 
 
 def _estimated_file(file: File) -> int:
-    inline = file.is_text and file.uri.startswith("data:")
-    return max(FILE_TOKENS, len(file.uri) * 3 // 4 // BYTES_PER_TOKEN) if inline else FILE_TOKENS
+    if not file.is_text:
+        return FILE_TOKENS
+    size = len(file.uri) * 3 // 4 if file.uri.startswith("data:") else 0
+    if kept_digest(file) is not None:
+        size = file.size_bytes or 0
+    return max(FILE_TOKENS, size // BYTES_PER_TOKEN)
 
 
 class Window(Frozen):

@@ -17,6 +17,7 @@ from holdfast.server.guarded import Routes
 from holdfast.server.owned_app import AppOf, KeyOf, OwnedApp
 from holdfast.server.streams import EventStream
 from holdfast.store.records import PAGE_BYTES, Answer, ChatFilter
+from holdfast.tools.files.pictures import media_type
 
 PROBLEM = {"content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -29,6 +30,13 @@ STREAM: dict[int | str, dict[str, Any]] = {
         "description": "Server-sent events, each as the schema says",
     },
     204: {"description": "`end` was told, and nothing happened since: do not come back by yourself"},
+}
+
+BYTES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "description": "The bytes; of an image that a browser shows, under its type",
+    },
 }
 
 TURN_WAIT_S_MAX = 60.0  # proxies give up on a silent request soon after
@@ -170,6 +178,15 @@ async def edit_message(chat: ChatOf, message_id: MessageId, given: views.EditGiv
     """Replace a user message and everything after it. `dropped` holds the queued messages that this removed."""
     sent = await chat.edit(message_id, views.message_of(given.message), key=key)
     return _answered(sent.answer)
+
+
+@routes.get("/chats/{chat_id}/files/{digest}", scope="read", responses=BYTES)
+async def read_file(chat: ChatOf, app: AppOf, digest: Annotated[str, Path(max_length=64)]) -> Response:
+    """The bytes of a file that a part of a message names: its `uri` is `holdfast:files/` and the digest."""
+    data = await app.store.read_file(chat.id, digest)
+    kind = media_type(data[:16])
+    shown = "inline" if kind is not None and kind.startswith("image/") else "attachment"
+    return Response(data, 200, {"content-disposition": shown}, media_type=kind or "application/octet-stream")
 
 
 @routes.get("/chats/{chat_id}/queue", scope="read", response_model=views.QueuePage)

@@ -6,11 +6,13 @@ depends on its scopes in two cases beside those of the routes: who answers for a
 tracebacks are for `operate`, in streams as in exports.
 """
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.core.journal import FOR_OPERATORS
-from holdfast.core.records import Lease, Snapshot
+from holdfast.core.records import Lease, Message, Snapshot
 from holdfast.errors import Forbidden, NotFound
 from holdfast.principals import Principal, Scope
 from holdfast.server.audit import Answered, tell_answered
@@ -176,6 +178,14 @@ class OwnedStore:
     ) -> list[HistoryRow]:
         await self.admit(chat_id)
         return await self._store.read_history(chat_id, start=start, limit=limit, bytes_max=bytes_max)
+
+    async def read_file(self, chat_id: str, digest: str) -> bytes:
+        await self.admit(chat_id)
+        return await self._store.read_file(chat_id, digest)
+
+    async def whole_messages(self, chat_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+        await self.admit(chat_id)
+        return await self._store.whole_messages(chat_id, messages)
 
     async def locate_message(self, chat_id: str, message_id: str) -> Located:
         await self.admit(chat_id)

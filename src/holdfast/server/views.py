@@ -55,7 +55,7 @@ class TextGiven(Given):
 
 
 class FileGiven(Given):
-    """A reference: an https URL, or a data: URI for something small."""
+    """An https URL, a data: URI with the bytes, or the `uri` of a file that this chat holds already."""
 
     kind: Literal["file"]
     media_type: Annotated[str, Field(max_length=200)]

@@ -8,6 +8,7 @@ lines, nothing in it can run by itself, and it names no chat but those that come
 from typing import Any
 
 from holdfast.core.journal import AnyEntry, MessageAdded
+from holdfast.core.kept_files import kept_in
 from holdfast.core.limits import Limits
 from holdfast.core.records import (
     FINAL,
@@ -72,6 +73,8 @@ class Arrival:
         self._queued = 0
         self._queued_bytes = 0
         self.open_calls: list[Call] = []
+        self._named: set[str] = set()  # files that messages name
+        self._files: set[str] = set()  # files that came
 
     def take_entry(self, line: Any, entry: AnyEntry) -> None:
         """Raises InvalidInput, as the others do."""
@@ -82,6 +85,8 @@ class Arrival:
         if line.pos is None:
             return
         self._take_position(line.pos, line.seq)
+        if isinstance(entry, MessageAdded):
+            self._named |= kept_in((entry.message,))
         if not isinstance(entry, MessageAdded) or (entry.message.id, entry.message.role) != (line.ref, line.role):
             raise InvalidInput("pos", "only a message has a place in the history, under its own id and role")
 
@@ -99,6 +104,9 @@ class Arrival:
 
     def _is_taken(self, pos: int) -> bool:
         return pos >> 3 < len(self._taken) and bool(self._taken[pos >> 3] & 1 << (pos & 7))
+
+    def take_file(self, digest: str) -> None:
+        self._files.add(digest)
 
     def take_call(self, line: Any) -> None:
         call = call_of([getattr(line, name, None) for name in CALL_COLUMNS])  # what it offered does not come along
@@ -127,6 +135,7 @@ class Arrival:
         check_message(message, self._limits)
         if message.id != id or message.role is not Role.USER:
             raise InvalidInput("id", "a user's message waits in the queue, under its own id")
+        self._named |= kept_in((message,))
         self._queued += 1
         self._queued_bytes += size
         for what, value, limit in (
@@ -156,6 +165,8 @@ class Arrival:
             raise InvalidInput(f"chat {chat.id}", words)
         if (chat.state is State.WAITING) != bool(self.open_calls):
             raise InvalidInput(f"chat {chat.id}", f"is {chat.state}, with {len(self.open_calls)} open calls")
+        if missing := self._named - self._files:
+            raise InvalidInput(f"chat {chat.id}", f"names a file that did not come with it: {min(missing)[:12]}…")
         expiries = [call.expires_at for call in self.open_calls if call.expires_at is not None]
         if chat.wake_at != min(expiries, default=None):
             raise InvalidInput(f"chat {chat.id}", f"wakes at {chat.wake_at}, which is not its next expiry")

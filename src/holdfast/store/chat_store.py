@@ -2,10 +2,11 @@
 name one chat, or list some. `Store` has them all; so has the store of a principal, which sees its own chats only.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.core.commands import Command
-from holdfast.core.records import Lease, Snapshot
+from holdfast.core.records import Lease, Message, Snapshot
 from holdfast.store.cursor import AfterCursor
 from holdfast.store.notify.bell import Bell
 from holdfast.store.open_calls import OpenCallRecord
@@ -58,6 +59,10 @@ class ChatStore(Protocol):
     async def read_history(
         self, chat_id: str, *, start: int = 0, limit: int = 10_000, bytes_max: int | None = None
     ) -> list[HistoryRow]: ...
+
+    async def read_file(self, chat_id: str, digest: str) -> bytes: ...
+
+    async def whole_messages(self, chat_id: str, messages: Sequence[Message]) -> Sequence[Message]: ...
 
     async def locate_message(self, chat_id: str, message_id: str) -> Located: ...
 

@@ -16,8 +16,9 @@ from typing import Self
 from msgspec import Raw
 
 from holdfast.core.commands import Command
+from holdfast.core.kept_files import Aside
 from holdfast.core.leases import LeaseWatch
-from holdfast.core.records import ChatRecord, Compaction, Lease, LeaseEnd, NewChat, Snapshot
+from holdfast.core.records import ChatRecord, Compaction, Lease, LeaseEnd, Message, NewChat, Snapshot
 from holdfast.core.wake import WakeState
 from holdfast.errors import NotFound, StoreError, WentBack
 from holdfast.store.checks import check_command, check_fork, check_key, check_new_chat
@@ -25,6 +26,7 @@ from holdfast.store.claims import Claims, claim_wanted
 from holdfast.store.cursor import AfterCursor
 from holdfast.store.fairness import NO_SHARES, Shares
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
+from holdfast.store.kept_files import KeptFiles, put_aside
 from holdfast.store.kept_rules import KeptRules
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.notify.bell import Bell
@@ -99,6 +101,7 @@ class Store(ABC):
     transfers: Transfers
     tokens: Tokens
     kept_rules: KeptRules
+    files: KeptFiles
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
@@ -154,10 +157,12 @@ class Store(ABC):
         check_new_chat(new, self.options.limits)
         check_key(key)
         own, clock = key or own_key(), Countdown(LARGE_DEADLINE_S)
+        hash = request_of(key, new)
+        new, aside = await put_aside(new)
         with self._doubting():
             while True:
                 try:
-                    return await self._create(new, own, request_of(key, new))
+                    return await self._create(new, own, hash, aside)
                 except Occupied:
                     if clock.left_s() <= 0:
                         raise
@@ -168,7 +173,9 @@ class Store(ABC):
         check_command(command, self.options.limits)
         check_key(key)
         with self._doubting():
-            return await self._submit(chat_id, command, key or own_key(), request_of(key, chat_id, command))
+            hash = request_of(key, chat_id, command)
+            command, aside = await put_aside(command)
+            return await self._submit(chat_id, command, key or own_key(), hash, aside)
 
     @contextmanager
     def _doubting(self) -> Iterator[None]:
@@ -276,7 +283,13 @@ class Store(ABC):
         One transaction takes them out of every reader's sight; what a slice does not hold goes in further ones, which
         are waited for, but for no longer than LARGE_DEADLINE_S.
         """
-        return await self.large_chats.delete_chat(chat_id, children, archived_before)
+        deleted = await self.large_chats.delete_chat(chat_id, children, archived_before)
+        try:
+            await self.files.clear_unused(Countdown(LARGE_DEADLINE_S))
+        except StoreError as error:  # it is deleted all the same, and the next sweep goes on
+            extra = {"action": "files.waiting", "chat": chat_id, "error": str(error)}
+            log.warning("not all files of a deleted chat are removed yet", extra=extra)
+        return deleted
 
     # --- history and journal ------------------------------------------------------------------------------------
 
@@ -287,6 +300,14 @@ class Store(ABC):
         """Positions from `start` on, in order. While calls are open, the positions of their results are missing.
         With `bytes_max` the row that reaches it is the last, and there is at least one.
         """
+
+    async def read_file(self, chat_id: str, digest: str) -> bytes:
+        """The bytes of a file that a message of this chat names. Raises NotFound."""
+        return await self.files.read(chat_id, digest)
+
+    async def whole_messages(self, chat_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+        """Messages of this chat, with the bytes of the files that they name in place of their names."""
+        return await self.files.whole(chat_id, messages)
 
     @abstractmethod
     async def read_compaction(self, chat_id: str) -> Compaction | None: ...
@@ -424,6 +445,7 @@ class Store(ABC):
         What is not done within that time is for the next process that looks.
         """
         await self.large_chats.clear_remnants(within_s)
+        await self.files.clear_unused(Countdown(within_s))
 
     # --- what befell the database -------------------------------------------------------------------------------
 
@@ -533,10 +555,10 @@ class Store(ABC):
     # --- for the implementations ------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def _create(self, new: NewChat, key: Key, hash: str) -> Answer: ...
+    async def _create(self, new: NewChat, key: Key, hash: str, aside: Aside) -> Answer: ...
 
     @abstractmethod
-    async def _submit(self, chat_id: str, command: Command, key: Key, hash: str) -> Answer: ...
+    async def _submit(self, chat_id: str, command: Command, key: Key, hash: str, aside: Aside) -> Answer: ...
 
     # --- what other processes say -------------------------------------------------------------------------------
 

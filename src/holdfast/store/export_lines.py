@@ -20,7 +20,7 @@ FORMAT = 1
 LINE_BYTES_MAX = 64 << 20
 BODY_DEPTH_MAX = JSON_DEPTH_MAX + 10  # what others wrote lies some way down in an entry
 
-HEAD, CHAT, END, CUT = "holdfast-export", "chat", "end", "cut"
+HEAD, CHAT, FILE, END, CUT = "holdfast-export", "chat", "file", "end", "cut"
 WITHHELD = encode(Traced(source="runner", name="", error="", text="")).decode()  # in place of what operators are told
 
 
@@ -122,6 +122,13 @@ class Head(Struct, tag=HEAD, tag_field="kind", frozen=True):
     chats: list[str] = []
 
 
+class FileLine(Struct, tag=FILE, tag_field="kind", forbid_unknown_fields=True, frozen=True):
+    """The bytes of a file that messages of the chat above name, as base64."""
+
+    digest: str
+    data: bytes
+
+
 class End(Struct, tag=END, tag_field="kind", frozen=True):
     lines: int
     digest: str
@@ -138,6 +145,7 @@ class _Any(Struct):
 _LINES: dict[str, type[Struct]] = {
     HEAD: Head,
     CHAT: _line(CHAT, CHAT_COLUMNS, get_type_hints(ChatRecord)),
+    FILE: FileLine,
     END: End,
     CUT: Cut,
     **{table: _line(table, heap.columns, _ROWS[table]) for table, heap in HEAPS.items()},

@@ -16,7 +16,7 @@ from holdfast.errors import LimitReached, NotFound
 from holdfast.ids import new_id
 from holdfast.store.checks import page_size
 from holdfast.store.rows import Row
-from holdfast.store.statements import StatementRunner
+from holdfast.store.statements import StatementRunner, marked
 
 PRUNED_MAX = 1_000
 COLUMNS: tuple[str, ...] = KeptRule.__struct_fields__
@@ -87,18 +87,15 @@ class KeptRuleStatements(NamedTuple):
 def kept_rule_statements(mark: str, among_rules: str) -> KeptRuleStatements:
     """`mark` is where a value goes, `among_rules` says that a rule is one of those in a JSON list."""
 
-    def marked(statement: str) -> str:
-        return statement.replace("{}", mark)
-
     return KeptRuleStatements(
-        insert=marked(_INSERT),
-        in_force=marked(_COUNT),
-        covering=marked(_COVERING) + among_rules,
-        read=marked(f"{_SELECT} id = {{}}"),
-        listed=marked(_LISTED),
-        revoke=marked("DELETE FROM kept_rules WHERE id = {}"),
-        forget=marked("DELETE FROM kept_rules WHERE owner = {} RETURNING id"),
-        prune=marked(_PRUNE),
+        insert=marked(_INSERT, mark),
+        in_force=marked(_COUNT, mark),
+        covering=marked(_COVERING, mark) + among_rules,
+        read=marked(f"{_SELECT} id = {{}}", mark),
+        listed=marked(_LISTED, mark),
+        revoke=marked("DELETE FROM kept_rules WHERE id = {}", mark),
+        forget=marked("DELETE FROM kept_rules WHERE owner = {} RETURNING id", mark),
+        prune=marked(_PRUNE, mark),
     )
 
 

@@ -12,6 +12,11 @@ from holdfast.store.records import Lane
 from holdfast.store.rows import Row
 
 
+def marked(statement: str, mark: str) -> str:
+    """`{}` is where a value goes; each store has a mark of its own for that."""
+    return statement.replace("{}", mark)
+
+
 class Statements(Protocol):
     OPEN_CALLS: str
     READ_ENTRY: str
@@ -48,3 +53,6 @@ class StatementRunner(Protocol):
 
     async def write_alone(self, statement: str, *values: Any) -> list[Row]:
         """For a statement that changes nothing when it is repeated."""
+
+    async def forget(self, statement: str, *values: Any) -> list[Row]:
+        """The same for one that deletes what is to be gone from every file of the store."""

@@ -17,7 +17,7 @@ from holdfast.ids import new_id
 from holdfast.principals import OWN_SCOPES, Principal
 from holdfast.store.checks import page_size
 from holdfast.store.rows import Row
-from holdfast.store.statements import StatementRunner
+from holdfast.store.statements import StatementRunner, marked
 
 TokenKind = Literal["token", "session", "link"]
 KINDS: tuple[TokenKind, ...] = ("token", "session", "link")
@@ -165,18 +165,15 @@ class TokenStatements(NamedTuple):
 def token_statements(mark: str, among_ids: str) -> TokenStatements:
     """`mark` is where a value goes, `among_ids` says that an id is one of those in a JSON list."""
 
-    def marked(statement: str) -> str:
-        return statement.replace("{}", mark)
-
     return TokenStatements(
-        insert=marked(INSERT_TOKEN),
+        insert=marked(INSERT_TOKEN, mark),
         by_hash=FIND_TOKENS.format(wanted=f"hash = {mark}"),
         by_ids=FIND_TOKENS.format(wanted=among_ids),
-        listed=FIND_TOKENS.format(wanted=marked(_LISTED)),
-        use=marked(USE_TOKEN),
-        revoke=marked(REVOKE_TOKEN),
-        extend=marked(EXTEND_TOKEN),
-        prune=marked(PRUNE_TOKENS),
+        listed=FIND_TOKENS.format(wanted=marked(_LISTED, mark)),
+        use=marked(USE_TOKEN, mark),
+        revoke=marked(REVOKE_TOKEN, mark),
+        extend=marked(EXTEND_TOKEN, mark),
+        prune=marked(PRUNE_TOKENS, mark),
     )
 
 

@@ -1,8 +1,9 @@
 """Chats that leave a store as lines of JSON and come into one: which rows, in which order, and what a line is.
 
 An export holds a chat and all that was spawned below it, as rows: the chat, its journal, calls, queue and
-compactions. Streamed text of attempts that are over, and answers to idempotency keys, are not in it. The last line
-has a digest of all others. The same chat gives the same bytes, whichever store it is in.
+compactions, and the bytes of the files that its messages name. Streamed text of attempts that are over, and answers
+to idempotency keys, are not in it. The last line has a digest of all others. The same chat gives the
+same bytes, whichever store it is in.
 
 An import comes in slices, each one transaction, under a record in `remnants`, as a fork does (remnants.py): until the
 transaction that inserts the chats' rows there is nothing for any reader to see, and what a killed process left behind
@@ -17,7 +18,8 @@ from typing import NamedTuple
 from holdfast.core.records import ChatRecord
 from holdfast.errors import NotFound, RefusedError, StoreError
 from holdfast.store.arrivals import AT_REST
-from holdfast.store.export_lines import CHAT, END, FIRST, FORMAT, HEAD, HEAPS, Heap, for_client, line_of
+from holdfast.store.export_lines import CHAT, END, FILE, FIRST, FORMAT, HEAD, HEAPS, Heap, for_client, line_of
+from holdfast.store.kept_files import KeptFiles
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.records import Answer, Key
 from holdfast.store.remnants import LARGE_DEADLINE_S, Occupied, rows_within
@@ -57,8 +59,9 @@ class Slot(NamedTuple):
 class Transfers(ABC):
     """Of one store."""
 
-    def __init__(self, large_chats: LargeChats) -> None:
+    def __init__(self, large_chats: LargeChats, files: KeptFiles) -> None:
         self._large_chats = large_chats
+        self.files = files
 
     # --- out ----------------------------------------------------------------------------------------------------
 
@@ -158,9 +161,17 @@ class Export:
             for heap in HEAPS.values():
                 async for row in self._rows(chat, heap):
                     yield line_of({"kind": heap.table, **dict(zip(heap.columns, row, strict=True))})
+            async for digest in self._transfers.files.digests(chat.id):
+                yield line_of({"kind": FILE, "digest": digest, "data": await self._file(chat, digest)})
         now = [chat_of(row) for row in await self._transfers.read_family(self.family[0].id, FAMILY_MAX + 1)]
         if [chat.stamp for chat in now] != [chat.stamp for chat in self.family]:
             raise _refused(self.family[0], "changed, or was deleted, while it was exported: try again")
+
+    async def _file(self, chat: ChatRecord, digest: str) -> bytes:
+        try:
+            return await self._transfers.files.read(chat.id, digest)
+        except NotFound as error:
+            raise _refused(chat, "was deleted while it was exported, or a file of it is lost") from error
 
     async def _rows(self, chat: ChatRecord, heap: Heap) -> AsyncIterator[Row]:
         after: Row = FIRST[heap.table]

@@ -5,7 +5,7 @@ nothing that the store does not have, but for what runs at this moment.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from holdfast.config import Permissions
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_object, storable
 from holdfast.core.journal import Traced, TraceSource
-from holdfast.core.records import Cause, Failure, Frozen, Snapshot, State
+from holdfast.core.records import Cause, Failure, File, Frozen, Snapshot, State
 from holdfast.errors import ConfigError, NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
 from holdfast.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.ids import new_id
@@ -358,6 +358,22 @@ class HeldChat:
                         raise
                     await asyncio.sleep(delay_s)
                     delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
+
+    async def keep_files(self, files: Sequence[File]) -> tuple[File, ...]:
+        """As the message has them that names them. The bytes are durable when it returns; a failing store is asked
+        again, as for a commit. Raises LimitReached.
+        """
+        delay_s = 0.05
+        while True:
+            try:
+                return await self.shared.store.files.keep_all(self.snapshot.chat.id, files)
+            except StoreError as error:
+                extra = {"action": "files_not_kept", "error": f"{error.code}: {error}"}
+                log.warning("the files of a result could not be kept", extra=extra)
+                if not self.shared.trusted() or self.stop.cause is Cause.LEASE_LOST:
+                    raise
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
 
     def _heed_others(self, seen: Snapshot) -> None:
         """Another writer came before our commit, which brought it here: `notice` would take it for known."""

@@ -14,6 +14,7 @@ from holdfast.core.codec import decode_entry
 from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message, fitted, summary_message
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
+from holdfast.core.kept_files import kept_in
 from holdfast.core.records import NOTHING, Message, Role, Snapshot, Terms, ToolResult
 from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.contract import Store
@@ -136,6 +137,7 @@ class HistoryCache:
         self._fitted = 0  # positions before this one are as they are shown
         self._needs_mending = False  # stored wrong, by other code: mended for every request
         self._cuts = False  # long results are here without their middles
+        self.names_files = False  # some of them name bytes that a model is to be sent
 
     @property
     def size(self) -> int:
@@ -169,9 +171,14 @@ class HistoryCache:
             return
         for pos, message in messages.items():
             if self._known <= pos < snapshot.chat.length:
+                self._look_for_files(message)
                 self._ahead[pos] = self._as_shown(message)
         while self._known in self._ahead:
             self._messages.append(self._ahead.pop(self._known))
+
+    def _look_for_files(self, message: Message) -> None:
+        if not self.names_files and message.role is not Role.ASSISTANT:
+            self.names_files = bool(kept_in((message,)))
 
     def cut_results(self, wanted: bool) -> None:
         """From now on long results are shown without their middles, or are not."""
@@ -454,6 +461,8 @@ class HistoryCache:
         while start < end:
             rows = await self._store.read_history(self.chat_id, start=start, limit=min(PAGE_ROWS, end - start))
             found += [_message_of(row) for row in rows if row.pos < end]
+            for message in found[-len(rows) :]:
+                self._look_for_files(message)
             if not rows:
                 break
             start = rows[-1].pos + 1

@@ -99,6 +99,8 @@ class ModelStep:
     async def _request(self) -> Request:
         held = self._held
         agent, messages = held.agent, await held.history.messages(held.snapshot)
+        if held.history.names_files:
+            messages = await held.shared.store.whole_messages(held.snapshot.chat.id, messages)
         held.look_for_tools()
         in_force = await held.history.terms(held.snapshot)
         if text := await held.instructions():

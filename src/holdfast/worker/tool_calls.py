@@ -22,7 +22,7 @@ from holdfast.core.records import (
     ToolResult,
     result_message,
 )
-from holdfast.errors import StoreError, ToolFailed
+from holdfast.errors import LimitReached, StoreError, ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.log_context import logger
 from holdfast.tools.base import Spawned, Tool
@@ -404,23 +404,30 @@ class ToolCalls:
         self.abandoned += body.abandoned
         said = await progress.rest()
         if returned is not None:
-            outcome = self._outcome(call, returned)
+            kept = await self._with_kept_files(returned)
+            outcome = self._outcome(call, kept)
             try:
                 after = await held.commit(*said, outcome)
             except Moved:
                 return False  # the successor has answered it
             if not outcome.unknown:
                 result = ToolResult(
-                    call_id=call.id,
-                    name=call.name,
-                    content=returned.content,
-                    error=returned.error,
-                    files=returned.files,
+                    call_id=call.id, name=call.name, content=kept.content, error=kept.error, files=kept.files
                 )
                 held.history.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
-                await held.run_hooks("after_tool", result)
+                await held.run_hooks("after_tool", replace(result, files=returned.files))
         held.drop_body(call.id)
         return returned is not None
+
+    async def _with_kept_files(self, returned: Returned) -> Returned:
+        """What a result shows is kept before the result is. A chat that is full of files goes on without this one."""
+        if not returned.files:
+            return returned
+        try:
+            return replace(returned, files=await self._held.keep_files(returned.files))
+        except LimitReached as error:
+            note = f"\n[{len(returned.files)} files left out: {error}]"
+            return replace(returned, content=returned.content + note, files=())
 
     def _tell_end(self, body: Body, returned: Returned | None) -> None:
         held, raised = self._held, body.raised

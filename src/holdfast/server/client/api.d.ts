@@ -117,6 +117,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/chats/{chat_id}/files/{digest}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read File
+         * @description The bytes of a file that a part of a message names: its `uri` is `holdfast:files/` and the digest.
+         */
+        get: operations["read_file"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/chats/{chat_id}/queue": {
         parameters: {
             query?: never;
@@ -1014,7 +1034,7 @@ export interface components {
         };
         /**
          * FileGiven
-         * @description A reference: an https URL, or a data: URI for something small.
+         * @description An https URL, a data: URI with the bytes, or the `uri` of a file that this chat holds already.
          */
         FileGiven: {
             /**
@@ -2677,6 +2697,48 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AnswerShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    read_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                digest: string;
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The bytes; of an image that a browser shows, under its type */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                    "application/octet-stream": string;
                 };
             };
             /** @description The request was wrong, or not possible in this state */

@@ -17,7 +17,7 @@ export class Connection {
     patienceMs: number;
     _fetch: typeof fetch;
     /** Asks until there is an answer. A request that changes something has a key: however often it is sent, it is done once. */
-    ask(method: string, path: string, { query, body, key, signal, ms }?: Asked): Promise<any>;
+    ask(method: string, path: string, { query, body, key, signal, ms, bytes }?: Asked): Promise<any>;
     /**
      * The events of one connection, until it ends, however that happens. Raises HoldfastError where coming back is useless.
      * @returns {AsyncGenerator<Seen, void, void>}
@@ -57,4 +57,5 @@ export type Asked = {
     key?: string | undefined;
     signal?: AbortSignal | undefined;
     ms?: number;
+    bytes?: boolean;
 };

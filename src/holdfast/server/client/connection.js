@@ -12,7 +12,7 @@ const BACKOFF_MS_MAX = 5_000;
 
 /** @typedef {{ url?: string | undefined, token?: string | undefined, patience_ms?: number | undefined, fetch?: typeof fetch | undefined }} Options */
 /** @typedef {{ id: string, event: string, data: any }} Seen one event of a stream */
-/** @typedef {{ query?: object, body?: object | undefined, key?: string | undefined, signal?: AbortSignal | undefined, ms?: number }} Asked */
+/** @typedef {{ query?: object, body?: object | undefined, key?: string | undefined, signal?: AbortSignal | undefined, ms?: number, bytes?: boolean }} Asked */
 
 /** As long as that, or until the signal. */
 function pause(/** @type {number} */ ms, /** @type {AbortSignal | undefined} */ signal) {
@@ -94,7 +94,7 @@ export class Connection {
   }
 
   /** Asks until there is an answer. A request that changes something has a key: however often it is sent, it is done once. */
-  async ask(/** @type {string} */ method, /** @type {string} */ path, /** @type {Asked} */ { query, body, key, signal, ms = REQUEST_MS } = {}) {
+  async ask(/** @type {string} */ method, /** @type {string} */ path, /** @type {Asked} */ { query, body, key, signal, ms = REQUEST_MS, bytes = false } = {}) {
     const backoff = new Backoff(this.patienceMs);
     const sent = method === "GET" ? undefined : key ?? newKey();
     for (;;) {
@@ -103,7 +103,7 @@ export class Connection {
       let cause;
       try {
         const answer = await this._send(method, path, query, body, sent, bound.signal);
-        if (answer.ok) return answer.status === 204 ? null : await answer.json();
+        if (answer.ok) return answer.status === 204 ? null : await (bytes ? answer.blob() : answer.json());
         const error = await problemOf(answer);
         if (answer.status !== 503 && answer.status !== 429) throw error;
         cause = error;

@@ -34,6 +34,15 @@ export class Chat {
         limit?: number;
         signal?: AbortSignal;
     }): Promise<Schemas["MessagePage"]>;
+    /**
+     * The bytes of a file that a message of this chat names, or of one that holds them itself.
+     * @returns {Promise<Blob>}
+     */
+    file(file: {
+        uri: string;
+    }, { signal }?: {
+        signal?: AbortSignal;
+    }): Promise<Blob>;
     /** `mode`: `queue` (after what is going on), `steer` (into the running turn), `interrupt` (now). */
     send(message: Schemas["MessageGiven"]["message"], { key, signal, ...more }?: Omit<Schemas["MessageGiven"], "message"> & Sending): Promise<{
         chat_id: string;

@@ -57,6 +57,8 @@ export class Holdfast {
   }
 }
 
+const KEPT = "holdfast:files/"; // before the digest of a file that is kept beside the messages
+
 /** A handle on a chat. */
 export class Chat {
   constructor(/** @type {Connection} */ connection, /** @type {string} */ id) {
@@ -77,6 +79,16 @@ export class Chat {
   /** Its history from a position on, a page of it. @returns {Promise<Schemas["MessagePage"]>} */
   messages(/** @type {{ start?: number, limit?: number, signal?: AbortSignal }} */ { signal, ...query } = {}) {
     return this._connection.ask("GET", `${pathOf(this.id)}/messages`, { query, signal });
+  }
+
+  /**
+   * The bytes of a file that a message of this chat names, or of one that holds them itself.
+   * @returns {Promise<Blob>}
+   */
+  async file(/** @type {{ uri: string }} */ file, /** @type {{ signal?: AbortSignal }} */ { signal } = {}) {
+    if (!file.uri.startsWith(KEPT)) return (await fetch(file.uri, { signal: signal ?? null })).blob();
+    const digest = encodeURIComponent(file.uri.slice(KEPT.length));
+    return this._connection.ask("GET", `${pathOf(this.id)}/files/${digest}`, { signal, bytes: true });
   }
 
   /** `mode`: `queue` (after what is going on), `steer` (into the running turn), `interrupt` (now). */

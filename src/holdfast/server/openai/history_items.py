@@ -5,6 +5,8 @@ from typing import Any
 
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
+from holdfast.core.kept_files import files_in
+from holdfast.core.records import Message
 from holdfast.errors import InvalidInput
 from holdfast.server.openai.ids import ResponsePlace
 from holdfast.server.openai.responses import input_items
@@ -20,6 +22,12 @@ def entry_of(row: HistoryRow) -> MessageAdded:
     entry = decode_entry(row.body)
     assert isinstance(entry, MessageAdded)
     return entry
+
+
+async def message_of(store: ChatStore, chat_id: str, row: HistoryRow) -> Message:
+    """With the bytes of its files, as its client sent them."""
+    (message,) = await store.whole_messages(chat_id, (entry_of(row).message,))
+    return message
 
 
 async def rows_on(
@@ -62,7 +70,8 @@ async def item_page(
     page: list[Item] = []
     size, found = 0, after is None
     async for row in rows_back(store, place.chat_id, end) if backward else rows_on(store, place.chat_id, 0, end):
-        items = list(input_items(place, entry_of(row).message))
+        message = await message_of(store, place.chat_id, row)
+        items = list(input_items(place, message))
         for item in reversed(items) if backward else items:
             if not found:
                 found = item["id"] == after
@@ -70,7 +79,7 @@ async def item_page(
                 return listed(page, has_more=True)
             else:
                 page.append(item)
-        size += len(row.body) if page else 0
+        size += len(row.body) + sum(len(file.uri) for file in files_in(message.parts)) if page else 0
     if not found:
         raise InvalidInput("after", "names no item that is here")
     return listed(page, has_more=False)

@@ -59,6 +59,8 @@ class PostgresLargeChats(LargeChats):
                 await transaction.commit()
                 return None
             await transaction.rows(sql.COPY_COMPACTIONS, asked.new_id, asked.chat_id, end)
+            await transaction.rows(sql.NAME_FILES, asked.chat_id)
+            await transaction.rows(sql.FILES.copy, asked.new_id, asked.chat_id)
             answer = await transaction.keep_receipt(asked.key, asked.hash, made.changes[-1:])
             reach("fork.after")
             await transaction.commit()

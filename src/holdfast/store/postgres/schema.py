@@ -38,6 +38,9 @@ TABLES = (
     "remnants",
     "tokens",
     "kept_rules",
+    "files",
+    "file_uses",
+    "unused_files",
 )
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
 from holdfast.store.chat_lists import FilterNames, where
+from holdfast.store.kept_files import PUT_BESIDE_OTHERS, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
@@ -448,6 +449,7 @@ SELECT count(*), coalesce(sum(size), 0)::bigint FROM sized WHERE before < %(byte
 # In the order in which they go: the first line of the journal is the last.
 TAKE_ROWS = (
     _take_rows("deltas", "body"),
+    _take_rows("file_uses", "digest"),
     _take_rows("calls", "arguments"),
     _take_rows("queue", "body"),
     _take_rows("compactions", "summary"),
@@ -705,6 +707,13 @@ NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="%s", limit=liveness.SWEPT_MAX)
 TOKENS = token_statements("%s", "id IN (SELECT json_array_elements_text(%s::json))")
 
 KEPT_RULES = kept_rule_statements("%s", "rule IN (SELECT json_array_elements_text(%s::json))")
+
+FILES = file_statements(
+    "%s", PUT_BESIDE_OTHERS, "digest IN (SELECT json_array_elements_text(%s::json))", "chat_id = ANY(%s)"
+)
+
+# By the fork that copies their names: whoever deletes them decides anew once it is there.
+NAME_FILES = "UPDATE files SET named = named + 1 WHERE digest IN (SELECT digest FROM file_uses WHERE chat_id = %s)"
 
 # Until its end: of two transactions that keep rules of one owner, the second counts those of the first.
 LOCK_KEPT_RULES = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast kept rules of ' || %s, 0))"

@@ -16,6 +16,7 @@ import psycopg
 from holdfast.core.apply import create
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.commands import Command
+from holdfast.core.kept_files import Aside
 from holdfast.core.records import ChatRecord, NewChat, Snapshot
 from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, StoreUnavailable
@@ -25,6 +26,7 @@ from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
+from holdfast.store.kept_files import KeptFiles
 from holdfast.store.kept_rules import KeptRules
 from holdfast.store.notify.bell import WORK, topics_of
 from holdfast.store.pages import page_of
@@ -94,7 +96,8 @@ class PostgresStore(SqlStore):
         self.claims = PostgresClaims(self._transactor, options.limits, self._clock)
         self.recovery = PostgresRecovery(self._transactor, options, self.read_chat, host=self._host)
         self.large_chats = PostgresLargeChats(self._transactor, options)
-        self.transfers = PostgresTransfers(self._transactor, self.large_chats)
+        self.files = KeptFiles(self._transactor, sql.FILES, self._keep_files)
+        self.transfers = PostgresTransfers(self._transactor, self.large_chats, self.files)
         self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
         self.kept_rules = KeptRules(self._transactor, sql.KEPT_RULES, self.now_ms)
 
@@ -194,7 +197,7 @@ class PostgresStore(SqlStore):
 
     # --- chats ------------------------------------------------------------------------------------------------
 
-    async def _create(self, new: NewChat, key: Key, hash: str) -> Answer:
+    async def _create(self, new: NewChat, key: Key, hash: str, aside: Aside) -> Answer:
         async def work(transaction: Transaction) -> Answer:
             reach("create.before")
             await transaction.begin()
@@ -203,6 +206,7 @@ class PostgresStore(SqlStore):
             if (left := await transaction.check_unused(new.id, "create")) is not None:
                 raise Occupied(new.id, taken=left.source_id is not None)
             made = decided((create(new, transaction.now, self.options.limits),))
+            await transaction.keep_files(new.id, aside)
             await transaction.write(made.writes)
             answer = await transaction.keep_receipt(key, hash, made.changes)
             reach("create.after")
@@ -212,7 +216,7 @@ class PostgresStore(SqlStore):
 
         return await self._transactor.write(work)
 
-    async def _submit(self, chat_id: str, command: Command, key: Key, hash: str) -> Answer:
+    async def _submit(self, chat_id: str, command: Command, key: Key, hash: str, aside: Aside) -> Answer:
         async def work(transaction: Transaction) -> Answer:
             await transaction.begin()
             # The lock first: every other write under this key, our own lost try among them, is done when we have it.
@@ -221,6 +225,7 @@ class PostgresStore(SqlStore):
                 transaction.ring((chat_id, WORK))
                 return answer
             made = decided(await transaction.apply(await transaction.must_load(chat_id), (command,)))
+            await transaction.keep_files(chat_id, aside)
             await transaction.write(made.writes)
             answer = await transaction.keep_receipt(key, hash, made.changes)
             await transaction.commit()
@@ -228,6 +233,14 @@ class PostgresStore(SqlStore):
             return answer
 
         return await self._transactor.write(work)
+
+    async def _keep_files(self, chat_id: str, aside: Aside) -> None:
+        async def work(transaction: Transaction) -> None:
+            await transaction.begin()
+            await transaction.keep_files(chat_id, aside)
+            await transaction.commit()
+
+        await self._transactor.write(work, "work")
 
     async def commit(self, snapshot: Snapshot, commands: Sequence[Command], commit_id: str) -> Snapshot:
         self._transactor.check_open()

@@ -18,6 +18,7 @@ from psycopg import capabilities
 from holdfast.core.change import Change, Refused
 from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.commands import Command
+from holdfast.core.kept_files import Aside
 from holdfast.core.limits import Limits
 from holdfast.core.records import ChatRecord, KeptRule, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
@@ -33,6 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.faults import reach
 from holdfast.store.decisions import ChatWrite, raise_refused
+from holdfast.store.kept_files import check_files_room, check_named
 from holdfast.store.kept_rules import check_room, kept_rule_row
 from holdfast.store.notify.bell import Bell, topics_of
 from holdfast.store.postgres import sql, swaps
@@ -214,6 +216,7 @@ class Transaction:
     async def take_rows(self, chat_ids: Sequence[str], room: Slice) -> bool:
         """Delete what stands under these ids, as far as there is room. True: rows are left."""
         rows, size = room.rows, room.bytes
+        await self.rows(sql.FILES.note, list(chat_ids))
         for statement in sql.TAKE_ROWS:
             if rows <= 0 or size <= 0:
                 return True
@@ -299,6 +302,18 @@ class Transaction:
             await self.rows(sql.KEPT_RULES.insert, *kept_rule_row(rule))
         ((count,),) = await self.rows(sql.KEPT_RULES.in_force, owner, self.now)
         check_room(count, self._limits.kept_rules_max)
+
+    async def keep_files(self, chat_id: str, aside: Aside) -> None:
+        """Raises LimitReached, and InvalidInput where one is named that is not here; then nothing is written."""
+        if aside.named:
+            found = await self.rows(sql.FILES.held, chat_id, encode(sorted(aside.named)).decode())
+            check_named(aside.named, {digest for (digest,) in found})
+        for digest, data in sorted(aside.contents):
+            await self.rows(sql.FILES.put, digest, len(data), data)
+            await self.rows(sql.FILES.use, chat_id, digest, len(data))
+        if aside.contents:
+            ((size,),) = await self.rows(sql.FILES.used_bytes, chat_id)
+            check_files_room(int(size), self._limits.chat_files_bytes_max)
 
     # --- receipts -------------------------------------------------------------------------------------------------
 
@@ -398,6 +413,9 @@ class Transactor:
         return await self.write(
             lambda transaction: transaction.write_alone(statement, *values, points=points), "work"
         )
+
+    async def forget(self, statement: str, *values: Any) -> list[Row]:
+        return await self.write_alone(statement, *values)
 
     async def run(self, work: Work[T], share: Share, deadline: float | None = None, *, only_looks: bool = False) -> T:
         """Also while the store is being closed: what was taken before is brought to its end.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from holdfast.core.records import ChatRecord
 from holdfast.faults import reach
 from holdfast.store.export_lines import HEAPS, Heap
+from holdfast.store.kept_files import KeptFiles
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.postgres import sql
 from holdfast.store.postgres.transactions import Transaction, Transactor
@@ -18,8 +19,8 @@ _STATEMENTS = {table: statements(heap, "%s") for table, heap in HEAPS.items()}
 
 
 class PostgresTransfers(Transfers):
-    def __init__(self, transactor: Transactor, large_chats: LargeChats) -> None:
-        super().__init__(large_chats)
+    def __init__(self, transactor: Transactor, large_chats: LargeChats, files: KeptFiles) -> None:
+        super().__init__(large_chats, files)
         self._transactor = transactor
 
     async def read_family(self, chat_id: str, limit: int) -> list[Row]:

@@ -52,6 +52,7 @@ class SqliteLargeChats(LargeChats):
                 reach("fork.slice")
                 return None
             transaction.change(sql.COPY_COMPACTIONS, asked.new_id, asked.chat_id, end)
+            transaction.change(sql.FILES.copy, asked.new_id, asked.chat_id)
             answer = transaction.keep_receipt(asked.key, asked.hash, made.changes[-1:])
             transaction.tell(made.changes)
             reach("fork.after")

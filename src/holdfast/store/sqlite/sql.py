@@ -6,6 +6,7 @@ from typing import NamedTuple
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
 from holdfast.store.chat_lists import FilterNames, where
+from holdfast.store.kept_files import PUT_ALONE, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
@@ -298,6 +299,7 @@ def _heap(table: str, key: tuple[str, ...], text: str, order: str = "ASC") -> He
 # In the order in which they go: the first line of the journal is the last.
 HEAPS = (
     _heap("deltas", ("attempt", "k"), "body"),
+    _heap("file_uses", ("digest",), "digest"),
     _heap("calls", ("batch", "pos"), "arguments"),
     _heap("queue", ("id",), "body"),
     _heap("compactions", ("upto",), "summary"),
@@ -467,6 +469,8 @@ READ_REPAIRS = "SELECT reason, count FROM repairs"
 TOKENS = token_statements("?", "id IN (SELECT value FROM json_each(?))")
 
 KEPT_RULES = kept_rule_statements("?", "rule IN (SELECT value FROM json_each(?))")
+
+FILES = file_statements("?", PUT_ALONE, "digest IN (SELECT value FROM json_each(?))", "chat_id = ?")
 
 # Whose it is, without the rest of it.
 READ_OWNER = "SELECT owner, parent_id FROM chats WHERE id = ?"

@@ -11,6 +11,7 @@ import apsw
 from holdfast.core.apply import create
 from holdfast.core.codec import encode
 from holdfast.core.commands import Command
+from holdfast.core.kept_files import Aside
 from holdfast.core.leases import LOOKS_PER_TTL, LeaseWatch
 from holdfast.core.records import ChatRecord, NewChat, Snapshot
 from holdfast.errors import (
@@ -27,6 +28,7 @@ from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
 from holdfast.store.incidents import WENT_BACK
+from holdfast.store.kept_files import KeptFiles
 from holdfast.store.kept_rules import KeptRules
 from holdfast.store.pages import page_of
 from holdfast.store.receipts import PRUNED_MAX, request_of
@@ -97,7 +99,8 @@ class SqliteStore(SqlStore):
             self._transactor, options, self.read_chat, host=self._host, lock_folder=self.lock_folder
         )
         self.large_chats = SqliteLargeChats(self._transactor, options)
-        self.transfers = SqliteTransfers(self._transactor, self.large_chats)
+        self.files = KeptFiles(self._transactor, sql.FILES, self._keep_files)
+        self.transfers = SqliteTransfers(self._transactor, self.large_chats, self.files)
         self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
         self.kept_rules = KeptRules(self._transactor, sql.KEPT_RULES, self.now_ms)
 
@@ -221,13 +224,14 @@ class SqliteStore(SqlStore):
 
     # --- chats ------------------------------------------------------------------------------------------------
 
-    async def _create(self, new: NewChat, key: Key, hash: str) -> Answer:
+    async def _create(self, new: NewChat, key: Key, hash: str, aside: Aside) -> Answer:
         def work(transaction: Transaction) -> Answer:
             reach("create.before")
             if (answer := transaction.read_receipt(key, hash)) is not None:
                 return answer
             transaction.check_unused(new.id, "create")
             made = decided((create(new, transaction.now, self.options.limits),))
+            transaction.keep_files(new.id, aside)
             transaction.write(made.writes)
             answer = transaction.keep_receipt(key, hash, made.changes)
             reach("create.after")
@@ -236,17 +240,21 @@ class SqliteStore(SqlStore):
 
         return await self._transactor.write(work)
 
-    async def _submit(self, chat_id: str, command: Command, key: Key, hash: str) -> Answer:
+    async def _submit(self, chat_id: str, command: Command, key: Key, hash: str, aside: Aside) -> Answer:
         def work(transaction: Transaction) -> Answer:
             if (answer := transaction.read_receipt(key, hash)) is not None:
                 return answer
             made = decided(transaction.apply(transaction.must_load(chat_id), (command,)))
+            transaction.keep_files(chat_id, aside)
             transaction.write(made.writes)
             answer = transaction.keep_receipt(key, hash, made.changes)
             transaction.tell(made.changes)
             return answer
 
         return await self._transactor.write(work)
+
+    async def _keep_files(self, chat_id: str, aside: Aside) -> None:
+        await self._transactor.write(lambda transaction: transaction.keep_files(chat_id, aside))
 
     async def commit(self, snapshot: Snapshot, commands: Sequence[Command], commit_id: str) -> Snapshot:
         ready = decide_ahead(snapshot, commands, commit_id, self.options.clock.wall_ms(), self.options.limits)

@@ -18,11 +18,13 @@ import apsw
 from holdfast.core.change import Change, Refused
 from holdfast.core.codec import encode
 from holdfast.core.commands import Command
+from holdfast.core.kept_files import Aside
 from holdfast.core.records import ChatRecord, KeptRule, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import NotFound, RefusedError, StoreClosed, StoreError, StoreGone, StoreTimeout, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.store.decisions import ChatWrite, raise_refused
+from holdfast.store.kept_files import check_files_room, check_named
 from holdfast.store.kept_rules import check_room, kept_rule_row
 from holdfast.store.notify.bell import Bell
 from holdfast.store.receipts import answer_of, check_receipt, decode_answer
@@ -130,6 +132,7 @@ class Transaction:
 
     def take_rows(self, chat_id: str, room: Slice) -> Slice | None:
         """Delete what stands under an id, as far as there is room. Returns the room that is left; None: rows are."""
+        self.change(sql.FILES.note, chat_id)
         for heap in sql.HEAPS:
             found = self.rows(heap.sizes, chat_id, room.rows + 1)
             sizes = [(0, size or 0) for *_, size in found]
@@ -185,6 +188,18 @@ class Transaction:
         self.change_each(sql.KEPT_RULES.insert, map(kept_rule_row, rules))
         ((count,),) = self.rows(sql.KEPT_RULES.in_force, rules[0].owner, self.now)
         check_room(count, self._options.limits.kept_rules_max)
+
+    def keep_files(self, chat_id: str, aside: Aside) -> None:
+        """Raises LimitReached, and InvalidInput where one is named that is not here; then nothing is written."""
+        if aside.named:
+            held = {digest for (digest,) in self.rows(sql.FILES.held, chat_id, encode(sorted(aside.named)).decode())}
+            check_named(aside.named, held)
+        for digest, data in sorted(aside.contents):
+            self.change(sql.FILES.put, digest, len(data), data)
+            self.change(sql.FILES.use, chat_id, digest, len(data))
+        if aside.contents:
+            ((size,),) = self.rows(sql.FILES.used_bytes, chat_id)
+            check_files_room(size, self._options.limits.chat_files_bytes_max)
 
     def swap(self, write: ChatWrite) -> bool:
         """False: the chat is not what the change was decided on any more; nothing was written."""
@@ -418,6 +433,13 @@ class Transactor:
 
     async def write_alone(self, statement: str, *values: Any) -> list[Row]:
         return await self.write(lambda transaction: transaction.rows(statement, *values))
+
+    async def forget(self, statement: str, *values: Any) -> list[Row]:
+        def work(transaction: Transaction) -> list[Row]:
+            self.scrub()
+            return transaction.rows(statement, *values)
+
+        return await self.write(work)
 
     def check_writable(self) -> WriterThread:
         if self.writer is None:

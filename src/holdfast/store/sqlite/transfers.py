@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from holdfast.core.records import ChatRecord
 from holdfast.faults import reach
 from holdfast.store.export_lines import HEAPS, Heap
+from holdfast.store.kept_files import KeptFiles
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.receipts import request_of
 from holdfast.store.records import Answer, Key
@@ -18,8 +19,8 @@ _STATEMENTS = {table: statements(heap, "?") for table, heap in HEAPS.items()}
 
 
 class SqliteTransfers(Transfers):
-    def __init__(self, transactor: Transactor, large_chats: LargeChats) -> None:
-        super().__init__(large_chats)
+    def __init__(self, transactor: Transactor, large_chats: LargeChats, files: KeptFiles) -> None:
+        super().__init__(large_chats, files)
         self._transactor = transactor
 
     async def read_family(self, chat_id: str, limit: int) -> list[Row]:
