@@ -14,6 +14,7 @@ from holdfast.errors import ConfigError
 from holdfast.system import processes, sandbox
 from holdfast.system.capture import Kept
 from holdfast.system.sandbox import Sandbox
+from holdfast.tools import floor
 from holdfast.tools.base import Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.shell.sessions import SESSIONS_MAX, session_tools
@@ -131,6 +132,31 @@ async def test_a_session_belongs_to_its_chat_alone_and_there_are_only_so_many(ha
     for name in names:
         await use("end_session", session=name)
     assert use.tools["read_session"].function.__self__._by_chat == {}  # type: ignore[attr-defined]
+
+
+async def test_sessions_that_are_started_at_once_are_no_more_than_the_limit(
+    hands: Callable[..., Hands], tmp_path: Path
+) -> None:
+    """As in an app that is open: a process is then waited for, and all of them are under way at the same time."""
+    use, own = hands(), floor.own(str(tmp_path / "home"), str(tmp_path / "locks"), None)
+    floor.protect(own)
+    try:
+        asked = [use("start_session", command="cat", wait_s=0) for _ in range(SESSIONS_MAX + 4)]
+        said = await asyncio.gather(*asked)
+        names = [text.partition("\n")[0] for text in said if text.startswith("session_")]
+        await asyncio.gather(*(use("end_session", session=name) for name in names))
+    finally:
+        floor.release(own)
+    assert len(names) == SESSIONS_MAX
+    assert sum("which is the limit" in text for text in said) == 4
+
+
+async def test_a_session_that_has_a_last_word_is_ended_when_its_end_is_told(hands: Callable[..., Hands]) -> None:
+    use = hands()
+    name, _ = await use.start("trap 'echo bye; sleep 0.6; exit 3' TERM; echo up; while :; do sleep 0.05; done")
+    said = await use("end_session", session=name)
+    assert "bye\n" in said
+    assert said.endswith("[exit code 3]")
 
 
 async def test_a_flood_is_bounded_and_input_that_is_not_read_is_told(hands: Callable[..., Hands]) -> None:

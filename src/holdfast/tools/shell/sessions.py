@@ -13,6 +13,7 @@ import asyncio
 import contextvars
 import os
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -223,6 +224,7 @@ class ChatSessions:
         self._idle_s = idle_s
         self._output_bytes_max = output_bytes_max
         self._by_chat: dict[str, dict[str, _Session]] = {}
+        self._starting: Counter[str] = Counter()  # by chat: they have their place before they run
         _all.add(self)
 
     @property
@@ -240,15 +242,26 @@ class ChatSessions:
         context = tool_context()
         if "\x00" in command:
             raise ToolFailed("A command line cannot hold a NUL character.")
-        chat = self._of(context)
-        if len(chat) >= SESSIONS_MAX:
-            running = ", ".join(chat)
-            raise ToolFailed(f"There are {len(chat)} sessions, which is the limit: end one of {running} first.")
+        chat, starting = self._of(context), self._starting[context.chat_id]
+        if (count := len(chat) + starting) >= SESSIONS_MAX:
+            named = ", ".join(chat) or "them"
+            raise ToolFailed(f"There are {count} sessions, which is the limit: end one of {named} first.")
+        self._starting[context.chat_id] += 1
+        try:
+            session = await self._start(command, context)
+        finally:
+            self._starting[context.chat_id] -= 1
+            self._starting += Counter()  # without those that are at none
         name = new_id("session")
-        session = await self._start(command, context)
-        self._by_chat.setdefault(context.chat_id, chat)[name] = session
+        self._by_chat.setdefault(context.chat_id, {})[name] = session
         session.life.add_done_callback(lambda _: self._forget_later(context.chat_id, name, session))
-        said = await self._told(context, name, wait_s)
+        try:
+            said = await self._told(context, name, wait_s)
+        except asyncio.CancelledError:  # the model will never hear of it, and could not end it
+            session.end()
+            self._forget(context.chat_id, name)
+            await session.ended.wait()
+            raise
         return f"{name}\n{said}"
 
     async def read_session(self, session: Session, wait_s: Wait = WAIT_S) -> str:
@@ -277,8 +290,12 @@ class ChatSessions:
         context = tool_context()
         if session not in self._of(context):
             return "[it is not there any more]"
-        self._find(context, session).end()
-        return await self._told(context, session, OWN_END_S)
+        found = self._find(context, session)
+        found.end()
+        with suppress(TimeoutError):  # not until it is quiet: one that has a last word may take its time after it
+            async with asyncio.timeout(OWN_END_S):
+                await found.ended.wait()
+        return await self._told(context, session, 0)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
