@@ -174,6 +174,28 @@ def test_a_call_that_was_cancelled_while_it_waited_changes_nothing(files: Files)
     assert (files.root / "f").read_text() == "old"
 
 
+class _CancelledAtTheTenthLook(ToolContext):
+    looks = 0
+
+    @property
+    def cancelled(self) -> bool:
+        self.looks += 1
+        return self.looks > 10
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [("list_files", {}), ("search_files", {"text": "x"})])
+def test_a_walk_ends_also_among_names_that_it_passes_over(files: Files, tool: str, arguments: dict[str, str]) -> None:
+    """A folder full of hidden files, or of those that .gitignore leaves out, is a long way without a name to show."""
+    (files.root / ".gitignore").write_text("*.o\n")
+    for number in range(20):
+        (files.root / f".hidden{number}").touch()
+        (files.root / f"{number}.o").touch()
+    with pytest.raises(ToolFailed, match="cancelled"):
+        files.tools[tool](context=_CancelledAtTheTenthLook(), **arguments)
+    hurried = Files(files.root, search_s=1e-9)
+    assert "stopped after 1e-09 s: use a narrower path" in hurried(tool, **arguments)
+
+
 def test_reads_are_pure_a_whole_write_is_idempotent_and_an_edit_is_not(files: Files) -> None:
     """What an edit puts in may contain what it looks for: done again, it would be in twice."""
     assert {name: made.replay for name, made in files.tools.items()} == {

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from types import TracebackType
@@ -289,17 +289,24 @@ class LeftOut(Protocol):
 
 
 def walk(
-    folder: int, protected: Floor, *, hidden: bool, base: str = "", left_out: LeftOut | None = None
+    folder: int,
+    protected: Floor,
+    *,
+    hidden: bool,
+    base: str = "",
+    left_out: LeftOut | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[FolderEntry]:
     """Everything below an open folder, sorted, folders before what is in them. Symlinks are named, not followed; so
-    are folders that no tool may look into. `base`: where the folder is below the root, for `left_out`.
+    are folders that no tool may look into. `base`: where the folder is below the root, for `left_out`. `goes_on` is
+    asked before each name, those that are passed over too, and ends the walk.
     """
     if left_out is not None:
         left_out.enter(folder, base)
     prefix = ""
     open_folders: list[tuple[int, str, Iterator[str]]] = [(os.dup(folder), prefix, _names(folder))]
     try:
-        while open_folders:
+        while open_folders and goes_on():
             current, above, names = open_folders[-1]
             name = next(names, None)
             if name is None:

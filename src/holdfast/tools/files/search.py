@@ -54,7 +54,7 @@ class Finder:
         listed: list[str] = []
         bounds = _Bounds(self._limits, context)
         with self._root.place(path) as place, ExitStack() as held:
-            for entry in bounds.over(self._walk(held, place, hidden, ignored)):
+            for entry in bounds.over(self._walk(held, place, hidden, ignored, bounds)):
                 if fits(entry.path):
                     listed.append(shown(entry.path) + _mark(entry.mode))
                     if len(listed) == self._limits.entries_listed:
@@ -87,7 +87,7 @@ class Finder:
         found: list[str] = []
         with self._root.place(path) as place, ExitStack() as held:
             lines_of = self._matcher(held, text, regex, ignore_case, bounds.until, context)
-            for entry in bounds.over(self._walk(held, place, hidden, ignored)):
+            for entry in bounds.over(self._walk(held, place, hidden, ignored, bounds)):
                 if stat.S_ISREG(entry.mode) and fits(entry.path):
                     found += self._search(entry, place.protected, lines_of, lines_around, bounds)
                     if len(found) >= self._limits.lines_shown:
@@ -97,11 +97,14 @@ class Finder:
                         break
         return "\n".join([*found[: self._limits.lines_shown], *bounds.note(searched=True)])
 
-    def _walk(self, held: ExitStack, place: RootPlace, hidden: bool, ignored: bool) -> Iterator[FolderEntry]:
+    def _walk(
+        self, held: ExitStack, place: RootPlace, hidden: bool, ignored: bool, bounds: "_Bounds"
+    ) -> Iterator[FolderEntry]:
         folder = held.enter_context(place.opened_folder())
         base = "" if place.real == "." else f"{place.real.removesuffix('/.')}/"
         left_out = None if ignored else Ignored.above(self._root, place)
-        found = walk(folder, place.protected, hidden=hidden or self._hidden, base=base, left_out=left_out)
+        shows = hidden or self._hidden
+        found = walk(folder, place.protected, hidden=shows, base=base, left_out=left_out, goes_on=bounds.time_is_left)
         held.callback(found.close)  # type: ignore[attr-defined]
         return found
 
@@ -191,14 +194,18 @@ class _Bounds:
 
     def over(self, entries: Iterator[FolderEntry]) -> Iterator[FolderEntry]:
         for number, entry in enumerate(entries):
-            go_on(self._context)
             if number >= self._limits.entries_scanned:
                 self.stopped = f"stopped after {number:,} names were looked at: use a narrower path"
                 return
-            if time.monotonic() > self.until:
-                self.stopped = f"stopped after {self._limits.time_s:g} s: use a narrower path"
-                return
             yield entry
+
+    def time_is_left(self) -> bool:
+        """Raises ToolFailed in a call that is no longer wanted."""
+        go_on(self._context)
+        if time.monotonic() <= self.until:
+            return True
+        self.stopped = f"stopped after {self._limits.time_s:g} s: use a narrower path"
+        return False
 
     def note(self, *, searched: bool = False) -> list[str]:
         parts = [f"{self.searched:,} files searched"] if searched else []
