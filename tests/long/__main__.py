@@ -33,6 +33,7 @@ SCALED = [
     "tests/store/test_bad_input.py",
     "tests/store/test_migrations.py",
     "tests/store/test_wake_sources.py",
+    "tests/tools/test_every_tool.py",
     "tests/tools/test_mcp.py",
     "tests/worker/test_long_chat.py",
     "tests/worker/test_random_turns.py",

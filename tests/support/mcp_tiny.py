@@ -18,7 +18,13 @@ for line in sys.stdin:
         result = {"tools": [TOOL]}
     elif message["method"] == "tools/call":
         params = message["params"]
-        said = params["_meta"] if params["arguments"].get("what") == "meta" else params["arguments"]
+        what = params["arguments"].get("what")
+        if what == "silence":
+            continue
+        if what == "flood":
+            for _ in range(1 << 10):
+                sys.stdout.write("x" * (1 << 20))
+        said = params["_meta"] if what == "meta" else params["arguments"]
         result = {"content": [{"type": "text", "text": json.dumps(said)}]}
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}) + "\n")
     sys.stdout.flush()

@@ -138,3 +138,20 @@ def linger() -> str:
 def passed_on() -> str | None:
     """What it was allowed to know."""
     return os.environ.get("HOLDFAST_TEST_PASSED_ON")
+
+
+@tool(isolation="process")
+def stay(path: str) -> str:
+    """Does not come back the first time."""
+    if not Path(path).exists():
+        Path(path).touch()
+        time.sleep(1000)
+    return "came back"
+
+
+@tool(isolation="process")
+def flood(printed: int, returned: int) -> str:
+    """So many bytes, printed and returned."""
+    for _ in range(printed >> 20):
+        os.write(1, b"p" * (1 << 20))
+    return "r" * returned

@@ -94,6 +94,9 @@ class Site:
             self.asked.set()
             self.heads.append(headers)
             self.bodies.append((method, await reader.readexactly(int(headers.get("content-length", 0)))))
+            if path.startswith("/late") and self.hits[path] == 1:  # silent until the first who asks has left
+                await reader.read()
+                raise ConnectionResetError
             await self._answer(path, headers, writer)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -117,6 +120,8 @@ class Site:
             known = headers.get("if-none-match") == '"1"'
             tag = ('ETag: "1"', "Cache-Control: no-cache")
             writer.write(page(b"", *tag, status="304 Not Modified") if known else page(b"tagged", *tag))
+        elif path.startswith("/late"):
+            writer.write(page(b"after all"))
         else:
             await ENDLESS[path](writer)
 

@@ -30,6 +30,7 @@ FILES_MAX = 20
 Approval = Callable[[dict[str, Any], ToolContext], str | None]
 Isolation = Literal["none", "process"]
 CAUSES_MAX = 10  # of a tool's error that are told
+COUNTED_CHARS = 1 << 18
 
 
 class Delegation(Frozen):
@@ -250,7 +251,11 @@ async def call_tool(
     context: ToolContext,
     run_sync: Callable[[Callable[[], Any]], Awaitable[Any]],
 ) -> ToolOutput:
-    """Validate, run the body, and bound what it returns. Raises ToolFailed with a text for the model."""
+    """Validate, run the body, and bound what it returns. Raises ToolFailed with a text for the model. Of a call that
+    is cancelled already nothing is run.
+    """
+    if context.cancelled:
+        raise ToolFailed("cancelled before it began; nothing was done")
     values = tool.validate(arguments)
     if tool.context_parameter is not None:
         values[tool.context_parameter] = context
@@ -314,16 +319,26 @@ def output_text(result: Any, bytes_max: int) -> str:
             raise ToolFailed(
                 f"The result of type {type(result).__name__} cannot be turned into JSON: {error}"
             ) from error
-    if text.isascii() and "\x00" not in text and len(text) <= bytes_max:
+    if len(text) <= bytes_max:
+        if text.isascii() and "\x00" not in text:
+            return text
+        text = storable(text)
+    size = _byte_count(text)
+    if size <= bytes_max:
         return text
-    text = storable(text)
-    data = text.encode()
-    if len(data) <= bytes_max:
-        return text
-    half = bytes_max // 2
-    head = data[:half].decode("utf-8", "ignore")
-    tail = data[-half:].decode("utf-8", "ignore")
-    return f"{head}\n[… {len(data) - bytes_max:,} bytes left out …]\n{tail}"
+    half = bytes_max // 2  # characters are bytes or more: no more of a long text than this is copied
+    head = storable(text[:half]).encode()[:half].decode("utf-8", "ignore")
+    tail = storable(text[-half:]).encode()[-half:].decode("utf-8", "ignore") if half else ""
+    return f"{head}\n[… {size - bytes_max:,} bytes left out …]\n{tail}"
+
+
+def _byte_count(text: str) -> int:
+    """In UTF-8 as it would be stored, piece by piece: a copy of a gigabyte is another one."""
+    longer = 2 * text.count("\x00")  # see `storable`
+    if text.isascii():
+        return len(text) + longer
+    pieces = (text[at : at + COUNTED_CHARS] for at in range(0, len(text), COUNTED_CHARS))
+    return sum(len(piece.encode("utf-8", "replace")) for piece in pieces) + longer
 
 
 def _encode_unknown(value: Any) -> Any:
