@@ -5,10 +5,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from holdfast.app import App
+from holdfast.cli.commands import permissions
 from holdfast.store import open_store
 from tests.cli.conftest import Desk, Done
-from tests.support.chats import close_all_hands
-from tests.support.kept import PAY, asking
+from tests.support.chats import close_all_hands, unique
+from tests.support.kept import PAY, asking, keep
 
 SETTINGS = """
 [permissions]
@@ -70,3 +74,19 @@ def test_an_always_is_kept_listed_and_revoked(quick: Callable[..., Done], tmp_pa
     assert quick(*revoke).out == f"{kept['id']} is revoked: {PAY}\n"
     assert "no kept rule" in quick(*revoke).err
     assert len(quick("permissions", "list", "--database", database).out.splitlines()) == 1
+
+
+async def test_kept_rules_of_an_agent_are_found_behind_those_of_others_and_a_cut_list_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/chats.db"
+    async with open_store(url) as store:
+        for agent in ("first", "first", "other", "other", "other"):
+            await keep(store, f"allow call({unique('tool')})", always="agent", agent=agent)
+        close_all_hands()
+    monkeypatch.setattr(permissions, "KEPT_SHOWN", 2)
+    monkeypatch.setattr(permissions, "KEPT_PAGE", 2)
+    assert [rule.agent for rule in await permissions._kept(App(url), "first")] == ["first"] * 2
+    assert capsys.readouterr().err == ""
+    assert [rule.agent for rule in await permissions._kept(App(url), None)] == ["other"] * 2
+    assert capsys.readouterr().err == "holdfast: only the newest 2 kept rules are shown, there are more\n"

@@ -178,6 +178,14 @@ async def test_a_revoked_rule_is_gone_for_every_process(store: Store, store_url:
         await store.kept_rules.revoke(rule.id)
 
 
+async def test_of_those_who_revoke_a_rule_at_once_one_has_revoked_it(store: Store, store_url: str) -> None:
+    (rule,) = await keep(store)
+    async with open_store(store_url) as other:
+        revokes = (each.kept_rules.revoke(rule.id) for each in (store, other, store, other))
+        answers = await asyncio.gather(*revokes, return_exceptions=True)
+    assert [answer for answer in answers if not isinstance(answer, NotFound)] == [rule]
+
+
 async def test_the_same_rule_kept_again_replaces_the_one_before(store: Store) -> None:
     (first,) = await keep(store, by="ann")
     (second,) = await keep(store, by="ben")

@@ -62,6 +62,16 @@ def test_the_rules_for_each_act_that_the_mode_asks_about_are_offered_in_full(
         "; ".join(f"make {n}" for n in range(11)),
         "cat /etc/hosts*",
         "cd src && touch a",
+        "command cd src && make test",  # the rule for what follows would not say in which folder
+        ". ./settings; make test",
+        "hash -p ./x make; make test",  # nor what `make` is by then
+        "alias make=rm; make test",
+        "echo 'import os' | python3",  # a rule for python3 would not say what is fed to it
+        "python3 < script",
+        "make test | xargs rm",
+        "rm file?",  # its words are those of `rm 'file?'`, and mean that one file
+        "./?",
+        "dd of=~/x",
         [Read(path="/etc", extent="below")],  # a rule for the folder would not say how deep
         [Read(path="/etc"), Read(path="/etc", extent="below")],
         [Write(path="a?")],
@@ -79,6 +89,27 @@ def test_where_no_rule_means_this_alone_nothing_is_offered(tmp_path: Path, acts:
     decision = offered(tmp_path, acts)
     assert decision.ruling != "allow"
     assert decision.offer == ()
+
+
+@pytest.mark.parametrize("before", ["cd src", "cd ./src"])
+def test_a_folder_that_a_rule_lets_a_line_change_to_is_in_no_offer(tmp_path: Path, before: str) -> None:
+    (tmp_path / "src").mkdir()
+    decision = offered(tmp_path, f"{before} && make test", "allow run(cd *)")
+    assert (decision.ruling, decision.offer) == ("ask", ())
+    assert offered(tmp_path, f"make test && {before}", "allow run(cd *)").offer == ("allow run(make test)",)
+
+
+def test_what_only_passes_on_what_it_is_fed_is_offered(tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("x")
+    assert offered(tmp_path, "make test | tail -5").offer == ("allow run(make test)", "allow run(tail -5)")
+    assert offered(tmp_path, "sort < names").offer == ("allow run(sort)",)
+
+
+def test_a_path_in_a_container_is_not_offered_as_if_it_were_one_of_this_machine(tmp_path: Path) -> None:
+    acts, rule = [Write(path="/etc/motd")], "allow write(/etc/motd)"
+    inside = Rulebook(mode="ask").judge(acts, Whereabouts(root=None, sandboxed=True))
+    assert (inside.ruling, inside.offer) == ("ask", ())
+    assert offered(tmp_path, list(acts)).offer == (rule,)
 
 
 @pytest.mark.parametrize(

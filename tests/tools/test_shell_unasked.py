@@ -75,7 +75,7 @@ HOSTILE = [
     ("git", NO_RULE),
     ("./ls", NO_RULE),
     ("/bin/ls", NO_RULE),
-    ("l?", NO_RULE),
+    ("l?", "which program `l?` stands for"),
     ("git stat*", NO_RULE),
     ("ls; rm x", NO_RULE),
     ("ls && rm x", NO_RULE),

@@ -93,7 +93,7 @@ def kept_rule_statements(mark: str, among_rules: str) -> KeptRuleStatements:
         covering=marked(_COVERING, mark) + among_rules,
         read=marked(f"{_SELECT} id = {{}}", mark),
         listed=marked(_LISTED, mark),
-        revoke=marked("DELETE FROM kept_rules WHERE id = {}", mark),
+        revoke=marked(f"DELETE FROM kept_rules WHERE id = {{}} RETURNING {', '.join(COLUMNS)}", mark),
         forget=marked("DELETE FROM kept_rules WHERE owner = {} RETURNING id", mark),
         prune=marked(_PRUNE, mark),
     )
@@ -130,10 +130,13 @@ class KeptRules:
         return kept_rule_of(found[0])
 
     async def revoke(self, rule_id: str) -> KeptRule:
-        """From now on it counts nowhere. What it let start goes on. Raises NotFound, also the second time."""
-        found = await self.read(rule_id)
-        await self._runner.write_alone(self._sql.revoke, rule_id)
-        return found
+        """From now on it counts nowhere. What it let start goes on. Raises NotFound, also the second time, and to
+        all but one of those who revoke it at once.
+        """
+        found = await self._runner.write_alone(self._sql.revoke, rule_id)
+        if not found:
+            raise NotFound("kept rule", rule_id)
+        return kept_rule_of(found[0])
 
     async def forget(self, owner: str) -> int:
         """All of an owner. Returns how many."""

@@ -2,6 +2,7 @@
 run."""
 
 import sys
+from collections.abc import AsyncIterator
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from holdfast.tools.permissions.rulebook import rulebook_of
 from holdfast.tools.permissions.rules import rule_of
 
 KEPT_SHOWN = 500
+KEPT_PAGE = 500
 
 
 async def list_rules(where: Where, agent: str | None, *, json: bool) -> None:
@@ -37,7 +39,7 @@ async def list_rules(where: Where, agent: str | None, *, json: bool) -> None:
         for text in (permissions.rules if permissions is not None else ())
         if agent is None or rule_of(text).is_for(agent)
     ]
-    kept = [rule for rule in await _kept(app) if agent is None or rule.agent in (None, agent)]
+    kept = await _kept(app, agent)
     if json:
         write_line(msgspec.json.encode({"mode": book.mode, "rules": rules, "kept": kept}))
         return
@@ -53,17 +55,33 @@ async def list_rules(where: Where, agent: str | None, *, json: bool) -> None:
         print_listing(("kept rule", "rule", "for", "owner", "by", "made", "until"), [_row(rule) for rule in kept])
 
 
-async def _kept(app: App) -> list[KeptRule]:
-    """Those in force, of every owner. What is written can be told without them."""
+async def _kept(app: App, agent: str | None) -> list[KeptRule]:
+    """Those in force, of every owner; the newest, where there are many. What is written can be told without them."""
     if not has_data(app.store):
         return []
     app.store.options = replace(app.store.options, only_reads=True)
     try:
         async with app.store:
-            return await app.kept_rules(limit=KEPT_SHOWN)
+            found = [rule async for rule in _in_force(app, agent)]
     except StoreError as error:
         print(f"holdfast: the kept rules cannot be read: {safe(str(error))}", file=sys.stderr)
         return []
+    if len(found) > KEPT_SHOWN:
+        print(f"holdfast: only the newest {KEPT_SHOWN} kept rules are shown, there are more", file=sys.stderr)
+    return found[:KEPT_SHOWN]
+
+
+async def _in_force(app: App, agent: str | None) -> AsyncIterator[KeptRule]:
+    """Newest first, and one more than is shown."""
+    before, count = None, 0
+    while page := await app.kept_rules(before=before, limit=KEPT_PAGE):
+        for rule in page:
+            if agent is None or rule.agent in (None, agent):
+                yield rule
+                count += 1
+                if count > KEPT_SHOWN:
+                    return
+        before = page[-1].id
 
 
 def _row(rule: KeptRule) -> Row:

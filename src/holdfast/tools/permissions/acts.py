@@ -23,6 +23,7 @@ class Run(Frozen):
     argv: tuple[str, ...]  # empty: `run(?)`, a line whose programs cannot be told
     unknown: str | None = None
     line: str = ""  # of `run(?)`
+    unsaid: str | None = None  # what decides over it and is not among its words: then a rule of its words means more
 
     def __str__(self) -> str:
         return f"run({_short(' '.join(self.argv) or '?')})"

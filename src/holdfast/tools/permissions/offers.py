@@ -1,7 +1,8 @@
 """What "always" would keep of an act: the one rule that allows it, and nothing else.
 
 A rule is offered in full, as it will be read: where it cannot be written so that it means this act alone, none is. A
-path is written as where it leads, so that the rule means this very file under any root.
+path is written as where it leads, so that the rule means this very file under any root; one in a container leads
+nowhere that could be written.
 """
 
 import shlex
@@ -31,7 +32,8 @@ def offered_for(act: Act, where: Whereabouts) -> Rule | None:
 def _pattern(act: Act, where: Whereabouts) -> str | None:
     match act:
         case Run():
-            return shlex.join(act.argv) if act.argv and act.argv[0] not in _MOVES else None
+            meant = act.argv and act.unsaid is None and act.argv[0] not in _MOVES
+            return shlex.join(act.argv) if meant else None
         case Read() | Write():
             return _path(act, where)
         case Reach():
@@ -43,7 +45,7 @@ def _pattern(act: Act, where: Whereabouts) -> str | None:
 
 
 def _path(act: Read | Write, where: Whereabouts) -> str | None:
-    if act.pattern or act.moved or (isinstance(act, Read) and act.extent != "itself"):
+    if where.root is None or act.pattern or act.moved or (isinstance(act, Read) and act.extent != "itself"):
         return None
     real = look_at(act, where, closely=False).real
     return real[0] if len(real) == 1 else None

@@ -13,12 +13,13 @@ second reading by `shlex`, which shares no code with it. A grammar can be wrong 
 plain words left over after that have no corners.
 
 A command whose program or options the table does not know (`tools/shell/harmless.py`) is a `run` that says so. So is
-one that names a file by a pattern that could stand for an option.
+one that names a file by a pattern that could stand for an option. What else decides over a command (the folder it is
+in by then, what is fed to it, the names that a pattern stands for) is told with it as `unsaid`.
 """
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tree_sitter
 import tree_sitter_bash
@@ -35,7 +36,13 @@ _PUNCTUATION = ";&|<>()\n"
 # Unquoted, these mean themselves in every shell; `*` and `?` stand for names of files, never for a program.
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^*?-][A-Za-z0-9_./:=@%+,^*?~-]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_MOVES = frozenset({"cd", "pushd", "popd"})
+_MOVES = frozenset({"cd", "chdir", "pushd", "popd", ".", "source", "eval"})
+_PASSING = frozenset({"builtin", "command"})  # what they are given, the shell itself does
+# What the shell itself does, and what follows may be something else by then.
+_CHANGES = _MOVES | frozenset(
+    "alias coproc declare enable exec export getopts hash let mapfile printf read readarray readonly set shopt trap "
+    "typeset ulimit umask unalias unset".split()
+)
 _SOCKET = re.compile(r"/dev/(?:tcp|udp)/([^/]+)/([^/]+)")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(?:[^/@]*@)?([^/?#]+)")
 _PORTS = {"http": 80, "https": 443, "ftp": 21, "ssh": 22}
@@ -77,23 +84,27 @@ def _read(command: str) -> "_Line":
 
 
 def _acts(line: "_Line") -> Iterator[Act]:
-    moved = False
-    for argv in line.commands:
+    moved = changed = False
+    for argv, fed in line.commands:
         words = tuple(text for text, _ in argv)
+        unsaid = "the line has changed the shell that it runs in" if changed else None
+        if not all(literal for _, literal in argv):
+            unsaid = "a word of it stands for names of files"
+        does = _by_the_shell(words)
         try:
             files = files_of([(text, literal) for text, literal in argv])
         except Unknown as why:
-            yield Run(argv=words, unknown=str(why))
+            yield Run(argv=words, unknown=str(why), unsaid=unsaid or ("it is fed by the line" if fed else None))
             yield from (_reach(found) for word in words[1:] if (found := _URL.match(word)))
-            moved = moved or words[0] in _MOVES
+            moved, changed = moved or does in _MOVES, changed or does in _CHANGES
             continue
-        yield Run(argv=words)
+        yield Run(argv=words, unsaid=unsaid)
         # rg passes over names that begin with a dot, unless a glob of its own names some.
         hidden = words[0] != "rg" or any(word.startswith("-") and "g" in word for word in words)
         for path, literal, extent in files:
             elsewhere = moved and not path.startswith("/")
             yield Read(path=path, pattern=not literal, moved=elsewhere, extent=extent, hidden=hidden)
-        moved = moved or words[0] in _MOVES
+        moved, changed = moved or does in _MOVES, changed or does in _MOVES
     for operator, (path, literal) in line.files:
         elsewhere = moved and not path.startswith("/")
         if found := _SOCKET.fullmatch(path):
@@ -102,6 +113,11 @@ def _acts(line: "_Line") -> Iterator[Act]:
             yield Read(path=path, pattern=not literal, moved=elsewhere)
         else:
             yield Write(path=path, pattern=not literal, moved=elsewhere)
+
+
+def _by_the_shell(words: Sequence[str]) -> str:
+    """The program, or what `command` and `builtin` have the shell do."""
+    return next((word for word in words if word not in _PASSING and not word.startswith("-")), words[0])
 
 
 def _reach(url: "re.Match[str]") -> Reach:
@@ -119,25 +135,27 @@ class _Line:
 
     def __init__(self, source: bytes) -> None:
         self._source = source
-        self.commands: list[list[_Word]] = []
+        self.commands: list[tuple[list[_Word], bool]] = []  # and whether the line feeds it
         self.files: list[tuple[str, _Word]] = []
         self.words: list[str] = []
 
     def read(self, root: Node) -> None:
-        stack = [root]
+        stack = [(root, False)]
         while stack:
-            node = stack.pop()
+            node, fed = stack.pop()
             if node.type in ("program", "list", "pipeline", "redirected_statement"):
                 self._check_gaps(node, b" \t\n")
-                stack += reversed(node.children)
+                fed = fed or _takes_input(node)
+                piped = node.type == "pipeline"
+                stack += [(child, fed or (piped and at > 0)) for at, child in enumerate(node.children)][::-1]
             elif node.type == "command":
-                self._read_command(node)
+                self._read_command(node, fed or _takes_input(node))
             elif node.type == "file_redirect":
                 self._read_redirect(node)
             elif node.is_named or node.type not in _JOINTS:
                 raise Unreadable(f"it holds {_name(node)}")
 
-    def _read_command(self, node: Node) -> None:
+    def _read_command(self, node: Node, fed: bool) -> None:
         self._check_gaps(node, b" \t")
         argv: list[_Word] = []
         for child in node.children:
@@ -147,7 +165,9 @@ class _Line:
                 argv.append(self._word(child))
         if not argv:
             raise Unreadable("there is no command in it")
-        self.commands.append(argv)
+        if not argv[0][1]:
+            raise Unreadable(f"it cannot be told which program `{argv[0][0][:80]}` stands for")
+        self.commands.append((argv, fed))
 
     def _read_redirect(self, node: Node) -> None:
         self._check_gaps(node, b" \t")
@@ -183,13 +203,19 @@ class _Line:
             at = end
 
 
+def _takes_input(node: Node) -> bool:
+    redirects = [child for child in node.children if child.type == "file_redirect"]
+    return any(part.type in ("<", "<>") for redirect in redirects for part in redirect.children)
+
+
 def _piece(node: Node) -> _Word:
     text = _text(node)
     match node.type:
         case "word" | "number":
             if not _PLAIN.fullmatch(text):
                 raise Unreadable(f"the word `{text[:80]}` is not plain")
-            return text, "*" not in text and "?" not in text
+            # Behind `=` and `:` some shells put the home in place of `~`.
+            return text, not set(text) & set("*?") and "=~" not in text and ":~" not in text
         case "raw_string":
             return text[1:-1], True
         case "string":

@@ -1,0 +1,38 @@
+"""`kill -9` of a process that approves a call with "always", at every point of that transaction, on both stores."""
+
+import subprocess
+import sys
+
+from holdfast.core.records import CallState
+from holdfast.store import open_store
+from holdfast.store.records import StoreOptions
+from tests.crash.keeper import POINTS, RULES, approval, key
+from tests.crash.writer import ROOT, WRITER_S_MAX
+from tests.support.aftermath import find_faults
+
+KILLED = -9
+
+
+async def test_an_approval_and_its_rules_are_there_together_or_not_at_all_wherever_their_process_is_killed(
+    store_url: str,
+) -> None:
+    command = [sys.executable, "-m", "tests.crash.keeper", store_url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=WRITER_S_MAX, text=True, check=False)
+    ended = [line.split() for line in done.stdout.splitlines()]
+    assert [(point, int(code)) for point, _, code in ended] == [
+        (point, 0 if point == "vacuum.rebuilt" else KILLED) for point in POINTS
+    ], done.stderr
+    async with open_store(store_url, StoreOptions()) as store:
+        for point, call_id, _ in ended:
+            call = (await store.read_chat(point)).call(call_id)
+            assert call is not None
+            committed = point in ("commit.after", "ack.before", "vacuum.rebuilt")
+            rules = [rule.rule for rule in await store.kept_rules.page(owner=point)]
+            assert call.state is (CallState.APPROVED if committed else CallState.ASKING), point
+            assert sorted(rules) == (sorted(RULES) if committed else []), point
+            # The client asks again, with its key: it has happened once.
+            await store.submit(point, approval(call_id), key(point))
+            again = await store.kept_rules.page(owner=point)
+            assert sorted(rule.rule for rule in again) == sorted(RULES), point
+            assert {rule.call_id for rule in again} == {call_id}
+        assert await find_faults(store) == []
