@@ -3,6 +3,7 @@
 Fixed text is looked for here, in linear time; a pattern in a process of its own (`patterns.py`).
 """
 
+import os
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from holdfast.tools.files.globs import Glob
 from holdfast.tools.files.ignored import Ignored
 from holdfast.tools.files.patterns import Matcher
 from holdfast.tools.files.reading import go_on
-from holdfast.tools.files.root import SCANNED_MAX, FolderEntry, Root, RootPlace, shown, walk
+from holdfast.tools.files.root import SCANNED_MAX, FolderEntry, LeftOut, Root, RootPlace, shown, walk
 from holdfast.tools.floor import Floor
 
 TEXT_CHARS_MAX = 2_000
@@ -54,7 +55,7 @@ class Finder:
         listed: list[str] = []
         bounds = _Bounds(self._limits, context)
         with self._root.place(path) as place, ExitStack() as held:
-            for entry in bounds.over(self._walk(held, place, hidden, ignored, bounds)):
+            for entry in bounds.over(self._walk(held, place, hidden, ignored, bounds, context)):
                 if fits(entry.path):
                     listed.append(shown(entry.path) + _mark(entry.mode))
                     if len(listed) == self._limits.entries_listed:
@@ -87,7 +88,7 @@ class Finder:
         found: list[str] = []
         with self._root.place(path) as place, ExitStack() as held:
             lines_of = self._matcher(held, text, regex, ignore_case, bounds.until, context)
-            for entry in bounds.over(self._walk(held, place, hidden, ignored, bounds)):
+            for entry in bounds.over(self._walk(held, place, hidden, ignored, bounds, context)):
                 if stat.S_ISREG(entry.mode) and fits(entry.path):
                     found += self._search(entry, place.protected, lines_of, lines_around, bounds)
                     if len(found) >= self._limits.lines_shown:
@@ -98,11 +99,21 @@ class Finder:
         return "\n".join([*found[: self._limits.lines_shown], *bounds.note(searched=True)])
 
     def _walk(
-        self, held: ExitStack, place: RootPlace, hidden: bool, ignored: bool, bounds: "_Bounds"
+        self,
+        held: ExitStack,
+        place: RootPlace,
+        hidden: bool,
+        ignored: bool,
+        bounds: "_Bounds",
+        context: ToolContext,
     ) -> Iterator[FolderEntry]:
         folder = held.enter_context(place.opened_folder())
         base = "" if place.real == "." else f"{place.real.removesuffix('/.')}/"
-        left_out = None if ignored else Ignored.above(self._root, place)
+        left_out: LeftOut | None = None if ignored else Ignored.above(self._root, place)
+        root = os.path.realpath(self._root.path)
+        unnamed = context.rulebook.unnamed_below(f"{root}/{base}".rstrip("/"), root)
+        if unnamed is not None:
+            left_out = _Unnamed(left_out, lambda path: unnamed(f"{root}/{path}"))
         shows = hidden or self._hidden
         found = walk(folder, place.protected, hidden=shows, base=base, left_out=left_out, goes_on=bounds.time_is_left)
         held.callback(found.close)  # type: ignore[attr-defined]
@@ -180,6 +191,21 @@ def _fixed(text: str, ignore_case: bool, lines_max: int) -> Callable[[bytes], li
         return [number for number, _ in zip(numbers, range(lines_max), strict=False)]
 
     return lines_of
+
+
+class _Unnamed:
+    """What rules keep from being read, beside what is left out anyway."""
+
+    def __init__(self, other: LeftOut | None, unnamed: Callable[[str], bool]) -> None:
+        self._other = other
+        self._unnamed = unnamed
+
+    def enter(self, folder: int, path: str) -> None:
+        if self._other is not None:
+            self._other.enter(folder, path)
+
+    def has(self, path: str, *, folder: bool) -> bool:
+        return self._unnamed(path) or (self._other is not None and self._other.has(path, folder=folder))
 
 
 class _Bounds:

@@ -6,14 +6,16 @@ what may be done unasked, is for the rulebook (`tools/permissions/rulebook.py`).
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from holdfast.core.records import Frozen
 
-# How much of a folder: its own entries; what git keeps of it; all below it; all below it with where symlinks lead,
-# which cannot be told.
-Extent = Literal["itself", "tracked", "below", "anywhere"]
+# How much of a folder: its own entries; those of all folders below it; what git keeps of it; what git ever kept of
+# it, which cannot be told; all below it; all below it with where symlinks lead, which cannot be told either.
+Extent = Literal["itself", "folders", "tracked", "past", "below", "anywhere"]
 SHOWN_CHARS_MAX = 200
+LINES_KEPT = 32  # whose words are asked for again with each rule
 _JOINTS = re.compile(r"[\s;&|()<>{}\"'`$\\]+")
 
 
@@ -23,7 +25,8 @@ class Run(Frozen):
     argv: tuple[str, ...]  # empty: `run(?)`, a line whose programs cannot be told
     unknown: str | None = None
     line: str = ""  # of `run(?)`
-    unsaid: str | None = None  # what decides over it and is not among its words: then a rule of its words means more
+    fed: bool = False  # the line gives it something to read
+    unsaid: str | None = None  # what else decides over it and is not among its words
 
     def __str__(self) -> str:
         return f"run({_short(' '.join(self.argv) or '?')})"
@@ -31,7 +34,7 @@ class Run(Frozen):
     @property
     def words(self) -> tuple[str, ...]:
         """Of a line that cannot be read, what its words may be."""
-        return self.argv or tuple(word for word in _JOINTS.split(self.line) if word)
+        return self.argv or _words_of(self.line)
 
 
 class Read(Frozen):
@@ -86,6 +89,11 @@ class Whereabouts(Frozen):
     confined: bool = False  # the tool itself goes nowhere else: not out of the root, not to internal addresses
     sandboxed: bool = False  # what runs can touch nothing but the root
     looks: bool = True  # False: judged by the words alone, as if all files were there and plain
+
+
+@lru_cache(maxsize=LINES_KEPT)
+def _words_of(line: str) -> tuple[str, ...]:
+    return tuple(word for word in _JOINTS.split(line) if word)
 
 
 def _short(text: str) -> str:

@@ -32,8 +32,8 @@ def offered_for(act: Act, where: Whereabouts) -> Rule | None:
 def _pattern(act: Act, where: Whereabouts) -> str | None:
     match act:
         case Run():
-            meant = act.argv and act.unsaid is None and act.argv[0] not in _MOVES
-            return shlex.join(act.argv) if meant else None
+            more = act.unsaid is not None or (act.fed and act.unknown is not None)  # than its words say
+            return shlex.join(act.argv) if act.argv and not more and act.argv[0] not in _MOVES else None
         case Read() | Write():
             return _path(act, where)
         case Reach():
@@ -47,8 +47,10 @@ def _pattern(act: Act, where: Whereabouts) -> str | None:
 def _path(act: Read | Write, where: Whereabouts) -> str | None:
     if where.root is None or act.pattern or act.moved or (isinstance(act, Read) and act.extent != "itself"):
         return None
-    real = look_at(act, where, closely=False).real
-    return real[0] if len(real) == 1 else None
+    real = look_at(act, where).real
+    if len(real) != 1 or real[0].startswith("/proc/"):  # of a process: another has the number later
+        return None
+    return real[0]
 
 
 def _verb(act: Act) -> str:

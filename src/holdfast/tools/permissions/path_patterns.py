@@ -4,9 +4,12 @@
 `/` or `~` is below the root of the tool.
 """
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase, translate
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from holdfast.errors import ConfigError
 from holdfast.tools.floor import plain
@@ -21,23 +24,45 @@ class PathPattern:
         parts = [part for part in text.split("/") if part not in ("", ".")]
         if not text or ".." in parts or "\x00" in text or text.startswith("~"):
             raise ConfigError("a path is below the root (src/**), or begins with / or ~/, and has no '..'")
+        parts = [part for at, part in enumerate(parts) if part != "**" or parts[at + 1 : at + 2] != ["**"]]
         self._parts = tuple(part.replace("[", "[[]") if part != "**" else part for part in parts)
         self._plain = tuple(map(plain, self._parts))
+        self._last = _name_test(self._plain[-1]) if self._plain and self._plain[-1] != "**" else None
+        self._literal = frozenset(part for part in map(plain, parts) if not set(part) & set("*?"))
+        known = list(takewhile(lambda part: not set(part) & set("*?"), parts))
+        self.anchor = "/" + "/".join(known) if self.absolute else None  # all that it is about is this, or below it
 
     def covers(self, path: str, root: str | None) -> bool:
         """For certain: `path` is absolute and real, `root` is real, and letters count."""
         parts = _parts(path) if self.absolute else below(path, root)
         return parts is not None and _fits(self._parts, parts)
 
-    def may_mean(self, path: str, root: str | None) -> bool:
+    def may_mean(self, meant: "MeantPath") -> bool:
         """As a file system that does not tell letters apart would see it. One that begins with `**` means files
-        outside of the root, too."""
-        candidates = [below(path, root)]
-        if self.absolute:
-            candidates = [_parts(path)]
-        elif self._parts[:1] == ("**",):
-            candidates.append(_parts(path))
-        return any(found is not None and _fits(self._plain, [plain(part) for part in found]) for found in candidates)
+        outside of the root, too.
+        """
+        names = meant.whole if self.absolute or self._parts[:1] == ("**",) else meant.inside
+        if names is None or (self._last is not None and (not names or not self._last(names[-1]))):
+            return False
+        return self._literal.issubset(names) and _fits(self._plain, names)
+
+
+class MeantPath(NamedTuple):
+    """A path as rules that deny and ask are matched with it: by plain names, taken apart once for all of them."""
+
+    path: str
+    whole: tuple[str, ...]
+    inside: tuple[str, ...] | None  # from the root on; None: it lies elsewhere
+
+    @classmethod
+    def of(cls, path: str, root: str | None) -> Self:
+        whole, inside = _parts(path), below(path, root)
+        names = tuple(map(plain, whole))
+        return cls(path, names, None if inside is None else names[len(whole) - len(inside) :])
+
+
+def _name_test(pattern: str) -> Callable[[str], object]:
+    return re.compile(translate(pattern)).match
 
 
 def below(path: str, root: str | None) -> list[str] | None:

@@ -7,7 +7,7 @@ program it would be, what git would believe) is of this moment: it blocks, so a 
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import assert_never
@@ -21,10 +21,11 @@ from holdfast.tools.permissions.decision import Decision, most_careful
 from holdfast.tools.permissions.host_patterns import WEB_PORTS, Host, HostPattern, address_text, host_of
 from holdfast.tools.permissions.modes import Kind, Ruling, ruling_of
 from holdfast.tools.permissions.offers import RULES_OFFERED_MAX, offered_for
-from holdfast.tools.permissions.path_patterns import PathPattern
+from holdfast.tools.permissions.path_patterns import MeantPath, PathPattern
 from holdfast.tools.permissions.paths import NOWHERE, PathLook, look_at
 from holdfast.tools.permissions.rules import CallPattern, Rule, rule_of
 from holdfast.tools.permissions.run_patterns import RunPattern
+from holdfast.tools.shell.hosts import possible_hosts
 from holdfast.tools.web import addresses
 
 RULES_MAX = 1_000
@@ -90,8 +91,10 @@ class Rulebook:
     def _judge_run(self, act: Run, where: Whereabouts) -> Decision:
         if (rule := self._careful_rule(act)) is not None:
             return _by_rule(rule, str(act))
-        if act.unknown is not None and (named := self._forbidden_word(act, where)) is not None:
-            return named
+        if act.unknown is not None:
+            named = self._forbidden_word(act, where) or self._forbidden_host(act)
+            if named is not None:
+                return named
         objection = None
         for rule in self._of("run", "allow"):
             if isinstance(rule.pattern, RunPattern) and rule.pattern.begins(act):
@@ -111,23 +114,38 @@ class Rulebook:
         words = (act.words[1:] if act.argv else act.words) if rules else ()
         texts = dict.fromkeys(text for word in words for text in (word, *_PARTS.split(word)[1:]) if text)
         for text in islice(texts, WORDS_MAX):
-            look = look_at(Read(path=text), where, closely=True)
+            look = look_at(Read(path=text), where, _path_patterns(rules))
             for rule in rules:
                 if (found := _meant_by(rule, look)) is not None:
                     return _by_rule(rule, str(act), found)
         return None
 
+    def _forbidden_host(self, act: Run) -> Decision | None:
+        """Nor is it known whom it reaches, of those that it is told of."""
+        rules = self._forbidding("reach")
+        hosts = [host for text in possible_hosts(act.words) if (host := host_of(text)) is not None] if rules else ()
+        for rule in rules:
+            for host in hosts:
+                if isinstance(rule.pattern, HostPattern) and rule.pattern.may_mean(host):
+                    return _by_rule(rule, str(act), host.name)
+        return None
+
     def _breakable(self, act: Run) -> Rule | None:
-        """The rule that a program in the sandbox could get around: of one that is known, its files are judged; of a
-        line that cannot be read, not even what it runs.
+        """The rule that a program in the sandbox could get around: of one that is known, its files are judged; one
+        that is not may start what is among its words; of a line that cannot be read, not even that can be told.
         """
-        verbs = () if act.unknown is None else ("read", "write") if act.argv else ("read", "write", "run")
-        return next((rule for verb in verbs for rule in self._forbidding(verb)), None)
+        if act.unknown is None:
+            return None
+        for rule in (*self._forbidding("read"), *self._forbidding("write"), *self._forbidding("run")):
+            pattern = rule.pattern
+            if not act.argv or not isinstance(pattern, RunPattern) or pattern.may_be_started(act):
+                return rule
+        return None
 
     def _judge_path(self, act: Read | Write, where: Whereabouts) -> Decision:
         verb = "read" if isinstance(act, Read) else "write"
         forbidding = self._forbidding(verb)
-        look = look_at(act, where, closely=bool(forbidding))
+        look = look_at(act, where, _path_patterns(forbidding))
         if look.forbidden is not None:
             return Decision(ruling="deny", acts=(str(act),), by="floor", why=look.forbidden)
         for rule in forbidding:
@@ -200,6 +218,22 @@ class Rulebook:
     def is_strict(self) -> bool:
         """It denies something: then what cannot be judged is denied, too."""
         return self.mode == "read" or any(rule.ruling == "deny" for rule in self._rules)
+
+    # --- for tools that list and search folders -----------------------------------------------------------
+
+    def unnamed_below(self, folder: str, root: str) -> Callable[[str], bool] | None:
+        """Of the real paths below a folder, those that are not even named: what a deny on reading is about, and what
+        an ask is about, unless it is about the folder itself, for then a person was asked. None: there are none.
+        """
+        itself = MeantPath.of(folder, root)
+        asks = [pattern for pattern in _path_patterns(self._of("read", "ask")) if not pattern.may_mean(itself)]
+        hidden = [*_path_patterns(self._of("read", "deny")), *asks]
+
+        def unnamed(path: str) -> bool:
+            meant = MeantPath.of(path, root)
+            return any(pattern.may_mean(meant) for pattern in hidden)
+
+        return unnamed if hidden else None
 
     # --- for `fetch`, which looks names up itself ---------------------------------------------------------
 
@@ -276,6 +310,10 @@ def _made(settings: Permissions | None, own: Permissions | None, agent: str | No
     return Rulebook(texts, modes[-1] if modes else "ask", agent)
 
 
+def _path_patterns(rules: Sequence[Rule]) -> list[PathPattern]:
+    return [rule.pattern for rule in rules if isinstance(rule.pattern, PathPattern)]
+
+
 def _by_rule(rule: Rule, act: str, found: str | None = None) -> Decision:
     about = f", which is about `{found[:120]}`" if found is not None else ""
     why = f"the rule `{rule.text}` says {rule.ruling}{about}"
@@ -285,9 +323,9 @@ def _by_rule(rule: Rule, act: str, found: str | None = None) -> Decision:
 def _meant_by(rule: Rule, look: PathLook) -> str | None:
     """The path that it is about, as seen from the root."""
     assert isinstance(rule.pattern, PathPattern)
-    for path in look.meant:
-        if rule.pattern.may_mean(path, look.root):
-            return path if look.root is None else os.path.relpath(path, look.root)
+    for meant in look.meant:
+        if rule.pattern.may_mean(meant):
+            return meant.path if look.root is None else os.path.relpath(meant.path, look.root)
     return None
 
 

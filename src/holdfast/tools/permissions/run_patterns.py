@@ -9,7 +9,9 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
 
 from holdfast.errors import ConfigError
 from holdfast.system import processes
@@ -30,9 +32,33 @@ _RUNNERS = frozenset({
     "taskset", "time", "timeout", "trap", "unshare", "watch", "xargs", "zsh",
 })
 # fmt: on
-_STARTERS = _RUNNERS | {"find"}
-_JOINTS = re.compile(r"[\s;&|()<>\"'`$]+")
+# fmt: off
+_STARTERS = _RUNNERS | {
+    "at", "batch", "bwrap", "caffeinate", "capsh", "chpst", "coproc", "cpulimit", "daemonize",
+    "dbus-run-session", "dumb-init", "else", "entr", "expect", "fakechroot", "fakeroot", "fd", "fdfind",
+    "find", "firejail", "gdb", "gosu", "hyperfine", "i386", "ld.so", "linux32", "linux64", "lldb", "ltrace",
+    "multitime", "newgrp", "npx", "numactl", "perf", "pipx", "prlimit", "proot", "proxychains",
+    "proxychains4", "rlwrap", "runcon", "rush", "screen", "setuidgid", "sg", "softlimit", "ssh-agent",
+    "start-stop-daemon", "su-exec", "systemd-inhibit", "systemd-run", "then", "tini", "tmux", "torify",
+    "torsocks", "unbuffer", "uvx", "valgrind", "xvfb-run",
+}
+# fmt: on
+_LOADER = re.compile(r"ld-[\w.-]*\.so[\w.-]*")  # the one of the system: it runs the program that it is given
+# Of git: the commands whose words are programs, and the options whose values are.
+_GIT_STARTS = frozenset({"bisect", "difftool", "filter-branch", "for-each-repo", "mergetool", "rebase", "submodule"})
+_GIT_VALUES = (
+    "-O",
+    "--open-files-in-pager=",
+    "--exec=",
+    "--extcmd=",
+    "--upload-pack=",
+    "--receive-pack=",
+    "--config=",
+)
+_JOINTS = re.compile(r"[\s;&|()<>\"'`$!={}\[\]\\,]+")
 WORDS_LOOKED_AT = 32  # of what a program starts
+LINES_KEPT = 32
+_ByName = dict[str, list[Sequence[str]]]  # commands, by the plain names of their programs
 
 
 class RunPattern:
@@ -82,12 +108,20 @@ class RunPattern:
         if not self.words:
             return True
         if not act.argv:  # any of its words may be a program
-            return self.words == (UNREADABLE,) or any(self._is(words) for words in _tails(act.words))
-        return any(self._is(argv) for argv in _started(act.argv))
+            return self.words == (UNREADABLE,) or self._is_among(_begun(act.words))
+        return self._is_among(_started(act.argv))
+
+    def may_be_started(self, act: Run) -> bool:
+        """Its words, or parts of them, are this command, as a program of which nothing is known could start it; or it
+        starts what it is fed.
+        """
+        return (act.fed and _name(act.argv[0]) in _STARTERS) or self._is_among(_within(act.words))
+
+    def _is_among(self, commands: _ByName) -> bool:
+        return any(map(self._is, commands.get(_name(self.words[0]), ())))
 
     def _is(self, argv: Sequence[str]) -> bool:
-        if plain(argv[0].rpartition("/")[2]) != plain(self.words[0].rpartition("/")[2]):
-            return False
+        """Of a command whose program has the right name."""
         wanted = self.words[1:]
         for at in _behind_options(argv):
             rest = tuple(argv[at:])
@@ -96,13 +130,50 @@ class RunPattern:
         return False
 
 
-def _started(argv: Sequence[str]) -> Iterator[Sequence[str]]:
+@lru_cache(maxsize=LINES_KEPT)
+def _started(argv: tuple[str, ...]) -> _ByName:
     """The command, and what it may start."""
-    yield argv
-    if plain(argv[0].rpartition("/")[2]) in _STARTERS:
-        yield from _tails(argv[1:])
-        for word in argv[1:]:
-            yield from _tails([inner for inner in _JOINTS.split(word) if inner])
+    name = _name(argv[0])
+    words: Sequence[str] = ()
+    if name in _STARTERS or _LOADER.fullmatch(name):
+        words = argv[1:]
+    elif name == "git":
+        words = argv[1:] if not _GIT_STARTS.isdisjoint(argv) else list(_git_values(argv))
+    return _by_name([argv, *_tails(words), *(tail for word in words for tail in _tails(_inner(word)))])
+
+
+@lru_cache(maxsize=LINES_KEPT)
+def _begun(words: tuple[str, ...]) -> _ByName:
+    return _by_name(_tails(words))
+
+
+@lru_cache(maxsize=LINES_KEPT)
+def _within(words: tuple[str, ...]) -> _ByName:
+    return _by_name([*_tails(words), *_tails([inner for word in words for inner in _inner(word)])])
+
+
+def _by_name(commands: Iterable[Sequence[str]]) -> _ByName:
+    found: _ByName = {}
+    for argv in commands:
+        found.setdefault(_name(argv[0]), []).append(argv)
+    return found
+
+
+def _name(program: str) -> str:
+    return plain(program.rpartition("/")[2])
+
+
+def _git_values(argv: Sequence[str]) -> Iterator[str]:
+    """What git believes for this once, and may start: `-c alias.x=!rm`."""
+    for before, word in pairwise(argv):
+        if before in ("-c", "--config", "-x", "-u") or word.startswith(_GIT_VALUES):
+            yield word
+
+
+def _inner(word: str) -> list[str]:
+    """The words in a word, as in `sh -c 'rm x'`, `env -S'rm x'` and `alias.x=!rm`."""
+    attached = word[2:] if word.startswith("-") and not word.startswith("--") else ""
+    return [inner for text in (word, attached) for inner in _JOINTS.split(text) if inner]
 
 
 def _tails(words: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -14,7 +14,7 @@ plain words left over after that have no corners.
 
 A command whose program or options the table does not know (`tools/shell/harmless.py`) is a `run` that says so. So is
 one that names a file by a pattern that could stand for an option. What else decides over a command (the folder it is
-in by then, what is fed to it, the names that a pattern stands for) is told with it as `unsaid`.
+in by then, the names that a pattern stands for, what the line feeds to it) is told with it: `unsaid`, `fed`.
 """
 
 import re
@@ -27,6 +27,7 @@ from tree_sitter import Node
 
 from holdfast.tools.permissions.acts import Act, Reach, Read, Run, Write
 from holdfast.tools.shell.harmless import Unknown, files_of
+from holdfast.tools.shell.hosts import named_hosts
 
 COMMAND_CHARS_MAX = 8_192  # a person can judge no more at a glance
 
@@ -39,13 +40,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _MOVES = frozenset({"cd", "chdir", "pushd", "popd", ".", "source", "eval"})
 _PASSING = frozenset({"builtin", "command"})  # what they are given, the shell itself does
 # What the shell itself does, and what follows may be something else by then.
-_CHANGES = _MOVES | frozenset(
-    "alias coproc declare enable exec export getopts hash let mapfile printf read readarray readonly set shopt trap "
-    "typeset ulimit umask unalias unset".split()
-)
+# fmt: off
+_CHANGES = _MOVES | {
+    "alias", "coproc", "declare", "enable", "exec", "export", "getopts", "hash", "let", "mapfile", "printf", "read",
+    "readarray", "readonly", "set", "shopt", "trap", "typeset", "ulimit", "umask", "unalias", "unset",
+}
+# fmt: on
 _SOCKET = re.compile(r"/dev/(?:tcp|udp)/([^/]+)/([^/]+)")
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(?:[^/@]*@)?([^/?#]+)")
-_PORTS = {"http": 80, "https": 443, "ftp": 21, "ssh": 22}
 
 _language = tree_sitter.Language(tree_sitter_bash.language())
 
@@ -94,11 +95,11 @@ def _acts(line: "_Line") -> Iterator[Act]:
         try:
             files = files_of([(text, literal) for text, literal in argv])
         except Unknown as why:
-            yield Run(argv=words, unknown=str(why), unsaid=unsaid or ("it is fed by the line" if fed else None))
-            yield from (_reach(found) for word in words[1:] if (found := _URL.match(word)))
+            yield Run(argv=words, unknown=str(why), fed=fed, unsaid=unsaid)
+            yield from (Reach(address=host) for host in named_hosts(words))
             moved, changed = moved or does in _MOVES, changed or does in _CHANGES
             continue
-        yield Run(argv=words, unsaid=unsaid)
+        yield Run(argv=words, fed=fed, unsaid=unsaid)
         # rg passes over names that begin with a dot, unless a glob of its own names some.
         hidden = words[0] != "rg" or any(word.startswith("-") and "g" in word for word in words)
         for path, literal, extent in files:
@@ -118,11 +119,6 @@ def _acts(line: "_Line") -> Iterator[Act]:
 def _by_the_shell(words: Sequence[str]) -> str:
     """The program, or what `command` and `builtin` have the shell do."""
     return next((word for word in words if word not in _PASSING and not word.startswith("-")), words[0])
-
-
-def _reach(url: "re.Match[str]") -> Reach:
-    port = _PORTS.get(url[1].lower())
-    return Reach(address=url[2] if port is None or re.search(r":[0-9]*$", url[2]) else f"{url[2]}:{port}")
 
 
 # --- reading a line --------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Program(NamedTuple):
     operands_max: int | None = None
     reads_here: bool = False  # the working directory, if no operand names anything
     reads_below: str = ""  # the options that read whole folders; "*" if it always does
+    lists_below: str = ""  # the same for those that name what is in all folders below
     follows: bool = False  # it reads what is in a folder, through symlinks
     number: bool = False  # `-20` is the number of something
     clusters: bool = True  # `-la` is `-l -a`
@@ -100,6 +101,12 @@ _GIT: dict[str, Program] = {
     ),
 }
 _SHOWS = frozenset({"blame", "cat-file", "diff", "grep", "log", "show"})  # what is in files, not only their names
+# Those of `git log` that show no more than messages, dates and names.
+_TELLS = frozenset(
+    f"{_LOG} -s -z -M -C --no-patch --stat --numstat --shortstat --dirstat --summary --compact-summary --color "
+    "--no-color --no-renames --find-renames --find-copies --abbrev --diff-filter --relative --no-ext-diff "
+    "--no-textconv --quiet".replace("=", "").split()
+) - {"-c", "-m", "-L"}
 _SUMS = "-b -t -z --binary --text --tag --zero"
 
 PROGRAMS: dict[str, Program] = {
@@ -128,6 +135,7 @@ PROGRAMS: dict[str, Program] = {
         "-a -b -c -d= -h -H -k -l -m -s -S -x --all --apparent-size --bytes --total --max-depth= --human-readable "
         "--summarize --one-file-system --exclude= --si",
         reads_here=True,
+        lists_below="*",
     ),
     "echo": Program("-n -e -E", operands="text"),
     "false": Program(operands="text"),
@@ -139,6 +147,7 @@ PROGRAMS: dict[str, Program] = {
         "-false -print -print0 -printf= -ls -prune -quit -depth -xdev -mount -not -and -or -a -o -regextype= "
         "-daystart -noleaf",
         reads_here=True,
+        lists_below="*",
         clusters=False,
     ),
     "git": Program(),  # by its commands, above
@@ -163,6 +172,7 @@ PROGRAMS: dict[str, Program] = {
         "--human-readable --si --hide= --inode --ignore= --kibibytes --literal --numeric-uid-gid --quote-name "
         "--reverse --recursive --size --sort= --time= --time-style= --zero",
         reads_here=True,
+        lists_below="-R --recursive",
     ),
     "md5sum": Program(_SUMS),
     "nl": Program("-b= -n= -s= -w= -v= -i= -d= -f= -h= -l= -p --body-numbering= --number-format= --number-width="),
@@ -231,6 +241,7 @@ PROGRAMS: dict[str, Program] = {
 _SCRIPT = re.compile(r"[0-9]+(?:,(?:\+?[0-9]+|\$))?p(?:; ?[0-9]+(?:,(?:\+?[0-9]+|\$))?p)*|\$p|\$=|=")
 _SIGNATURE = re.compile(r"%[-+ ]?G")  # `%+GG` is `%GG` on a line of its own
 _NUMBER = re.compile(r"-[0-9]{1,9}")
+_BLOB = re.compile(r"[\w./~^-]*:(?:[0-3]:)?[\w.-][\w./ -]*")  # REVISION:PATH; `:/word` and `:!path` are none
 
 
 def files_of(argv: Sequence[Word]) -> list[File]:
@@ -245,14 +256,33 @@ def files_of(argv: Sequence[Word]) -> list[File]:
     if program is None:
         raise Unknown(f"`{name[:80]}` is not known to be harmless")
     taken = _Taken(name, program, words)
-    extent: Extent = "anywhere" if program.follows else "below" if taken.below else "itself"
+    extent: Extent = (
+        "anywhere" if program.follows else "below" if taken.below else "folders" if taken.lists else "itself"
+    )
     files: list[File] = [(path, literal, extent) for path, literal in taken.files]
     if name.startswith("git "):  # it looks at the repository around it, whatever it is asked for
         files += [(path.partition(":")[2], literal, extent) for path, literal in taken.files if ":" in path]
-        files.append((".", True, "tracked" if name.removeprefix("git ") in _SHOWS else "itself"))
+        files.append((".", True, _extent_of_git(name.removeprefix("git "), taken)))
     elif not files and (program.reads_here or taken.below):
         files.append((".", True, extent))
     return files
+
+
+def _extent_of_git(command: str, taken: "_Taken") -> Extent:
+    """What it shows of files: nothing, what git keeps now, or what it ever kept."""
+    match command:
+        case "show" | "cat-file":  # of one file, its name is judged
+            named = taken.files and all(_BLOB.fullmatch(path) for path, _ in taken.files)
+            return "tracked" if named else "past"
+        case "log":
+            return "past" if taken.options - _TELLS else "itself"
+        case "diff":
+            return (
+                "past" if taken.revisions or taken.options & {"--cached", "--staged", "--merge-base"} else "tracked"
+            )
+        case "grep":
+            return "past" if taken.revisions else "tracked"
+    return "tracked" if command in _SHOWS else "itself"
 
 
 def knows(words: Sequence[str]) -> bool:
@@ -274,6 +304,11 @@ class _Taken:
         self._program = program
         self._options = frozenset(program.options.split())
         self.below = program.reads_below == "*"
+        self.lists = program.lists_below == "*"
+        self.options: set[str] = set()  # each without its value
+        self.revisions = False  # operands that no `--` says are files
+        self._option_at = ""  # the last one
+        self._more: list[Word] = []  # files that options name
         self.files: list[Word] = []
         operands = self._operands(words)
         most = 0 if program.operands == "none" else program.operands_max
@@ -285,11 +320,12 @@ class _Taken:
         """What is no option, and no value of one. Options may stand anywhere, as GNU's tools see it."""
         operands: list[Word] = []
         left = list(words)
+        plain = 0  # of them that stand before a `--`
         self._pattern_given = False
         while left:
             text, literal = left.pop(0)
             if text == "--" and literal:
-                operands += left
+                plain, operands = len(operands), operands + left
                 break
             if not literal and text[:1] in ("*", "?"):
                 raise Unknown(f"`{text[:80]}` may stand for an option: write `./{text[:80]}`")
@@ -302,6 +338,9 @@ class _Taken:
                     self._value(left.pop(0))
             else:
                 operands.append((text, literal))
+                plain = len(operands)
+        pattern = self._program.operands == "pattern" and not self._pattern_given
+        self.revisions = plain > int(pattern)
         return operands
 
     def _option(self, text: str) -> bool:
@@ -334,7 +373,10 @@ class _Taken:
         return False
 
     def _note(self, option: str) -> None:
+        self.options.add(option)
+        self._option_at = option
         self.below = self.below or option in self._program.reads_below.split()
+        self.lists = self.lists or option in self._program.lists_below.split()
         self._pattern_given = self._pattern_given or option in ("-e", "--regexp", "--files", "--type-list")
 
     def _value(self, word: Word) -> None:
@@ -342,6 +384,9 @@ class _Taken:
         text, literal = word
         if not literal or (text.startswith("-") and not _NUMBER.fullmatch(text)):
             raise Unknown(f"`{text[:80]}` may stand for an option")
+        self._check_argument(text)
+        if self._option_at == "-L":  # git's, of lines: 10,20:PATH
+            self._more.append((text.rpartition(":")[2], literal))
         signature = "signature" in text if self._name == "git for-each-ref" else _SIGNATURE.search(text)
         if signature and self._name.startswith("git "):
             raise Unknown(f"`{text[:80]}` has git start another program, to check signatures")
@@ -361,6 +406,11 @@ class _Taken:
                 if any(not text.startswith("+") for text, _ in operands):
                     raise Unknown(f"`{self._name} {operands[0][0][:80]}` is not known to be harmless")
                 return
-        if self._program.runs_folder and any(text.startswith("@") for text, _ in operands):
+        for text, _ in operands:
+            self._check_argument(text)
+        self.files = [*(operand for operand in operands if operand[0] != "-"), *self._more]
+
+    def _check_argument(self, text: str) -> None:
+        """`@FILE`, wherever it stands, is what is in the file to those that read their arguments with Python."""
+        if self._program.runs_folder and text.startswith("@"):
             raise Unknown(f"`{self._name}` would take its arguments from a file")
-        self.files = [operand for operand in operands if operand[0] != "-"]
