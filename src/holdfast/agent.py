@@ -35,6 +35,7 @@ class AgentLimits(Budget):
     """
 
     parallel_calls: int = 8  # tools of one chat that run at the same time
+    result_chars: int | None = 32_000  # of one result that the model is shown; it reads the rest with `read_result`
     chats: int | None = None  # that one worker drives at the same time; None: as many as it has room for
 
 

@@ -4,14 +4,15 @@ import json
 
 import pytest
 
-from holdfast.agent import Agent
+from holdfast.agent import Agent, AgentLimits
 from holdfast.core.records import Message, Role, State, ToolResult, result_message
 from holdfast.errors import ToolFailed
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.base import Tool, tool
-from holdfast.tools.results import SHOWN_CHARS, as_shown, read_result_tool
+from holdfast.tools.results import as_shown, read_result_tool
 from tests.support.turns import rested, running
 
+SHOWN_CHARS = AgentLimits().result_chars or 0
 LONG = "".join(f"{number:09}\n" for number in range(20_000))
 
 
@@ -28,12 +29,13 @@ def results(messages: "list[Message] | tuple[Message, ...]") -> list[ToolResult]
 async def test_a_model_is_shown_the_ends_of_a_long_result_and_reads_any_part_of_it(store_url: str) -> None:
     """On another worker, too: that one knows what is kept from the store alone."""
     made = ScriptedModel([Call(name="long")], "Read.")
-    tools: list[Tool] = [long, read_result_tool()]
+    tools: list[Tool] = [long]
     async with running(store_url, Agent("reader", made, tools=tools)) as (app, _):
         chat_id = (await app.create("reader", "Read.")).id
         assert await rested(app.chat(chat_id)) is State.IDLE
         [kept] = results(await app.chat(chat_id).messages())
     assert kept.content == LONG
+    assert [[spec.name for spec in request.tools] for request in made.requests] == [["long"], ["read_result", "long"]]
     [shown] = results(list(made.requests[-1].messages))
     assert len(shown.content) < SHOWN_CHARS + 300
     assert shown.content.startswith(f'[200,000 characters, the middle is left out: read_result(call="{kept.call_id}"')
@@ -54,11 +56,13 @@ async def test_a_model_is_shown_the_ends_of_a_long_result_and_reads_any_part_of_
     assert "there is none at 200,000" in read[2]
 
 
-async def test_without_the_tool_nothing_is_cut(store_url: str) -> None:
+async def test_who_wants_all_of_it_is_shown_all_of_it(store_url: str) -> None:
     model = ScriptedModel([Call(name="long")], "Read.")
-    async with running(store_url, Agent("reader", model, tools=[long])) as (app, _):
+    agent = Agent("reader", model, tools=[long], limits=AgentLimits(result_chars=None))
+    async with running(store_url, agent) as (app, _):
         assert await rested(await app.create("reader", "Read.")) is State.IDLE
     assert [result.content for result in results(list(model.requests[-1].messages))] == [LONG]
+    assert [spec.name for spec in model.requests[-1].tools] == ["long"]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +76,8 @@ async def test_what_is_not_there_is_said(arguments: dict[str, object]) -> None:
 
 def test_a_result_is_cut_once_and_always_alike() -> None:
     message = result_message(ToolResult(call_id="c", name="t", content=LONG), 0)
-    assert as_shown(message) == as_shown(message)
+    assert as_shown(message, SHOWN_CHARS) == as_shown(message, SHOWN_CHARS)
     short = result_message(ToolResult(call_id="c", name="t", content="x" * SHOWN_CHARS), 0)
-    assert as_shown(short) is short
+    assert as_shown(short, SHOWN_CHARS) is short
     said = Message(id="m", role=Role.USER, parts=message.parts)
-    assert as_shown(said) is said
+    assert as_shown(said, SHOWN_CHARS) is said

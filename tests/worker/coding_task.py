@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from holdfast import CompactionPolicy
-from holdfast.agent import Agent
+from holdfast.agent import Agent, AgentLimits
 from holdfast.app import App
 from holdfast.core.records import Message, Role, State, ToolResult
 from holdfast.models.base import Request
@@ -18,6 +18,7 @@ from tests.support.turns import QUICK
 
 CONTEXT = 200_000
 RESULT_BYTES = 1_000_000
+WHOLE = AgentLimits(result_chars=None)  # only what does not fit is cut
 _LINE = "    return the_value_of(something_else)  # and so on, as files do\n"
 _HEAD = re.compile(r"first line of file (\d+)\.")
 _TAIL = re.compile(r"last line of file (\d+)\.")
@@ -83,7 +84,7 @@ class Summariser(CountingModel):
 async def carry_out(url: str, files: int, together: int, wait_s: float) -> tuple[Coder, Summariser]:
     """The whole task, judged."""
     coder, summariser = Coder(files, together), Summariser()
-    agent = Agent("coder", coder, tools=[read], compaction=CompactionPolicy(model=summariser))
+    agent = Agent("coder", coder, tools=[read], compaction=CompactionPolicy(model=summariser), limits=WHOLE)
     app = App(url, agents=[agent], retry=QUICK, options=StoreOptions(lease_ttl_ms=10_000))
     async with app, app.worker(poll_s=0.5):
         chat = await app.create("coder", "Read all files.")

@@ -315,10 +315,9 @@ async def test_a_tool_result_that_does_not_fit_is_shown_without_its_middle_and_n
 ) -> None:
     model = CountingModel([Call(name="read")], "Done.", context_limit=context_limit)
     summary = summaries()
-    async with working(store_url, Agent("a", model, tools=[read], compaction=CompactionPolicy(model=summary))) as (
-        app,
-        _,
-    ):
+    whole = AgentLimits(result_chars=None)
+    agent = Agent("a", model, tools=[read], compaction=CompactionPolicy(model=summary), limits=whole)
+    async with working(store_url, agent) as (app, _):
         chat = await app.create("a", "What is in it?")
         assert await rested(chat) is State.IDLE
         assert await chat.text() == "Done."

@@ -57,10 +57,9 @@ def agents(environ: Mapping[str, str]) -> list[Agent]:
 def hands() -> list[Tool]:
     from holdfast.tools.files.tools import file_tools  # noqa: PLC0415  parsers and all: only who has a key pays
     from holdfast.tools.plan import plan_tool  # noqa: PLC0415
-    from holdfast.tools.results import read_result_tool  # noqa: PLC0415
     from holdfast.tools.shell.tool import shell_tool  # noqa: PLC0415
 
-    return [current_time, *file_tools(ROOT), shell_tool(root=ROOT), plan_tool(), read_result_tool()]
+    return [current_time, *file_tools(ROOT), shell_tool(root=ROOT), plan_tool()]
 
 
 def scripted() -> ScriptedModel:

@@ -1,11 +1,9 @@
 """Long results: the model is shown the beginning and the end, and reads the rest by range with `read_result`.
 
 What a tool returned is kept whole with its call; only what goes to the model is cut, here, and always in the same
-way, so that a successor shows what its predecessor showed. It is for agents that have the tool: without it nothing
-is cut.
+way, so that a successor shows what its predecessor showed. An agent is offered `read_result` as soon as something was
+left out of what it is shown, and has it in any case if it names the tool itself.
 """
-
-from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -15,14 +13,13 @@ from holdfast.tools.base import Tool, tool
 from holdfast.tools.context import ToolContext
 
 NAME = "read_result"
-SHOWN_CHARS = 32_000
 READ_CHARS_MAX = 30_000
 DEADLINE_S = 60.0
 
 
 def read_result_tool() -> Tool:
-    """`read_result`: results of more than 32,000 characters are shown with their middle left out, and the model reads
-    any part of them, as they are kept. Not those that a summary stands for.
+    """`read_result`: long results are shown with their middle left out (`AgentLimits.result_chars`), and the model
+    reads any part of them, as they are kept. Not those that a summary stands for. Who needs it gets it by itself.
     """
     return tool(name=NAME, replay="pure", deadline_s=DEADLINE_S, acts=lambda _: ())(_read_result)
 
@@ -43,18 +40,15 @@ async def _read_result(call: str, context: ToolContext, start: int = 0, length: 
     return f"{result.content[start:end]}\n[characters {start:,} to {end:,} of {size:,}{more}]"
 
 
-def cuts_results(tools: Mapping[str, Tool]) -> bool:
-    """Whether an agent with these tools is shown long results without their middles."""
-    found = tools.get(NAME)
-    return found is not None and found.function is _read_result
+READER = read_result_tool()
 
 
-def as_shown(message: Message) -> Message:
-    """A message as the model gets it."""
+def as_shown(message: Message, chars: int) -> Message:
+    """A message as the model gets it: the same, or its result with so many characters and a note."""
     if message.role is not Role.TOOL or not isinstance(result := message.parts[0], ToolResult):
         return message
-    text, half = result.content, SHOWN_CHARS // 2
-    if len(text) <= SHOWN_CHARS:
+    text, half = result.content, chars // 2
+    if len(text) <= chars:
         return message
     how = f'{NAME}(call="{result.call_id}", start={half})'
     content = (

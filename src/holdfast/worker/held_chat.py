@@ -31,11 +31,11 @@ from holdfast.store.contract import Store
 from holdfast.system.clock import Clock
 from holdfast.system.processes import Children
 from holdfast.telemetry import OTHER, Durations
+from holdfast.tools import results
 from holdfast.tools.base import Tool
 from holdfast.tools.outside import declared_tool
 from holdfast.tools.permissions.decision import ALLOWED, Decision
 from holdfast.tools.permissions.rulebook import rulebook_of
-from holdfast.tools.results import cuts_results
 from holdfast.tracebacks import traceback_text
 from holdfast.turn_spans import TurnSpans
 from holdfast.worker.compaction.summaries import CompactionFigures
@@ -108,7 +108,7 @@ class HeldChat:
         self.snapshot = snapshot
         self.chat_id = snapshot.chat.id
         self.history = shared.histories.take(shared.store, self.chat_id, shared.history_limit)
-        self.history.cut_results(cuts_results(agent.tools))
+        self.history.cut_results(agent.limits.result_chars)
         self.spans = RunnerSpans(shared.turn_spans, shared.secrets, self.history)
         self.stop: StopSignal[Cause] = StopSignal()
         self.draining = False
@@ -125,7 +125,8 @@ class HeldChat:
         self.deps: Any = None
         self._deps_made = agent.deps is None
         self._active: tuple[tuple[int, int, int], dict[str, Tool]] | None = None  # by turn, epoch and terms
-        self.known_tools = dict(agent.tools)  # all that were ever active: what was planned can be begun
+        # All that were ever active: what was planned can be begun.
+        self.known_tools = {results.NAME: results.READER, **agent.tools}
         self._traces: list[Traced] = []  # that go into the journal with the next commit
         self._own_tools = set(agent.tools)  # of its agent and of the agent's servers
         self._commits = asyncio.Lock()
@@ -466,9 +467,18 @@ class HeldChat:
             self.known_tools.update(self._active[1])
         return self._active[1]
 
+    async def offered_tools(self) -> dict[str, Tool]:
+        """As the model is told of them: with what reads the rest of a long result, once there is one."""
+        active = await self.tools()
+        return {results.NAME: results.READER, **active} if active and self.history.leaves_out else active
+
+    async def runnable_tools(self) -> dict[str, Tool]:
+        """The active ones, with what may have been offered to the response that asks: its worker may be another."""
+        return {results.NAME: results.READER, **await self.tools()}
+
     def tool_label(self, name: str) -> str:
         """In figures: what a client declared, or a model made up, has no name there."""
-        return name if name in self._own_tools else OTHER
+        return name if name in self._own_tools or name == results.NAME else OTHER
 
     def look_for_tools(self) -> None:
         """A new step: what tool servers offer may have changed."""

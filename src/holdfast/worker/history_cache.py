@@ -136,7 +136,8 @@ class HistoryCache:
         self._results_max: int | None = None  # tokens that the results of one response may take
         self._fitted = 0  # positions before this one are as they are shown
         self._needs_mending = False  # stored wrong, by other code: mended for every request
-        self._cuts = False  # long results are here without their middles
+        self._result_chars: int | None = None  # a longer result is here without its middle
+        self.leaves_out = False  # of some results there is more than what is here
         self.names_files = False  # some of them name bytes that a model is to be sent
 
     @property
@@ -180,14 +181,18 @@ class HistoryCache:
         if not self.names_files and message.role is not Role.ASSISTANT:
             self.names_files = bool(kept_in((message,)))
 
-    def cut_results(self, wanted: bool) -> None:
-        """From now on long results are shown without their middles, or are not."""
-        if wanted is not self._cuts:
-            self._cuts = wanted
+    def cut_results(self, chars: int | None) -> None:
+        """From now on results with more characters than that are shown without their middles."""
+        if chars != self._result_chars:
+            self._result_chars = chars
             self._epoch = -1
 
     def _as_shown(self, message: Message) -> Message:
-        return as_shown(message) if self._cuts else message
+        if self._result_chars is None:
+            return message
+        shown = as_shown(message, self._result_chars)
+        self.leaves_out = self.leaves_out or shown is not message
+        return shown
 
     def fit_results(self, tokens: int) -> None:
         """From now on no response's results are shown with more than so much. It never grows again: what a provider

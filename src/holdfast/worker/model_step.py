@@ -113,7 +113,7 @@ class ModelStep:
             settings = replace(settings, tool_choice=None)  # it has called: asked to in each step, it never ends
         request = Request(
             messages=messages,
-            tools=tool_specs(await held.tools()),
+            tools=tool_specs(await held.offered_tools()),
             settings=settings,
             deadlines=agent.deadlines,
         )
@@ -133,11 +133,11 @@ class ModelStep:
         message = replace(
             outcome.message,
             parts=outcome.message.parts or (Text(text=""),),
-            agent_fingerprint=held.agent.fingerprint_with(await held.tools(), outcome.message.model or ""),
+            agent_fingerprint=held.agent.fingerprint_with(await held.offered_tools(), outcome.message.model or ""),
             context_limit=context_limit,
             covered=held.history.start,
         )
-        tools = await held.tools()
+        tools = await held.runnable_tools()
         length = held.snapshot.chat.length
         responded = cmd.Respond(
             by=held.by,

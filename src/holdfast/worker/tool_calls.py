@@ -125,10 +125,9 @@ class ToolCalls:
     async def _prepare(self, call: Call, part: ToolCall) -> "list[cmd.Command] | _Ready":
         """What happens to a planned call instead of its start: refused, asked about, handed over."""
         held = self._held
-        active = await held.tools()
-        tool = active.get(call.name)
+        tool = (await held.runnable_tools()).get(call.name)
         if tool is None:
-            names = ", ".join(sorted(active)) or "none"
+            names = ", ".join(sorted(await held.offered_tools())) or "none"
             kind = "not active" if call.name in held.known_tools else "not a tool of this agent"
             away = held.shared.tool_servers.absence(held.agent, call.name)
             text = away or f"{call.name} is {kind}. Active tools: {names}."

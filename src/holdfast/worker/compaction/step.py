@@ -122,7 +122,7 @@ class Compactor:
         if (limit := await self._limit()) is not None and held.agent.compaction.automatic:
             held.history.fit_results(result_tokens(self._budget(limit), held.agent.compaction))
         fixed = estimated(await held.instructions())
-        for tool in (await held.tools()).values():
+        for tool in (await held.offered_tools()).values():
             fixed += estimated(tool.name) + estimated(tool.description) + len(tool.schema) // BYTES_PER_TOKEN
         return await held.history.window(held.snapshot, fixed)
 
