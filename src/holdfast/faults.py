@@ -103,10 +103,10 @@ def _kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _arm_from_environment() -> None:
+def arm_from_environment() -> None:
     if order := os.environ.get("HOLDFAST_CRASH_AT"):
         name, _, at = order.partition(":")
         arm(name, _kill_this_process, at=int(at or 1))
 
 
-_arm_from_environment()
+arm_from_environment()

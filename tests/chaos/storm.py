@@ -4,7 +4,6 @@ import asyncio
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -13,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tests.chaos.weather import Orders, Weather
-from tests.support.deaths import strike
-from tests.support.programs import ROOT
+from tests.support.forks import Fork, fork_module
 
 GIVE_UP_S = 120.0  # on a process that was told to stop
 
@@ -22,7 +20,7 @@ GIVE_UP_S = 120.0  # on a process that was told to stop
 class Member:
     """One worker process, from its start to its end."""
 
-    def __init__(self, life: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, life: str, process: Fork) -> None:
         self.life = life
         self.process = process
         self.busy = False  # frozen, or on its way out
@@ -70,8 +68,8 @@ class Fleet:
 
     async def __aexit__(self, *_: object) -> None:
         for member in self.members:
-            strike(member.process, signal.SIGKILL)  # also ends what is stopped
-            await member.process.wait()
+            member.process.kill()  # also ends what is stopped
+            await member.process.ended()
 
     @property
     def at_work(self) -> bool:
@@ -83,11 +81,7 @@ class Fleet:
         self.lives += 1
         orders = Orders(self.url, str(self.evidence), f"w{self.lives}", self.weather)
         with self.words.open("ab") as words:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.chaos.member", msgspec.json.encode(orders).decode()),
-                cwd=ROOT,
-                stderr=words,
-            )
+            process = fork_module("tests.chaos.member", msgspec.json.encode(orders).decode(), stderr=words)
         member = Member(orders.life, process)
         self.members.append(member)
         return member
@@ -96,8 +90,8 @@ class Fleet:
         if self._fallen(member):
             return
         member.killed = True
-        strike(member.process, signal.SIGKILL)
-        code = await member.process.wait()
+        member.process.kill()
+        code = await member.process.ended()
         if code == -signal.SIGKILL and member in self.members:  # else it ended before this blow
             self.members.remove(member)
 
@@ -107,9 +101,9 @@ class Fleet:
             return
         member.busy = member.stopped = True
         began = time.monotonic()
-        strike(member.process, signal.SIGTERM)
+        member.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(GIVE_UP_S):
-            code = await member.process.wait()
+            code = await member.process.ended()
         if code != -signal.SIGKILL:
             self.stops.append(Stopped(member.life, time.monotonic() - began, code))
             self.members.remove(member)
@@ -118,9 +112,9 @@ class Fleet:
         if self._fallen(member):
             return
         member.busy = member.was_frozen = True
-        strike(member.process, signal.SIGSTOP)
+        member.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(for_s)
-        strike(member.process, signal.SIGCONT)
+        member.process.send_signal(signal.SIGCONT)
         member.busy = False
 
     def _fallen(self, member: Member) -> bool:

@@ -2,15 +2,13 @@
 
 import asyncio
 import signal
-import sys
 
 from holdfast.app import App
 from holdfast.core.journal import ChatFailed
 from holdfast.core.records import Cause, State
 from tests.chaos.poisoned import make_app
 from tests.support.chats import journal
-from tests.support.deaths import strike
-from tests.support.programs import ROOT
+from tests.support.forks import Fork, fork_module
 from tests.support.waiting import eventually
 from tests.worker.lives import BACKOFF_MS, SteppedClock
 
@@ -25,7 +23,7 @@ class Supervisor:
     def __init__(self, url: str, clock: SteppedClock) -> None:
         self._url = url
         self._clock = clock
-        self._running: set[asyncio.subprocess.Process] = set()
+        self._running: set[Fork] = set()
         self.ends: list[int] = []
 
     async def keep_up(self, workers: int) -> None:
@@ -35,11 +33,9 @@ class Supervisor:
 
     async def _keep_one_up(self) -> None:
         while True:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.chaos.poisoned", self._url, str(self._clock.ahead_ms)), cwd=ROOT
-            )
+            process = fork_module("tests.chaos.poisoned", self._url, str(self._clock.ahead_ms))
             self._running.add(process)
-            self.ends.append(await process.wait())
+            self.ends.append(await process.ended())
             self._running.discard(process)
             self._clock.ahead_ms += BACKOFF_MS
 
@@ -47,12 +43,12 @@ class Supervisor:
         """Tell all to go. How they went."""
         leaving = list(self._running)
         for process in leaving:
-            strike(process, signal.SIGTERM)
-        return [await process.wait() for process in leaving]
+            process.terminate()
+        return [await process.ended() for process in leaving]
 
     def kill(self) -> None:
         for process in self._running:
-            strike(process, signal.SIGKILL)
+            process.kill()
 
 
 async def all_up(app: App) -> bool:

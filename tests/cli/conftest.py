@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.ids import new_id
-from tests.support.forks import run_command
+from tests.support.forks import Fork, fork_command, run_command
 from tests.support.programs import ROOT
 
 APP = "tests.cli.desk:app"
@@ -31,8 +31,8 @@ class Done(NamedTuple):
 # Somebody's; a process of the test runner has some, too, and what is buffered for people must be buffered here.
 TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHONUNBUFFERED")
 
-# What the interpreter, or a module of ours, reads when it is loaded.
-WHILE_IT_LOADS = {"HOLDFAST_CRASH_AT", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE", "FORCE_COLOR"}
+# What the interpreter reads when it begins, and modules when they are loaded.
+WHILE_IT_LOADS = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE", "FORCE_COLOR"}
 
 
 class Desk:
@@ -53,9 +53,9 @@ class Desk:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-W", "error", "-m", "holdfast", *arguments]
 
-    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen(self.command(*arguments), cwd=self.folder, env=self.environ, text=True, **streams)
+    def start(self, *arguments: str, **options: Any) -> Fork:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return fork_command(arguments, self.folder, self.environ, **streams)
 
     def run(self, *arguments: str, given: str | None = None) -> Done:
         if not WHILE_IT_LOADS & {*self.environ}:
@@ -73,7 +73,7 @@ class Desk:
         (self.folder / "gate").touch()
 
     @staticmethod
-    def wait_at_the_gate(process: "subprocess.Popen[str]") -> None:
+    def wait_at_the_gate(process: Fork) -> None:
         """Until the tool of the agent `gated` runs, which is said on standard error: the answer comes at the end."""
         assert process.stderr is not None
         while "at the gate" not in (said := process.stderr.readline()):

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,11 +18,12 @@ import pytest
 from holdfast import App
 from tests.cli.conftest import APP, Desk
 from tests.cli.desk import AGENTS, HANGS
+from tests.support.forks import Fork
 from tests.support.waiting import until
 
 
 @contextmanager
-def server(desk: Desk, *arguments: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
+def server(desk: Desk, *arguments: str) -> Iterator[tuple[Fork, str]]:
     process = desk.start("serve", *arguments, "--port", "0")
     assert process.stderr is not None
     try:

@@ -5,10 +5,8 @@ for again, and else with the removal of what the dead one left.
 """
 
 import asyncio
-import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -19,10 +17,11 @@ from holdfast.store.records import StoreOptions
 from holdfast.store.remnants import ABANDONED_MS
 from holdfast.system.clock import FakeClock
 from tests.crash.slicer import KEY, MESSAGES, SLICE, a_large_chat
-from tests.crash.writer import ROOT, WRITER_S_MAX
+from tests.crash.writer import WRITER_S_MAX
 from tests.store.test_fork_delete import rows_of
 from tests.support.aftermath import find_faults
 from tests.support.behind import sql
+from tests.support.forks import Fork, fork_module
 
 SLICES = -(-MESSAGES // SLICE.rows)
 # A fork has SLICES transactions, and the last of them makes the chat; then the deletion begins.
@@ -39,17 +38,14 @@ def test_a_chat_is_whole_or_not_there_wherever_a_fork_or_a_deletion_in_slices_is
     point: str, store_url: str
 ) -> None:
     asyncio.run(make(store_url))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.slicer", store_url],
-        cwd=ROOT,
-        env={**os.environ, "HOLDFAST_CRASH_AT": point},
-        stdout=subprocess.PIPE,
-        timeout=WRITER_S_MAX,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, "it was to die there"
-    asyncio.run(judge(store_url, done.stdout.split()))
+    with slicer(store_url, point) as process:
+        said, _ = process.communicate(WRITER_S_MAX)
+    assert process.returncode == -signal.SIGKILL, "it was to die there"
+    asyncio.run(judge(store_url, said.split()))
+
+
+def slicer(url: str, crash_at: str) -> Fork:
+    return fork_module("tests.crash.slicer", url, environ={"HOLDFAST_CRASH_AT": crash_at}, stdout=subprocess.PIPE)
 
 
 async def make(url: str) -> None:
@@ -89,12 +85,8 @@ async def test_a_fork_whose_process_died_is_swept_where_nobody_asks_again(
     store: Store, store_url: str, clock: FakeClock
 ) -> None:
     await store.create_chat(a_large_chat())
-    killed = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.crash.slicer", store_url),
-        cwd=ROOT,
-        env={**os.environ, "HOLDFAST_CRASH_AT": "fork.slice:3"},
-    )
-    assert await asyncio.wait_for(killed.wait(), WRITER_S_MAX) == -signal.SIGKILL
+    with slicer(store_url, "fork.slice:3") as process:
+        assert await asyncio.wait_for(process.ended(), WRITER_S_MAX) == -signal.SIGKILL
     assert sql(store_url, "SELECT chat_id, source_id FROM remnants") == [("copy", "large")]
     await store.sweep()
     assert sql(store_url, "SELECT count(*) FROM remnants") == [(1,)], "it may be alive"

@@ -3,10 +3,7 @@ and the same command, run again, brings it to its end.
 """
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,22 +15,17 @@ from holdfast.store.remnants import ABANDONED_MS
 from holdfast.system.clock import FakeClock
 from holdfast.transfer import delete_owner, export_chat, import_chat
 from tests.crash.slicer import SLICE, a_large_chat
-from tests.crash.writer import ROOT, WRITER_S_MAX
+from tests.crash.writer import WRITER_S_MAX
 from tests.store.test_fork_delete import rows_of
 from tests.support.aftermath import find_faults
 from tests.support.behind import sql
 from tests.support.chats import new_chat
+from tests.support.forks import fork_module
 
 
 def killed_at(point: str, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.transferrer", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "HOLDFAST_CRASH_AT": point},
-        timeout=WRITER_S_MAX,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, "it was to die there"
+    with fork_module("tests.crash.transferrer", *arguments, environ={"HOLDFAST_CRASH_AT": point}) as process:
+        assert process.wait(WRITER_S_MAX) == -signal.SIGKILL, "it was to die there"
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from holdfast.store import open_store
 from holdfast.store.records import StoreOptions
 from holdfast.store.sqlite import writer as sqlite_writer
 from holdfast.system.clock import FakeClock
+from tests.support.forks import Fork, fork_module
 from tests.support.lines import append_line, read_lines
+from tests.support.programs import ROOT
 from tests.support.scenario import STEPS, Run
 
-ROOT = Path(__file__).resolve().parents[2]
 WRITER_S_MAX = 60
 CHECKPOINT_PAGES = 100  # so that the scenario is long enough to reach some
 
@@ -47,16 +48,15 @@ def locks_of(log: Path) -> Path:
     return log.with_suffix(".locks")
 
 
-def start_writer(url: str, folder: Path, *arguments: str, crash_at: str | None = None) -> "subprocess.Popen[str]":
+def start_writer(url: str, folder: Path, *arguments: str, crash_at: str | None = None) -> Fork:
     """This program as a process of its own, which leaves its log in `folder`."""
-    environment = {**os.environ, "HOLDFAST_CRASH_AT": crash_at} if crash_at else None
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.writer", url, str(folder / "log"), *arguments],
-        cwd=ROOT,
-        env=environment,
+    return fork_module(
+        "tests.crash.writer",
+        *(url, str(folder / "log"), *arguments),
+        environ={"HOLDFAST_CRASH_AT": crash_at} if crash_at else {},
+        folder=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
     )
 
 

@@ -501,7 +501,7 @@ async def test_a_file_opens_behind_a_stopped_process_where_nothing_is_to_be_done
         async with opened(url, deadline_s=60) as store:
             assert len(await store.list_chats()) == 3
             line = SqliteLeaseLine(str(path), "host", StoreOptions(deadline_s=0.1), vfs=None, synchronous="FULL")
-            with pytest.raises(StoreTimeout, match=rf"held by pid {holder.pid} \(.*holder.*\), which is stopped"):
+            with pytest.raises(StoreTimeout, match=rf"held by pid {holder.pid} \(.*python.*\), which is stopped"):
                 line.retire("nobody")
             line.close()
             os.kill(holder.pid, signal.SIGCONT)

@@ -1,22 +1,9 @@
 """Knowing of a process's death, whoever its parent is: by pidfd, which no zombie and no reused pid deceives."""
 
-import asyncio
 import os
 import select
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
-
-
-def strike(process: asyncio.subprocess.Process, signum: int) -> None:
-    """Send a signal to a process that may just have ended by itself.
-
-    `process.kill()` and its like look first whether it has, which in Python 3.11 takes the exit status away from
-    asyncio's own look: the process then seems to have ended with 255.
-    """
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signum)
 
 
 class Mortal:

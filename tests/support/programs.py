@@ -1,13 +1,13 @@
 """Running a module of the tests as a program of its own: a real process, with a real death."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from tests.support.forks import fork_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,14 +23,14 @@ class Program:
         self, module: str, *arguments: str, errors: bool = False, environ: Mapping[str, str] | None = None
     ) -> None:
         self.name = module.rpartition(".")[2]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
-            env={**os.environ, **(environ or {})},
+        self.process = fork_module(
+            module,
+            *arguments,
+            environ=environ,
+            folder=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if errors else None,
-            text=True,
         )
 
     @property

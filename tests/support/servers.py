@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +78,18 @@ def server(
 ) -> Iterator[ServerProcess]:
     """`settings`: variables of its environment. `files_max`: open files that it may have."""
     home.mkdir(parents=True, exist_ok=True)
-    process = Fork(run, (store_url, str(home), port), {"worker": worker}, {**os.environ, **settings}, files_max)
+    begin = partial(run, store_url, str(home), port, worker=worker)
+    process = Fork(begin, {**os.environ, **settings}, stderr=subprocess.PIPE, files_max=files_max)
+    assert process.stderr is not None
+    words = process.stderr
     said: list[str] = []
     try:
         while not (said and "listening on" in said[-1]):
-            line = process.stderr.readline()
+            line = words.readline()
             assert line, f"the server ended: {said}"
             said.append(line.strip())
         listening = ServerProcess(process, home, said[-1].rpartition(" ")[2], said)
-        ear = threading.Thread(target=lambda: said.extend(line.strip() for line in process.stderr), daemon=True)
+        ear = threading.Thread(target=lambda: said.extend(line.strip() for line in words), daemon=True)
         ear.start()
         yield listening
         listening.stop()
@@ -93,7 +98,7 @@ def server(
         if process.poll() is None:
             process.kill()
         process.wait()
-        process.stderr.close()
+        words.close()
 
 
 class Seen(Struct, frozen=True):

@@ -5,9 +5,8 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from holdfast.core.journal import TurnEnded
 from holdfast.core.records import State
 from holdfast.worker import stacks
 from holdfast.worker.process import run_until_told
+from tests.support.forks import fork_module
 from tests.support.postgres import PostgresServer
-from tests.support.programs import ROOT
 from tests.support.turns import entries, rested, said
 from tests.support.waiting import eventually, until
 from tests.worker.serving import AGENTS
@@ -31,13 +30,11 @@ STOP_S = (
 
 class Process:
     def __init__(self, url: str, grace_s: float, environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.worker.serving", url, str(grace_s)],
-            cwd=ROOT,
-            env=os.environ | environment,
+        self._process = fork_module(
+            *("tests.worker.serving", url, str(grace_s)),
+            environ=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             start_new_session=True,
         )
 
@@ -56,11 +53,12 @@ class Process:
     def ends(self, within_s: float) -> tuple[int, str]:
         """Its exit code and what it said on standard error."""
         _, said = self._process.communicate(timeout=within_s)
-        return self._process.returncode, said
+        return self._process.wait(), said
 
     def kill(self) -> None:
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
 
 

@@ -9,8 +9,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -18,8 +16,8 @@ import pytest
 
 from holdfast.app import App
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, Think, Together
-from tests.support.deaths import strike
-from tests.support.programs import ROOT
+from tests.support.forks import Fork
+from tests.support.programs import Program
 from tests.worker.clients import Clients
 from tests.worker.evidence import read_evidence
 from tests.worker.lives import BACKOFF_MS, Life, SteppedClock, agents, evidence_of, options
@@ -85,27 +83,16 @@ class Executioner:
     async def live_and_die(self, life: str, clients: Clients) -> None:
         point = self.dice.choice([*POINTS, *[""] * 4])  # "": at any moment
         order = {"HOLDFAST_CRASH_AT": f"{point}:{self.dice.randint(1, POINTS[point])}"} if point else {}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.worker.mortal"),
-            *(self.url, str(self.evidence), life, str(self.clock.ahead_ms), msgspec.json.encode(self.plan).decode()),
-            cwd=ROOT,
-            env={**os.environ, **order},
-            stdout=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        try:
-            await process.stdout.readline()  # `ready`, or its end
+        plan = msgspec.json.encode(self.plan).decode()
+        arguments = (self.url, str(self.evidence), life, str(self.clock.ahead_ms), plan)
+        with Program("tests.worker.mortal", *arguments, environ=order) as program:
+            await asyncio.to_thread(program.hear)  # `ready`, or its end
             life_s = LIFE_S_MAX if point else self.dice.uniform(0.05, 0.6)
-            await self._act_until_dead(process, clients, life, life_s)
-        finally:
-            strike(process, signal.SIGKILL)
-            await process.wait()
-        assert process.returncode == -signal.SIGKILL
+            await self._act_until_dead(program.process, clients, life, life_s)
+        assert program.process.returncode == -signal.SIGKILL
 
-    async def _act_until_dead(
-        self, process: asyncio.subprocess.Process, clients: Clients, life: str, life_s: float
-    ) -> None:
-        dying = asyncio.ensure_future(process.wait())
+    async def _act_until_dead(self, process: Fork, clients: Clients, life: str, life_s: float) -> None:
+        dying = asyncio.ensure_future(process.ended())
         dies_at = asyncio.get_running_loop().time() + life_s
         while (left_s := dies_at - asyncio.get_running_loop().time()) > 0:
             await clients.act(self.dice.choice(OPS), self.dice.randrange(5), self.dice.randrange(3), (life,))
@@ -113,7 +100,7 @@ class Executioner:
             if done:
                 self.died_by_themselves += 1
                 return
-        strike(process, signal.SIGKILL)
+        process.kill()
         await dying
 
 
