@@ -18,11 +18,11 @@ lock (`store/host_lock.py`) and drops it only by exiting, so no worker on this h
 its children are gone. An alarm ends the guard after ten seconds even if the kernel does not let it finish.
 
 It never signals what it cannot prove to be the worker's: a group counts if its leader is the process that was
-announced (by start time) or a member carries the mark; a single process, only if it carries the mark. So pids that
-were reused are safe. What it cannot find: a process that left its group and then cleared its environment (`env -i`)
-or replaces itself every few milliseconds, and one that it may not look at (another user's). On macOS `ps` stands in
-for /proc: the system hides the environment of its own binaries there, start times are whole seconds, and so escapees
-are found less surely than groups.
+announced (by start time), if a member was seen together with that leader, or if a member carries the mark; a single
+process, only if it carries the mark. So pids that were reused are safe. What it cannot find: a process that left its
+group and then cleared its environment (`env -i`) or replaces itself every few milliseconds, and one that it may not
+look at (another user's). On macOS `ps` stands in for /proc: the system hides the environment of its own binaries
+there, start times are whole seconds, and so escapees are found less surely than groups.
 
 A worker whose loop stops beating for HARD_LIMIT_S gets SIGXCPU, on which it dumps its stacks and exits (see
 `worker/watchdog.py`), and five seconds later SIGKILL. Time in which the worker was stopped, or this process itself
@@ -294,6 +294,7 @@ class Reaper:
         self._groups = groups
         self._mark = mark
         self._asked: set[int] = set()
+        self._proven: set[tuple[int, int]] = set()  # pid and start: they stay ours when their leader is gone
 
     def run(self) -> int:
         """How many groups and escapees there were."""
@@ -318,7 +319,11 @@ class Reaper:
                 ours.add(seen.pgid)
             if not seen.dead and seen.pid != os.getpid():
                 members.setdefault(seen.pgid, []).append(seen)
+        for pgid, group in members.items():
+            if pgid in self._groups and any((seen.pid, seen.start) in self._proven for seen in group):
+                ours.add(pgid)
         for pgid in ours & members.keys():
+            self._proven.update((seen.pid, seen.start) for seen in members[pgid])
             self._signal_group(pgid, signum)
         for pgid, group in members.items():
             if pgid in ours:
