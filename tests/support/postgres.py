@@ -240,8 +240,8 @@ class PostgresServer:
         """Create a database, empty or a copy of `template` (which nobody may be using), and return its URL."""
         name = f"test_{next(self._database_numbers)}"
         self._execute(
-            sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {}").format(
-                sql.Identifier(name), sql.Identifier(OWNER), sql.Identifier(template)
+            sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {} {}").format(
+                sql.Identifier(name), sql.Identifier(OWNER), sql.Identifier(template), self._strategy()
             )
         )
         return self.url(name)
@@ -285,6 +285,13 @@ class PostgresServer:
         connection = self._administrator()
         for statement in statements:
             connection.execute(statement)
+
+    def _strategy(self) -> sql.SQL:
+        """How a template is copied. Where files are in memory, to make a database and to drop it takes 24 ms of CPU
+        as files and 46 ms through the log, as it is done unless told. PostgreSQL 15 was the first to be told.
+        """
+        as_files = MEMORY in self._directory.parents and self._administrator().info.server_version >= 150_000
+        return sql.SQL("STRATEGY file_copy" if as_files else "")
 
     def _administrator(self) -> psycopg.Connection:
         if self._administration is not None:
