@@ -30,7 +30,7 @@ from holdfast.__main__ import main
 from tests.support.waiting import until
 
 _context = get_context("forkserver")
-_context.set_forkserver_preload(["tests.support.commands", "tests.server.program"])
+_context.set_forkserver_preload(["tests.support.commands", "tests.server.program", "mcp.server.mcpserver"])
 # `multiprocessing` asks for the end of every process of ours when it starts another one: one thread at a time.
 _asking = threading.Lock()
 

@@ -4,20 +4,19 @@ Usage: python -m tests.tools.served URL. It prints the server's pid once a call 
 """
 
 import asyncio
-import os
 import sys
 
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.mcp_servers import McpServer
 from holdfast.models.scripted import Call, ScriptedModel
+from tests.support.programs import ROOT
 from tests.support.waiting import until
 
 
 async def main(url: str) -> None:
-    args = ["-m", "tests.support.mcp_server", "stdio"]
-    env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    server = McpServer("t", command=sys.executable, args=args, env=env)
+    args = ["-I", "-S", str(ROOT / "tests" / "support" / "mcp_plain.py")]
+    server = McpServer("t", command=sys.executable, args=args)
     model = ScriptedModel([Call(name="t_hang", arguments={"name": "one"})], "Done.")
     app = App(url, [Agent("served", model, tools=[server])])
     async with app, app.worker(poll_s=0.5) as worker:

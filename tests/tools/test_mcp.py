@@ -43,6 +43,7 @@ from tests.support.waiting import until
 
 BOUND_S = 60.0
 LONG_S = 999.0  # a deadline that only `expire` brings about
+PLAIN = str(ROOT / "tests" / "support" / "mcp_plain.py")
 TINY = str(ROOT / "tests" / "support" / "mcp_tiny.py")
 
 Make = Callable[..., Link]
@@ -55,6 +56,11 @@ def program(*arguments: str, **options: Any) -> McpServer:
     env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     options = {"env": env, "connect_s": 120.0, **options}  # it imports the SDK first, which takes a slow machine long
     return McpServer("t", command=sys.executable, args=args, cwd=str(ROOT), **options)
+
+
+def plain(*arguments: str, **options: Any) -> McpServer:
+    """The same without the SDK, where a test is about a program and not about what it speaks: it is up at once."""
+    return McpServer("t", command=sys.executable, args=["-I", "-S", PLAIN, *arguments], **options)
 
 
 def snippet(code: str, **options: Any) -> McpServer:
@@ -176,7 +182,7 @@ async def test_calls_of_several_chats_share_one_connection(make: Make, server: M
 async def test_a_program_gets_no_secret_that_was_not_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATABASE_PASSWORD", "SERVICE_TOKEN"):
         monkeypatch.setenv(name, f"value of {name}")
-    link = await ready(make(program("stdio", inherit=["SERVICE_TOKEN"])))
+    link = await ready(make(plain(inherit=["SERVICE_TOKEN"])))
     assert await call(link, "env", name="DATABASE_PASSWORD") == "not set"
     assert await call(link, "env", name="SERVICE_TOKEN") == "value of SERVICE_TOKEN"
 
@@ -243,7 +249,7 @@ async def test_a_server_that_is_stopped_does_not_hold_up_who_cancels(
 async def test_a_call_that_is_late_says_which_deadline_and_costs_nothing_else(
     make: Make, tmp_path: Path, expire: Expire
 ) -> None:
-    link = await ready(make(program("stdio", "--log", str(tmp_path / "log"), call_s=LONG_S)))
+    link = await ready(make(plain("--log", str(tmp_path / "log"), call_s=LONG_S)))
     work = asyncio.ensure_future(call(link, "hang", name="one"))
     await until(lambda: "hang one" in logged(tmp_path), BOUND_S)
     expire(LONG_S)
@@ -297,7 +303,7 @@ async def test_an_answer_that_nobody_can_read_leaves_the_outcome_of_an_unsafe_ca
 async def test_a_call_under_way_when_its_connection_is_closed_leaves_its_outcome_unknown(
     make: Make, tmp_path: Path
 ) -> None:
-    link = await ready(make(program("stdio", "--log", str(tmp_path / "log"))))
+    link = await ready(make(plain("--log", str(tmp_path / "log"))))
     work = asyncio.ensure_future(call(link, "hang", name="one"))
     await until(lambda: "hang one" in logged(tmp_path), BOUND_S)
     await link.close()
@@ -412,7 +418,7 @@ async def test_a_port_where_nobody_answers_and_one_where_nobody_listens(make: Ma
 
 
 async def test_one_that_talks_nonsense_and_floods_standard_error_is_used_all_the_same(make: Make) -> None:
-    link = await ready(make(program("stdio", "--chatty")))
+    link = await ready(make(plain("--chatty")))
     assert await call(link, "echo", text="hello") == "hello"
     figures = link.figures()
     assert figures["garbage_lines"] == 2
@@ -423,7 +429,7 @@ async def test_one_that_talks_nonsense_and_floods_standard_error_is_used_all_the
 
 
 async def test_a_program_that_dies_in_an_unsafe_call_leaves_its_outcome_unknown(make: Make, tmp_path: Path) -> None:
-    link = await ready(make(program("stdio", "--log", str(tmp_path / "log"))))
+    link = await ready(make(plain("--log", str(tmp_path / "log"))))
     with pytest.raises(McpOutcomeUnknown, match="ended with exit code 3; standard error ends with: my last words"):
         await call(link, "dies")
     assert logged(tmp_path).count("dies") == 1
@@ -432,7 +438,7 @@ async def test_a_program_that_dies_in_an_unsafe_call_leaves_its_outcome_unknown(
 
 
 async def test_a_pure_call_that_was_lost_is_made_again(make: Make, tmp_path: Path) -> None:
-    server = program("stdio", "--log", str(tmp_path / "log"), trust_hints=True)
+    server = plain("--log", str(tmp_path / "log"), trust_hints=True)
     link = await ready(make(server))
     assert await call(link, "dies_once", path=str(tmp_path / "died")) == "alive"
     assert logged(tmp_path).count("dies_once") == 2
@@ -448,7 +454,7 @@ async def unanswered(link: Link, expire: Expire) -> None:
 
 
 async def test_a_program_that_hangs_is_found_out_killed_and_started_again(make: Make, expire: Expire) -> None:
-    link = await ready(make(program("stdio", call_s=LONG_S, ping_s=0.5)))
+    link = await ready(make(plain(call_s=LONG_S, ping_s=0.5)))
     pid = int(await call(link, "pid"))
     with Mortal(pid) as stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -462,7 +468,7 @@ async def test_a_program_that_hangs_is_found_out_killed_and_started_again(make: 
 
 
 async def test_a_program_that_hung_and_goes_on_in_time_is_kept(make: Make, expire: Expire) -> None:
-    link = await ready(make(program("stdio", call_s=LONG_S, ping_s=60.0)))
+    link = await ready(make(plain(call_s=LONG_S, ping_s=60.0)))
     pid = int(await call(link, "pid"))
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -564,7 +570,7 @@ async def test_opened_and_closed_over_and_over_it_leaves_nothing(guard: Guard, p
 
 
 async def test_closing_is_bounded_while_a_call_hangs_in_a_program_that_is_stopped(make: Make) -> None:
-    link = await ready(make(program("stdio")))
+    link = await ready(make(plain()))
     pid = int(await call(link, "pid"))
     os.kill(pid, signal.SIGSTOP)
     work = asyncio.ensure_future(call(link, "echo", text="hello"))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from holdfast.agent import Agent
 from holdfast.app import App, diagnostics
@@ -24,14 +23,16 @@ from holdfast.tools.base import tool
 from holdfast.tools.mcp.connection import Link
 from holdfast.worker.worker import Worker
 from tests.support.deaths import Mortal
+from tests.support.mcp_plain import NAMES
 from tests.support.programs import Program
 from tests.support.turns import rested, running, said, weather
 from tests.support.waiting import until
-from tests.tools.test_mcp import LONG_S, TINY, Expire, program
+from tests.tools.test_mcp import LONG_S, TINY, Expire, plain
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="deaths are watched by pidfd, which Linux has")
 
 BOUND_S = 60.0
+LOOK = Call(name="t_look")
 BERN = Call(name="time_get_current_time", arguments={"timezone": "Europe/Zurich"})
 
 
@@ -124,8 +125,8 @@ async def test_killed_in_mid_call_the_outcome_is_unknown_other_chats_go_on_and_t
 
 
 async def test_a_read_only_call_of_a_trusted_server_is_simply_made_again_when_it_was_killed(store_url: str) -> None:
-    model = ScriptedModel([Hold(name="listed"), BERN], "Done.")
-    async with running(store_url, Agent("a", model, tools=[time_server(trust_hints=True)])) as (app, worker):
+    model = ScriptedModel([Hold(name="listed"), LOOK], "Done.")
+    async with running(store_url, Agent("a", model, tools=[plain(trust_hints=True)])) as (app, worker):
         chat = await app.create("a", "go")
         await model.reached("listed")
         link = only_link(worker)
@@ -136,15 +137,15 @@ async def test_a_read_only_call_of_a_trusted_server_is_simply_made_again_when_it
             assert mortal.dies_within(BOUND_S)
         assert await rested(chat) is State.IDLE
         (answer,) = await results(chat)
-    assert '"timezone": "Europe/Zurich"' in answer
+    assert answer == "look"
 
 
 async def test_hung_it_costs_the_calls_deadline_is_killed_and_replaced_and_its_tools_stay(
     store_url: str, expire: Expire
 ) -> None:
     """Servers hung for 16 and 33 hours [claude-code#15945]; one timeout dropped the whole toolset [hermes#88661]."""
-    model = ScriptedModel([Hold(name="listed"), BERN], [Hold(name="late"), BERN], "Done.")
-    server = time_server(call_s=LONG_S, ping_s=0.5)
+    model = ScriptedModel([Hold(name="listed"), LOOK], [Hold(name="late"), LOOK], "Done.")
+    server = plain(call_s=LONG_S, ping_s=0.5)
     async with running(store_url, Agent("a", model, tools=[server])) as (app, worker):
         chat = await app.create("a", "go")
         await model.reached("listed")
@@ -159,11 +160,11 @@ async def test_hung_it_costs_the_calls_deadline_is_killed_and_replaced_and_its_t
         model.resume("late")
         assert await rested(chat) is State.IDLE
         late, again = await results(chat)
-    assert late.startswith("Outcome unknown: time_get_current_time was started at ")
+    assert late.startswith("Outcome unknown: t_look was started at ")
     assert "gave no answer within 999 s (call_s)" in late
-    assert '"timezone": "Europe/Zurich"' in again
+    assert again == "look"
     shown = [[spec.name for spec in request.tools] for request in model.requests]
-    assert shown == [["time_convert_time", "time_get_current_time"]] * 3
+    assert shown == [[f"t_{name}" for name in sorted(NAMES)]] * 3
 
 
 @pytest.mark.parametrize("way", ["dies", "hangs"])
@@ -172,7 +173,7 @@ async def test_a_person_is_asked_about_an_unsafe_call_that_a_server_took_with_it
 ) -> None:
     """Where the declaration says so; like after a worker's death."""
     log = tmp_path / "log"
-    server = program("stdio", "--log", str(log), on_unknown="ask", call_s=LONG_S)
+    server = plain("--log", str(log), on_unknown="ask", call_s=LONG_S)
     call = Call(name="t_dies") if way == "dies" else Call(name="t_hang", arguments={"name": "one"})
     model = ScriptedModel([call], "Done.")
     async with running(store_url, Agent("a", model, tools=[server])) as (app, _):
@@ -288,7 +289,7 @@ async def test_an_approval_that_a_declaration_asks_for_is_asked_for(store_url: s
 
 async def test_progress_of_a_server_is_in_the_chats_journal(store_url: str) -> None:
     model = ScriptedModel([Call(name="t_steps")], "Done.")
-    async with running(store_url, Agent("a", model, tools=[program("stdio")])) as (app, _):
+    async with running(store_url, Agent("a", model, tools=[plain()])) as (app, _):
         chat = await app.create("a", "go")
         heard = [update.call.progress async for update in chat.stream() if isinstance(update, CallProgress)]
     assert "step 3" in heard[-1]
@@ -296,8 +297,7 @@ async def test_progress_of_a_server_is_in_the_chats_journal(store_url: str) -> N
 
 async def test_a_key_that_a_server_shows_is_not_in_the_chat(store_url: str) -> None:
     model = ScriptedModel([Call(name="t_env", arguments={"name": "API_KEY"})], "Done.")
-    shown = program("stdio")
-    server = structs.replace(shown, env={**shown.env, "API_KEY": "hunter2-and-more"})
+    server = plain(env={"API_KEY": "hunter2-and-more"})
     async with running(store_url, Agent("a", model, tools=[server])) as (app, _):
         chat = await app.create("a", "go")
         assert await rested(chat) is State.IDLE
