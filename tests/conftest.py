@@ -1,6 +1,7 @@
 """Every test that asks for `store` runs on SQLite and on PostgreSQL: real ones, empty, for that test alone."""
 
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -49,8 +50,12 @@ def clock() -> FakeClock:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """With our tables and nothing in them, or nothing at all (`bare_database`)."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/holdfast.db"
+        path = tmp_path / "holdfast.db"
+        if request.node.get_closest_marker("bare_database") is None:
+            shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        return f"sqlite:///{path}"
     url: str = request.getfixturevalue("postgres_url")
     return url
 

@@ -29,6 +29,7 @@ def own_tests(desk: Desk, *arguments: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.bare_database  # its folder is empty
 @pytest.mark.timeout(400)
 def test_a_new_project_passes_its_own_tests_and_answers(desk: Desk, store_url: str) -> None:
     done = desk.run("init")

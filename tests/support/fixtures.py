@@ -33,16 +33,24 @@ def postgres_server(postgres_cluster: PostgresServer) -> PostgresServer:
 
 
 @pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with our tables and nothing in them: to copy it takes a third of the time that it takes to make them."""
+    path = tmp_path_factory.mktemp("template") / "holdfast.db"
+    asyncio.run(_make_tables(f"sqlite:///{path}"))
+    return path
+
+
+async def _make_tables(url: str) -> None:
+    async with open_store(url):
+        pass
+
+
+@pytest.fixture(scope="session")
 def postgres_template(postgres_cluster: PostgresServer) -> str:
     """The name of a database with our tables and nothing in them: to make them anew takes longer than most tests."""
     postgres_cluster.start()
     url = postgres_cluster.create_database()
-
-    async def make_tables() -> None:
-        async with open_store(url):
-            pass
-
-    asyncio.run(make_tables())
+    asyncio.run(_make_tables(url))
     return database_name(url)
 
 
