@@ -9,8 +9,9 @@ from holdfast.core.records import CallState
 from holdfast.store import open_store
 from holdfast.store.records import StoreOptions
 from tests.crash.keeper import PASSED, RULES, UNPASSED, approval, key
-from tests.crash.writer import ROOT, WRITER_S_MAX
+from tests.crash.writer import WRITER_S_MAX
 from tests.support.aftermath import find_faults
+from tests.support.programs import ROOT
 
 
 def test_an_approval_and_its_rules_are_there_together_or_not_at_all_wherever_their_process_is_killed(
