@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class Row:
 
 
 UNKNOWN = "its worker was lost before it reported"
+TOMORROW = (datetime.now(UTC) + timedelta(days=1)).isoformat()
 NO_BODY = "no body: the call is handed over in one commit, and nobody waits for it here"
 NO_OUTPUT = "its result is a few words of ours"
 PATCH = "*** Begin Patch\n*** Update File: {0}\n-old\n+new\n*** End Patch"
@@ -333,7 +335,7 @@ TABLE = (
         middle=NO_BODY,
         killed="tests/tools/test_outside.py::test_sleeping_is_a_timer_of_the_chat_and_not_a_sleeping_worker",
         flood=NO_OUTPUT,
-        many={"time": "2001-01-01T00:00:00Z"},
+        many={"time": TOMORROW},
         own="",
     ),
     Row(
