@@ -244,18 +244,18 @@ class Chat(Generic[OutputT_co]):
         return await self._store.read_history(self.id, start=start, limit=limit)
 
     async def messages(self) -> list[Message]:
-        """The whole history, in order, with the bytes of its files in their data: URIs."""
+        """The whole history, in order, with the bytes of its files in data: URIs: of the newest 64 MiB of them. The
+        others are said to be left out; `read_file` reads them all.
+        """
         found: list[Message] = []
         start = 0
         while rows := await self._store.read_history(self.id, start=start):
-            page: list[Message] = []
             for row in rows:
                 entry = decode_entry(row.body)
                 assert isinstance(entry, MessageAdded)
-                page.append(entry.message)
-            found += await self._store.whole_messages(self.id, page)
+                found.append(entry.message)
             start = rows[-1].pos + 1
-        return found
+        return list(await self._store.whole_messages(self.id, found))
 
     async def read_file(self, file: File) -> bytes:
         """The bytes of a file that a message or a result of this chat names. Raises NotFound for one that it does

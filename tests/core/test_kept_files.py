@@ -17,6 +17,7 @@ from holdfast.core.kept_files import (
     Sorter,
     files_of,
     inline_bytes,
+    instead,
     kept_digest,
     kept_in,
     put_aside,
@@ -47,7 +48,6 @@ def test_what_is_put_aside_comes_back_character_for_character(data: bytes, media
     assert (content.digest, content.data) == (sha256(data).hexdigest(), data)
     assert (kept.uri, kept.size_bytes, kept_digest(kept)) == (SCHEME + content.digest, len(data), content.digest)
     back = whole(kept, content.data)
-    assert isinstance(back, File)
     assert (back.uri, back.media_type, back.name) == (file.uri, file.media_type, file.name)
 
 
@@ -110,11 +110,11 @@ def test_a_model_is_told_of_a_file_whose_bytes_are_gone() -> None:
     for part in (kept, result):
         message = Message(id="m", role=Role.USER, parts=(part,))
         assert kept_in((message,)) == {kept_digest(kept)}
-        told = with_files(message, lambda file: whole(file, None))
+        told = with_files(message, lambda file: instead(file, "it is gone"))
         assert kept_in((told,)) == set()
         said = told.parts[0]
         assert isinstance(said, Text | ToolResult)
-        assert "a.png is not kept any more" in (said.text if isinstance(said, Text) else said.content)
+        assert "a.png is not here: it is gone" in (said.text if isinstance(said, Text) else said.content)
 
 
 def test_a_kept_text_counts_as_many_tokens_as_it_had_in_its_message() -> None:

@@ -16,7 +16,7 @@ from holdfast.core.kept_files import SCHEME, digest_of, kept_in
 from holdfast.core.limits import Limits
 from holdfast.core.records import File, Message, Role, Text
 from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError
-from holdfast.store import open_store
+from holdfast.store import kept_files, open_store
 from holdfast.store.contract import Store
 from holdfast.store.postgres import sql
 from holdfast.store.records import Key, StoreOptions
@@ -173,6 +173,20 @@ async def test_what_is_deleted_and_sent_at_the_same_time_is_there_for_who_sent_i
             assert isinstance(chat_id, str), chat_id
             assert await store.read_file(chat_id, digest_of(BYTES)) == BYTES
             await store.delete_chat(chat_id)
+
+
+async def test_a_name_that_is_sent_a_thousand_times_is_shown_as_far_as_there_is_room(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newest first: a worker never holds more than that, however often a short name stands in a chat."""
+    monkeypatch.setattr(kept_files, "SHOWN_BYTES_MAX", 3 * len(BYTES) + 10)
+    chat_id = await created(store, image(), image(OTHER))
+    await store.submit(chat_id, cmd.Send(message=saying(*[named()] * 1_000)))
+    first, last = await store.whole_messages(chat_id, [saying(named(OTHER)), saying(*[named()] * 1_000)])
+    assert [part.uri for part in last.parts if isinstance(part, File)] == [image().uri] * 3
+    texts = [part.text for part in last.parts if isinstance(part, Text)]
+    assert (len(texts), "more files than can be shown" in texts[-1]) == (1 + 997, True)
+    assert not any(isinstance(part, File) for part in first.parts)
 
 
 async def test_a_sweep_goes_on_where_whoever_deleted_was_killed(store: Store, store_url: str) -> None:

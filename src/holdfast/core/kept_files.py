@@ -70,11 +70,14 @@ def put_aside(file: File) -> tuple[File, Content] | None:
     return replace(file, uri=SCHEME + content.digest, size_bytes=len(data)), content
 
 
-def whole(file: File, data: bytes | None) -> File | Text:
-    """As it was before it was put aside. Without its bytes a model is told that there was a file."""
-    if data is None:
-        return Text(text=f"[the file {file.name or file.media_type} is not kept any more]")
+def whole(file: File, data: bytes) -> File:
+    """As it was before it was put aside."""
     return replace(file, uri=f"data:{file.media_type};base64,{base64.b64encode(data).decode()}")
+
+
+def instead(file: File, why: str) -> Text:
+    """What a model is told of a file that it is not shown."""
+    return Text(text=f"[the file {file.name or file.media_type} is not here: {why}]")
 
 
 def inline_bytes(file: File) -> bytes | None:

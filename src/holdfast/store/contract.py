@@ -306,7 +306,9 @@ class Store(ABC):
         return await self.files.read(chat_id, digest)
 
     async def whole_messages(self, chat_id: str, messages: Sequence[Message]) -> Sequence[Message]:
-        """Messages of this chat, with the bytes of the files that they name in place of their names."""
+        """Messages of this chat, with the bytes of the files that they name in place of their names: of the newest
+        SHOWN_BYTES_MAX of them (kept_files.py).
+        """
         return await self.files.whole(chat_id, messages)
 
     @abstractmethod

@@ -22,6 +22,7 @@ from holdfast.core.kept_files import (
     Sorter,
     files_in,
     files_of,
+    instead,
     kept_digest,
     kept_in,
     whole,
@@ -38,6 +39,7 @@ T = TypeVar("T")
 LISTED_ROWS = 1_000
 CLEARED_ROWS = 100  # noted digests that are looked at together
 REMEMBERED_BYTES = 32 << 20  # of what models were shown last
+SHOWN_BYTES_MAX = 64 << 20  # of one request, or of one answer to a client
 LARGE_CHARS = 1 << 20  # a message with more is taken apart in a thread
 
 
@@ -141,6 +143,12 @@ async def _off_loop(chars: int, work: Callable[[], T]) -> T:
     return work() if chars <= LARGE_CHARS else await _sorters.run(lambda _: work())
 
 
+def _with(message: Message, shown: Sequence[File | Text]) -> Message:
+    """With these in place of its files, one after the other."""
+    each = iter(shown)
+    return with_files(message, lambda _: next(each)) if shown else message
+
+
 class KeptFiles:
     """Of one store. `keep` is its own: bytes and uses, in one transaction."""
 
@@ -189,16 +197,32 @@ class KeptFiles:
         return {digest for (digest,) in found}
 
     async def whole(self, chat_id: str, messages: Sequence[Message]) -> Sequence[Message]:
-        """The same with the bytes of their files, for a model. What was asked for last is remembered."""
-        if not (wanted := kept_in(messages)):
+        """The same with the bytes of their files, the newest SHOWN_BYTES_MAX of them; what is left out is said to be.
+        A name is short, however often a client sends it: without a bound it would make us hold gigabytes.
+        """
+        if not kept_in(messages):
             return messages
-        found = {digest: await self._recall(chat_id, digest) for digest in wanted}
+        room = SHOWN_BYTES_MAX
+        made: list[Message] = []
+        for message in reversed(messages):
+            shown: list[File | Text] = []
+            for file in files_in(message.parts):
+                one, size = await self._shown(chat_id, file, room)
+                room -= size
+                shown.append(one)
+            made.append(_with(message, shown))
+        return made[::-1]
 
-        def made(file: File) -> File | Text:
-            digest = kept_digest(file)
-            return file if digest is None else whole(file, found[digest])
-
-        return [with_files(message, made) if any(files_in(message.parts)) else message for message in messages]
+    async def _shown(self, chat_id: str, file: File, room: int) -> tuple[File | Text, int]:
+        """And how much of the room it takes."""
+        if (digest := kept_digest(file)) is None:
+            return file, 0
+        data = await self._recall(chat_id, digest) if room > 0 else b""
+        if data is None:
+            return instead(file, "it is not kept any more"), 0
+        if not data or len(data) > room:
+            return instead(file, "there are more files than can be shown at once"), 0
+        return whole(file, data), len(data)
 
     async def _recall(self, chat_id: str, digest: str) -> bytes | None:
         if (data := self._remembered.get(digest)) is not None:
