@@ -19,6 +19,7 @@ from holdfast.system import cover, processes
 from holdfast.system.cover import Own, ProcessSpec
 from holdfast.system.starter import Process
 from holdfast.tools import floor
+from tests.support.system_calls import watched
 from tests.support.waiting import until
 
 
@@ -226,6 +227,26 @@ def test_repositories_below_the_folder_keep_their_settings_and_hooks(
     for file in ("config", "hooks/pre-commit"):
         assert "Read-only" in run(f"echo more >> vendor/other/.git/{file}")
     assert "vendor/one.txt" in run("touch vendor/one.txt && ls vendor/one.txt")
+
+
+def test_a_folder_is_looked_through_again_when_its_names_changed_and_not_before(
+    project: Path, protect: Callable[..., Own], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that makes a repository and sets the folder's times back is found out all the same."""
+    monkeypatch.setattr(cover, "SETTLED_NS", -1)  # however coarse the clock is: nothing changes behind our look here
+    (project / "vendor/other").mkdir(parents=True)
+    protect(project / ".holdfast")
+    run("true")
+    with watched() as watch:
+        run("true")
+    assert ("os.scandir", "vendor") not in watch.calls
+    times = (project / "vendor/other").stat()
+    with watched() as watch:
+        subprocess.run(["git", "init", "-q", "vendor/other"], cwd=project, check=True)
+        os.utime(project / "vendor/other", ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert "Read-only" in run("echo more >> vendor/other/.git/config")
+    assert ("os.scandir", "other") in watch.calls
+    assert ("os.scandir", "vendor") not in watch.calls
 
 
 def test_a_worktree_has_the_settings_of_its_repository(project: Path, protect: Callable[..., Own]) -> None:

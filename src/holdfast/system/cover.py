@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +38,8 @@ from holdfast.system.starter_process import FOLDER, PROGRAM
 
 ENTRIES_MAX = 10_000  # of a folder that a database lies in
 MODULES_MAX = 1000  # folders looked at for the modules of a repository
+SETTLED_NS = 1_000_000_000
+KNOWN_MAX = 20_000  # folders that are remembered
 BELOW_MAX = 1000  # folders looked at for repositories below a root, the nearest first
 TRIES_MAX = 2  # to ask a starter, which every process of our user can kill
 ROOTS_MAX = 64  # folders that processes were started in
@@ -139,12 +142,43 @@ def _repositories(root: str) -> Iterator[str]:
     for _ in range(BELOW_MAX):
         if not folders:
             return
-        with suppress(OSError), os.scandir(folders.popleft()) as entries:
-            for entry in entries:
-                if entry.name == ".git":
-                    yield entry.path
-                elif entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
+        with suppress(OSError):
+            looked = _looked_at(folders.popleft())
+            yield from looked.repository
+            folders += looked.folders
+
+
+class _Looked(NamedTuple):
+    """At a folder: which one and as of when, the repository in it, and the folders."""
+
+    state: tuple[int, int, int]
+    repository: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
+_known: dict[str, _Looked] = {}  # of folders that did not change since
+
+
+def _looked_at(folder: str) -> _Looked:
+    """The kernel notes every change of a folder's names, and nobody can take that note back. One that is as young as
+    its clock is coarse may be of a change that came behind our look.
+    """
+    seen = os.stat(folder)
+    state = seen.st_dev, seen.st_ino, seen.st_ctime_ns
+    if (known := _known.get(folder)) is not None and known.state == state:
+        return known
+    with os.scandir(folder) as entries:
+        found = [entry for entry in entries if entry.name == ".git" or entry.is_dir(follow_symlinks=False)]
+    looked = _Looked(
+        state,
+        tuple(entry.path for entry in found if entry.name == ".git"),
+        tuple(entry.path for entry in found if entry.name != ".git"),
+    )
+    if time.time_ns() - seen.st_ctime_ns > SETTLED_NS:
+        if len(_known) >= KNOWN_MAX:
+            _known.clear()
+        _known[folder] = looked
+    return looked
 
 
 def _repository(found: str) -> Iterator[tuple[str, str]]:

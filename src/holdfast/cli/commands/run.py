@@ -161,14 +161,15 @@ async def working(app: App) -> AsyncIterator[None]:
         await worker.stop(0.0)  # the rest is not read: it is handed over now
         raise
     finally:
-        for link in worker.tool_servers.links:
-            if link.away:  # the answer was made without its tools
-                what = f"the MCP server {link.server.name!r} is {link.absence()}"
-                print(f"holdfast: {safe(what)}; holdfast doctor looks at it", file=sys.stderr)
+        # The answer was made without their tools. Told when the worker has let go: nobody may be there to read it.
+        away = [link for link in worker.tool_servers.links if link.away]
+        absences = [f"the MCP server {link.server.name!r} is {link.absence()}" for link in away]
         leaving = asyncio.ensure_future(running.__aexit__(None, None, None))
         if not (await asyncio.wait((leaving,), timeout=SAY_S))[0]:
             print(f"holdfast: hands over {safe(worker.waiting_for())}; Ctrl-C leaves at once", file=sys.stderr)
         await leaving
+        for what in absences:
+            print(f"holdfast: {safe(what)}; holdfast doctor looks at it", file=sys.stderr)
 
 
 async def _chat(app: App, chat_id: str) -> Chat:
