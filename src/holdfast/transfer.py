@@ -348,7 +348,7 @@ class _Import:
         if digest_of(line.data) != line.digest:
             raise InvalidInput(f"line {number}", "holds other bytes than its digest says")
         arrival.take_file(line.digest)
-        await self._transfers.files.keep(self.chats[-1].id, Content(line.digest, line.data))
+        await self._transfers.add_file(self.chats[-1].id, Content(line.digest, line.data), self._source)
 
     async def _end_chat(self) -> None:
         if self._arrival is not None:

@@ -12,14 +12,16 @@ from msgspec.structs import replace
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
-from holdfast.core.kept_files import SCHEME, digest_of, kept_in
+from holdfast.core.kept_files import SCHEME, Content, digest_of, kept_in
 from holdfast.core.limits import Limits
 from holdfast.core.records import File, Message, Role, Text
-from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError
+from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError, StoreError
 from holdfast.store import kept_files, open_store
 from holdfast.store.contract import Store
+from holdfast.store.export_lines import HEAPS
 from holdfast.store.postgres import sql
 from holdfast.store.records import Key, StoreOptions
+from holdfast.store.transfers import Slot
 from holdfast.system.clock import FakeClock
 from holdfast.transfer import delete_owner, export_chat, import_chat
 from tests.store.test_crafted_imports import written
@@ -90,6 +92,28 @@ async def test_bytes_that_only_another_chat_names_are_not_there(store: Store) ->
         await created(store, named())
     (message,) = await store.whole_messages(other, [saying(named())])
     assert any(isinstance(part, Text) and "not kept any more" in part.text for part in message.parts)
+
+
+async def test_bytes_that_were_just_shown_in_one_chat_are_not_shown_in_another(store: Store) -> None:
+    mine = await created(store, image(), owner="ann")
+    (shown,) = await store.whole_messages(mine, [saying(named())])
+    assert image() in [replace(part, size_bytes=None) for part in shown.parts if isinstance(part, File)]
+    (message,) = await store.whole_messages(await created(store, owner="bob"), [saying(named())])
+    assert not any(isinstance(part, File) for part in message.parts)
+
+
+async def test_what_many_read_at_the_same_time_is_remembered_once(
+    store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_files, "REMEMBERED_BYTES", 3 * len(BYTES))
+    chat_id = await created(store, image(), image(OTHER))
+    shown = [saying(named())]
+    await asyncio.gather(*(store.whole_messages(chat_id, shown) for _ in range(8)))
+    await store.whole_messages(chat_id, [saying(named(OTHER))])
+    behind.sql(store_url, "UPDATE files SET data = 'x'")
+    for data in (BYTES, OTHER):
+        (message,) = await store.whole_messages(chat_id, [saying(named(data))])
+        assert image(data).uri in [part.uri for part in message.parts if isinstance(part, File)]
 
 
 async def test_what_a_chat_holds_it_may_be_sent_by_its_name(store: Store, store_url: str) -> None:
@@ -203,6 +227,41 @@ async def test_a_runner_keeps_what_a_result_shows_before_it_commits_it(store: St
     assert [file.uri for file in files] == [SCHEME + digest_of(BYTES), "https://example.org/a"]
     assert await store.files.keep_all(chat_id, [image()]) == files[:1]
     assert kept(store_url) == {"files": 1, "file_uses": 1, "unused_files": 0}
+
+
+async def test_a_runner_names_only_what_its_chat_holds(store: Store, store_url: str) -> None:
+    chat_id = await created(store, image())
+    assert await store.files.keep_all(chat_id, [named()]) == (named(),)
+    await created(store, image(OTHER))
+    with pytest.raises(InvalidInput, match="does not hold"):
+        await store.files.keep_all(chat_id, [named(OTHER)])
+
+
+async def test_a_runner_whose_chat_is_deleted_keeps_nothing(store: Store, store_url: str) -> None:
+    """Nobody would ever delete it: bytes go with the chat that names them."""
+    chat_id = await rested(store)
+    await store.delete_chat(chat_id)
+    with pytest.raises(NotFound):
+        await store.files.keep_all(chat_id, [image()])
+    assert kept(store_url) == {"files": 0, "file_uses": 0, "unused_files": 0}
+
+
+async def test_a_file_moves_its_import_on_and_none_comes_to_one_that_was_given_up(
+    store: Store, store_url: str
+) -> None:
+    content = Content(digest_of(BYTES), BYTES)
+    await store.transfers.add(
+        Slot("coming", HEAPS["journal"], [(1, 1, 0, None, None, None, "{}")]), "import-1", first=True
+    )
+    (before,) = await store.large_chats.read_remnants()
+    await store.transfers.add_file("coming", content, "import-1")
+    (after,) = await store.large_chats.read_remnants()
+    assert after.seq > before.seq
+    await store.transfers.give_up(["coming"])
+    with pytest.raises(StoreError, match="gave it up"):
+        await store.transfers.add_file("coming", content, "import-1")
+    await store.sweep()
+    assert kept(store_url) == {"files": 0, "file_uses": 0, "unused_files": 0}
 
 
 async def test_an_export_holds_the_bytes_and_an_import_brings_them(

@@ -7,7 +7,7 @@ from holdfast import File, Text, ToolOutput
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core.journal import MessageAdded
-from holdfast.core.kept_files import digest_of, files_in, kept_digest
+from holdfast.core.kept_files import SCHEME, digest_of, files_in, kept_digest
 from holdfast.core.limits import Limits
 from holdfast.core.records import Message, Role, State, ToolResult
 from holdfast.hooks import Hook, RunContext
@@ -97,3 +97,20 @@ async def test_a_chat_that_is_full_of_files_goes_on_without_the_next_one(store_u
         (result,) = [part for m in await chat.messages() for part in m.parts if isinstance(part, ToolResult)]
         assert result.files == ()
         assert result.content.startswith("the screen\n[2 files left out: ")
+
+
+async def test_a_tool_cannot_show_what_only_another_chat_holds(store_url: str) -> None:
+    @tool(replay="pure")
+    async def peek() -> ToolOutput:
+        return ToolOutput(text="look", files=(File(media_type="image/png", uri=SCHEME + digest_of(SEEN)),))
+
+    model = ScriptedModel([Call(name="peek")], "Nothing to see.")
+    agents = [Agent("seer", ScriptedModel("I see.")), Agent("a", model, tools=[peek])]
+    async with App(store_url, agents=agents) as app, app.worker(poll_s=0.5):
+        assert await rested(await app.create("seer", seeing())) is State.IDLE
+        chat = await app.create("a", "look")
+        assert await rested(chat) is State.IDLE
+        assert uris(model.requests[-1].messages) == []
+        (result,) = [part for m in await chat.messages() for part in m.parts if isinstance(part, ToolResult)]
+        assert result.content.startswith("look\n[1 files left out: ")
+        assert "does not hold" in result.content

@@ -18,7 +18,6 @@ from holdfast.core.kept_files import (
     NOTHING_ASIDE,
     Aside,
     Brought,
-    Content,
     Sorter,
     files_in,
     files_of,
@@ -150,7 +149,7 @@ def _with(message: Message, shown: Sequence[File | Text]) -> Message:
 
 
 class KeptFiles:
-    """Of one store. `keep` is its own: bytes and uses, in one transaction."""
+    """Of one store. `keep` is its own: bytes and uses of a chat that is there, in one transaction."""
 
     def __init__(
         self,
@@ -164,16 +163,14 @@ class KeptFiles:
         self._remembered: OrderedDict[str, bytes] = OrderedDict()
         self._remembered_bytes = 0
 
-    async def keep(self, chat_id: str, *contents: Content) -> None:
-        """Safe to repeat. Raises LimitReached."""
-        await self._keep(chat_id, Aside(contents))
-
     async def keep_all(self, chat_id: str, files: Sequence[File]) -> tuple[File, ...]:
-        """The files as their message has them, once their bytes are kept. Raises LimitReached."""
+        """The files as their message has them, once their bytes are kept. Safe to repeat. Raises LimitReached,
+        InvalidInput where one is named that the chat does not hold, NotFound where there is no chat any more.
+        """
         sorter = Sorter()
         kept = await _off_loop(sum(len(file.uri) for file in files), lambda: sorter.files(files))
-        if sorter.aside.contents:
-            await self.keep(chat_id, *sorter.aside.contents)
+        if sorter.aside != NOTHING_ASIDE:
+            await self._keep(chat_id, sorter.aside)
         return kept
 
     async def read(self, chat_id: str, digest: str) -> bytes:
@@ -200,23 +197,26 @@ class KeptFiles:
         """The same with the bytes of their files, the newest SHOWN_BYTES_MAX of them; what is left out is said to be.
         A name is short, however often a client sends it: without a bound it would make us hold gigabytes.
         """
-        if not kept_in(messages):
+        if not (named := kept_in(messages)):
             return messages
+        held = await self.held(chat_id, sorted(named))
         room = SHOWN_BYTES_MAX
         made: list[Message] = []
         for message in reversed(messages):
             shown: list[File | Text] = []
             for file in files_in(message.parts):
-                one, size = await self._shown(chat_id, file, room)
+                one, size = await self._shown(chat_id, file, held, room)
                 room -= size
                 shown.append(one)
             made.append(_with(message, shown))
         return made[::-1]
 
-    async def _shown(self, chat_id: str, file: File, room: int) -> tuple[File | Text, int]:
+    async def _shown(self, chat_id: str, file: File, held: set[str], room: int) -> tuple[File | Text, int]:
         """And how much of the room it takes."""
         if (digest := kept_digest(file)) is None:
             return file, 0
+        if digest not in held:
+            return instead(file, "it is not kept any more"), 0
         data = await self._recall(chat_id, digest) if room > 0 else b""
         if data is None:
             return instead(file, "it is not kept any more"), 0
@@ -225,6 +225,7 @@ class KeptFiles:
         return whole(file, data), len(data)
 
     async def _recall(self, chat_id: str, digest: str) -> bytes | None:
+        """What is remembered is any chat's: for who knows that this one holds it."""
         if (data := self._remembered.get(digest)) is not None:
             self._remembered.move_to_end(digest)
             return data
@@ -232,11 +233,15 @@ class KeptFiles:
             data = await self.read(chat_id, digest)
         except NotFound:
             return None
+        self._forget(digest)  # another has read it meanwhile
         self._remembered[digest] = data
         self._remembered_bytes += len(data)
         while self._remembered_bytes > REMEMBERED_BYTES:
-            self._remembered_bytes -= len(self._remembered.popitem(last=False)[1])
+            self._forget(next(iter(self._remembered)))
         return data
+
+    def _forget(self, digest: str) -> None:
+        self._remembered_bytes -= len(self._remembered.pop(digest, b""))
 
     async def clear_unused(self, clock: Countdown) -> bool:
         """Delete the bytes that no chat names any more, as far as they are noted. True: there was no time for all."""
@@ -246,6 +251,6 @@ class KeptFiles:
                     return True
                 if named is not None:
                     await self._runner.forget(self._sql.drop, digest, named, digest)
-                    self._remembered_bytes -= len(self._remembered.pop(digest, b""))
+                    self._forget(digest)
                 await self._runner.write_alone(self._sql.drop_note, digest, note, digest, digest)
         return False

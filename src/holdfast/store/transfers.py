@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from holdfast.core.kept_files import Content
 from holdfast.core.records import ChatRecord
 from holdfast.errors import NotFound, RefusedError, StoreError
 from holdfast.store.arrivals import AT_REST
@@ -123,6 +124,10 @@ class Transfers(ABC):
     @abstractmethod
     async def add_slice(self, slot: Slot, source: str, *, first: bool) -> None:
         """Raises Occupied where rows of others stand, RefusedError where there is a chat."""
+
+    @abstractmethod
+    async def add_file(self, chat_id: str, content: Content, source: str) -> None:
+        """Behind its first slice. Raises LimitReached, StoreError if the import was given up."""
 
     @abstractmethod
     async def finish(self, chats: Sequence[ChatRecord], source: str, key: Key) -> Answer:

@@ -362,7 +362,7 @@ class HeldChat:
 
     async def keep_files(self, files: Sequence[File]) -> tuple[File, ...]:
         """As the message has them that names them. The bytes are durable when it returns; a failing store is asked
-        again, as for a commit. Raises LimitReached.
+        again, as for a commit. Raises as `keep_all`.
         """
         delay_s = 0.05
         while True:

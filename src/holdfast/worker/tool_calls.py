@@ -22,7 +22,7 @@ from holdfast.core.records import (
     ToolResult,
     result_message,
 )
-from holdfast.errors import LimitReached, StoreError, ToolFailed
+from holdfast.errors import InvalidInput, LimitReached, NotFound, StoreError, ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.log_context import logger
 from holdfast.tools.base import Spawned, Tool
@@ -424,9 +424,11 @@ class ToolCalls:
             return returned
         try:
             return replace(returned, files=await self._held.keep_files(returned.files))
-        except LimitReached as error:
+        except (LimitReached, InvalidInput) as error:
             note = f"\n[{len(returned.files)} files left out: {error}]"
             return replace(returned, content=returned.content + note, files=())
+        except NotFound:
+            return returned  # the commit finds out, too, that the chat is deleted
 
     def _tell_end(self, body: Body, returned: Returned | None) -> None:
         held, raised = self._held, body.raised

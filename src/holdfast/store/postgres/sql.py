@@ -100,6 +100,9 @@ LOCK_CHAT_IF_FREE = f"{LOCK_CHAT} SKIP LOCKED"
 
 IS_THERE = "SELECT 1 FROM chats WHERE id = %s"
 
+# Until its end it is not deleted. Writes that only change it go on beside it.
+KEEP_THERE = f"{IS_THERE} FOR KEY SHARE"
+
 _CALLS = f"""
 (SELECT json_agg(json_build_array({_columns(CALL_COLUMNS)}) ORDER BY pos)::text FROM calls
  WHERE calls.chat_id = {{id}} AND calls.batch = {{batch}})

@@ -237,6 +237,8 @@ class PostgresStore(SqlStore):
     async def _keep_files(self, chat_id: str, aside: Aside) -> None:
         async def work(transaction: Transaction) -> None:
             await transaction.begin()
+            if not await transaction.rows(sql.KEEP_THERE, chat_id):
+                raise NotFound("chat", chat_id)
             await transaction.keep_files(chat_id, aside)
             await transaction.commit()
 

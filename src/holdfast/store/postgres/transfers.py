@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from holdfast.core.kept_files import Aside, Content
 from holdfast.core.records import ChatRecord
 from holdfast.faults import reach
 from holdfast.store.export_lines import HEAPS, Heap
@@ -55,6 +56,16 @@ class PostgresTransfers(Transfers):
             for row in slot.rows:
                 await transaction.rows(_STATEMENTS[slot.heap.table].insert, slot.chat_id, *row)
             reach("import.slice")
+            await transaction.commit()
+
+        await self._transactor.write(work)
+
+    async def add_file(self, chat_id: str, content: Content, source: str) -> None:
+        async def work(transaction: Transaction) -> None:
+            await transaction.begin()
+            if not await transaction.rows(sql.MOVE_IMPORT, 1, chat_id, source):
+                raise given_up(chat_id)
+            await transaction.keep_files(chat_id, Aside((content,)))
             await transaction.commit()
 
         await self._transactor.write(work)

@@ -254,7 +254,12 @@ class SqliteStore(SqlStore):
         return await self._transactor.write(work)
 
     async def _keep_files(self, chat_id: str, aside: Aside) -> None:
-        await self._transactor.write(lambda transaction: transaction.keep_files(chat_id, aside))
+        def work(transaction: Transaction) -> None:
+            if transaction.row(sql.READ_STATE, chat_id) is None:
+                raise NotFound("chat", chat_id)
+            transaction.keep_files(chat_id, aside)
+
+        await self._transactor.write(work)
 
     async def commit(self, snapshot: Snapshot, commands: Sequence[Command], commit_id: str) -> Snapshot:
         ready = decide_ahead(snapshot, commands, commit_id, self.options.clock.wall_ms(), self.options.limits)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from holdfast.core.kept_files import Aside, Content
 from holdfast.core.records import ChatRecord
 from holdfast.faults import reach
 from holdfast.store.export_lines import HEAPS, Heap
@@ -50,6 +51,13 @@ class SqliteTransfers(Transfers):
             raise given_up(slot.chat_id)
         seq = (left.seq if left is not None else 0) + len(slot.rows) + 1
         transaction.change(sql.PUT_REMNANT, *remnant_row(Remnant(chat_id=slot.chat_id, source_id=source, seq=seq)))
+
+    async def add_file(self, chat_id: str, content: Content, source: str) -> None:
+        def work(transaction: Transaction) -> None:
+            self._move(transaction, Slot(chat_id, HEAPS["journal"], []), source, first=False)
+            transaction.keep_files(chat_id, Aside((content,)))
+
+        await self._transactor.write(work)
 
     async def finish(self, chats: Sequence[ChatRecord], source: str, key: Key) -> Answer:
         hash = request_of(key, *(chat.id for chat in chats))
