@@ -131,6 +131,7 @@ class Agent(Generic[OutputT_co]):
         for where, number in (
             ("compaction: context_limit", self.compaction.context_limit),
             ("limits: parallel_calls", self.limits.parallel_calls),
+            ("limits: result_chars", self.limits.result_chars),
             ("limits: chats", self.limits.chats),
         ):
             if number is not None and number < 1:

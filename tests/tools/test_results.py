@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.agent import Agent, AgentLimits
 from holdfast.core.records import Message, Role, State, ToolResult, result_message
-from holdfast.errors import ToolFailed
+from holdfast.errors import ConfigError, ToolFailed
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.tools.base import Tool, tool
 from holdfast.tools.results import as_shown, read_result_tool
@@ -81,3 +81,11 @@ def test_a_result_is_cut_once_and_always_alike() -> None:
     assert as_shown(short, SHOWN_CHARS) is short
     said = Message(id="m", role=Role.USER, parts=message.parts)
     assert as_shown(said, SHOWN_CHARS) is said
+
+
+def test_of_a_long_result_no_more_is_shown_than_was_said_however_little() -> None:
+    shown = as_shown(result_message(ToolResult(call_id="call-1", name="long", content=LONG), 0), 1)
+    assert len(results([shown])[0].content) < 300
+    for chars in (0, -1):
+        with pytest.raises(ConfigError, match="result_chars must be at least 1"):
+            Agent("reader", "scripted", limits=AgentLimits(result_chars=chars))

@@ -53,6 +53,6 @@ def as_shown(message: Message, chars: int) -> Message:
     how = f'{NAME}(call="{result.call_id}", start={half})'
     content = (
         f"[{len(text):,} characters, the middle is left out: {how} reads on]\n{text[:half]}\n"
-        f"[… characters {half:,} to {len(text) - half:,} left out …]\n{text[-half:]}"
+        f"[… characters {half:,} to {len(text) - half:,} left out …]\n{text[len(text) - half :]}"
     )
     return replace(message, parts=(replace(result, content=content),))
