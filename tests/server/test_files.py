@@ -5,8 +5,14 @@ import base64
 import httpx2 as httpx
 import pytest
 
+from holdfast import Agent, App
 from holdfast.core.kept_files import SCHEME, digest_of
-from tests.server.test_kept_rules import House, house
+from holdfast.core.limits import Limits
+from holdfast.models.scripted import ScriptedModel
+from holdfast.server.http import http_app
+from holdfast.store import kept_files
+from holdfast.store.records import StoreOptions
+from tests.server.test_kept_rules import ADMIN, House, house
 from tests.support.chats import new_chat
 
 __all__ = ["house"]
@@ -63,3 +69,25 @@ async def test_only_who_may_read_the_chat_reads_its_files(house: House) -> None:
             assert (await guest.get(f"/api/chats/{adas}/files/{digest_of(PNG)}")).content == PNG
             assert (await guest.get(f"/api/chats/{bobs}/files/{digest_of(HTML)}")).status_code == 404
         assert (await ada.get(f"/api/chats/{adas}/files/none")).status_code == 404
+
+
+def item(url: str) -> dict[str, object]:
+    return {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}
+
+
+@pytest.mark.parametrize("wrong", ["more files than are held in memory", "more messages than a chat begins with"])
+async def test_items_that_are_refused_leave_their_conversation_as_it_was(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    options = StoreOptions(limits=Limits(given_messages_max=2 if "messages" in wrong else 10))
+    urls = [part(data, "image/png")["uri"] for data in (PNG, PNG + b"2")]
+    app = App(store_url, agents=[Agent("a", ScriptedModel("I see."))], options=options)
+    async with app, House(app, http_app(app, token=ADMIN)).client() as ada:
+        made = (await ada.post("/v1/conversations", json={"items": list(map(item, urls))})).json()["id"]
+        with monkeypatch.context() as patched:
+            if "files" in wrong:
+                patched.setattr(kept_files, "SHOWN_BYTES_MAX", len(PNG) + 10)
+            more = {"items": [item("https://example.org/a")]}
+            assert (await ada.post(f"/v1/conversations/{made}/items", json=more)).status_code == 413
+        listed = (await ada.get(f"/v1/conversations/{made}/items", params={"order": "asc"})).json()
+        assert [one["content"][0]["image_url"] for one in listed["data"]] == urls

@@ -183,9 +183,11 @@ class OwnedStore:
         await self.admit(chat_id)
         return await self._store.read_file(chat_id, digest)
 
-    async def whole_messages(self, chat_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+    async def whole_messages(
+        self, chat_id: str, messages: Sequence[Message], *, every: bool = False
+    ) -> Sequence[Message]:
         await self.admit(chat_id)
-        return await self._store.whole_messages(chat_id, messages)
+        return await self._store.whole_messages(chat_id, messages, every=every)
 
     async def locate_message(self, chat_id: str, message_id: str) -> Located:
         await self.admit(chat_id)

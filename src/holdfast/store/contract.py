@@ -305,11 +305,14 @@ class Store(ABC):
         """The bytes of a file that a message of this chat names. Raises NotFound."""
         return await self.files.read(chat_id, digest)
 
-    async def whole_messages(self, chat_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+    async def whole_messages(
+        self, chat_id: str, messages: Sequence[Message], *, every: bool = False
+    ) -> Sequence[Message]:
         """Messages of this chat, with the bytes of the files that they name in place of their names: of the newest
-        SHOWN_BYTES_MAX of them (kept_files.py).
+        SHOWN_BYTES_MAX of them (kept_files.py). With `every`, for who makes another chat of them, it raises
+        LimitReached where there are more.
         """
-        return await self.files.whole(chat_id, messages)
+        return await self.files.whole(chat_id, messages, every=every)
 
     @abstractmethod
     async def read_compaction(self, chat_id: str) -> Compaction | None: ...

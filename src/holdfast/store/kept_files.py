@@ -193,9 +193,10 @@ class KeptFiles:
         found = await self._runner.rows(self._sql.held, chat_id, encode(digests).decode())
         return {digest for (digest,) in found}
 
-    async def whole(self, chat_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+    async def whole(self, chat_id: str, messages: Sequence[Message], *, every: bool = False) -> Sequence[Message]:
         """The same with the bytes of their files, the newest SHOWN_BYTES_MAX of them; what is left out is said to be.
-        A name is short, however often a client sends it: without a bound it would make us hold gigabytes.
+        A name is short, however often a client sends it: without a bound it would make us hold gigabytes. With
+        `every` nothing is left out for that: it raises LimitReached.
         """
         if not (named := kept_in(messages)):
             return messages
@@ -205,21 +206,26 @@ class KeptFiles:
         for message in reversed(messages):
             shown: list[File | Text] = []
             for file in files_in(message.parts):
-                one, size = await self._shown(chat_id, file, held, room)
+                one, size = await self._shown(chat_id, file, held, room, every=every)
                 room -= size
                 shown.append(one)
             made.append(_with(message, shown))
         return made[::-1]
 
-    async def _shown(self, chat_id: str, file: File, held: set[str], room: int) -> tuple[File | Text, int]:
+    async def _shown(
+        self, chat_id: str, file: File, held: set[str], room: int, *, every: bool
+    ) -> tuple[File | Text, int]:
         """And how much of the room it takes."""
         if (digest := kept_digest(file)) is None:
             return file, 0
         if digest not in held:
             return instead(file, "it is not kept any more"), 0
-        data = await self._recall(chat_id, digest) if room > 0 else b""
+        data = await self._recall(chat_id, digest) if room > 0 or every else b""
         if data is None:
             return instead(file, "it is not kept any more"), 0
+        if every and len(data) > room:
+            size = SHOWN_BYTES_MAX - room + len(data)
+            raise LimitReached("files of a chat that is copied in bytes", size, SHOWN_BYTES_MAX, "begin another chat")
         if not data or len(data) > room:
             return instead(file, "there are more files than can be shown at once"), 0
         return whole(file, data), len(data)

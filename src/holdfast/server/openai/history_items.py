@@ -30,6 +30,12 @@ async def message_of(store: ChatStore, chat_id: str, row: HistoryRow) -> Message
     return message
 
 
+async def messages_of(store: ChatStore, chat_id: str, end: int | None = None) -> list[Message]:
+    """Before `end`, with the bytes of all their files, to make another chat of. Raises LimitReached."""
+    named = [entry_of(row).message async for row in rows_on(store, chat_id, 0, end)]
+    return list(await store.whole_messages(chat_id, named, every=True))
+
+
 async def rows_on(
     store: ChatStore, chat_id: str, start: int = 0, end: int | None = None
 ) -> AsyncIterator[HistoryRow]:

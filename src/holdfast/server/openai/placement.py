@@ -14,7 +14,7 @@ from holdfast.core.records import CallState, External, Message, Role, Terms, Tex
 from holdfast.core.updates import CallView
 from holdfast.errors import InvalidInput, NotFound, RefusedError
 from holdfast.server.openai.conversations import Approval, Conversation, conversation
-from holdfast.server.openai.history_items import entry_of, rows_back, rows_on
+from holdfast.server.openai.history_items import entry_of, messages_of, rows_back
 from holdfast.server.openai.ids import APPROVAL, ResponsePlace, outer_call_id, parse_call_id
 from holdfast.server.openai.response_state import Telling
 from holdfast.server.owned_app import OwnedApp
@@ -213,8 +213,7 @@ async def _take_over(
     chat = app.chat(before.place.chat_id)
     await _check_unedited(app, before)
     last = await _last_position(app, chat, before.paused_at or before.end)
-    named = [entry_of(row).message async for row in rows_on(app.store, chat.id, 0, last + 1)]
-    said = list(await app.store.whole_messages(chat.id, named))
+    said = await messages_of(app.store, chat.id, last + 1)
     brought = [replace(result, call_id=parse_call_id(result.call_id)[0]) for result in results]
     said += [result_message(result, 0) for result in brought]
     found = conversation([*said, opener] if opener is not None else said, "input")

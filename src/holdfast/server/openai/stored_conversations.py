@@ -6,6 +6,7 @@ first agent, and is made anew under the one that is named then: nothing has happ
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -16,12 +17,12 @@ from holdfast.core.codec import decode_json
 from holdfast.core.compaction import estimated, estimated_message
 from holdfast.core.journal import Compacted, CompactionFailed
 from holdfast.core.records import ChatRecord, Message, Role
-from holdfast.errors import InvalidInput, NotFound, RefusedError
+from holdfast.errors import CallerError, InvalidInput, NotFound, RefusedError
 from holdfast.server.chats import as_json
 from holdfast.server.guarded import Routes
 from holdfast.server.openai.conversations import checked, of_items, sealed_summary
 from holdfast.server.openai.errors import not_yet
-from holdfast.server.openai.history_items import entry_of, item_page, listed, rows_on
+from holdfast.server.openai.history_items import entry_of, item_page, listed, messages_of, rows_on
 from holdfast.server.openai.ids import CONVERSATION, ResponsePlace, parse_conversation_id, parse_response_id
 from holdfast.server.openai.references import resolved
 from holdfast.server.openai.requests import Given, Metadata, Records, ResponseAsked, read
@@ -126,10 +127,14 @@ async def _said(app: OwnedApp, given: Sequence[dict[str, Any]]) -> tuple[Message
 
 async def _made_anew(app: OwnedApp, found: ChatRecord, agent: str, new: Sequence[Message] = ()) -> Chat:
     """Nothing has happened in it but its making."""
-    past = [*await app.chat(found.id).messages(), *new]
-    metadata = decode_json(bytes(found.metadata))
+    said, metadata = await messages_of(app.store, found.id), decode_json(bytes(found.metadata))
+    made = partial(app.create, metadata=metadata, owner=found.owner, chat_id=found.id)
     await app.chat(found.id).delete()
-    return await app.create(agent, past=past, metadata=metadata, owner=found.owner, chat_id=found.id)
+    try:
+        return await made(agent, past=[*said, *new])
+    except CallerError:
+        await made(found.agent, past=said)  # as it was
+        raise
 
 
 async def chat_for(app: OwnedApp, conversation_id: str, agent: str) -> Chat:
