@@ -89,3 +89,22 @@ def test_of_a_long_result_no_more_is_shown_than_was_said_however_little() -> Non
     for chars in (0, -1):
         with pytest.raises(ConfigError, match="result_chars must be at least 1"):
             Agent("reader", "scripted", limits=AgentLimits(result_chars=chars))
+
+
+async def test_a_part_is_no_longer_than_what_is_shown_of_a_result(store_url: str) -> None:
+    """Or its own middle would be left out, behind a note that says to go on after it."""
+    limits, parts = AgentLimits(result_chars=1_000), [{"start": 500}, {"start": 500, "length": 100}]
+    model = ScriptedModel([Call(name="long")], "Read.")
+    async with running(store_url, Agent("reader", model, tools=[long], limits=limits)) as (app, _):
+        chat = await app.create("reader", "Read.")
+        assert await rested(chat) is State.IDLE
+        [kept] = results(await chat.messages())
+    calls = [Call(name="read_result", arguments={"call": kept.call_id, **each}) for each in parts]
+    again = ScriptedModel("(before)", "(before)", calls, "Done.")
+    async with running(store_url, Agent("reader", again, tools=[long], limits=limits)) as (app, _):
+        await app.chat(chat.id).send("And the middle?")
+        assert await rested(app.chat(chat.id)) is State.IDLE
+    assert [result.content for result in results(list(again.requests[-1].messages))[1:]] == [
+        f"{LONG[500:1_400]}\n[characters 500 to 1,400 of 200,000; go on with start=1400]",
+        f"{LONG[500:600]}\n[characters 500 to 600 of 200,000; go on with start=600]",
+    ]

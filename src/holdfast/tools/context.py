@@ -34,6 +34,7 @@ class ToolContext:
         approved: bool = False,
         results: Callable[[], Iterable[ToolResult]] = tuple,
         whole_result: Callable[[str], Awaitable[ToolResult | None]] | None = None,
+        result_chars: int | None = None,
         rulebook: Rulebook = NO_RULES,
     ) -> None:
         self.call_id = call_id
@@ -48,6 +49,7 @@ class ToolContext:
         self._say = say
         self._results = results
         self._whole_result = whole_result
+        self.result_chars = result_chars  # of a result that the model is shown; None: all
         self._cancelled = asyncio.Event()
         self.cause: Cause | None = None
 

@@ -14,6 +14,7 @@ from holdfast.tools.context import ToolContext
 
 NAME = "read_result"
 READ_CHARS_MAX = 30_000
+NOTE_CHARS = 100  # of what `read_result` says of a part, at most
 DEADLINE_S = 60.0
 
 
@@ -35,7 +36,8 @@ async def _read_result(call: str, context: ToolContext, start: int = 0, length: 
     size = len(result.content)
     if start >= size:
         raise ToolFailed(f"the result has {size:,} characters: there is none at {start:,}")
-    end = min(start + length, size)
+    shown = length if context.result_chars is None else max(1, context.result_chars - NOTE_CHARS)
+    end = min(start + min(length, shown), size)  # or the middle of the part would be left out in its turn
     more = f"; go on with start={end}" if end < size else ""
     return f"{result.content[start:end]}\n[characters {start:,} to {end:,} of {size:,}{more}]"
 

@@ -374,6 +374,7 @@ class ToolCalls:
             approved=call.answered_by is not None,
             results=held.history.results,
             whole_result=held.history.whole_result,
+            result_chars=held.agent.limits.result_chars,
             rulebook=held.rulebook,
         )
 
