@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Hook, tool
+from holdfast import Agent, AgentLimits, Hook, tool
 from holdfast.errors import ConnectionFailed, StoreError, TurnFailed
 from holdfast.testing import Call, Cut, Fail, Hold, Say, ScriptedModel
 from tests.promises.surface import LATER, QUICK, WAIT_S, app_of, journal, judge, told_of, tool_texts
@@ -193,7 +193,7 @@ async def test_a_tools_error_that_no_store_takes_as_it_is_still_reaches_the_mode
         raise ValueError("a NUL \x00, a lone surrogate \ud800, " + "and a lot more, " * 200_000)
 
     model = ScriptedModel([Call(name="odd")], "Sorry.")
-    app = app_of(store_url, Agent("a", model, tools=[odd]))
+    app = app_of(store_url, Agent("a", model, tools=[odd], limits=AgentLimits(result_chars=None)))
     async with app, app.worker() as worker:
         assert await (await app.create("a", "go")).text() == "Sorry."
         assert list(worker.errors) == []

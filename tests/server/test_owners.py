@@ -4,6 +4,7 @@ What is asked is made from the server's routes and its description (`walk.py`), 
 fails here until it can be.
 """
 
+import base64
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,9 @@ from fastapi import APIRouter
 from msgspec.structs import replace
 
 from holdfast import App
+from holdfast.core import kept_files
+from holdfast.core.records import File, Message, Role, Text
+from holdfast.ids import new_id
 from holdfast.principals import SCOPES
 from holdfast.server.guarded import GuardedRoute, Routes, check_guarded
 from holdfast.server.http import http_app
@@ -61,13 +65,16 @@ async def house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
             "payer", SECRET, owner="bob", title=SECRET, metadata={"plan": SECRET, "owner": "bob", "chat": "x"}
         )
         await chat.wait(60.0)
-        queued = await chat.send(SECRET)
+        picture = SECRET.encode() * 200
+        uri = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+        parts = (Text(text=SECRET), File(media_type="image/png", uri=uri))
+        queued = await chat.send(Message(id=new_id("msg"), role=Role.USER, parts=parts))
         (call,) = await chat.open_calls()
         assert queued.answer.message_id is not None
         kept, secret = await app.store.tokens.create(NewToken(name=SECRET, owner="bob"))
         assert digest_of(secret)
         (rule,) = await keep(app.store, f"allow call({SECRET})", owner="bob", agent="by-hand", by=SECRET)
-        bobs = Ids(chat.id, queued.answer.message_id, call.id, kept.id, rule.id, "bob")
+        bobs = Ids(chat.id, queued.answer.message_id, call.id, kept.id, rule.id, "bob", kept_files.digest_of(picture))
         never = Ids(*map(_never, bobs))._replace(owner="kim")  # which is no part of a word in an answer
         yield House(app, api, bobs, never)
 

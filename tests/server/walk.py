@@ -31,6 +31,7 @@ class Ids(NamedTuple):
     token: str
     rule: str
     owner: str
+    file: str = "0" * 64
 
     def in_path(self) -> dict[str, str]:
         """What each parameter of a path is. One that is not here has to be thought about first."""
@@ -40,6 +41,7 @@ class Ids(NamedTuple):
             "call_id": self.call,
             "token_id": self.token,
             "rule_id": self.rule,
+            "digest": self.file,
             "response_id": f"resp_1_{self.chat}",
             "conversation_id": f"conv_{self.chat}",
             "owner": self.owner,
