@@ -15,9 +15,11 @@ from holdfast.core.change import Change, Refused
 from holdfast.core.codec import encode
 from holdfast.core.commands import Command
 from holdfast.core.limits import Limits
+from holdfast.core.notices import notices_of
 from holdfast.core.records import Call, ChatRecord, Compaction, KeptRule, Queued, Snapshot
 from holdfast.errors import RefusedError, StaleWriter
 from holdfast.ids import new_stamp
+from holdfast.store.notices import notice_rows
 from holdfast.store.rows import Row
 
 
@@ -34,6 +36,7 @@ class ChatWrite(Struct, gc=False):
     compaction: Compaction | None = None
     ended_attempt: int | None = None
     kept: tuple[KeptRule, ...] = ()
+    notices: list[Row] = field(default_factory=list)  # in the order of NOTICE_COLUMNS
 
 
 class Decided(Struct, frozen=True, gc=False):
@@ -137,6 +140,7 @@ def _add(write: ChatWrite, change: Change) -> None:
     if change.ended_attempt is not None:
         write.ended_attempt = change.ended_attempt
     write.kept += change.kept
+    write.notices += notice_rows(notices_of(change))
 
 
 def _diff_queue(write: ChatWrite, before: Sequence[Queued], after: Sequence[Queued]) -> None:

@@ -41,6 +41,9 @@ TABLES = (
     "files",
     "file_uses",
     "unused_files",
+    "webhooks",
+    "deliveries",
+    "link_keys",
 )
 
 

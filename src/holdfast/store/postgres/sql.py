@@ -11,6 +11,7 @@ from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.kept_files import PUT_BESIDE_OTHERS, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
+from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
 from holdfast.store.tokens import token_statements
 
@@ -459,6 +460,15 @@ TAKE_ROWS = (
     _take_rows("receipts", "answer"),
     _take_rows("kept_rules", "rule"),
     _take_rows("journal", "body", "ORDER BY chat_id DESC, seq DESC"),
+)
+
+# -- notices
+
+# Several at once, as a JSON list of objects.
+TELL = (
+    f"{INTO_DELIVERIES}{FOR_EACH_HOOK} FROM json_to_recordset(%s::json) AS given("
+    "notice_id text, kind text, owner text, chat_id text, turn bigint, life bigint, at bigint, data text) "
+    f"JOIN webhooks AS hook ON {HEARS.replace('%', '%%')}"
 )
 
 # -- receipts

@@ -24,6 +24,7 @@ from psycopg import pq
 
 from holdfast.core.records import Call, ChatRecord
 from holdfast.store.decisions import ChatWrite
+from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES, NOTICE_COLUMNS
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS, call_row, chat_row, moving_row
 
 # Beyond these, one chat goes as a batch of one.
@@ -58,7 +59,7 @@ def _type(annotation: Any) -> str:
 
 
 _TYPES = {field.name: _type(field.type) for struct in (Call, ChatRecord) for field in msgspec.structs.fields(struct)}
-_TYPES |= dict.fromkeys(("chat_id", "role", "ref", "body", "mode"), "text")
+_TYPES |= dict.fromkeys(("chat_id", "role", "ref", "body", "mode", "notice_id", "kind", "data"), "text")
 _TYPES |= dict.fromkeys(("at", "rank", "ended", "was_stamp", "was_version"), "bigint")
 
 
@@ -131,9 +132,12 @@ def _one(write: ChatWrite, ids: list[str]) -> SwapQuestion:
             old_calls += 1
     if write.ended_attempt is not None:
         values.append(write.ended_attempt)
+    for notice in write.notices:
+        values += notice
     for line in write.journal:
         values += line
-    statement = _one_statement(whole, new_calls, old_calls, write.ended_attempt is not None, len(write.journal))
+    counts = (new_calls, old_calls, len(write.notices), len(write.journal))
+    statement = _one_statement(whole, *counts, ended=write.ended_attempt is not None)
     return SwapQuestion(statement, list(map(_text, values)), ids)
 
 
@@ -153,7 +157,9 @@ class _Marks:
 
 
 @cache
-def _one_statement(whole: bool, new_calls: int, old_calls: int, ended: bool, lines: int) -> Statement:
+def _one_statement(
+    whole: bool, new_calls: int, old_calls: int, notices: int, lines: int, *, ended: bool
+) -> Statement:
     """The journal comes last: how many entries it took says whether the chat was swapped."""
     mark = _Marks()
     # Older code beside us leaves the stamp as it was, but not the version.
@@ -174,8 +180,11 @@ def _one_statement(whole: bool, new_calls: int, old_calls: int, ended: bool, lin
         )
     if ended:
         text += f", over AS (DELETE FROM deltas USING swapped WHERE chat_id = $1 AND attempt = {mark('ended')})"
+    if notices:
+        given = f"swapped CROSS JOIN {mark.rows(NOTICE_COLUMNS, notices)}"
+        text += f", told AS ({INTO_DELIVERIES}{FOR_EACH_HOOK} FROM {given} JOIN webhooks AS hook ON {HEARS})"
     text += f" INSERT INTO journal {_into_journal('$1', f'swapped, {mark.rows(LINE_COLUMNS, lines)}')}"
-    name = f"hf_one_{whole:d}{new_calls}{old_calls}{ended:d}{lines}"
+    name = f"hf_one_{whole:d}{new_calls}{old_calls}{ended:d}{notices}{lines}"
     return Statement(name.encode(), text.encode(), counts=True)
 
 
@@ -232,7 +241,8 @@ def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite
     # Within one statement a row cannot be dropped and put again: putting replaces it.
     kept = {(row[0], row[1]) for row in put}
     drop = [(write.after.id, id) for write in writes for id in write.queue_drop if (write.after.id, id) not in kept]
-    statement = _several_statement(verb, ended, bool(lines), bool(calls), bool(put), bool(drop))
+    notices = [notice for write in writes for notice in write.notices]
+    statement = _several_statement(verb, ended, bool(lines), bool(calls), bool(put), bool(drop), bool(notices))
     values: list[bytes | None] = [chats]
     if lines:
         values.append(_json(_JSON_LINE, lines))
@@ -242,11 +252,15 @@ def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite
         values.append(_json(QUEUE_COLUMNS, put))
     if drop:
         values.append(_json(QUEUE_COLUMNS[:2], drop))
+    if notices:
+        values.append(_json(NOTICE_COLUMNS, notices))
     return SwapQuestion(statement, values, ids)
 
 
 @cache
-def _several_statement(verb: str, ended: bool, lines: bool, calls: bool, put: bool, drop: bool) -> Statement:
+def _several_statement(
+    verb: str, ended: bool, lines: bool, calls: bool, put: bool, drop: bool, notices: bool
+) -> Statement:
     match verb:
         case "swap":
             text = f"WITH held AS MATERIALIZED ({_hold(SWAP_COLUMNS)}), {_swapped(MOVING_COLUMNS)}"
@@ -284,12 +298,15 @@ def _several_statement(verb: str, ended: bool, lines: bool, calls: bool, put: bo
             f", taken AS (DELETE FROM queue USING {given(QUEUE_COLUMNS[:2])} "
             "WHERE queue.chat_id = given.chat_id AND queue.id = given.id)"
         )
+    if notices:
+        told = f"{given(NOTICE_COLUMNS)} JOIN webhooks AS hook ON {HEARS}"
+        text += f", told AS ({INTO_DELIVERIES}{FOR_EACH_HOOK} FROM {told})"
     if ended:
         text += (
             ", over AS (DELETE FROM deltas USING swapped "
             "WHERE deltas.chat_id = swapped.id AND deltas.attempt = swapped.ended)"
         )
-    flags = "".join(f"{flag:d}" for flag in (ended, lines, calls, put, drop))
+    flags = "".join(f"{flag:d}" for flag in (ended, lines, calls, put, drop, notices))
     return Statement(f"hf_{verb}_{flags}".encode(), f"{text} SELECT id FROM swapped".encode(), counts=False)
 
 

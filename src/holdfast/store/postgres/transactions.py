@@ -20,6 +20,7 @@ from holdfast.core.codec import NOT_UNICODE, encode
 from holdfast.core.commands import Command
 from holdfast.core.kept_files import Aside
 from holdfast.core.limits import Limits
+from holdfast.core.notices import Notice
 from holdfast.core.records import ChatRecord, KeptRule, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import (
@@ -36,6 +37,7 @@ from holdfast.faults import reach
 from holdfast.store.decisions import ChatWrite, raise_refused
 from holdfast.store.kept_files import check_files_room, check_named
 from holdfast.store.kept_rules import check_room, kept_rule_row
+from holdfast.store.notices import NOTICE_COLUMNS, notice_rows
 from holdfast.store.notify.bell import Bell, topics_of
 from holdfast.store.postgres import sql, swaps
 from holdfast.store.postgres.clock import DatabaseClock
@@ -314,6 +316,11 @@ class Transaction:
         if aside.contents:
             ((size,),) = await self.rows(sql.FILES.used_bytes, chat_id)
             check_files_room(int(size), self._limits.chat_files_bytes_max)
+
+    async def notice(self, *notices: Notice) -> None:
+        """Tells every endpoint that hears of it, once this transaction is committed."""
+        given = [dict(zip(NOTICE_COLUMNS, row, strict=True)) for row in notice_rows(notices)]
+        await self.rows(sql.TELL, encode(given).decode())
 
     # --- receipts -------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.kept_files import PUT_ALONE, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
+from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES, NOTICE_COLUMNS
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 from holdfast.store.tokens import token_statements
 
@@ -306,6 +307,13 @@ HEAPS = (
     _heap("receipts", ("principal", "key"), "answer"),
     _heap("kept_rules", ("id",), "rule"),
     _heap("journal", ("seq",), "body", "DESC"),
+)
+
+# -- notices
+
+TELL = (
+    f"{INTO_DELIVERIES}{FOR_EACH_HOOK} FROM (SELECT {', '.join(f'? AS {name}' for name in NOTICE_COLUMNS)}) AS given "
+    f"CROSS JOIN webhooks AS hook WHERE {HEARS}"
 )
 
 # -- receipts

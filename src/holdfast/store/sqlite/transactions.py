@@ -19,6 +19,7 @@ from holdfast.core.change import Change, Refused
 from holdfast.core.codec import encode
 from holdfast.core.commands import Command
 from holdfast.core.kept_files import Aside
+from holdfast.core.notices import Notice
 from holdfast.core.records import ChatRecord, KeptRule, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import NotFound, RefusedError, StoreClosed, StoreError, StoreGone, StoreTimeout, StoreUnavailable
@@ -26,6 +27,7 @@ from holdfast.faults import reach
 from holdfast.store.decisions import ChatWrite, raise_refused
 from holdfast.store.kept_files import check_files_room, check_named
 from holdfast.store.kept_rules import check_room, kept_rule_row
+from holdfast.store.notices import notice_rows
 from holdfast.store.notify.bell import Bell
 from holdfast.store.receipts import answer_of, check_receipt, decode_answer
 from holdfast.store.records import Answer, Key, Lane, StoreOptions
@@ -205,6 +207,10 @@ class Transaction:
         """False: the chat is not what the change was decided on any more; nothing was written."""
         return swap(self.connection, write)
 
+    def notice(self, *notices: Notice) -> None:
+        """Tells every endpoint that hears of it, once this transaction is committed."""
+        self.change_each(sql.TELL, notice_rows(notices))
+
     # --- receipts -------------------------------------------------------------------------------------------------
 
     def read_receipt(self, key: Key, hash: str) -> Answer | None:
@@ -266,6 +272,8 @@ def swap(connection: apsw.Connection, write: ChatWrite) -> bool:
     for queued in write.queue_put:
         body = bytes(queued.body).decode()
         execute(sql.PUT_QUEUED, (after.id, queued.id, queued.rank, queued.mode, body))
+    for notice in write.notices:
+        execute(sql.TELL, notice)
     reach("write.queue.after")
     return True
 
