@@ -200,7 +200,8 @@ def test_a_turn_adds_up_what_it_took_until_its_end_says_it() -> None:
     journal.tell(lost)
     journal.tell(jn.Compacted(upto=1, summary="so far", why="near_limit", tokens=300))
     journal.respond(2, "It rains.", estimated_tokens=4_000)
-    journal.tell(jn.ChatRenamed(title="Rain", tokens=50_000, cost=0.5))
+    journal.tell(jn.Noted(topic="spent", call_id="a", tokens=30_000, cost=0.25))
+    journal.tell(jn.ChatRenamed(title="Rain", tokens=20_000, cost=0.5))
     running = journal.updates()[-1].turn
     assert (running.usage.total_tokens, running.cost) == (54_320, None)
     assert (running.usage.responses, running.usage.input_tokens) == (1, 0), "estimates are no counts"

@@ -1,5 +1,7 @@
 """What a runner commits: responses, attempts, calls, outcomes, compactions, the end of a turn."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -257,6 +259,27 @@ def test_a_call_can_be_answered_without_running() -> None:
     assert story.is_synthetic("a", Synthetic.REFUSED)
     assert story.is_synthetic("b", Synthetic.DENIED)
     assert story.phase == "model"
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_what_a_call_spent_counts_in_its_turn_whatever_came_of_it(unknown: bool) -> None:
+    story = call_started_beside_planned()
+    before = story.chat
+    story.does(cmd.Outcome(by=story.by, call_id="a", content="?", unknown=unknown, tokens=1_200, cost=0.25))
+    assert (story.chat.turn_tokens, story.chat.turn_cost) == (before.turn_tokens + 1_200, before.turn_cost + 0.25)
+    told = [entry for entry in story.journal if isinstance(entry, Noted)]
+    assert told == [Noted(topic="spent", text="1,200 tokens, 0.2500", call_id="a", tokens=1_200, cost=0.25)]
+    story.does(cmd.Stop())
+    story.does(cmd.Note(by=story.by, topic="spent", call_id="b", cost=0.5))
+    assert story.chat.turn_cost == before.turn_cost + 0.75
+
+
+@pytest.mark.parametrize(("tokens", "cost"), [(-1, 0.0), (0, -0.01), (0, math.inf), (0, math.nan)])
+def test_nothing_is_unspent(tokens: int, cost: float) -> None:
+    story = call_started_beside_planned()
+    wrong = cmd.Outcome(by=story.by, call_id="a", content="?", tokens=tokens, cost=cost)
+    story.refuses(wrong, reason="wrong_message")
+    story.refuses(cmd.Note(by=story.by, topic="spent", tokens=tokens, cost=cost), reason="wrong_message")
 
 
 def test_a_call_waits_for_a_child_exactly_when_it_names_one() -> None:

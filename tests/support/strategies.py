@@ -354,8 +354,10 @@ _EVENTS: dict[str, Maker] = {
         unknown=st.booleans(),
         again=st.booleans(),
         spawn=st.one_of(st.none(), st.none(), new_chats(world)),
+        tokens=st.sampled_from((0, 0, 9)),
+        cost=st.sampled_from((0.0, 0.0, 0.25)),
     ),
-    "note": _by_writer(cmd.Note, topic=st.just("news")),
+    "note": _by_writer(cmd.Note, topic=st.just("news"), tokens=st.sampled_from((0, 0, 3))),
     "finish_compaction": lambda snapshot, world, row: st.builds(
         cmd.FinishCompaction,
         by=writers(snapshot, world),

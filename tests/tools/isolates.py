@@ -46,8 +46,10 @@ async def move(to: Point, at: datetime.datetime, tags: list[str] | None = None) 
 
 @tool(isolation="process")
 def facts(context: ToolContext) -> dict[str, object]:
-    """What the context says, and progress."""
+    """What the context says, progress, and what it spent."""
     context.progress("half way")
+    context.spent(tokens=700, cost=0.5)
+    context.spent(tokens=1)
     tool_context().progress("nearly there")
     return {
         "call_id": context.call_id,

@@ -79,8 +79,11 @@ async def test_files_come_along(call: Caller) -> None:
     assert returned.files == (File(media_type="image/png", uri="data:,é", name="c.png"),)
 
 
-async def test_the_facts_of_the_call_are_known_and_progress_is_passed_on(call: Caller) -> None:
-    returned = await call(isolates.facts)
+async def test_the_facts_of_the_call_are_known_and_progress_and_spending_are_passed_on(call: Caller) -> None:
+    body = call.body(isolates.facts)
+    returned = await body.run("{}", call.pool.run)
+    assert returned is not None
+    assert body.context.spending == (701, 0.5)
     assert json.loads(returned.content) == {
         "call_id": "call_1",
         "key": "chat_1:call_1",

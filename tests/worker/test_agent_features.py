@@ -20,7 +20,7 @@ from holdfast.config import ModelFacts, Price
 from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, MessageAdded, Noted, TurnEnded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
-from holdfast.errors import ConfigError, RefusedError, TurnFailed, TurnStopped
+from holdfast.errors import ConfigError, RefusedError, ToolFailed, TurnFailed, TurnStopped
 from holdfast.hooks import Arguments, Hook, RunContext
 from holdfast.models.base import Request, Settings, StreamPart, Usage
 from holdfast.models.scripted import Call, Count, Cut, Fail, Finish, Hold, Say, ScriptedModel
@@ -126,6 +126,54 @@ async def test_cost_is_durable_and_a_cost_budget_ends_the_turn_after_a_handover(
         assert (ended[-1].cause, ended[-1].detail) == (Cause.BUDGET, "max_cost: 3.0000 of 2.5")
         assert (await chat.snapshot()).chat.turn_cost == 3.0
     assert len(model.requests) == 1
+
+
+async def test_what_a_tool_spends_counts_in_the_budget_and_in_what_the_turn_shows(store_url: str) -> None:
+    @tool(replay="pure")
+    async def research(context: ToolContext) -> str:
+        """Ask a model of its own."""
+        context.spent(tokens=900, cost=1.5)
+        context.spent(tokens=100, cost=1.25)
+        raise ToolFailed("it found nothing, and was paid for")
+
+    model = ScriptedModel([Call(name="research")], "Never.")
+    agent = Agent("a", model, tools=[research], limits=AgentLimits(cost=2.5))
+    async with running(store_url, agent, models=priced({model.name: Price(input=0, output=0)})) as (app, _):
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        told = await entries(chat)
+    ended = next(entry for entry in told if isinstance(entry, TurnEnded))
+    assert (ended.cause, ended.detail, ended.cost) == (Cause.BUDGET, "max_cost: 2.7500 of 2.5", 2.75)
+    spent = [(entry.text, entry.tokens, entry.cost) for entry in told if isinstance(entry, Noted)]
+    assert spent == [("1,000 tokens, 2.7500", 1_000, 2.75)]
+
+
+@pytest.mark.parametrize("end", ["stop", "shutdown"])
+async def test_what_a_tool_spent_before_a_stop_or_a_shutdown_counts(store_url: str, end: str) -> None:
+    gate = Gate()
+
+    @tool(replay="idempotent")
+    async def research(context: ToolContext) -> str:
+        """Spend, and wait."""
+        context.spent(tokens=40, cost=0.5)
+        gate.entered.set()
+        await gate.opened.wait()
+        return "found"
+
+    app = App(store_url, agents=[Agent("a", ScriptedModel([Call(name="research")], "Done."), tools=[research])])
+    async with app:
+        chat = await app.create("a", "go")
+        async with app.worker(grace_s=0.01):
+            await gate.entered.wait()
+            if end == "stop":
+                await chat.stop()
+                assert await rested(chat) is State.IDLE
+        if end == "shutdown":
+            gate.opened.set()
+            async with app.worker():
+                assert await rested(chat) is State.IDLE
+        ended = [entry for entry in await entries(chat) if isinstance(entry, TurnEnded)]
+        assert ended[-1].cost == (0.5 if end == "stop" else 1.0), "twice, for it ran again"
 
 
 def priced(prices: Mapping[str, Price]) -> dict[str, ModelFacts]:

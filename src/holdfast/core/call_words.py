@@ -1,9 +1,16 @@
-"""What people and models are told of a call: an excerpt of its arguments, that its outcome is unknown, that it was
-cancelled. The words stay in histories and in prompt caches, so they are the same whenever they are said.
+"""What people and models are told of a call: an excerpt of its arguments, what it spent, that its outcome is unknown,
+that it was cancelled. The words stay in histories and in prompt caches, so they are the same whenever they are said.
 """
 
 from holdfast.core.instants import iso
 from holdfast.core.records import Call, CallState, Synthetic
+
+SPENT = "spent"  # the topic of a note that tells what a call spent
+
+
+def spent_text(tokens: int, cost: float) -> str:
+    told = [f"{tokens:,} tokens"] if tokens else []
+    return ", ".join([*told, f"{cost:.4f}"] if cost else told)
 
 
 def excerpt(text: str, chars_max: int) -> str:

@@ -318,7 +318,8 @@ class Outcome(RunnerCommand):
     """What a body returned. Real, so it is never replaced by "cancelled".
 
     `unknown`: it began, and the worker does not know what came of it; `content` says why. With `again`
-    nothing of it runs any more, so that one that may run again can.
+    nothing of it runs any more, so that one that may run again can. What it spent counts in the turn's budget,
+    whatever came of it.
     """
 
     call_id: str
@@ -328,17 +329,24 @@ class Outcome(RunnerCommand):
     unknown: bool = False
     again: bool = False
     spawn: NewChat | None = None  # a child chat that the call does not wait for, created in the same transaction
+    tokens: int = 0
+    cost: float = 0.0
 
     name = "outcome"
 
 
 class Note(RunnerCommand):
-    """Words for clients to see; or, for operators alone, where an exception came from (`trace`)."""
+    """Words for clients to see; or, for operators alone, where an exception came from (`trace`).
+
+    `tokens` and `cost` are what a call spent that has no outcome: a stop or a shutdown ended it.
+    """
 
     topic: str
     text: str = ""
     call_id: str | None = None
     trace: Traced | None = None
+    tokens: int = 0
+    cost: float = 0.0
 
     name = "note"
 

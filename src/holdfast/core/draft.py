@@ -5,6 +5,7 @@ what starts next. Which edits a command makes is decided by the tables and writt
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from msgspec import Raw
@@ -94,6 +95,13 @@ class Draft:
     def work(self, ms: int) -> None:
         if ms and self.chat.turn_started_at is not None:
             self.set(turn_ms=self.chat.turn_ms + ms)
+
+    def spend(self, tokens: int, cost: float) -> None:
+        """It counts in the turn's budget."""
+        if tokens < 0 or not 0 <= cost < inf:
+            raise Refusal("wrong_message", f"what is spent is nothing or more, not {tokens} tokens and {cost}")
+        if tokens or cost:
+            self.set(turn_tokens=self.chat.turn_tokens + tokens, turn_cost=self.chat.turn_cost + cost)
 
     def tell(self, entry: journal.Entry) -> None:
         self.lines.append(Line(entry))

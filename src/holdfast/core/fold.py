@@ -225,6 +225,8 @@ class Fold:
                 self._set(response=None, answer_from=self._answer_from)
             case jn.Compacted(tokens=tokens) | jn.CompactionFailed(tokens=tokens) if not self.turn.over:
                 self.turn = up.with_tokens(self.turn, tokens)  # one of a chat at rest is none of the turn's
+            case jn.Noted(tokens=tokens, cost=cost) if tokens or cost:
+                self.turn = up.with_tokens(self.turn, tokens, cost)
             case jn.AttemptFailed(tokens=tokens):
                 self.turn = up.with_tokens(self.turn, tokens)
             case jn.ChatRenamed(tokens=tokens, cost=cost):

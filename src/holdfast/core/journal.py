@@ -218,11 +218,13 @@ class ChatRepaired(Entry, tag="chat.repaired"):
 
 
 class Noted(Entry, tag="note"):
-    """Something a runner, a tool or a hook wanted clients to see."""
+    """Something a runner, a tool or a hook wanted clients to see. With `tokens` or `cost`: what the call spent."""
 
     topic: str
     text: str = ""
     call_id: str | None = None
+    tokens: int = 0
+    cost: float = 0.0
 
 
 FOR_OPERATORS = b'{"kind":"trace",'  # how the entries begin that clients are not shown

@@ -1,6 +1,8 @@
 """What a tool's body knows about its call. Made per call, never stored on the tool."""
 
 import asyncio
+import math
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -50,6 +52,9 @@ class ToolContext:
         self._results = results
         self._whole_result = whole_result
         self.result_chars = result_chars  # of a result that the model is shown; None: all
+        self._spending = threading.Lock()  # of the two below
+        self._tokens = 0
+        self._cost = 0.0
         self._cancelled = asyncio.Event()
         self.cause: Cause | None = None
 
@@ -72,6 +77,22 @@ class ToolContext:
         """Tell clients how far it is, from any thread. Journaled and streamed, a few times a second."""
         if self._say is not None and self.cause is None:
             self._say(text)
+
+    def spent(self, *, tokens: int = 0, cost: float = 0.0) -> None:
+        """Count what this call has spent since it last said so, such as on a model of its own: in the budget of its
+        turn, and in what people are shown. From any thread; what was said counts however the call ends.
+        """
+        if tokens < 0 or not 0 <= cost < math.inf:
+            raise ValueError(f"what is spent is nothing or more, not {tokens} tokens and {cost}")
+        with self._spending:
+            self._tokens += int(tokens)
+            self._cost += float(cost)
+
+    @property
+    def spending(self) -> tuple[int, float]:
+        """Tokens and cost, of all that was said so far."""
+        with self._spending:
+            return self._tokens, self._cost
 
     def cancel(self, cause: Cause) -> None:
         """The runner's word: this call is no longer wanted."""

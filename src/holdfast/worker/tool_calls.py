@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast import log_context
 from holdfast.core import commands as cmd
+from holdfast.core.call_words import SPENT, spent_text
 from holdfast.core.codec import storable
 from holdfast.core.records import (
     Call,
@@ -22,7 +23,7 @@ from holdfast.core.records import (
     ToolResult,
     result_message,
 )
-from holdfast.errors import InvalidInput, LimitReached, NotFound, StoreError, ToolFailed
+from holdfast.errors import HoldfastError, InvalidInput, LimitReached, NotFound, StoreError, ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.log_context import logger
 from holdfast.tools.base import Spawned, Tool
@@ -37,6 +38,8 @@ from holdfast.worker.progress import ProgressNotes
 from holdfast.worker.tool_body import Body, Returned
 
 log = logger("holdfast.runner")
+
+SPENDING_PATIENCE_S = 2.0  # for a store that fails while a stop waits
 
 
 class RunningTool(Frozen):
@@ -403,9 +406,11 @@ class ToolCalls:
             self._tell_end(body, returned)
         self.abandoned += body.abandoned
         said = await progress.rest()
-        if returned is not None:
+        if returned is None:
+            await self._keep_spending(call, said, *body.context.spending)
+        else:
             kept = await self._with_kept_files(returned)
-            outcome = self._outcome(call, kept)
+            outcome = self._outcome(call, kept, body.context.spending)
             try:
                 after = await held.commit(*said, outcome)
             except Moved:
@@ -444,7 +449,22 @@ class ToolCalls:
         name, seconds = held.tool_label(body.tool.name), time.monotonic() - body.since
         held.shared.outcomes.body_ended(held.agent.name, name, end, seconds, words, raised)
 
-    def _outcome(self, call: Call, returned: Returned) -> cmd.Outcome:
+    async def _keep_spending(self, call: Call, said: Sequence[cmd.Command], tokens: int, cost: float) -> None:
+        """Of a call that was ended from outside: it has no outcome, and what it spent was spent. A chat that is
+        another worker's by now is not told.
+        """
+        held = self._held
+        if held.lost or not (tokens or cost):
+            return
+        words = spent_text(tokens, cost)
+        note = cmd.Note(by=held.by, topic=SPENT, text=words, call_id=call.id, tokens=tokens, cost=cost)
+        try:
+            await held.commit(*said, note, patience_s=SPENDING_PATIENCE_S)
+        except (Moved, HoldfastError) as error:
+            extra = {"action": "spending_lost", "tokens": tokens, "cost": cost, "error": str(error)}
+            log.warning("what a call spent before it was ended is not counted", extra=extra)
+
+    def _outcome(self, call: Call, returned: Returned, spending: tuple[int, float]) -> cmd.Outcome:
         """Of a pure call whose end is unknown, that is an error like any other: it had no effect."""
         unknown = returned.unknown and call.replay is not Replay.PURE
         return cmd.Outcome(
@@ -455,6 +475,8 @@ class ToolCalls:
             error=returned.error,
             unknown=unknown,
             again=unknown and returned.ended,
+            tokens=spending[0],
+            cost=spending[1],
         )
 
     async def end(self) -> None:

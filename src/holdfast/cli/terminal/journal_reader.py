@@ -6,6 +6,7 @@ from holdfast.cli.terminal.screen import Screen, ToolEnd
 from holdfast.cli.words import arguments_of, line, seconds
 from holdfast.core import journal as jn
 from holdfast.core import updates as up
+from holdfast.core.call_words import SPENT
 from holdfast.core.fold import Fold
 from holdfast.core.records import UNFINISHED, CallState, Cause, Failure, Message, Role
 from holdfast.safe_text import safe
@@ -126,6 +127,8 @@ class Reader:
                 self._screen.status(line(entry.text))
             case jn.Noted(topic="compaction" | "error"):
                 self._screen.note(line(entry.text, 300))
+            case jn.Noted(topic=topic) if topic == SPENT:
+                self._screen.note(f"spent {line(entry.text)}")
             case jn.AttemptFailed(next_model=str()):  # else the turn's failure says it
                 self._screen.note(_attempt_failed(entry))
             case jn.ChatFailed(error=error):

@@ -2,7 +2,7 @@
 
 from holdfast.core import commands as cmd
 from holdfast.core import journal
-from holdfast.core.call_words import unknown_text
+from holdfast.core.call_words import SPENT, spent_text, unknown_text
 from holdfast.core.cells.families import spawn_child
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
@@ -80,6 +80,10 @@ def record_outcome(draft: Draft, command: cmd.Outcome) -> None:
     call = draft.call(command.call_id)
     if call.state is not CallState.STARTED:
         raise Refusal("call_state", f"call {call.id!r} is {call.state}; only a started call has an outcome")
+    if command.tokens or command.cost:
+        draft.spend(command.tokens, command.cost)
+        words = spent_text(command.tokens, command.cost)
+        draft.tell(journal.Noted(topic=SPENT, text=words, call_id=call.id, tokens=command.tokens, cost=command.cost))
     if command.unknown:
         starts_max = draft.limits.call_starts_max if command.again and draft.chat.state is State.RUNNING else 0
         lose(draft, call, command.content, rerun=call.replay is not Replay.UNSAFE and call.starts < starts_max)

@@ -91,7 +91,16 @@ def note(draft: Draft, command: cmd.Note) -> None:
     if command.trace is not None:
         draft.tell(command.trace)
         return
-    draft.tell(journal.Noted(topic=command.topic, text=command.text, call_id=command.call_id))
+    draft.spend(command.tokens, command.cost)
+    draft.tell(
+        journal.Noted(
+            topic=command.topic,
+            text=command.text,
+            call_id=command.call_id,
+            tokens=command.tokens,
+            cost=command.cost,
+        )
+    )
 
 
 def park(draft: Draft, command: cmd.Park) -> None:

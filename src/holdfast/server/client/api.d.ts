@@ -2215,7 +2215,7 @@ export interface components {
         };
         /**
          * Noted
-         * @description Something a runner, a tool or a hook wanted clients to see.
+         * @description Something a runner, a tool or a hook wanted clients to see. With `tokens` or `cost`: what the call spent.
          */
         Noted: {
             /**
@@ -2230,6 +2230,10 @@ export interface components {
             topic: string;
             text?: string;
             call_id?: string | null;
+            /** @description without it: 0 */
+            tokens?: number;
+            /** @description without it: 0.0 */
+            cost?: number;
         };
         /**
          * Delta

@@ -339,7 +339,10 @@ export class Fold {
   }
 
   _note(/** @type {Of<"note">} */ entry) {
-    if (entry.topic !== "progress" || entry.call_id == null) return this._happen(entry);
+    if (entry.topic !== "progress" || entry.call_id == null) {
+      this._take(entry.tokens, entry.cost); // what a call spent
+      return this._happen(entry);
+    }
     const text = entry.text ?? "";
     const call = this._call(entry.call_id);
     this._tell("CallProgress", { call: this._keep(withFields(call, { progress: call.progress + text })), text });

@@ -131,7 +131,7 @@ async def _answer(child: processes.Child, answers: "_Answers", reader: PipeReade
 
 
 class _Answers:
-    """What the process says: progress, and at last a result or an error."""
+    """What the process says: progress, what it spent, and at last a result or an error."""
 
     def __init__(self, context: ToolContext, line_max: int) -> None:
         self._context = context
@@ -158,6 +158,8 @@ class _Answers:
             return
         if kind == "progress":
             self._context.progress(text)
+        elif kind == "spent":
+            self._take_spending(text)
         elif kind in ("raised", "trace"):
             self._story[kind] = text
         elif kind == "file":
@@ -168,6 +170,13 @@ class _Answers:
             self._fail(OutcomeUnknown(text))
         elif not self.final.done():
             self.final.set_result(text)
+
+    def _take_spending(self, text: str) -> None:
+        try:
+            tokens, cost = msgspec.json.decode(text, type=tuple[int, float])
+            self._context.spent(tokens=tokens, cost=cost)
+        except (msgspec.MsgspecError, ValueError):
+            self._fail(OutcomeUnknown("The tool's process said what cannot be read."))
 
     def _take_file(self, text: str) -> None:
         try:

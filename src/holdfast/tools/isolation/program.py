@@ -3,9 +3,9 @@
     python -P isolated.py < request
 
 It is run as a file, and takes its import path from the request: a PYTHONPATH would reach what the body starts, too.
-It answers with lines of JSON, `["progress", text]`, and at last `["result", text]`, `["error", text]` or, for an
-OutcomeUnknown, `["unknown", text]`. Before a result come its files, `["file", JSON]`; before an error that an
-exception led to come `["raised", name]` and `["trace", text]`.
+It answers with lines of JSON, `["progress", text]` and `["spent", JSON]`, and at last `["result", text]`,
+`["error", text]` or, for an OutcomeUnknown, `["unknown", text]`. Before a result come its files, `["file", JSON]`;
+before an error that an exception led to come `["raised", name]` and `["trace", text]`.
 """
 
 import json
@@ -54,8 +54,16 @@ def run(request: dict[str, Any], mouth: Mouth) -> str:
         context_parameter=made.context_parameter,
         output_bytes_max=request["output_bytes_max"],
     )
+
     # The rules are with the worker. What a body would ask of them here is denied.
-    context = ToolContext(
+    class Context(ToolContext):
+        """What it spends, the worker counts, as soon as it is said."""
+
+        def spent(self, *, tokens: int = 0, cost: float = 0.0) -> None:
+            super().spent(tokens=tokens, cost=cost)
+            mouth.say("spent", json.dumps([int(tokens), float(cost)]))
+
+    context = Context(
         **request["context"],
         rulebook=Rulebook(mode="read"),
         say=lambda text: mouth.say("progress", str(text)[-PROGRESS_CHARS_MAX:]),
