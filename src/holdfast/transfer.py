@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -187,13 +187,7 @@ async def read_import(
             await asyncio.shield(store.transfers.give_up(coming.begun))
 
 
-T = TypeVar("T")
-_decoders = threads.Pool("import", 2)
-
-
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
-    """What is large is decoded in a thread: others have their turn meanwhile."""
-    return work() if size <= BYTES_AT_ONCE else await _decoders.run(lambda _: work())
+_decoding = threads.SizedWork("import", 2, BYTES_AT_ONCE)
 
 
 class _Import:
@@ -225,7 +219,7 @@ class _Import:
         for number, data in enumerate(_lines_of(file), 1):
             if ended:
                 raise InvalidInput(f"line {number}", "comes behind the end of the export")
-            kind, line = await _off_loop(len(data), partial(line_in, data, number))
+            kind, line = await _decoding.run(len(data), partial(line_in, data, number))
             if kind == END:
                 ended = True
                 _check_end(line, digest.hexdigest(), number)
@@ -315,7 +309,7 @@ class _Import:
         self._last = place
         match heap.table:
             case "journal":
-                entry = await _off_loop(len(line.body), partial(entry_in, line.body, number))
+                entry = await _decoding.run(len(line.body), partial(entry_in, line.body, number))
                 arrival.take_entry(line, entry)
             case "calls":
                 self._take_call(line, number, arrival)

@@ -42,16 +42,12 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def is_digest(text: str) -> bool:
-    return _DIGEST.fullmatch(text) is not None
-
-
 def kept_digest(file: File) -> str | None:
     """Of a file that is put aside; None for any other."""
     if not file.uri.startswith(SCHEME):
         return None
     digest = file.uri.removeprefix(SCHEME)
-    return digest if is_digest(digest) else None
+    return digest if _DIGEST.fullmatch(digest) else None
 
 
 def put_aside(file: File) -> tuple[File, Content] | None:
@@ -133,11 +129,7 @@ def files_of(brought: NewChat | Command) -> Iterator[File]:
     """All that a client's write brings."""
     match brought:
         case NewChat():
-            for message in (
-                *brought.past,
-                *([brought.message] if brought.message is not None else []),
-                *brought.since,
-            ):
+            for message in brought.messages:
                 yield from files_in(message.parts)
         case Send() | Edit():
             yield from files_in(brought.message.parts)

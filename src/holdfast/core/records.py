@@ -453,6 +453,12 @@ class NewChat(Frozen):
     root_id: str | None = None
     depth: int = 0
 
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All that it starts from, in order."""
+        first = () if self.message is None else (self.message,)
+        return (*self.past, *first, *self.since)
+
 
 class Queued(Frozen):
     """A user message that waits for its turn. `body` is the message's JSON, kept as it came."""

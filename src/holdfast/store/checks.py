@@ -35,7 +35,7 @@ def check_new_chat(new: NewChat, limits: Limits) -> None:
             "keep it in a store of yours",
         )
     check_json_object("metadata", metadata)
-    for message in (*new.past, *([new.message] if new.message is not None else []), *new.since):
+    for message in new.messages:
         check_message(message, limits)
 
 

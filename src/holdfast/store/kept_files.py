@@ -11,7 +11,7 @@ and bytes are deleted only at the count that was seen before their uses were loo
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from holdfast.core.codec import encode
 from holdfast.core.kept_files import (
@@ -33,13 +33,11 @@ from holdfast.store.statements import StatementRunner, marked
 from holdfast.system import threads
 from holdfast.system.clock import Countdown
 
-T = TypeVar("T")
-
 LISTED_ROWS = 1_000
 CLEARED_ROWS = 100  # noted digests that are looked at together
 REMEMBERED_BYTES = 32 << 20  # of what models were shown last
 SHOWN_BYTES_MAX = 64 << 20  # of one request, or of one answer to a client
-LARGE_CHARS = 1 << 20  # a message with more is taken apart in a thread
+LARGE_CHARS = 1 << 20  # files of more are taken out of their message, and put back, in a thread
 
 
 def check_files_room(size: int, limit: int) -> None:
@@ -125,7 +123,7 @@ def file_statements(mark: str, put: str, among_digests: str, whose: str) -> File
     )
 
 
-_sorters = threads.Pool("files", 2)
+_sorting = threads.SizedWork("files", 2, LARGE_CHARS)
 
 
 async def put_aside(brought: Brought) -> tuple[Brought, Aside]:
@@ -134,12 +132,7 @@ async def put_aside(brought: Brought) -> tuple[Brought, Aside]:
     if not chars:
         return brought, NOTHING_ASIDE
     sorter = Sorter()
-    return await _off_loop(chars, lambda: sorter.brought(brought)), sorter.aside
-
-
-async def _off_loop(chars: int, work: Callable[[], T]) -> T:
-    """What is large is decoded in a thread: others have their turn meanwhile."""
-    return work() if chars <= LARGE_CHARS else await _sorters.run(lambda _: work())
+    return await _sorting.run(chars, lambda: sorter.brought(brought)), sorter.aside
 
 
 def _with(message: Message, shown: Sequence[File | Text]) -> Message:
@@ -168,7 +161,7 @@ class KeptFiles:
         InvalidInput where one is named that the chat does not hold, NotFound where there is no chat any more.
         """
         sorter = Sorter()
-        kept = await _off_loop(sum(len(file.uri) for file in files), lambda: sorter.files(files))
+        kept = await _sorting.run(sum(len(file.uri) for file in files), lambda: sorter.files(files))
         if sorter.aside != NOTHING_ASIDE:
             await self._keep(chat_id, sorter.aside)
         return kept
@@ -228,7 +221,7 @@ class KeptFiles:
             raise LimitReached("files of a chat that is copied in bytes", size, SHOWN_BYTES_MAX, "begin another chat")
         if not data or len(data) > room:
             return instead(file, "there are more files than can be shown at once"), 0
-        return whole(file, data), len(data)
+        return await _sorting.run(len(data), lambda: whole(file, data)), len(data)
 
     async def _recall(self, chat_id: str, digest: str) -> bytes | None:
         """What is remembered is any chat's: for who knows that this one holds it."""

@@ -66,6 +66,19 @@ def _deliver_here(group: list[tuple[Job[Any], Any, BaseException | None]]) -> No
         job.deliver(result, error)
 
 
+class SizedWork:
+    """Work that is done at once while it is small, and in one of a few threads where it is large: others have their
+    turn meanwhile.
+    """
+
+    def __init__(self, name: str, threads: int, at_once: int) -> None:
+        self._pool = Pool(name, threads)
+        self._at_once = at_once
+
+    async def run(self, size: int, work: Callable[[], T]) -> T:
+        return work() if size <= self._at_once else await self._pool.run(lambda _: work())
+
+
 class Pool:
     """A bounded set of threads, each with a resource of its own (a database connection, or nothing).
 
