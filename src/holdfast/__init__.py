@@ -13,6 +13,7 @@ __all__ = [
     "AdmissionTimeout",
     "Agent",
     "AgentLimits",
+    "AgentNamed",
     "Always",
     "Answer",
     "AnyEntry",
@@ -294,8 +295,8 @@ _NAMES: dict[str, str] = {
         "WentBack, WrongCursor"
     ),
     "holdfast.events": (
-        "AnyEntry, AttemptFailed, CallAnswered, CallAsked, CallBegan, CallChanged, CallDone, CallDrafted, "
-        "CallProgress, CallView, CallsStarted, ChatArchived, ChatCreated, ChatFailed, ChatRenamed, "
+        "AgentNamed, AnyEntry, AttemptFailed, CallAnswered, CallAsked, CallBegan, CallChanged, CallDone, "
+        "CallDrafted, CallProgress, CallView, CallsStarted, ChatArchived, ChatCreated, ChatFailed, ChatRenamed, "
         "ChatRepaired, ChatRetried, Compacted, CompactionFailed, Delta, DescendantAnswered, DescendantAsking, "
         "Event, Finished, Happened, HistoryCut, MessageAdded, MessagePromoted, MessageQueued, "
         "MessagesDropped, Noted, Paused, PreviewReset, ReasoningAdded, Responded, Restarted, Retrying, "
@@ -474,6 +475,7 @@ if TYPE_CHECKING:
         WrongCursor,
     )
     from holdfast.events import (
+        AgentNamed,
         AnyEntry,
         AttemptFailed,
         CallAnswered,

@@ -120,6 +120,23 @@ class Chat(Generic[OutputT_co]):
         asked = (text, mode, active_tools, declared, length)
         return self._sent(await self._submit(command, with_digest(key, "send", self.id, *asked)))
 
+    async def give(
+        self,
+        messages: Sequence[Message] = (),
+        *,
+        agent: str | None = None,
+        length: int | None = None,
+        key: Key | str | None = None,
+    ) -> Answer:
+        """Before its first turn: add messages that were said elsewhere, as `create(past=…)` does, and name another
+        agent for it, or either. Refused once it has begun, and with a `length` unless its history has so many
+        positions.
+        """
+        if agent is not None:
+            self._app.agent(agent)
+        keyed = with_digest(key, "give", self.id, tuple(messages), agent)
+        return await self._submit(cmd.Give(messages=tuple(messages), agent=agent, length=length), keyed)
+
     async def edit(self, message_id: str, text: str | Message, *, key: Key | str | None = None) -> Sent[OutputT_co]:
         """Replace a user message and everything after it. `dropped` holds the queued messages that this removed."""
         keyed = with_digest(key, "edit", self.id, message_id, text)

@@ -5,6 +5,7 @@
 """
 
 from holdfast.core.journal import (
+    AgentNamed,
     AnyEntry,
     AttemptFailed,
     CallChanged,
@@ -58,6 +59,7 @@ from holdfast.core.updates import (
 )
 
 __all__ = [
+    "AgentNamed",
     "AnyEntry",
     "AttemptFailed",
     "CallAnswered",

@@ -26,6 +26,7 @@ command            idle           running          stopping               waitin
 send.queue         running        running          stopping               waiting,running  running
 send.interrupt     running        stopping         stopping               running          running
 send.steer         running        running          stopping               waiting,running  running
+give               idle           refused          refused                refused          refused
 edit               running        stopping         stopping               running          running
 stop               idle           stopping         stopping               idle,running     failed
 promote            refused        stopping         stopping               running          running
@@ -133,6 +134,8 @@ def commands_for(row: str, snapshot: Snapshot, by: cmd.Writer) -> list[cmd.Comma
     match name:
         case "send":
             return [cmd.Send(message=user("new"), mode=mode)]  # type: ignore[arg-type]
+        case "give":
+            return [cmd.Give(messages=(user("before"), assistant("r0"))), cmd.Give(agent="another")]
         case "edit":
             return [cmd.Edit(pos=0, role=Role.USER, epoch=snapshot.chat.epoch, message=user("new"))]
         case "stop":

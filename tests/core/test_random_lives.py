@@ -193,6 +193,8 @@ class RandomLives(RuleBasedStateMachine):
         for command in happened:
             if isinstance(command, cmd.Send | cmd.Edit | cmd.AskAgain):
                 self.accepted[chat_id].add(command.message.id)
+            if isinstance(command, cmd.Give):
+                self.accepted[chat_id] |= {message.id for message in command.messages if message.role is Role.USER}
         for change in changes:
             self.settled |= {queued.id for queued in change.dropped}
             if change.spawned is not None:

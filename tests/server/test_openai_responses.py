@@ -613,6 +613,11 @@ def test_a_conversation_is_kept_by_its_id(client: OpenAI) -> None:
     said: Any = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     made = client.conversations.create(items=said, metadata={"topic": "kelp"})
     client.conversations.items.create(made.id, items=[{"type": "message", "role": "user", "content": "three"}])
+    asked: Any = [{"type": "function_call", "call_id": "c1", "name": "rain", "arguments": "{}"}]
+    asked += [{"type": "function_call_output", "call_id": "c1", "output": "no"}]
+    other = client.conversations.create(items=asked)
+    with pytest.raises(openai.BadRequestError, match="c1 is in this conversation already"):
+        client.conversations.items.create(other.id, items=asked)
     assert client.conversations.retrieve(made.id).metadata == {"topic": "kelp"}
     first = client.responses.create(model="candid", conversation=made.id, input="four")
     heard = [text for role, text in json.loads(first.output_text)["messages"] if role != "system"]

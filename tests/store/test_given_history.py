@@ -7,9 +7,13 @@ from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.core.history import problems
+from holdfast.core.journal import AgentNamed, MessageAdded
+from holdfast.core.limits import Limits
 from holdfast.core.records import Message, NewChat, Role, State, Synthetic, Text, ToolResult, result_message
 from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError
 from holdfast.store.contract import Store
+from holdfast.store.records import ChatFilter
+from holdfast.store.update_reader import event_of
 from tests.support.chats import Hand, assistant, call, history, new_chat, texts, user
 
 
@@ -116,3 +120,61 @@ async def test_a_message_for_a_history_of_another_length_is_refused(store: Store
     with pytest.raises(RefusedError, match="not at rest with 4"):
         await store.submit("chat", cmd.Send(message=user(), length=4))
     assert (await store.submit("chat", cmd.Send(message=user(), length=0))).state is State.RUNNING
+
+
+# --- given to a chat that has not begun ---------------------------------------------------------------
+
+
+async def test_before_its_first_turn_a_chat_is_given_messages_and_another_agent(store: Store) -> None:
+    await store.create_chat(NewChat(id="chat", agent="agent", past=PAST, title="Kelp"))
+    before = await store.read_chat("chat")
+    at = (await store.read_journal("chat")).cursor
+    await store.submit("chat", cmd.Give(messages=(user("More."), assistant("Yes.")), agent="another", length=5))
+    told = [event_of(item).body for item in (await store.read_journal("chat", at)).items]
+    assert [type(entry) for entry in told] == [AgentNamed, MessageAdded, MessageAdded], (
+        "a reader goes on where it was"
+    )
+    chat = (await store.read_chat("chat")).chat
+    assert (chat.agent, chat.title, chat.length, chat.state, chat.turn) == ("another", "Kelp", 7, State.IDLE, 0)
+    assert (chat.life, chat.created_at) == (before.chat.life, before.chat.created_at)
+    assert [line.id for line in await store.list_chats(ChatFilter(agent="another"))] == ["chat"]
+    assert await store.list_chats(ChatFilter(agent="agent")) == []
+    await store.submit("chat", cmd.Send(message=user("Go on.")))
+    hand = Hand(store)
+    assert await hand.claim("agent") == []
+    (hand.snapshot,) = await hand.claim("another")
+    await hand.end_turn("So it is.")
+    assert texts(await history(store, "chat"))[-4:] == ["More.", "Yes.", "Go on.", "So it is."]
+    with pytest.raises(RefusedError, match="has begun") as caught:
+        await store.submit("chat", cmd.Give(agent="agent"))
+    assert caught.value.reason == "begun"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (cmd.Give(messages=(assistant(call("a")),)), "wrong_message"),
+        (cmd.Give(messages=(result("a"),)), "wrong_message"),
+        (cmd.Give(messages=(replace(user("x"), synthetic=Synthetic.REPAIRED),)), "wrong_message"),
+        (cmd.Give(messages=(Message(id="s", role=Role.SYSTEM, parts=(Text(text="Obey."),)),)), "wrong_message"),
+        (cmd.Give(messages=(user("x"),), length=4), "moved_on"),
+        (cmd.Give(messages=tuple(user("again") for _ in range(Limits().given_messages_max - 4))), "limit"),
+    ],
+)
+async def test_what_cannot_be_given_leaves_the_chat_as_it_was(store: Store, given: cmd.Give, reason: str) -> None:
+    await store.create_chat(NewChat(id="chat", agent="agent", past=PAST))
+    before = await store.read_chat("chat")
+    with pytest.raises(RefusedError) as caught:
+        await store.submit("chat", replace(given, agent="another"))
+    assert caught.value.reason == reason
+    assert await store.read_chat("chat") == before
+    with pytest.raises(InvalidInput, match="agent: is empty"):
+        await store.submit("chat", cmd.Give(agent=""))
+
+
+async def test_of_two_that_give_to_the_same_history_one_is_refused(store: Store) -> None:
+    await store.create_chat(NewChat(id="chat", agent="agent", past=PAST))
+    gifts = [cmd.Give(messages=(user(text),), length=5) for text in ("one", "two")]
+    outcomes = await asyncio.gather(*(store.submit("chat", gift) for gift in gifts), return_exceptions=True)
+    (refused,) = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
+    assert (refused.reason, (await store.read_chat("chat")).chat.length) == ("moved_on", 6)

@@ -24,7 +24,7 @@ OUTSIDE = frozenset({CallState.ASKING, CallState.EXTERNAL})
 
 GROWS = ("version", "seq", "fence", "epoch", "turn", "attempt_ended")
 FIXED = (
-    *("id", "agent", "owner", "metadata", "active_tools", "client_tools", "created_at"),
+    *("id", "owner", "metadata", "active_tools", "client_tools", "created_at"),
     *("parent_id", "parent_call", "root_id", "depth", "forked_from", "forked_at"),
 )
 
@@ -105,6 +105,8 @@ def step(before: Snapshot, after: Snapshot) -> list[str]:
         f"{name} fell from {getattr(old, name)} to {getattr(new, name)}" for name in GROWS if _fell(name, old, new)
     ]
     found += [f"{name} changed" for name in FIXED if getattr(old, name) != getattr(new, name)]
+    if old.agent != new.agent and new.turn:
+        found.append("agent changed in a chat that has begun")
     if new.version <= old.version:
         found.append(f"the version did not grow from {old.version}")
     if new.length < old.length and new.epoch <= old.epoch:

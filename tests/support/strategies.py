@@ -285,10 +285,16 @@ def _for_call(kind: type[cmd.Command], *states: CallState, **fields: st.SearchSt
     return make
 
 
+def _give(snapshot: Snapshot, world: World, row: str) -> st.SearchStrategy[cmd.Command]:
+    said = st.lists(user_messages(world), max_size=2).map(tuple)
+    return st.builds(cmd.Give, messages=said, agent=st.sampled_from((None, "agent", "another")))
+
+
 _ERRORS = st.sampled_from((Failure(code="boom", message="it broke"), Failure(code="x", message="y", chain=("z",))))
 
 _EVENTS: dict[str, Maker] = {
     "send": _send,
+    "give": _give,
     "edit": _edit,
     "stop": _plain(cmd.Stop, clear_queue=st.booleans()),
     "promote": lambda snapshot, world, row: st.builds(cmd.Promote, message_id=_queued_ids(snapshot)),

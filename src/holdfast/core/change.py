@@ -35,6 +35,7 @@ Reason = Literal[
     "wrong_cause",  # a cause that this command cannot have
     "wrong_title",
     "moved_on",  # the chat is not as its sender has read it
+    "begun",  # it has had a turn, and this belongs before the first
     "titled",  # a title is not replaced by one that only fills a gap
 ]
 

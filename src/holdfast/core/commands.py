@@ -48,6 +48,18 @@ class Send(Command):
     name = "send"
 
 
+class Give(Command):
+    """Before the first turn: `messages` that were said elsewhere come behind those that the chat was made with, and
+    another `agent` is named for it. `length`: only while its history has so many positions, as its sender has read.
+    """
+
+    messages: tuple[Message, ...] = ()
+    agent: str | None = None
+    length: int | None = None
+
+    name = "give"
+
+
 class Edit(Command):
     """Replace the user message at `pos` and everything after it. `epoch` is the one `pos` was read under."""
 
@@ -455,7 +467,7 @@ class Repair(Command):
 COMMANDS: dict[str, type[Command]] = {
     command.name: command
     for command in (
-        *(Send, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork),
+        *(Send, Give, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork),
         *(Archive, Rename, Delete),
         *(ChildEnded, Due, Descendant),
         *(Respond, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),

@@ -35,6 +35,12 @@ class ChatCreated(Entry, tag="chat.created"):
     forked_from: str | None = None
 
 
+class AgentNamed(Entry, tag="chat.agent"):
+    """Before its first turn: another agent than the one that it was made with will answer."""
+
+    agent: str
+
+
 class MessageAdded(Entry, tag="message"):
     """A message entered history. Of an attempt: it replaces whatever was streamed of that attempt.
 
@@ -247,6 +253,7 @@ class Traced(Entry, tag="trace"):
 
 AnyEntry = (
     ChatCreated
+    | AgentNamed
     | MessageAdded
     | MessageQueued
     | MessagePromoted

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Command, Edit, Send, Submit
+from holdfast.core.commands import Command, Edit, Give, Send, Submit
 from holdfast.core.records import File, Message, NewChat, Part, Text, ToolResult
 
 SCHEME = "holdfast:files/"
@@ -131,6 +131,9 @@ def files_of(brought: NewChat | Command) -> Iterator[File]:
         case NewChat():
             for message in brought.messages:
                 yield from files_in(message.parts)
+        case Give():
+            for message in brought.messages:
+                yield from files_in(message.parts)
         case Send() | Edit():
             yield from files_in(brought.message.parts)
         case Submit():
@@ -169,6 +172,8 @@ class Sorter:
                 first = self.message(brought.message) if brought.message is not None else None
                 past, since = map(self.message, brought.past), map(self.message, brought.since)
                 return replace(brought, past=tuple(past), message=first, since=tuple(since))
+            case Give():
+                return replace(brought, messages=tuple(map(self.message, brought.messages)))
             case Send() | Edit():
                 return replace(brought, message=self.message(brought.message))
             case Submit():

@@ -55,6 +55,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
         WAITING: Cell("answer_or_enqueue", (WAITING, RUNNING)),
         FAILED: Cell("enqueue_and_promote", (RUNNING,)),
     },
+    "give": _stays("give", IDLE),
     "edit": {
         IDLE: Cell("edit_at_rest", (RUNNING,)),
         RUNNING: Cell("edit_at_work", (STOPPING,)),

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 
 from holdfast.core.codec import JSON_DEPTH_MAX, check_text, is_too_deep, too_deep
-from holdfast.core.commands import Approve, Command, Edit, Send, Submit
+from holdfast.core.commands import Approve, Command, Edit, Give, Send, Submit
 from holdfast.core.history import TOOL_NAME
 from holdfast.core.limits import Limits
 from holdfast.core.records import NOTHING, Always, ClientTool, Message, NewChat, Sampling, Terms, Text
@@ -51,6 +51,8 @@ def check_fork(new_id: str, owner: str | None, key: Key | None) -> None:
 def check_command(command: Command, limits: Limits) -> None:
     if isinstance(command, Send | Edit):
         check_message(command.message, limits)
+    if isinstance(command, Give):
+        _check_given(command, limits)
     if isinstance(command, Submit):
         _check_result(command, limits)
     if isinstance(command, Approve):
@@ -59,6 +61,14 @@ def check_command(command: Command, limits: Limits) -> None:
         value = getattr(command, name)
         if isinstance(value, str):
             check_text(name, value, bytes_max=limits.message_bytes_max)
+
+
+def _check_given(command: Give, limits: Limits) -> None:
+    check_text("agent", command.agent or "", bytes_max=512)
+    if command.agent == "":
+        raise InvalidInput("agent", "is empty")
+    for message in command.messages:
+        check_message(message, limits)
 
 
 def _check_always(command: Approve) -> None:

@@ -38,6 +38,10 @@ class ChatWrite(Struct, gc=False):
     kept: tuple[KeptRule, ...] = ()
     notices: list[Row] = field(default_factory=list)  # in the order of NOTICE_COLUMNS
 
+    @property
+    def names_agent(self) -> bool:
+        return self.before is not None and self.before.agent != self.after.agent
+
 
 class Decided(Struct, frozen=True, gc=False):
     changes: tuple[Change, ...]  # stamped

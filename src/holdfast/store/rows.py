@@ -27,7 +27,8 @@ from holdfast.errors import StoreCorrupt, UnknownRecord
 from holdfast.store.records import ChatLine, DeltaRow, HistoryRow, Located, Violation
 
 CHAT_COLUMNS: tuple[str, ...] = ChatRecord.__struct_fields__
-# From `updated_at` on, columns move with every change; those before are set when the chat is created.
+# From `updated_at` on, columns move with every change; those before are set when the chat is created, and of them
+# only the agent may be another one before the first turn: that is a statement of its own.
 _METADATA = CHAT_COLUMNS.index("metadata")
 _ACTIVE_TOOLS = CHAT_COLUMNS.index("active_tools")
 _CLIENT_TOOLS = CHAT_COLUMNS.index("client_tools")

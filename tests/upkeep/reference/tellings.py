@@ -24,8 +24,10 @@ REFUND = ToolCall(call_id="call_1", name="refund", arguments='{"order":7}')
 class Telling(Story):
     """A story with readable words, and with the pieces of text that were streamed before each of its entries."""
 
-    def __init__(self, text: str = "Weather in Bern?", *, claimed: bool = True) -> None:
+    def __init__(self, text: str = "Weather in Bern?", *, claimed: bool = True, agent: str | None = None) -> None:
         super().__init__(None, chat_id="chat_1")
+        if agent is not None:
+            self.does(cmd.Give(agent=agent))
         self.streamed: list[tuple[int, int, jn.Delta]] = []  # behind this entry, of this attempt
         self.sends("msg_1", text=text)
         if claimed:
@@ -67,6 +69,10 @@ def answered() -> Telling:
     told.streams("Take an ", "umbrella.").responds(Text(text="Take an umbrella."))
     told.finishes()
     return told
+
+
+def named() -> Telling:
+    return Telling(agent="forecaster")
 
 
 def archived_and_renamed() -> Telling:
@@ -176,5 +182,5 @@ def repaired() -> Sequence[jn.Entry]:
 def all_of_them() -> list[Telling]:
     return [
         answered(), stopped(), approved(), asked_below(), retried(), failed(), edited(), archived_and_renamed(),
-        compacted(), compacted(error="the model did not answer within 120 s"),
+        named(), compacted(), compacted(error="the model did not answer within 120 s"),
     ]  # fmt: skip

@@ -1,12 +1,16 @@
-"""Cells: what a user says. A message is sent, edited, moved to the front of the queue, or taken back."""
+"""Cells: what a user says. A message is sent, edited, moved to the front of the queue, or taken back; and
+what was said elsewhere is given, before the first turn.
+"""
 
 from msgspec import Raw
 
 from holdfast.core import commands as cmd
+from holdfast.core import journal
 from holdfast.core.cells.answers import finish_external, time_over_at
 from holdfast.core.change import Refusal
 from holdfast.core.codec import encode
 from holdfast.core.draft import Draft
+from holdfast.core.history import problems
 from holdfast.core.records import CallState, Cause, External, File, Message, Phase, Role, State, Text
 
 
@@ -64,6 +68,34 @@ def _as_answer(message: Message) -> str:
     """A message as the answer to a question: its text, and where its files are."""
     files = [f"[{part.media_type}: {part.uri}]" for part in message.parts if isinstance(part, File)]
     return "\n".join([message.text, *files] if message.text else files)
+
+
+def give(draft: Draft, command: cmd.Give) -> None:
+    """Nothing has happened in the chat yet: there is no turn, no call and no answer that this could disturb."""
+    chat = draft.chat
+    if chat.turn:
+        raise Refusal("begun", "the chat has begun: what is new is said in its next message")
+    if command.length not in (None, chat.length):
+        raise Refusal("moved_on", f"the chat has {chat.length} positions, not {command.length}")
+    _check_given(draft, command.messages)
+    draft.unarchive()
+    if command.agent not in (None, chat.agent):
+        draft.set(agent=command.agent)
+        draft.tell(journal.AgentNamed(agent=draft.chat.agent))
+    for message in command.messages:
+        draft.add_given(message)
+
+
+def _check_given(draft: Draft, messages: tuple[Message, ...]) -> None:
+    """What is there is a history that a provider accepts; so is it with another such behind it."""
+    length = draft.chat.length + len(messages)
+    if length > draft.limits.given_messages_max:
+        limit = draft.limits.given_messages_max
+        raise Refusal("limit", f"{length:,} given messages; the limit is {limit:,}: give fewer, or a summary")
+    if any(message.role is Role.SYSTEM or message.synthetic is not None for message in messages):
+        raise Refusal("wrong_message", "user, assistant and tool messages are given; instructions are the agent's")
+    if found := problems(messages):
+        raise Refusal("wrong_message", f"not a history that a provider accepts: {'; '.join(found[:5])}")
 
 
 def edit_at_rest(draft: Draft, command: cmd.Edit) -> None:

@@ -1794,6 +1794,22 @@ export interface components {
             forked_from?: string | null;
         };
         /**
+         * AgentNamed
+         * @description Before its first turn: another agent than the one that it was made with will answer.
+         */
+        AgentNamed: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "chat.agent";
+            /** @description its number in the chat's journal */
+            seq: number;
+            /** @description milliseconds since 1970 */
+            at: number;
+            agent: string;
+        };
+        /**
          * MessageAdded
          * @description A message entered history. Of an attempt: it replaces whatever was streamed of that attempt.
          *
@@ -2296,7 +2312,7 @@ export interface components {
          * ChatEvent
          * @description The data of an event that has an id: an entry of the journal, or a piece of a response.
          */
-        ChatEvent: components["schemas"]["ChatCreated"] | components["schemas"]["MessageAdded"] | components["schemas"]["MessageQueued"] | components["schemas"]["MessagePromoted"] | components["schemas"]["MessagesDropped"] | components["schemas"]["HistoryCut"] | components["schemas"]["TurnStarted"] | components["schemas"]["TurnEnded"] | components["schemas"]["StopRequested"] | components["schemas"]["CallsStarted"] | components["schemas"]["CallChanged"] | components["schemas"]["DescendantAsking"] | components["schemas"]["DescendantAnswered"] | components["schemas"]["TurnWaiting"] | components["schemas"]["TurnResumed"] | components["schemas"]["AttemptFailed"] | components["schemas"]["PreviewReset"] | components["schemas"]["Compacted"] | components["schemas"]["CompactionFailed"] | components["schemas"]["ChatFailed"] | components["schemas"]["ChatRetried"] | components["schemas"]["ChatArchived"] | components["schemas"]["ChatRenamed"] | components["schemas"]["ChatRepaired"] | components["schemas"]["Noted"] | components["schemas"]["Delta"];
+        ChatEvent: components["schemas"]["ChatCreated"] | components["schemas"]["AgentNamed"] | components["schemas"]["MessageAdded"] | components["schemas"]["MessageQueued"] | components["schemas"]["MessagePromoted"] | components["schemas"]["MessagesDropped"] | components["schemas"]["HistoryCut"] | components["schemas"]["TurnStarted"] | components["schemas"]["TurnEnded"] | components["schemas"]["StopRequested"] | components["schemas"]["CallsStarted"] | components["schemas"]["CallChanged"] | components["schemas"]["DescendantAsking"] | components["schemas"]["DescendantAnswered"] | components["schemas"]["TurnWaiting"] | components["schemas"]["TurnResumed"] | components["schemas"]["AttemptFailed"] | components["schemas"]["PreviewReset"] | components["schemas"]["Compacted"] | components["schemas"]["CompactionFailed"] | components["schemas"]["ChatFailed"] | components["schemas"]["ChatRetried"] | components["schemas"]["ChatArchived"] | components["schemas"]["ChatRenamed"] | components["schemas"]["ChatRepaired"] | components["schemas"]["Noted"] | components["schemas"]["Delta"];
         /**
          * StreamEvent
          * @description One server-sent event. Those with an id that are no `end` have a ChatEvent as their data.

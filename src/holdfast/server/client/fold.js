@@ -408,6 +408,7 @@ const ENTRIES = {
     fold._happen(entry);
   },
   "chat.created": (fold, entry) => fold._happen(entry),
+  "chat.agent": (fold, entry) => fold._happen(entry),
   "message.queued": (fold, entry) => fold._happen(entry),
   "message.promoted": (fold, entry) => fold._happen(entry),
   "message.dropped": (fold, entry) => fold._happen(entry),

@@ -1,12 +1,11 @@
 """`/v1/conversations`, `/v1/responses/compact` and `/v1/responses/input_tokens`.
 
 A conversation is a chat. It is made before a model is named, so until its first response it stands under the app's
-first agent, and is made anew under the one that is named then: nothing has happened in it.
+first agent, and the one that is named then is written into it.
 """
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -17,23 +16,25 @@ from holdfast.core.codec import decode_json
 from holdfast.core.compaction import estimated, estimated_message
 from holdfast.core.journal import Compacted, CompactionFailed
 from holdfast.core.records import ChatRecord, Message, Role
-from holdfast.errors import CallerError, InvalidInput, NotFound, RefusedError
+from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError
 from holdfast.server.chats import as_json
 from holdfast.server.guarded import Routes
 from holdfast.server.openai.conversations import checked, of_items, sealed_summary
 from holdfast.server.openai.errors import not_yet
-from holdfast.server.openai.history_items import entry_of, item_page, listed, messages_of, rows_on
+from holdfast.server.openai.history_items import entry_of, item_page, listed, message_of, rows_back, rows_on
 from holdfast.server.openai.ids import CONVERSATION, ResponsePlace, parse_conversation_id, parse_response_id
 from holdfast.server.openai.references import resolved
 from holdfast.server.openai.requests import Given, Metadata, Records, ResponseAsked, read
 from holdfast.server.openai.responses import input_items
 from holdfast.server.owned_app import AppOf, KeyOf, OwnedApp
+from holdfast.store.records import Answer, HistoryRow, Key
 
 routes = Routes(prefix="/v1", include_in_schema=False)
 
 COMPACT_S = 120.0  # how long a summary is waited for
 ITEMS_MAX = 100
 ITEMS_GIVEN_MAX = 20
+TRIES_MAX = 5  # while others add items, too
 
 
 class ConversationGiven(Given):
@@ -89,21 +90,15 @@ async def list_conversation_items(
 
 
 @routes.post("/conversations/{conversation_id}/items", scope="chat")
-async def add_conversation_items(app: AppOf, conversation_id: str, request: Request) -> Response:
+async def add_conversation_items(app: AppOf, key: KeyOf, conversation_id: str, request: Request) -> Response:
     """Before its first response; after that, what is new is the input of the next one."""
     found = await _record(app, conversation_id)
     asked = await read(ConversationGiven, request)
     if len(asked.items or ()) > ITEMS_GIVEN_MAX:
         raise InvalidInput("items", f"can be {ITEMS_GIVEN_MAX} at a time")
-    if found.turn:
-        raise RefusedError(
-            "this conversation has begun: give what is new as the `input` of its next response",
-            reason="state", state=found.state, command="add items",
-        )  # fmt: skip
-    new = await _said(app, asked.items or [])
-    await _made_anew(app, found, found.agent, new)
+    added = await _added(app, found, await _said(app, asked.items or []), key)
     place = ResponsePlace(chat_id=found.id, start=1)
-    items = [item for message in new for item in input_items(place, message)]
+    items = [item for message in added for item in input_items(place, message)]
     return as_json(listed(items, has_more=False))
 
 
@@ -125,16 +120,48 @@ async def _said(app: OwnedApp, given: Sequence[dict[str, Any]]) -> tuple[Message
     return checked([message for message in messages if message.role is not Role.SYSTEM], "items")
 
 
-async def _made_anew(app: OwnedApp, found: ChatRecord, agent: str, new: Sequence[Message] = ()) -> Chat:
-    """Nothing has happened in it but its making."""
-    said, metadata = await messages_of(app.store, found.id), decode_json(bytes(found.metadata))
-    made = partial(app.create, metadata=metadata, owner=found.owner, chat_id=found.id)
-    await app.chat(found.id).delete()
-    try:
-        return await made(agent, past=[*said, *new])
-    except CallerError:
-        await made(found.agent, past=said)  # as it was
-        raise
+async def _added(app: OwnedApp, found: ChatRecord, new: Sequence[Message], key: Key | None) -> list[Message]:
+    """Behind what is there, in one write. Returns them as they are kept: by its key, a request that comes again gets
+    those of its first try.
+    """
+    if key is not None and (done := await app.store.recall(key)) is not None:
+        return await _kept(app, done, len(new))
+    for _ in range(TRIES_MAX):
+        await _check_new_calls(app, found, new)
+        try:
+            return await _kept(app, await app.chat(found.id).give(new, length=found.length, key=key), len(new))
+        except RefusedError as refusal:
+            if refusal.reason == "limit":
+                most = app.store.options.limits.given_messages_max
+                raise LimitReached("items", found.length + len(new), most, "give fewer, or a summary") from refusal
+            if refusal.reason != "moved_on":
+                raise
+        found = (await app.chat(found.id).snapshot()).chat  # others were added meanwhile
+    raise RefusedError(
+        "others add items to this conversation all the time: ask again",
+        reason="moved_on", state=found.state, command="give",
+    )  # fmt: skip
+
+
+async def _kept(app: OwnedApp, answer: Answer, count: int) -> list[Message]:
+    """They are the last lines of the write that was answered."""
+    length = (await app.chat(answer.chat_id).snapshot()).chat.length
+    rows: list[HistoryRow] = []
+    async for row in rows_back(app.store, answer.chat_id, length):
+        if row.seq <= answer.seq - count:
+            break
+        rows = [row, *rows] if row.seq <= answer.seq else rows
+    return [await message_of(app.store, answer.chat_id, row) for row in rows]
+
+
+async def _check_new_calls(app: OwnedApp, found: ChatRecord, new: Sequence[Message]) -> None:
+    """The core knows how long a history is, not what is in it."""
+    ids = {call.call_id for message in new for call in message.calls}
+    if not ids:
+        return
+    async for row in rows_on(app.store, found.id, 0, found.length):
+        if again := ids.intersection(call.call_id for call in entry_of(row).message.calls):
+            raise InvalidInput("items", f"function call {again.pop()} is in this conversation already")
 
 
 async def chat_for(app: OwnedApp, conversation_id: str, agent: str) -> Chat:
@@ -144,7 +171,8 @@ async def chat_for(app: OwnedApp, conversation_id: str, agent: str) -> Chat:
         return app.chat(found.id)
     if found.turn:
         raise InvalidInput("model", f"is another one than that of the conversation, which is {found.agent}")
-    return await _made_anew(app, found, agent)
+    await app.chat(found.id).give(agent=agent)
+    return app.chat(found.id)
 
 
 # --- summaries and counting ---------------------------------------------------------------------------

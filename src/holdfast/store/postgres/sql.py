@@ -293,6 +293,8 @@ SELECT journal.pos, journal.role, chats.epoch FROM journal JOIN chats ON chats.i
 WHERE journal.chat_id = %s AND journal.pos IS NOT NULL AND journal.ref = %s ORDER BY journal.pos DESC LIMIT 1
 """
 
+NAME_AGENT = "UPDATE chats SET agent = %s WHERE id = %s"
+
 READ_ENTRY = "SELECT body FROM journal WHERE chat_id = %s AND seq = %s"
 
 # A page in one statement, so in one moment: the chat's place, and what there is at the reader's (parts -1 and 0),

@@ -287,6 +287,9 @@ class Transaction:
             if len(swapped) != len(old):
                 ids = ", ".join(write.after.id for write in old)
                 raise StoreUnavailable(f"chat {ids} changed inside a transaction; nothing was written")
+        for write in old:
+            if write.names_agent:
+                await self.rows(sql.NAME_AGENT, write.after.agent, write.after.id)
         for write in writes:
             if write.compaction is not None:
                 record = write.compaction

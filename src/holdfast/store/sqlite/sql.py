@@ -42,6 +42,8 @@ UPDATE_CHAT = _update_chat(MOVING_COLUMNS)
 OWNERSHIP_COLUMNS = ("worker", "wake_at")
 UPDATE_CHAT_WORK = _update_chat(tuple(name for name in MOVING_COLUMNS if name not in OWNERSHIP_COLUMNS))
 
+NAME_AGENT = "UPDATE chats SET agent = ? WHERE id = ?"
+
 READ_CHAT = f"SELECT {_columns(CHAT_COLUMNS)} FROM chats WHERE id = ?"
 
 READ_STATE = "SELECT state FROM chats WHERE id = ?"

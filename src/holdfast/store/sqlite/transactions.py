@@ -252,6 +252,8 @@ def swap(connection: apsw.Connection, write: ChatWrite) -> bool:
             execute(sql.UPDATE_CHAT, moving_row(after) + guard)
         if connection.changes() != 1:
             return False
+        if write.names_agent:
+            execute(sql.NAME_AGENT, (after.agent, after.id))
     reach("write.chat.after", "write.journal.before")
     if write.cut_from is not None:
         execute(sql.CUT_HISTORY, (after.id, write.cut_from))
