@@ -30,6 +30,9 @@ POINTS = (
     # Whole verbs that write on their own.
     "create.before",
     "create.after",
+    "schedule.before",
+    "schedule.chat",
+    "schedule.after",
     "claim.before",
     "claim.after",
     "deltas.before",

@@ -424,6 +424,7 @@ async def delete_owner(
                 state=busy[0].state,
                 command="delete",
             )
+        await store.schedules.forget(owner)  # none of them starts another chat meanwhile
         for line in busy:
             if time.monotonic() < until:
                 stopped += await _stopped(store, line.id)
@@ -435,6 +436,7 @@ async def delete_owner(
             except NotFound:
                 continue  # it went with its family
             told(deleted)
+    await store.schedules.forget(owner)
     await store.kept_rules.forget(owner)
     return OwnerDeleted(owner=owner, chats=deleted, stopped=stopped, tokens=await _revoke_tokens(store, owner))
 

@@ -20,6 +20,8 @@ TABLES = (
     "repairs",
     "remnants",
     "kept_rules",
+    "schedules",
+    "occurrences",
 )
 
 

@@ -26,6 +26,8 @@ TABLES = {
     "kept_rules": ("rule", "kept rule"),
     "files": ("digest", "file"),
     "file_uses": ("chat_id", "chat"),
+    "schedules": ("id", "schedule"),
+    "occurrences": ("schedule_id", "schedule"),
 }
 NOT_COMPARED = {"meta", "unused_files"}  # the second: what the next sweep looks at
 DRAWN = {"life", "stamp", "claim_stamp", "line_stamp", "named", "noted"}  # at random, or by who came by

@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 from holdfast.core.records import FINAL, State
+from holdfast.core.schedules import OCCURRENCES, OVERLAPS, SCHEDULES, Situation
 from holdfast.core.states import CALLS, EXECUTION, OWNERSHIP
 from holdfast.core.wake import IGNORED, STARTS, WAKING, WakeEvent, WakeState
 
@@ -62,6 +63,31 @@ def waking_table() -> str:
     return "\n".join(lines)
 
 
+def schedules() -> str:
+    edges: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for move, row in SCHEDULES.items():
+        for state, target in row.items():
+            if target is not state:
+                edges[state, target].append(move)
+    return _draw("[*] --> active", edges)
+
+
+def occurrences() -> str:
+    edges: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for move, row in OCCURRENCES.items():
+        for state, target in row.items():
+            edges[state, target].append(move)
+    return _draw("[*] --> fired\n    [*] --> held\n    [*] --> skipped", edges) + "\n    ended --> [*]"
+
+
+def overlaps_table() -> str:
+    """What an instant that is due does, by policy and by what it finds."""
+    found = list(Situation)
+    lines = ["| overlap | " + " | ".join(found) + " |", "|---|" + "---|" * len(found)]
+    lines += [f"| `{policy}` | " + " | ".join(row[one] for one in found) + " |" for policy, row in OVERLAPS.items()]
+    return "\n".join(lines)
+
+
 def table() -> str:
     """The execution table as Markdown: a row per command, a column per state, – for refused."""
     states = list(State)
@@ -90,4 +116,7 @@ def blocks() -> dict[str, str]:
         "calls": f"```mermaid\n{calls()}\n```",
         "waking": f"```mermaid\n{waking()}\n```",
         "waking-table": waking_table(),
+        "schedules": f"```mermaid\n{schedules()}\n```",
+        "occurrences": f"```mermaid\n{occurrences()}\n```",
+        "overlaps-table": overlaps_table(),
     }

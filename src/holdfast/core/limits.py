@@ -27,6 +27,7 @@ class Limits(Frozen):
     given_messages_max: int = 10_000  # of a conversation that a chat is created with
     chat_files_bytes_max: int = 1 << 30  # of the files that a chat's messages name
     kept_rules_max: int = 1_000  # of one owner that have not ended
+    schedules_max: int = 10_000  # of one owner
     excerpt_chars_max: int = 500  # of a call's arguments, where people are told of it
 
 

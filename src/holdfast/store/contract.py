@@ -58,6 +58,7 @@ from holdfast.store.records import (
 from holdfast.store.recovery import Recovery
 from holdfast.store.remnants import LARGE_DEADLINE_S, SWEPT_S, Occupied
 from holdfast.store.retention import Amount, Cutoffs, Leftover
+from holdfast.store.schedules import Schedules
 from holdfast.store.stamps import Past, check_past, is_proven, judge
 from holdfast.store.tokens import Tokens
 from holdfast.store.transfers import Transfers
@@ -102,6 +103,7 @@ class Store(ABC):
     tokens: Tokens
     kept_rules: KeptRules
     files: KeptFiles
+    schedules: Schedules
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options

@@ -44,6 +44,8 @@ TABLES = (
     "webhooks",
     "deliveries",
     "link_keys",
+    "schedules",
+    "occurrences",
 )
 
 

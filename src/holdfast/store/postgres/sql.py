@@ -13,6 +13,7 @@ from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
+from holdfast.store.schedule_statements import schedule_statements
 from holdfast.store.tokens import token_statements
 
 # The server's wall clock in whole milliseconds, as it moves inside a transaction too.
@@ -20,6 +21,9 @@ NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 # Unless a test owns the time: then it is passed in.
 _WALL_NOW = f"coalesce(%(wall)s::bigint, {NOW})"
+
+
+READ_CLOCK = f"SELECT {NOW}"
 
 
 def _columns(names: tuple[str, ...], table: str = "") -> str:
@@ -722,6 +726,8 @@ NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="%s", limit=liveness.SWEPT_MAX)
 TOKENS = token_statements("%s", "id IN (SELECT json_array_elements_text(%s::json))")
 
 KEPT_RULES = kept_rule_statements("%s", "rule IN (SELECT json_array_elements_text(%s::json))")
+
+SCHEDULES = schedule_statements("%s", lock=" FOR UPDATE")
 
 FILES = file_statements(
     "%s", PUT_BESIDE_OTHERS, "digest IN (SELECT json_array_elements_text(%s::json))", "chat_id = ANY(%s)"

@@ -40,6 +40,7 @@ from holdfast.store.postgres.hints import Sender
 from holdfast.store.postgres.large_chats import PostgresLargeChats
 from holdfast.store.postgres.leases import PostgresLeaseLine
 from holdfast.store.postgres.recovery import PostgresRecovery
+from holdfast.store.postgres.schedules import PostgresPlayer
 from holdfast.store.postgres.schema import TABLES, check_server, migrate
 from holdfast.store.postgres.swaps import is_plain
 from holdfast.store.postgres.transactions import Transaction, Transactor, snapshot_from
@@ -63,6 +64,8 @@ from holdfast.store.remnants import (
 )
 from holdfast.store.retention import Amount, Leftover
 from holdfast.store.rows import history_row
+from holdfast.store.schedule_programs import Programs
+from holdfast.store.schedules import Schedules
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.stamps import check_past, is_proven
 from holdfast.store.tokens import Tokens
@@ -100,6 +103,9 @@ class PostgresStore(SqlStore):
         self.transfers = PostgresTransfers(self._transactor, self.large_chats, self.files)
         self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
         self.kept_rules = KeptRules(self._transactor, sql.KEPT_RULES, self.now_ms)
+        play = PostgresPlayer(self._transactor, options.limits)
+        programs = Programs(sql.SCHEDULES, options.limits)
+        self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs)
 
     def __str__(self) -> str:
         return str(self.address)

@@ -133,6 +133,12 @@ class Transaction:
         cursor = await self._connection.execute(statement, values, prepare=False)
         return await cursor.fetchall()
 
+    async def look_at_clock(self) -> int:
+        """The server's, now: for what is compared with an instant that a person chose."""
+        ((server_ms,),) = await self.rows(sql.READ_CLOCK)
+        self.now = self._clock.observe(server_ms)
+        return self.now
+
     async def commit(self) -> None:
         reach("commit.before")
         self.maybe_written = True

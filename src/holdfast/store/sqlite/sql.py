@@ -11,6 +11,7 @@ from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES, NOTICE_COLUMNS
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
+from holdfast.store.schedule_statements import schedule_statements
 from holdfast.store.tokens import token_statements
 
 
@@ -479,6 +480,8 @@ READ_REPAIRS = "SELECT reason, count FROM repairs"
 TOKENS = token_statements("?", "id IN (SELECT value FROM json_each(?))")
 
 KEPT_RULES = kept_rule_statements("?", "rule IN (SELECT value FROM json_each(?))")
+
+SCHEDULES = schedule_statements("?", lock="")
 
 FILES = file_statements("?", PUT_ALONE, "digest IN (SELECT value FROM json_each(?))", "chat_id = ?")
 

@@ -45,6 +45,8 @@ from holdfast.store.records import (
 )
 from holdfast.store.retention import Amount, Leftover
 from holdfast.store.rows import Row, history_row, lease_of
+from holdfast.store.schedule_programs import Programs
+from holdfast.store.schedules import Schedules
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import in_doubt, leave, write_anew
@@ -56,6 +58,7 @@ from holdfast.store.sqlite.leases import SqliteLeaseLine, in_use_elsewhere
 from holdfast.store.sqlite.opening import Opening
 from holdfast.store.sqlite.read_only import check_schema
 from holdfast.store.sqlite.recovery import SqliteRecovery
+from holdfast.store.sqlite.schedules import SqlitePlayer
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.transactions import LANES, Transaction, Transactor
 from holdfast.store.sqlite.transfers import SqliteTransfers
@@ -103,6 +106,9 @@ class SqliteStore(SqlStore):
         self.transfers = SqliteTransfers(self._transactor, self.large_chats, self.files)
         self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
         self.kept_rules = KeptRules(self._transactor, sql.KEPT_RULES, self.now_ms)
+        play = SqlitePlayer(self._transactor, options.limits)
+        programs = Programs(sql.SCHEDULES, options.limits)
+        self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs)
 
     def __str__(self) -> str:
         return self.path

@@ -1,0 +1,215 @@
+"""Schedules and occurrences as rows, and the statements on them. Each store's module `sql` makes its own of these:
+`{}` is where a value goes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import astuple
+
+from holdfast.core import schedules as core
+from holdfast.core.codec import encode
+from holdfast.core.schedules import (
+    Occurrence,
+    OccurrenceState,
+    ScheduleRecord,
+    ScheduleState,
+    Timing,
+)
+from holdfast.store.rows import Row
+from holdfast.store.statements import marked
+
+SEEN_MAX = 200  # fired occurrences that one look settles or finds open
+LOOKED_AT_MAX = 2_000  # open occurrences whose chats one look for work asks
+DUE_MAX = 200  # schedules that one look for work finds
+FORGOTTEN_TOGETHER = 50
+
+SCHEDULE_COLUMNS: tuple[str, ...] = ScheduleRecord.__struct_fields__
+OCCURRENCE_COLUMNS: tuple[str, ...] = Occurrence.__struct_fields__
+_TIMING = SCHEDULE_COLUMNS.index("timing")
+
+_decode_timing = msgspec.json.Decoder(Timing).decode
+
+
+def schedule_row(schedule: ScheduleRecord) -> Row:
+    values = list(astuple(schedule))
+    values[_TIMING] = encode(schedule.timing).decode()
+    return tuple(values)
+
+
+def schedule_of(row: Sequence[Any]) -> ScheduleRecord:
+    values = dict(zip(SCHEDULE_COLUMNS, row, strict=True))
+    values["timing"] = _decode_timing(values["timing"])
+    values["state"] = ScheduleState(values["state"])
+    return ScheduleRecord(**values)
+
+
+def occurrence_of(row: Sequence[Any]) -> Occurrence:
+    values = dict(zip(OCCURRENCE_COLUMNS, row, strict=True))
+    values["state"] = OccurrenceState(values["state"])
+    return Occurrence(**values)
+
+
+def moving_row(occurrence: Occurrence) -> Row:
+    """For the statement `move`."""
+    return (
+        *(getattr(occurrence, name) for name in _MOVING),
+        *(getattr(occurrence, name) for name in _KEY),
+    )
+
+
+# --- statements ---
+
+
+def _list(names: Sequence[str], table: str = "") -> str:
+    return ", ".join(f"{table}.{name}" if table else name for name in names)
+
+
+_SCHEDULE = f"SELECT {_list(SCHEDULE_COLUMNS)} FROM schedules WHERE"
+_OCCURRENCE = f"SELECT {_list(OCCURRENCE_COLUMNS)} FROM occurrences WHERE"
+_MARKS = ", ".join(["{}"] * len(OCCURRENCE_COLUMNS))
+_KEY = ("schedule_id", "at", "upto")
+_MOVING = tuple(name for name in OCCURRENCE_COLUMNS if name not in _KEY)
+
+# What has become of the turn of a fired occurrence is told by its chat alone. `over`: there is something to settle.
+_OVER = """
+(chats.id IS NULL
+ OR (occurrences.turn IS NOT NULL AND (chats.turn_started_at IS NULL OR chats.turn <> occurrences.turn))
+ OR (occurrences.turn IS NULL AND NOT EXISTS (
+    SELECT 1 FROM queue WHERE queue.chat_id = occurrences.chat_id AND queue.id = occurrences.message_id)))
+"""
+
+_SEEN = f"""
+SELECT {_list(OCCURRENCE_COLUMNS, "occurrences")},
+       chats.id, chats.state, chats.turn, chats.turn_started_at, chats.cause,
+       CASE WHEN {_OVER} THEN 1 ELSE 0 END AS is_over
+FROM occurrences LEFT JOIN chats ON chats.id = occurrences.chat_id
+WHERE occurrences.schedule_id = {{}} AND occurrences.state = 'fired'
+ORDER BY is_over DESC, occurrences.at LIMIT {SEEN_MAX}
+"""
+
+# What there is to do, in one statement: the schedules that are due next, whether that is now or not; those with an
+# occurrence whose turn is over; those with one that waits for nothing any more. The last two go round.
+_LOOK = f"""
+SELECT 'due', id, due_at FROM (
+    SELECT id, due_at FROM schedules WHERE due_at IS NOT NULL ORDER BY due_at LIMIT {DUE_MAX}
+) AS due
+UNION ALL
+SELECT DISTINCT 'over', occurrences.schedule_id, 0 FROM (
+    SELECT schedule_id, at, chat_id, message_id, turn FROM occurrences
+    WHERE state = 'fired' AND schedule_id > {{}} ORDER BY schedule_id, at LIMIT {LOOKED_AT_MAX}
+) AS occurrences LEFT JOIN chats ON chats.id = occurrences.chat_id WHERE {_OVER}
+UNION ALL
+SELECT 'open', max(schedule_id), count(*) FROM (
+    SELECT schedule_id FROM occurrences WHERE state = 'fired' AND schedule_id > {{}}
+    ORDER BY schedule_id, at LIMIT {LOOKED_AT_MAX}
+) AS seen
+UNION ALL
+SELECT DISTINCT 'held', waiting.schedule_id, 0 FROM (
+    SELECT schedule_id FROM occurrences WHERE state = 'held' ORDER BY schedule_id, at LIMIT {LOOKED_AT_MAX}
+) AS waiting WHERE NOT EXISTS (
+    SELECT 1 FROM occurrences AS others WHERE others.schedule_id = waiting.schedule_id AND others.state = 'fired'
+)
+"""
+
+_PAGE = (
+    f"{_SCHEDULE} (CAST({{}} AS TEXT) IS NULL OR owner = {{}}) AND (CAST({{}} AS TEXT) IS NULL OR id < {{}}) "
+    "ORDER BY id DESC LIMIT {}"
+)
+
+# Those that are over: what is open or waits stays, however old.
+_TRIM = """
+DELETE FROM occurrences WHERE schedule_id = {} AND state IN ('ended', 'skipped') AND at < (
+    SELECT at FROM occurrences WHERE schedule_id = {} ORDER BY at DESC LIMIT 1 OFFSET {}
+)
+"""
+
+_PRUNE = """
+DELETE FROM occurrences WHERE (schedule_id, at, upto) IN (
+    SELECT schedule_id, at, upto FROM occurrences WHERE state IN ('ended', 'skipped') AND decided_at < {}
+    ORDER BY decided_at LIMIT {}
+) RETURNING at
+"""
+
+_BACKFILL = f"""
+INSERT INTO occurrences ({_list(OCCURRENCE_COLUMNS)}) VALUES ({_MARKS})
+ON CONFLICT (schedule_id, at, upto) DO UPDATE SET
+    state = excluded.state, kind = excluded.kind, reason = NULL, detail = '', overlap = excluded.overlap,
+    decided_at = excluded.decided_at
+WHERE occurrences.state = 'skipped' RETURNING at
+"""
+
+
+class ScheduleStatements(NamedTuple):
+    """The statements on schedules, with one store's marks."""
+
+    insert: str
+    update: str
+    read: str
+    lock: str
+    lock_if_free: str
+    lock_named: str
+    count_of: str
+    page: str
+    declared: str
+    of_owner: str
+    remove: str
+    remove_occurrences: str
+    look: str
+    seen: str
+    held: str
+    held_count: str
+    put: str
+    move: str
+    by_message: str
+    history: str
+    read_occurrence: str
+    backfill: str
+    trim: str
+    prune: str
+    chat_state: str
+    line_of: str
+    entry_at: str
+    ends: str
+
+
+def schedule_statements(mark: str, *, lock: str) -> ScheduleStatements:
+    """`lock`: what a SELECT ends with to keep a row for its transaction, where writers are not alone anyway."""
+    skip = f"{lock} SKIP LOCKED" if lock else ""
+    columns = ", ".join(f"{name} = {{}}" for name in SCHEDULE_COLUMNS[1:])
+    found = {
+        "insert": f"INSERT INTO schedules ({_list(SCHEDULE_COLUMNS)}) "
+        f"VALUES ({', '.join(['{}'] * len(SCHEDULE_COLUMNS))}) ON CONFLICT (id) DO NOTHING RETURNING id",
+        "update": f"UPDATE schedules SET {columns} WHERE id = {{}} AND stamp = {{}} RETURNING id",
+        "read": f"{_SCHEDULE} id = {{}}",
+        "lock": f"{_SCHEDULE} id = {{}}{lock}",
+        "lock_if_free": f"{_SCHEDULE} id = {{}}{skip}",
+        "lock_named": f"{_SCHEDULE} owner = {{}} AND name = {{}}{lock}",
+        "count_of": "SELECT count(*) FROM schedules WHERE owner = {}",
+        "page": _PAGE,
+        "declared": f"{_SCHEDULE} source = {{}} AND source <> 'made' AND id > {{}} ORDER BY id LIMIT 1000{lock}",
+        "of_owner": f"SELECT id FROM schedules WHERE owner = {{}} ORDER BY id LIMIT {FORGOTTEN_TOGETHER}{lock}",
+        "remove": f"DELETE FROM schedules WHERE id = {{}} RETURNING {_list(SCHEDULE_COLUMNS)}",
+        "remove_occurrences": "DELETE FROM occurrences WHERE schedule_id = {}",
+        "look": _LOOK,
+        "seen": _SEEN,
+        "held": f"{_OCCURRENCE} schedule_id = {{}} AND state = 'held' ORDER BY at LIMIT {core.FIRES_TOGETHER_MAX}",
+        "held_count": "SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'held'",
+        "put": f"INSERT INTO occurrences ({_list(OCCURRENCE_COLUMNS)}) VALUES ({_MARKS}) "
+        "ON CONFLICT (schedule_id, at, upto) DO NOTHING RETURNING at",
+        "move": f"UPDATE occurrences SET {', '.join(f'{name} = {{}}' for name in _MOVING)} "
+        "WHERE schedule_id = {} AND at = {} AND upto = {}",
+        "by_message": f"{_OCCURRENCE} kind = 'triggered' AND message_id = {{}}",
+        "history": f"{_OCCURRENCE} schedule_id = {{}} AND (CAST({{}} AS BIGINT) IS NULL OR at < {{}}) "
+        "ORDER BY at DESC, upto DESC LIMIT {}",
+        "read_occurrence": f"{_OCCURRENCE} schedule_id = {{}} AND at = {{}} AND upto = {{}}",
+        "backfill": _BACKFILL,
+        "trim": _TRIM,
+        "prune": _PRUNE,
+        "chat_state": "SELECT state FROM chats WHERE id = {}",
+        "line_of": "SELECT seq FROM journal WHERE chat_id = {} AND seq > {} AND ref = {} ORDER BY seq LIMIT 1",
+        "entry_at": "SELECT body FROM journal WHERE chat_id = {} AND seq = {}",
+        "ends": "SELECT body FROM journal WHERE chat_id = {} AND seq > {} AND body LIKE {} ORDER BY seq LIMIT 1",
+    }
+    return ScheduleStatements(**{name: marked(text, mark) for name, text in found.items()})

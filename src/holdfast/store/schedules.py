@@ -1,0 +1,164 @@
+"""Schedules and their occurrences as the database has them: made, changed, fired, and looked at.
+
+What each verb does inside its transaction is in `schedule_programs.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from holdfast.core.codec import check_text
+from holdfast.core.records import Frozen
+from holdfast.core.schedules import (
+    Occurrence,
+    Overlap,
+    ScheduleRecord,
+    Source,
+)
+from holdfast.errors import NotFound
+from holdfast.ids import new_id
+from holdfast.store.checks import page_size
+from holdfast.store.rows import Row
+from holdfast.store.schedule_programs import Attended, Declared, NewSchedule, Player, Programs, check_overlap
+from holdfast.store.schedule_statements import LOOKED_AT_MAX, ScheduleStatements, occurrence_of, schedule_of
+from holdfast.store.statements import StatementRunner
+
+KEPT_DAYS = 90
+PRUNED_MAX = 1_000
+
+
+class Backfilled(Frozen):
+    schedule: ScheduleRecord
+    waiting: int  # instants that are fired from now on
+    known: int  # that were fired or waited already
+
+
+class Work(Frozen):
+    """What a look for work found."""
+
+    due: tuple[tuple[str, int], ...]  # the schedules that are due next, with the instant
+    over: tuple[str, ...]  # with an occurrence whose turn is over
+    released: tuple[str, ...]  # with one that waits for nothing
+    open_count: int  # occurrences that were looked at
+    after: str  # where the next look goes on
+
+
+class Schedules:
+    """Of one store. Each verb is one transaction, and raises as the store's verbs do."""
+
+    def __init__(
+        self, runner: StatementRunner, play: Player, statements: ScheduleStatements, programs: Programs
+    ) -> None:
+        self._runner = runner
+        self._play = play
+        self._sql = statements
+        self._programs = programs
+
+    async def create(
+        self, new: NewSchedule, *, source: Source = "made", by: str = "", schedule_id: str | None = None
+    ) -> ScheduleRecord:
+        """With a `schedule_id` of the caller's the same one may be asked for again. Raises InvalidInput,
+        LimitReached.
+        """
+        new.check()
+        check_text("by", by, bytes_max=1024)
+        drawn = schedule_id or new_id("sched")
+        return await self._play(lambda: self._programs.create(drawn, new, source, by))
+
+    async def change(self, schedule_id: str, new: NewSchedule) -> ScheduleRecord:
+        """Everything but the owner. Raises NotFound, InvalidInput, RefusedError for one that is declared."""
+        new.check()
+        return await self._play(lambda: self._programs.change(schedule_id, new))
+
+    async def declare(self, source: Source, agents: Sequence[str], wanted: Sequence[NewSchedule]) -> Declared:
+        """Raises InvalidInput, ConfigError."""
+        for new in wanted:
+            new.check()
+        return await self._play(lambda: self._programs.declare(source, frozenset(agents), wanted))
+
+    async def read(self, schedule_id: str) -> ScheduleRecord:
+        """Raises NotFound."""
+        found = await self._runner.rows(self._sql.read, schedule_id)
+        if not found:
+            raise NotFound("schedule", schedule_id)
+        return schedule_of(found[0])
+
+    async def page(
+        self, *, owner: str | None = None, before: str | None = None, limit: int = 100
+    ) -> list[ScheduleRecord]:
+        """Newest first: `before` is the id of the last one of the page before."""
+        values = (owner, owner, before, before, page_size(limit))
+        return [schedule_of(row) for row in await self._runner.rows(self._sql.page, *values)]
+
+    async def history(self, schedule_id: str, *, before: int | None = None, limit: int = 100) -> list[Occurrence]:
+        """Newest first: `before` is the instant of the last one of the page before."""
+        values = (schedule_id, before, before, page_size(limit))
+        return [occurrence_of(row) for row in await self._runner.rows(self._sql.history, *values)]
+
+    async def pause(self, schedule_id: str, note: str = "") -> ScheduleRecord:
+        """Raises NotFound, RefusedError for one that has ended."""
+        check_text("note", note, bytes_max=4096)
+        return await self._play(lambda: self._programs.pause(schedule_id, note))
+
+    async def resume(self, schedule_id: str) -> ScheduleRecord:
+        """From now on: what the pause left out is for `backfill`."""
+        return await self._play(lambda: self._programs.resume(schedule_id))
+
+    async def remove(self, schedule_id: str) -> ScheduleRecord:
+        """It never fires again. Its chats stay. Raises NotFound."""
+        return await self._play(lambda: self._programs.remove(schedule_id))
+
+    async def trigger(
+        self, schedule_id: str, *, overlap: Overlap | None = None, message_id: str | None = None
+    ) -> tuple[Attended, Occurrence]:
+        """One occurrence now, whatever the schedule's state, by its policy or another. With a `message_id` of the
+        caller's it may be asked for again.
+        """
+        check_overlap(overlap)
+        drawn = message_id or new_id("msg")
+        return await self._play(lambda: self._programs.trigger(schedule_id, drawn, overlap))
+
+    async def backfill(
+        self, schedule_id: str, since: int, until: int, *, overlap: Overlap = "queue_all"
+    ) -> Backfilled:
+        """The instants from `since` to `until` (ms) that were not fired, also those that were skipped. They wait,
+        and go one after the other, or with `allow` at once.
+        """
+        check_overlap(overlap)
+        schedule, taken, known = await self._play(lambda: self._programs.backfill(schedule_id, since, until, overlap))
+        return Backfilled(schedule=schedule, waiting=taken, known=known)
+
+    async def forget(self, owner: str) -> int:
+        """All of an owner. Returns how many."""
+        count = 0
+        while some := await self._play(lambda: self._programs.forget(owner)):
+            count += some
+        return count
+
+    async def prune(self, before_ms: int) -> int:
+        """Forget occurrences that were over before that instant, at most PRUNED_MAX. Returns how many."""
+        return len(await self._runner.write_alone(self._sql.prune, before_ms, PRUNED_MAX))
+
+    # --- for the scheduler ----------------------------------------------------------------------------------------
+
+    async def look(self, after: str = "") -> Work:
+        """One statement, however many schedules there are."""
+        found: Mapping[Literal["due", "over", "open", "held"], list[Row]] = {
+            "due": [],
+            "over": [],
+            "open": [],
+            "held": [],
+        }
+        for what, *row in await self._runner.rows(self._sql.look, after, after):
+            found[what].append(tuple(row))
+        ((last, count),) = found["open"]
+        return Work(
+            due=tuple((id, at) for id, at in found["due"]),
+            over=tuple(id for id, _ in found["over"]),
+            released=tuple(id for id, _ in found["held"]),
+            open_count=count,
+            after=last if count >= LOOKED_AT_MAX else "",
+        )
+
+    async def attend(self, schedule_id: str) -> Attended | None:
+        """Settle, fire, hold and skip what there is of one schedule. None: it is gone, or another worker is at it."""
+        return await self._play(lambda: self._programs.attend(schedule_id))
