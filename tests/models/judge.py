@@ -1,6 +1,7 @@
 """The provider's own SDK judges our wire: what we send is its request type, what we read is what it reads."""
 
 import itertools
+from functools import cache
 from typing import Any
 
 import httpx2
@@ -16,12 +17,15 @@ from holdfast.models.base import Usage
 from holdfast.models.http.sse import EventReader
 from holdfast.models.wires.openai_chat import Decoder
 
-_params: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
+
+@cache
+def _params() -> TypeAdapter[Any]:
+    return TypeAdapter(CompletionCreateParamsStreaming)
 
 
 def as_the_sdk_reads_it(body: Any) -> Any:
     """A request body through the SDK's own types, which drop what they do not know and refuse what is wrong."""
-    return _plain(_params.validate_python(body))
+    return _plain(_params().validate_python(body))
 
 
 def _plain(value: Any) -> Any:

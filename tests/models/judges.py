@@ -1,16 +1,16 @@
 """The providers' own SDKs judge our wires: what we send is their request type, what we read is what they read.
 
-`judge` has the one for Chat Completions. All are pointed at a server on loopback, with their retries off.
+`judge` has the one for Chat Completions. All are pointed at a server on loopback, with their retries off. Each SDK is
+loaded when it is first asked: that takes a second or two, and every process that collects the tests imports this.
 """
 
 import json
 import warnings
 from collections.abc import Awaitable, Callable
+from functools import cache
+from types import ModuleType
 from typing import Any
 
-from anthropic import AsyncAnthropic
-from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock
-from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from msgspec import Struct
 from openai import AsyncOpenAI
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
@@ -24,10 +24,16 @@ from holdfast.models.wires.openai_responses import PARAGRAPH
 from tests.models import judge
 from tests.support.chat_server import ChatServer
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # its source has an escape sequence that Python complains of, once
-    from google import genai
-    from google.genai import types as google
+
+@cache
+def google() -> ModuleType:
+    """Google's SDK; its types are `google().types`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its source has an escape sequence that Python complains of, once
+        from google import genai  # noqa: PLC0415
+        from google.genai import types  # noqa: F401, PLC0415
+
+    return genai
 
 
 class Made(Struct):
@@ -107,6 +113,9 @@ async def responses(server: ChatServer) -> Made:
 
 
 async def anthropic(server: ChatServer) -> Made:
+    from anthropic import AsyncAnthropic  # noqa: PLC0415
+    from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock  # noqa: PLC0415
+
     messages: Any = [{"role": "user", "content": "hi"}]
     async with (
         AsyncAnthropic(base_url=server.root, api_key="sk-test", max_retries=0) as client,
@@ -128,8 +137,8 @@ async def anthropic(server: ChatServer) -> Made:
 
 
 async def gemini(server: ChatServer) -> Made:
-    options = google.HttpOptions(base_url=server.root, api_version="v1beta")
-    client = genai.Client(api_key="sk-test", http_options=options)
+    options = google().types.HttpOptions(base_url=server.root, api_version="v1beta")
+    client = google().Client(api_key="sk-test", http_options=options)
     text, thought, finish, usage = "", "", None, None
     calls: list[tuple[str, Any]] = []
     try:
@@ -173,8 +182,17 @@ THEIRS: dict[str, Callable[[ChatServer], Awaitable[Made]]] = {
 
 # --- what they take for a request
 
-_messages: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
-_responses: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
+
+@cache
+def _messages() -> TypeAdapter[Any]:
+    from anthropic.types.message_create_params import MessageCreateParamsStreaming  # noqa: PLC0415
+
+    return TypeAdapter(MessageCreateParamsStreaming)
+
+
+@cache
+def _responses() -> TypeAdapter[Any]:
+    return TypeAdapter(ResponseCreateParamsStreaming)
 
 
 def _plain(value: Any) -> Any:
@@ -188,11 +206,11 @@ def _plain(value: Any) -> Any:
 def as_anthropic_reads_it(body: Any) -> Any:
     # Its types know only what its newest models take; older ones, and other servers, take these two as well.
     sampling = {name: body[name] for name in ("temperature", "top_p") if name in body}
-    return {**_plain(_messages.validate_python(body)), **sampling}
+    return {**_plain(_messages().validate_python(body)), **sampling}
 
 
 def as_openai_reads_it(body: Any) -> Any:
-    return _plain(_responses.validate_python(body))
+    return _plain(_responses().validate_python(body))
 
 
 def as_google_reads_it(body: Any) -> Any:
@@ -201,14 +219,15 @@ def as_google_reads_it(body: Any) -> Any:
     def through(model: Any, value: Any) -> Any:
         return model.model_validate(value).model_dump(mode="json", by_alias=True, exclude_none=True)
 
+    types = google().types
     read = dict(body)
-    read["contents"] = [through(google.Content, content) for content in body["contents"]]
+    read["contents"] = [through(types.Content, content) for content in body["contents"]]
     if "systemInstruction" in body:
-        read["systemInstruction"] = through(google.Content, body["systemInstruction"])
+        read["systemInstruction"] = through(types.Content, body["systemInstruction"])
     if "tools" in body:
-        read["tools"] = [through(google.Tool, tool) for tool in body["tools"]]
+        read["tools"] = [through(types.Tool, tool) for tool in body["tools"]]
     if "toolConfig" in body:
-        read["toolConfig"] = through(google.ToolConfig, body["toolConfig"])
+        read["toolConfig"] = through(types.ToolConfig, body["toolConfig"])
     if "generationConfig" in body:
-        read["generationConfig"] = through(google.GenerationConfig, body["generationConfig"])
+        read["generationConfig"] = through(types.GenerationConfig, body["generationConfig"])
     return read
