@@ -66,7 +66,7 @@ SPRING_AND_AUTUMN = [
 def on_day(zone: str, day: str, cron: str) -> list[str]:
     timing = Cron(expression=cron, zone=zone)
     check_timing(timing)
-    found = []
+    found: list[str] = []
     for at in instants(timing, parsed_instant("day", day, zone) - 1):
         shown = local_time(at, zone)
         if not shown.startswith(day):

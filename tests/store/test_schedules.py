@@ -1,4 +1,4 @@
-"""Schedules in the database: an instant is fired once, with its chat and the next instant, or skipped for a reason."""
+"""Schedules in the database: an instant is fired once, with its chat and the next instant, or has a reason."""
 
 import asyncio
 from typing import Any
