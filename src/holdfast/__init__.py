@@ -143,6 +143,7 @@ __all__ = [
     "Principal",
     "ProviderError",
     "ProviderTimeout",
+    "Purse",
     "Queued",
     "Reach",
     "Read",
@@ -276,9 +277,9 @@ _NAMES: dict[str, str] = {
     "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
     "holdfast.core.limits": "Limits",
     "holdfast.core.records": (
-        "Always, Call as CallRecord, CallState, Cause, ChatRecord, ClientTool, External, Failure, File, KeptRule, "
-        "Message, NewChat, OnUnknown, OutputFormat, Part, Phase, Queued, Reasoning, Replay, Role, Sampling, "
-        "SendMode, Snapshot, State, Synthetic, Terms, Text, ToolCall, ToolResult"
+        "Always, Call as CallRecord, CallState, Cause, ChatRecord, ClientTool, External, Failure, File, "
+        "KeptRule, Message, NewChat, OnUnknown, OutputFormat, Part, Phase, Purse, Queued, Reasoning, "
+        "Replay, Role, Sampling, SendMode, Snapshot, State, Synthetic, Terms, Text, ToolCall, ToolResult"
     ),
     "holdfast.core.retry": "RetryPolicy",
     "holdfast.core.updates": "TurnUsage",
@@ -388,6 +389,7 @@ if TYPE_CHECKING:
         OutputFormat,
         Part,
         Phase,
+        Purse,
         Queued,
         Reasoning,
         Replay,

@@ -438,6 +438,7 @@ async def delete_owner(
             told(deleted)
     await store.schedules.forget(owner)
     await store.kept_rules.forget(owner)
+    await store.budgets.forget(owner)
     return OwnerDeleted(owner=owner, chats=deleted, stopped=stopped, tokens=await _revoke_tokens(store, owner))
 
 

@@ -36,6 +36,7 @@ deny               refused        running          refused                waitin
 submit             refused        running          refused                waiting,running  refused
 compact            running        running          refused                refused          running
 retry              refused        refused          refused                refused          running
+go_on              running        refused          refused                refused          refused
 fork               idle           running          stopping               waiting          failed
 archive            idle           refused          refused                refused          failed
 rename             idle           running          stopping               waiting          failed

@@ -63,7 +63,9 @@ SQLITE_ONLY = {
 OF_COMMANDS = {"copy.step", "backup.checked", "restore.prepared", "restore.kept", "vacuum.rebuilt"}
 # Of chats that are larger than the scenario's, and of imports: test_slices.py and test_transfers.py of tests/crash.
 OF_LARGE_CHATS = {"import.before", "import.slice", "import.after", "fork.slice", "clear.before", "clear.after"}
-POINTS = set(faults.POINTS) - OF_COMMANDS - OF_LARGE_CHATS
+# Of budgets, which the scenario has none of: test_budgets.py of tests/crash.
+OF_BUDGETS = {"draw.before", "draw.after", "fold.before", "fold.after"}
+POINTS = set(faults.POINTS) - OF_COMMANDS - OF_LARGE_CHATS - OF_BUDGETS
 
 STEPS_PER_POINT = 5
 STEPS_PER_POINT_IN_A_TRANSACTION = 3  # wherever it is left, there is nothing of it

@@ -165,11 +165,18 @@ def given_up_in_silence(*, archived: bool = False) -> Story:
     return story
 
 
+def ended_by_budget() -> Story:
+    story = model_next()
+    story.does(cmd.FinishTurn(by=story.by, cause=Cause.BUDGET, detail="max_tokens: 9 of 9 tokens"))
+    return story
+
+
 SITUATIONS: dict[State, dict[str, Telling]] = {
     State.IDLE: {
         "just created": created,
         "answered": answered,
         "archived": archived,
+        "ended by a budget": ended_by_budget,
     },
     State.RUNNING: {
         "nobody's yet": unclaimed,

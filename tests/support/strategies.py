@@ -304,6 +304,7 @@ _EVENTS: dict[str, Maker] = {
     "submit": _for_call(cmd.Submit, CallState.EXTERNAL, content=SHORT, error=st.booleans()),
     "compact": _plain(cmd.Compact),
     "retry": _plain(cmd.Retry),
+    "go_on": _plain(cmd.GoOn),
     "fork": _plain(cmd.Fork),
     "archive": _plain(cmd.Archive, archived=st.booleans()),
     "rename": _plain(cmd.Rename, title=st.sampled_from(("", "A", "B")), unless_titled=st.booleans()),

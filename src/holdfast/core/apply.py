@@ -64,6 +64,7 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS, *, parent_turn: int 
         root_id=new.root_id,
         parent_turn=parent_turn,
         depth=new.depth,
+        purses=new.purses,
         created_at=now,
         updated_at=now,
     )

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from holdfast.core import journal
 from holdfast.core.records import Call, Compaction, Frozen, KeptRule, NewChat, Queued, Role, Snapshot, State
+from holdfast.core.spending import SpendingLine
 
 Reason = Literal[
     "state",  # this state does not take this command
@@ -36,6 +37,7 @@ Reason = Literal[
     "wrong_title",
     "moved_on",  # the chat is not as its sender has read it
     "begun",  # it has had a turn, and this belongs before the first
+    "no_budget_ended_it",  # its last turn did not end because of a budget
     "titled",  # a title is not replaced by one that only fills a gap
 ]
 
@@ -61,6 +63,8 @@ class Change(Frozen):
     compaction: Compaction | None = None
     ended_attempt: int | None = None  # its deltas are replaced by its message
     kept: tuple[KeptRule, ...] = ()  # rules that a person said "always" to
+    spent: tuple[SpendingLine, ...] = ()
+    settled: tuple[str, ...] = ()  # reservations that this settles
     # What this means for other chats, in the same transaction:
     spawned: NewChat | None = None
     awaited: Call | None = None  # a call that now waits for a child, which may have ended already

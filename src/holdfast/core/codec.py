@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from holdfast.core.decoding import MESSAGES, decode_with
 from holdfast.core.journal import AnyEntry, Delta
-from holdfast.core.records import ClientTool, Failure, Message
+from holdfast.core.records import ClientTool, Failure, Message, Purse
 from holdfast.errors import InvalidInput
 
 # How deep JSON that others wrote may be nested. Each of its readers gives up somewhere, each elsewhere, and one that
@@ -25,6 +25,7 @@ _failure = msgspec.json.Decoder(Failure)
 _object = msgspec.json.Decoder(dict[str, Any])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _client_tools = msgspec.json.Decoder(tuple[ClientTool, ...])
+_purses = msgspec.json.Decoder(tuple[Purse, ...])
 
 
 def encode(value: Any) -> bytes:
@@ -103,6 +104,10 @@ def decode_names(data: bytes | str) -> tuple[str, ...]:
 
 def decode_client_tools(data: bytes | str) -> tuple[ClientTool, ...]:
     return decode_with(_client_tools, data, "list of client tools")
+
+
+def decode_purses(data: bytes | str) -> tuple[Purse, ...]:
+    return decode_with(_purses, data, "list of limits of the chats above")
 
 
 def check_text(field: str, text: str, *, bytes_max: int) -> None:

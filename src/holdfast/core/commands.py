@@ -27,6 +27,7 @@ from holdfast.core.records import (
     SendMode,
     Terms,
 )
+from holdfast.core.spending import NO_BILL, Bill
 
 
 class Command(Frozen):
@@ -141,6 +142,14 @@ class Retry(Command):
     name = "retry"
 
 
+class GoOn(Command):
+    """A turn that a budget ended goes on without a new message: a person has raised the budget, or allows another
+    turn's worth.
+    """
+
+    name = "go_on"
+
+
 class Fork(Command):
     """Asked of the source only: forking never changes it."""
 
@@ -160,6 +169,7 @@ class Rename(Command):
     unless_titled: bool = False
     tokens: int = 0  # what it took to make it
     cost: float = 0.0
+    bill: Bill = NO_BILL
 
     name = "rename"
 
@@ -235,6 +245,7 @@ class Respond(RunnerCommand):
     plans: tuple[PlannedCall, ...] = ()
     tokens: int = 0
     cost: float = 0.0
+    bill: Bill = NO_BILL
 
     name = "responded"
 
@@ -265,6 +276,7 @@ class AttemptLost(RunnerCommand):
     duration_ms: int | None = None
     tokens: int = 0
     cost: float = 0.0
+    bill: Bill = NO_BILL
 
     name = "attempt_lost"
 
@@ -343,6 +355,7 @@ class Outcome(RunnerCommand):
     spawn: NewChat | None = None  # a child chat that the call does not wait for, created in the same transaction
     tokens: int = 0
     cost: float = 0.0
+    bill: Bill = NO_BILL
 
     name = "outcome"
 
@@ -359,6 +372,8 @@ class Note(RunnerCommand):
     trace: Traced | None = None
     tokens: int = 0
     cost: float = 0.0
+    tool: str = ""  # that spent it
+    bill: Bill = NO_BILL
 
     name = "note"
 
@@ -376,6 +391,7 @@ class FinishCompaction(RunnerCommand):
     why: CompactionWhy = "asked"
     tokens: int = 0
     cost: float = 0.0
+    bill: Bill = NO_BILL
 
     name = "finish_compaction"
 
@@ -405,6 +421,9 @@ class FinishStop(RunnerCommand):
     attempt: int | None = None
     length: int = 0
     detail: str | None = None
+    tokens: int = 0  # that the provider said it took until it was cut off
+    cost: float = 0.0
+    bill: Bill = NO_BILL
 
     name = "finish_stop"
 
@@ -467,7 +486,7 @@ class Repair(Command):
 COMMANDS: dict[str, type[Command]] = {
     command.name: command
     for command in (
-        *(Send, Give, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, Fork),
+        *(Send, Give, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, GoOn, Fork),
         *(Archive, Rename, Delete),
         *(ChildEnded, Due, Descendant),
         *(Respond, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),

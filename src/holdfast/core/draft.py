@@ -38,6 +38,7 @@ from holdfast.core.records import (
     result_message,
     stop_cause_of,
 )
+from holdfast.core.spending import Bill, SpendingKind, SpendingLine, Spent
 from holdfast.core.states import (
     CALLS,
     OPEN,
@@ -96,12 +97,33 @@ class Draft:
         if ms and self.chat.turn_started_at is not None:
             self.set(turn_ms=self.chat.turn_ms + ms)
 
-    def spend(self, tokens: int, cost: float) -> None:
-        """It counts in the turn's budget."""
+    def spend(
+        self, kind: SpendingKind, tokens: int, cost: float, bill: Bill, *, model: str = "", in_turn: bool = True
+    ) -> None:
+        """Counts in the chat, in its turn, and as a line of its own for the accounts above it."""
         if tokens < 0 or not 0 <= cost < inf:
             raise Refusal("wrong_message", f"what is spent is nothing or more, not {tokens} tokens and {cost}")
-        if tokens or cost:
-            self.set(turn_tokens=self.chat.turn_tokens + tokens, turn_cost=self.chat.turn_cost + cost)
+        if bill.reservations:
+            self.effects["settled"] = (*self.effects.get("settled", ()), *bill.reservations)
+        if not tokens and not cost:
+            return
+        chat = self.chat
+        self.set(chat_tokens=chat.chat_tokens + tokens, chat_cost=chat.chat_cost + cost)
+        if in_turn:
+            self.set(turn_tokens=chat.turn_tokens + tokens, turn_cost=chat.turn_cost + cost)
+        lines = tuple(
+            SpendingLine(
+                kind=kind,
+                model=part.model,
+                tokens=part.tokens,
+                cost=part.cost,
+                day=bill.day,
+                accounts=bill.accounts,
+            )
+            for part in bill.parts or (Spent(model=model, tokens=tokens, cost=cost),)
+            if part.tokens or part.cost
+        )
+        self.effects["spent"] = (*self.effects.get("spent", ()), *lines)
 
     def tell(self, entry: journal.Entry) -> None:
         self.lines.append(Line(entry))
@@ -184,10 +206,15 @@ class Draft:
     def start_turn(self, message_id: str, body: Raw) -> None:
         assert not self.has_open_calls(), "open calls under a new message"
         self.unarchive()
+        self.open_turn(turn_from=self.chat.length)
+        self.add_user_message(message_id, body)
+        self.run()
+
+    def open_turn(self, *, turn_from: int) -> None:
         self.set(
             turn=self.chat.turn + 1,
             turn_started_at=self.now,
-            turn_from=self.chat.length,
+            turn_from=turn_from,
             step=0,
             turn_tokens=0,
             turn_cost=0.0,
@@ -199,8 +226,6 @@ class Draft:
             phase=Phase.MODEL,
         )
         self.tell(journal.TurnStarted(turn=self.chat.turn))
-        self.add_user_message(message_id, body)
-        self.run()
 
     def unarchive(self) -> None:
         if self.chat.archived:

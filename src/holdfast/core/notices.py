@@ -57,7 +57,8 @@ def _of_entry(change: Change, n: int, entry: journal.Entry) -> Iterator[Notice]:
             error = {"error": entry.detail} if failed and entry.detail else {}
             yield _notice(change, n, "turn.failed" if failed else "turn.ended", told | error)
         if entry.cause is Cause.BUDGET:
-            yield _notice(change, n, "budget.reached", {"turn": entry.turn})
+            reached = {"reached": entry.detail} if entry.detail else {}  # the budget, its figure and its limit
+            yield _notice(change, n, "budget.reached", {"turn": entry.turn, **reached})
     elif isinstance(entry, journal.TurnWaiting):
         asked = [_asked(call) for call in change.after.calls if awaits_reply(call)]
         if asked:

@@ -306,6 +306,15 @@ class Failure(Record):
     advice: str = ""
 
 
+class Purse(Record):
+    """A limit of a chat above this one, as it was when this one was spawned: its turn's, or its whole family's."""
+
+    chat_id: str
+    tokens: int | None = None
+    cost: float | None = None
+    family: bool = False
+
+
 class ChatRecord(Frozen):
     """One durable conversation, without its history. Every field is a column of its own."""
 
@@ -323,6 +332,7 @@ class ChatRecord(Frozen):
     root_id: str | None = None  # the chat at the top of its family; None: this one
     parent_turn: int | None = None  # the turn of its parent in which it was spawned
     depth: int = 0
+    purses: tuple[Purse, ...] = ()  # limits of chats above it that bound it, too; those of the topmost first
     forked_from: str | None = None
     forked_at: int | None = None  # history length that was copied
     life: int = 0  # the stamp it was made with: tells it from a deleted chat that had its id
@@ -342,6 +352,9 @@ class ChatRecord(Frozen):
     step: int = 0  # model responses in this turn
     turn_tokens: int = 0
     turn_cost: float = 0.0
+    chat_tokens: int = 0  # in all its turns, with what it took beside them: summaries, titles
+    chat_cost: float = 0.0
+    spawned: int = 0  # chats below it that it made
     turn_ms: int = 0  # that runners have worked in this turn, each by its own boot time
     cause: Cause | None = None  # why its turn is stopping, or its last one was cut short; see `stop_cause_of`
     error: Failure | None = None
@@ -452,6 +465,7 @@ class NewChat(Frozen):
     parent_call: str | None = None
     root_id: str | None = None
     depth: int = 0
+    purses: tuple[Purse, ...] = ()
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -97,6 +97,9 @@ EXECUTION: dict[str, dict[State, Cell]] = {
     "retry": {
         FAILED: Cell("retry", (RUNNING,)),
     },
+    "go_on": {
+        IDLE: Cell("go_on", (RUNNING,)),
+    },
     "fork": _stays("leave", IDLE, RUNNING, STOPPING, WAITING, FAILED),
     "archive": _stays("archive", IDLE, FAILED),
     "rename": _stays("rename", IDLE, RUNNING, STOPPING, WAITING, FAILED),

@@ -21,6 +21,7 @@ from holdfast.core.leases import LeaseWatch
 from holdfast.core.records import ChatRecord, Compaction, Lease, LeaseEnd, Message, NewChat, Snapshot
 from holdfast.core.wake import WakeState
 from holdfast.errors import NotFound, StoreError, WentBack
+from holdfast.store.budgets import Budgets
 from holdfast.store.checks import check_command, check_fork, check_key, check_new_chat
 from holdfast.store.claims import Claims, claim_wanted
 from holdfast.store.cursor import AfterCursor
@@ -102,6 +103,7 @@ class Store(ABC):
     transfers: Transfers
     tokens: Tokens
     kept_rules: KeptRules
+    budgets: Budgets
     files: KeptFiles
     schedules: Schedules
 
@@ -444,6 +446,7 @@ class Store(ABC):
         await self._keep_incidents()
         await self.expire_workers()
         repaired = await self.recovery.repair_some()
+        await self.budgets.sweep()
         await self.clear_remnants(SWEPT_S)
         return repaired
 

@@ -20,7 +20,7 @@ from holdfast.core.records import Call, ChatRecord, Compaction, KeptRule, Queued
 from holdfast.errors import RefusedError, StaleWriter
 from holdfast.ids import new_stamp
 from holdfast.store.notices import notice_rows
-from holdfast.store.rows import Row
+from holdfast.store.rows import Row, spending_rows
 
 
 class ChatWrite(Struct, gc=False):
@@ -37,6 +37,8 @@ class ChatWrite(Struct, gc=False):
     ended_attempt: int | None = None
     kept: tuple[KeptRule, ...] = ()
     notices: list[Row] = field(default_factory=list)  # in the order of NOTICE_COLUMNS
+    spending: list[Row] = field(default_factory=list)  # in the order of SPENDING_COLUMNS
+    settled: tuple[str, ...] = ()  # reservations
 
     @property
     def names_agent(self) -> bool:
@@ -145,6 +147,9 @@ def _add(write: ChatWrite, change: Change) -> None:
         write.ended_attempt = change.ended_attempt
     write.kept += change.kept
     write.notices += notice_rows(notices_of(change))
+    write.settled += change.settled
+    for spent in change.spent:
+        write.spending += spending_rows(spent, change.after.chat, f"{stamp:x}.{len(write.spending)}")
 
 
 def _diff_queue(write: ChatWrite, before: Sequence[Queued], after: Sequence[Queued]) -> None:

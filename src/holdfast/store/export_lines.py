@@ -83,8 +83,10 @@ _KINDS: dict[str, Any] = {
     "rank": Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)],  # others go before and behind it
     "attempt_ended": Attempt,
     "metadata": Json,
-    **dict.fromkeys(("active_tools", "client_tools", "error"), Json | None),
+    **dict.fromkeys(("active_tools", "client_tools", "error", "purses"), Json | None),
 }
+# What exports of older code do not have.
+_LATER: dict[str, Any] = {"purses": None, "chat_tokens": 0, "chat_cost": 0.0, "spawned": 0}
 _BOUNDED = {int: Count, int | None: Count | None, float: Cost}
 
 
@@ -97,8 +99,10 @@ def _kind(name: str, kind: Any) -> Any:
 
 
 def _line(name: str, columns: tuple[str, ...], kinds: dict[str, Any]) -> type[Struct]:
-    fields = [(column, _kind(column, kinds[column])) for column in columns]
-    return msgspec.defstruct(name, fields, tag=name, tag_field="kind", forbid_unknown_fields=True, frozen=True)
+    fields = [(column, _kind(column, kinds[column]), _LATER.get(column, msgspec.NODEFAULT)) for column in columns]
+    return msgspec.defstruct(
+        name, fields, tag=name, tag_field="kind", forbid_unknown_fields=True, frozen=True, kw_only=True
+    )
 
 
 _ROWS: dict[str, dict[str, Any]] = {

@@ -1,12 +1,13 @@
 """Records to rows and back: shared by both stores, which differ only in SQL."""
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Raw
 from msgspec.structs import astuple
 
-from holdfast.core.codec import decode_client_tools, decode_failure, decode_names, encode
+from holdfast.core.codec import decode_client_tools, decode_failure, decode_names, decode_purses, encode
 from holdfast.core.records import (
     Call,
     CallState,
@@ -23,6 +24,7 @@ from holdfast.core.records import (
     Snapshot,
     State,
 )
+from holdfast.core.spending import SpendingLine
 from holdfast.errors import StoreCorrupt, UnknownRecord
 from holdfast.store.records import ChatLine, DeltaRow, HistoryRow, Located, Violation
 
@@ -32,6 +34,7 @@ CHAT_COLUMNS: tuple[str, ...] = ChatRecord.__struct_fields__
 _METADATA = CHAT_COLUMNS.index("metadata")
 _ACTIVE_TOOLS = CHAT_COLUMNS.index("active_tools")
 _CLIENT_TOOLS = CHAT_COLUMNS.index("client_tools")
+_PURSES = CHAT_COLUMNS.index("purses")
 _ERROR = CHAT_COLUMNS.index("error")
 _FIRST_MOVING = CHAT_COLUMNS.index("updated_at")
 MOVING_COLUMNS = CHAT_COLUMNS[_FIRST_MOVING:]
@@ -40,12 +43,23 @@ CALL_COLUMNS: tuple[str, ...] = Call.__struct_fields__
 Row = tuple[Any, ...]
 
 
+SPENDING_COLUMNS = (*("owner", "account", "day", "id", "at", "chat_id", "agent", "model", "kind", "tokens", "cost"),)
+
+
+def spending_rows(line: SpendingLine, chat: ChatRecord, id: str) -> list[Row]:
+    """One for the owner and the day, and one more for each account of the chats above."""
+    day = line.day or datetime.fromtimestamp(chat.updated_at / 1000, UTC).date().isoformat()
+    about = (id, chat.updated_at, chat.id, chat.agent, line.model, str(line.kind), line.tokens, line.cost)
+    return [(chat.owner, account, day, *about) for account in ("", *line.accounts)]
+
+
 def chat_row(chat: ChatRecord) -> Row:
     values = list(astuple(chat))
     values[_METADATA] = bytes(chat.metadata).decode()
     if chat.active_tools is not None:
         values[_ACTIVE_TOOLS] = encode(chat.active_tools).decode()
     values[_CLIENT_TOOLS] = encode(chat.client_tools).decode() if chat.client_tools else None
+    values[_PURSES] = encode(chat.purses).decode() if chat.purses else None
     if chat.error is not None:
         values[_ERROR] = encode(chat.error).decode()
     return tuple(values)
@@ -64,6 +78,7 @@ def chat_of(row: Sequence[Any]) -> ChatRecord:
     if values["active_tools"] is not None:
         values["active_tools"] = decode_names(values["active_tools"])
     values["client_tools"] = decode_client_tools(values["client_tools"]) if values["client_tools"] else ()
+    values["purses"] = decode_purses(values["purses"]) if values["purses"] else ()
     try:
         values["state"] = State(values["state"])
         values["phase"] = Phase(values["phase"])

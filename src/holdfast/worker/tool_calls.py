@@ -457,7 +457,9 @@ class ToolCalls:
         if held.lost or not (tokens or cost):
             return
         words = spent_text(tokens, cost)
-        note = cmd.Note(by=held.by, topic=SPENT, text=words, call_id=call.id, tokens=tokens, cost=cost)
+        note = cmd.Note(
+            by=held.by, topic=SPENT, text=words, call_id=call.id, tokens=tokens, cost=cost, tool=call.name
+        )
         try:
             await held.commit(*said, note, patience_s=SPENDING_PATIENCE_S)
         except (Moved, HoldfastError) as error:

@@ -7,6 +7,7 @@ from holdfast.core.cells.families import spawn_child
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.records import Call, CallState, External, Replay, State, Synthetic, ToolResult
+from holdfast.core.spending import SpendingKind
 from holdfast.core.states import CallMove
 
 
@@ -81,7 +82,7 @@ def record_outcome(draft: Draft, command: cmd.Outcome) -> None:
     if call.state is not CallState.STARTED:
         raise Refusal("call_state", f"call {call.id!r} is {call.state}; only a started call has an outcome")
     if command.tokens or command.cost:
-        draft.spend(command.tokens, command.cost)
+        draft.spend(SpendingKind.TOOL, command.tokens, command.cost, command.bill, model=call.name)
         words = spent_text(command.tokens, command.cost)
         draft.tell(journal.Noted(topic=SPENT, text=words, call_id=call.id, tokens=command.tokens, cost=command.cost))
     if command.unknown:

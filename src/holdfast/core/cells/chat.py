@@ -4,6 +4,7 @@ from holdfast.core import commands as cmd
 from holdfast.core import journal
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
+from holdfast.core.spending import SpendingKind
 
 
 def archive(draft: Draft, command: cmd.Archive) -> None:
@@ -20,9 +21,9 @@ def rename(draft: Draft, command: cmd.Rename) -> None:
         raise Refusal(
             "wrong_title", f"a title has 1 to {draft.limits.title_chars_max} characters, this one {len(title):,}"
         )
+    draft.spend(SpendingKind.TITLE, command.tokens, command.cost, command.bill)
     if title != draft.chat.title:
-        chat = draft.chat
-        draft.set(title=title, turn_tokens=chat.turn_tokens + command.tokens, turn_cost=chat.turn_cost + command.cost)
+        draft.set(title=title)
         draft.tell(journal.ChatRenamed(title=title, tokens=command.tokens, cost=command.cost))
 
 

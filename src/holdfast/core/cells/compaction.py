@@ -6,6 +6,7 @@ from holdfast.core.cells.turn import retry
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.records import Compaction, Phase, State
+from holdfast.core.spending import SpendingKind
 
 
 def begin_compaction(draft: Draft, command: cmd.Compact) -> None:
@@ -26,9 +27,8 @@ def note_compaction(draft: Draft, command: cmd.Compact) -> None:
 def finish_compaction(draft: Draft, command: cmd.FinishCompaction) -> None:
     _check_cut(draft, command)
     draft.set(compact=False)
-    if draft.chat.turn_started_at is not None and command.tokens:
-        chat = draft.chat
-        draft.set(turn_tokens=chat.turn_tokens + command.tokens, turn_cost=chat.turn_cost + command.cost)
+    in_turn = draft.chat.turn_started_at is not None
+    draft.spend(SpendingKind.SUMMARY, command.tokens, command.cost, command.bill, in_turn=in_turn)
     if command.error:
         draft.tell(journal.CompactionFailed(error=command.error, why=command.why, tokens=command.tokens))
     if command.summary is None:

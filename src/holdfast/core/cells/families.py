@@ -60,6 +60,7 @@ def spawn_child(draft: Draft, call: Call, new: NewChat) -> None:
         root_id=chat.root_id or chat.id,
         depth=chat.depth + 1,
     )
+    draft.set(spawned=chat.spawned + 1)
     if chat.state is State.STOPPING and draft.stop_cause is Cause.USER:
         # The stop has already gone through the children and would miss this one.
         draft.effects["stop_children"] = (new.id,)

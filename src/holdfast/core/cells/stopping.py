@@ -10,6 +10,7 @@ from holdfast.core.cells.turn import check_response
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.records import Cause, Failure, Message, Phase, fence_of, last_attempt_of
+from holdfast.core.spending import SpendingKind
 
 
 def nothing_to_stop(draft: Draft, command: cmd.Stop) -> None:
@@ -45,6 +46,8 @@ def stop_waiting(draft: Draft, command: cmd.Stop) -> None:
 
 def finish_stop(draft: Draft, command: cmd.FinishStop) -> None:
     cause = draft.stop_cause
+    in_turn = draft.chat.turn_started_at is not None
+    draft.spend(SpendingKind.STOPPED, command.tokens, command.cost, command.bill, in_turn=in_turn)
     draft.answer_all(_why(cause))
     if command.partial is not None:
         _add_partial(draft, command, command.partial, cause)

@@ -20,6 +20,7 @@ from holdfast.core.records import (
     ToolResult,
     fence_of,
 )
+from holdfast.core.spending import SpendingKind
 from holdfast.core.states import OPEN, OUTSIDE, RUNNABLE, CallMove, OwnerMove
 
 
@@ -38,10 +39,9 @@ def respond(draft: Draft, command: cmd.Respond) -> None:
     decisions = {plan.id: plan.decision for plan in command.plans if plan.start and plan.decision}
     draft.add_response(message, attempt=command.attempt, started=started, decisions=decisions)
     draft.open_batch(message, plans)
+    draft.spend(SpendingKind.STEP, command.tokens, command.cost, command.bill, model=message.model or "")
     draft.set(
         step=chat.step + 1,
-        turn_tokens=chat.turn_tokens + command.tokens,
-        turn_cost=chat.turn_cost + command.cost,
         attempt_ended=command.attempt,
         phase=Phase.CALLS if draft.calls else Phase.REST,
     )
@@ -66,9 +66,7 @@ def ask_again(draft: Draft, command: cmd.AskAgain) -> None:
 def record_lost_attempt(draft: Draft, command: cmd.AttemptLost) -> None:
     _check_attempt(draft.chat, command.attempt)
     draft.end_attempts(command.attempt)
-    if command.tokens:
-        chat = draft.chat
-        draft.set(turn_tokens=chat.turn_tokens + command.tokens, turn_cost=chat.turn_cost + command.cost)
+    draft.spend(SpendingKind.LOST, command.tokens, command.cost, command.bill, model=command.model)
     draft.tell(
         journal.AttemptFailed(
             attempt=command.attempt,
@@ -91,7 +89,8 @@ def note(draft: Draft, command: cmd.Note) -> None:
     if command.trace is not None:
         draft.tell(command.trace)
         return
-    draft.spend(command.tokens, command.cost)
+    if command.tokens or command.cost:
+        draft.spend(SpendingKind.TOOL, command.tokens, command.cost, command.bill, model=command.tool)
     draft.tell(
         journal.Noted(
             topic=command.topic,
@@ -151,6 +150,18 @@ def retry(draft: Draft, command: cmd.Retry | cmd.Compact) -> None:
     draft.unarchive()
     draft.set(error=None, cause=None, unclean=0, silent="", turn_started_at=draft.now, turn_ms=0)
     draft.tell(journal.ChatRetried())
+    draft.run()
+
+
+def go_on(draft: Draft, command: cmd.GoOn) -> None:
+    """As another turn, from where the budget ended the last one: same history, same terms, and a turn's worth of
+    budget. What bounds chat, family or owner bounds it as before.
+    """
+    chat = draft.chat
+    if chat.cause is not Cause.BUDGET:
+        raise Refusal("no_budget_ended_it", "its last turn was not ended by a budget: send a message instead")
+    draft.unarchive()
+    draft.open_turn(turn_from=chat.turn_from)
     draft.run()
 
 

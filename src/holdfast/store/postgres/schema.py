@@ -46,6 +46,11 @@ TABLES = (
     "link_keys",
     "schedules",
     "occurrences",
+    "spending",
+    "ledgers",
+    "reservations",
+    "usage_totals",
+    "budgets",
 )
 
 

@@ -7,6 +7,7 @@ from functools import cache
 
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
+from holdfast.store.budgets import budget_statements
 from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.kept_files import PUT_BESIDE_OTHERS, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
@@ -28,6 +29,13 @@ READ_CLOCK = f"SELECT {NOW}"
 
 def _columns(names: tuple[str, ...], table: str = "") -> str:
     return ", ".join(f"{table}.{name}" if table else name for name in names)
+
+
+def given_rows(kinds: str) -> str:
+    """Rows of a JSON array of arrays: `s` is text, `i` a whole number, `f` a number."""
+    types = {"s": "text", "i": "bigint", "f": "double precision"}
+    columns = ", ".join(f"(line.given ->> {n})::{types[kind]}" for n, kind in enumerate(kinds))
+    return f"SELECT {columns} FROM json_array_elements({{rows}}::json) AS line(given)"
 
 
 # -- connecting
@@ -731,6 +739,14 @@ SCHEDULES = schedule_statements("%s", lock=" FOR UPDATE")
 
 FILES = file_statements(
     "%s", PUT_BESIDE_OTHERS, "digest IN (SELECT json_array_elements_text(%s::json))", "chat_id = ANY(%s)"
+)
+
+BUDGETS = budget_statements(
+    "%s",
+    lambda name: f"%({name})s",
+    given_rows,
+    lock="SELECT pg_advisory_xact_lock(hashtextextended('holdfast budget of ' || {account}, 0))",
+    skips=" FOR UPDATE SKIP LOCKED",
 )
 
 # By the fork that copies their names: whoever deletes them decides anew once it is there.

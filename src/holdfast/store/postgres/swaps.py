@@ -25,18 +25,28 @@ from psycopg import pq
 from holdfast.core.records import Call, ChatRecord
 from holdfast.store.decisions import ChatWrite
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES, NOTICE_COLUMNS
-from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS, call_row, chat_row, moving_row
+from holdfast.store.rows import (
+    CALL_COLUMNS,
+    CHAT_COLUMNS,
+    MOVING_COLUMNS,
+    SPENDING_COLUMNS,
+    call_row,
+    chat_row,
+    moving_row,
+)
 
 # Beyond these, one chat goes as a batch of one.
 LINES_MAX = 3
 CALLS_MAX = 3
+SPENDING_MAX = 3
 
 LINE_COLUMNS = ("seq", "stamp", "at", "role", "pos", "ref", "body")
+SETTLED_COLUMNS = ("chat_id", "reservation")
 QUEUE_COLUMNS = ("chat_id", "id", "rank", "mode", "body")
 
 # What a step of a running turn moves. Most commits move nothing else, and what is not sent need not be read.
 STEP_COLUMNS = (
-    *("updated_at", "phase", "step", "turn_tokens", "turn_cost", "version", "commit_id"),
+    *("updated_at", "phase", "step", "turn_tokens", "turn_cost", "chat_tokens", "chat_cost", "version", "commit_id"),
     *("seq", "length", "batch", "attempt_ended", "stamp", "line_stamp"),
 )
 _GUARD = ("id", "was_stamp", "was_version", "ended")
@@ -60,6 +70,8 @@ def _type(annotation: Any) -> str:
 
 _TYPES = {field.name: _type(field.type) for struct in (Call, ChatRecord) for field in msgspec.structs.fields(struct)}
 _TYPES |= dict.fromkeys(("chat_id", "role", "ref", "body", "mode", "notice_id", "kind", "data"), "text")
+_TYPES |= dict.fromkeys(("owner", "account", "day", "id", "agent", "model", "reservation"), "text")
+_TYPES |= {"tokens": "bigint", "cost": "double precision"}
 _TYPES |= dict.fromkeys(("at", "rank", "ended", "was_stamp", "was_version"), "bigint")
 
 
@@ -91,6 +103,7 @@ def swap(writes: Sequence[ChatWrite]) -> SwapQuestion:
     if len(writes) == 1:
         write = writes[0]
         small = 1 <= len(write.journal) <= LINES_MAX and len(write.calls) <= CALLS_MAX
+        small = small and len(write.spending) <= SPENDING_MAX and len(write.settled) <= 1
         if small and not write.queue_put and not write.queue_drop:
             return _one(write, ids)
     whole = any(map(_moves_more_than_a_step, writes))
@@ -134,10 +147,14 @@ def _one(write: ChatWrite, ids: list[str]) -> SwapQuestion:
         values.append(write.ended_attempt)
     for notice in write.notices:
         values += notice
+    for spent in write.spending:
+        values += spent
+    values += write.settled
     for line in write.journal:
         values += line
-    counts = (new_calls, old_calls, len(write.notices), len(write.journal))
-    statement = _one_statement(whole, *counts, ended=write.ended_attempt is not None)
+    counts = (new_calls, old_calls, len(write.notices), len(write.spending), len(write.journal))
+    ended, settles = write.ended_attempt is not None, bool(write.settled)
+    statement = _one_statement(whole, *counts, ended=ended, settles=settles)
     return SwapQuestion(statement, list(map(_text, values)), ids)
 
 
@@ -158,7 +175,7 @@ class _Marks:
 
 @cache
 def _one_statement(
-    whole: bool, new_calls: int, old_calls: int, notices: int, lines: int, *, ended: bool
+    whole: bool, new_calls: int, old_calls: int, notices: int, spent: int, lines: int, *, ended: bool, settles: bool
 ) -> Statement:
     """The journal comes last: how many entries it took says whether the chat was swapped."""
     mark = _Marks()
@@ -183,14 +200,24 @@ def _one_statement(
     if notices:
         given = f"swapped CROSS JOIN {mark.rows(NOTICE_COLUMNS, notices)}"
         text += f", told AS ({INTO_DELIVERIES}{FOR_EACH_HOOK} FROM {given} JOIN webhooks AS hook ON {HEARS})"
+    if spent:
+        given = f"swapped, {mark.rows(SPENDING_COLUMNS, spent)}"
+        text += f", spent AS (INSERT INTO spending {_into_spending(given)})"
+    if settles:
+        text += f", settled AS (DELETE FROM reservations USING swapped WHERE reservations.id = {mark('reservation')})"
     text += f" INSERT INTO journal {_into_journal('$1', f'swapped, {mark.rows(LINE_COLUMNS, lines)}')}"
-    name = f"hf_one_{whole:d}{new_calls}{old_calls}{ended:d}{notices}{lines}"
+    name = f"hf_one_{whole:d}{new_calls}{old_calls}{ended:d}{notices}{spent}{settles:d}{lines}"
     return Statement(name.encode(), text.encode(), counts=True)
 
 
 def _into_journal(chat_id: str, source: str) -> str:
     given = ", ".join(f"given.{name}" for name in LINE_COLUMNS)
     return f"(chat_id, {', '.join(LINE_COLUMNS)}) SELECT {chat_id}, {given} FROM {source}"
+
+
+def _into_spending(source: str) -> str:
+    given = ", ".join(f"given.{name}" for name in SPENDING_COLUMNS)
+    return f"({', '.join(SPENDING_COLUMNS)}) SELECT {given} FROM {source}"
 
 
 def _into_calls(chat_id: str, source: str) -> str:
@@ -242,7 +269,10 @@ def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite
     kept = {(row[0], row[1]) for row in put}
     drop = [(write.after.id, id) for write in writes for id in write.queue_drop if (write.after.id, id) not in kept]
     notices = [notice for write in writes for notice in write.notices]
-    statement = _several_statement(verb, ended, bool(lines), bool(calls), bool(put), bool(drop), bool(notices))
+    spent = [row for write in writes for row in write.spending]
+    settled = [(write.after.id, reservation) for write in writes for reservation in write.settled]
+    parts = [bool(rows) for rows in (lines, calls, put, drop, notices, spent, settled)]
+    statement = _several_statement(verb, ended, *parts)
     values: list[bytes | None] = [chats]
     if lines:
         values.append(_json(_JSON_LINE, lines))
@@ -254,12 +284,24 @@ def _with_parts(verb: str, ended: bool, chats: bytes, writes: Sequence[ChatWrite
         values.append(_json(QUEUE_COLUMNS[:2], drop))
     if notices:
         values.append(_json(NOTICE_COLUMNS, notices))
+    if spent:
+        values.append(_json(SPENDING_COLUMNS, spent))
+    if settled:
+        values.append(_json(SETTLED_COLUMNS, settled))
     return SwapQuestion(statement, values, ids)
 
 
 @cache
 def _several_statement(
-    verb: str, ended: bool, lines: bool, calls: bool, put: bool, drop: bool, notices: bool
+    verb: str,
+    ended: bool,
+    lines: bool,
+    calls: bool,
+    put: bool,
+    drop: bool,
+    notices: bool,
+    spent: bool,
+    settled: bool,
 ) -> Statement:
     match verb:
         case "swap":
@@ -301,12 +343,19 @@ def _several_statement(
     if notices:
         told = f"{given(NOTICE_COLUMNS)} JOIN webhooks AS hook ON {HEARS}"
         text += f", told AS ({INTO_DELIVERIES}{FOR_EACH_HOOK} FROM {told})"
+    if spent:
+        text += f", spent AS (INSERT INTO spending {_into_spending(given(SPENDING_COLUMNS))})"
+    if settled:
+        text += (
+            f", settled AS (DELETE FROM reservations USING {given(SETTLED_COLUMNS)} "
+            "WHERE reservations.id = given.reservation)"
+        )
     if ended:
         text += (
             ", over AS (DELETE FROM deltas USING swapped "
             "WHERE deltas.chat_id = swapped.id AND deltas.attempt = swapped.ended)"
         )
-    flags = "".join(f"{flag:d}" for flag in (ended, lines, calls, put, drop, notices))
+    flags = "".join(f"{flag:d}" for flag in (ended, lines, calls, put, drop, notices, spent, settled))
     return Statement(f"hf_{verb}_{flags}".encode(), f"{text} SELECT id FROM swapped".encode(), counts=False)
 
 

@@ -34,6 +34,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.faults import reach
+from holdfast.store.budgets import Steps
 from holdfast.store.decisions import ChatWrite, raise_refused
 from holdfast.store.kept_files import check_files_room, check_named
 from holdfast.store.kept_rules import check_room, kept_rule_row
@@ -64,6 +65,7 @@ _BATCH = CHAT_COLUMNS.index("batch")
 _WRITTEN = (
     *("write.chat.after", "write.journal.before", "write.journal.after"),
     *("write.calls.before", "write.calls.after", "write.queue.before", "write.queue.after"),
+    *("write.spending.before", "write.spending.after"),
 )
 
 _decode = msgspec.json.Decoder(list[list[Any]]).decode
@@ -138,6 +140,15 @@ class Transaction:
         ((server_ms,),) = await self.rows(sql.READ_CLOCK)
         self.now = self._clock.observe(server_ms)
         return self.now
+
+    async def carry_out(self, steps: Steps[T]) -> T:
+        try:
+            statement, values = next(steps)
+            while True:
+                statement, values = steps.send(await self.named_rows(statement, **values))
+        except StopIteration as done:
+            answer: T = done.value
+            return answer
 
     async def commit(self) -> None:
         reach("commit.before")
@@ -423,6 +434,15 @@ class Transactor:
     async def write(self, work: Work[T], share: Share = "writes") -> T:
         self.check_open()
         return await self.run(work, share)
+
+    async def run_steps(self, steps: Callable[[], Steps[T]]) -> T:
+        async def work(transaction: Transaction) -> T:
+            await transaction.begin()
+            answer = await transaction.carry_out(steps())
+            await transaction.commit()
+            return answer
+
+        return await self.write(work, "work")
 
     async def write_alone(self, statement: str, *values: Any, points: tuple[str, str] | None = None) -> list[Row]:
         """For statements that change nothing when they are repeated."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from holdfast.core.records import State
 from holdfast.store import liveness, retention
+from holdfast.store.budgets import budget_statements
 from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.kept_files import PUT_ALONE, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
@@ -24,6 +25,13 @@ def _marks(count: int) -> str:
 
 
 # -- chats
+
+
+def given_rows(kinds: str) -> str:
+    """Rows of a JSON array of arrays, which keep the types that they have there."""
+    columns = ", ".join(f"value ->> {n}" for n in range(len(kinds)))
+    return f"SELECT {columns} FROM json_each({{rows}}) WHERE true"
+
 
 INSERT_CHAT = f"INSERT INTO chats ({_columns(CHAT_COLUMNS)}) VALUES ({_marks(len(CHAT_COLUMNS))})"
 
@@ -484,6 +492,8 @@ KEPT_RULES = kept_rule_statements("?", "rule IN (SELECT value FROM json_each(?))
 SCHEDULES = schedule_statements("?", lock="")
 
 FILES = file_statements("?", PUT_ALONE, "digest IN (SELECT value FROM json_each(?))", "chat_id = ?")
+
+BUDGETS = budget_statements("?", lambda name: f":{name}", given_rows, lock=None, skips="")
 
 # Whose it is, without the rest of it.
 READ_OWNER = "SELECT owner, parent_id FROM chats WHERE id = ?"

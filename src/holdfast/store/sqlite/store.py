@@ -24,6 +24,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.faults import reach
+from holdfast.store.budgets import Budgets
 from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
@@ -109,6 +110,7 @@ class SqliteStore(SqlStore):
         play = SqlitePlayer(self._transactor, options.limits)
         programs = Programs(sql.SCHEDULES, options.limits)
         self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs)
+        self.budgets = Budgets(self._transactor, sql.BUDGETS, self.now_ms)
 
     def __str__(self) -> str:
         return self.path

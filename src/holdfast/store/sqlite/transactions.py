@@ -24,6 +24,7 @@ from holdfast.core.records import ChatRecord, KeptRule, Snapshot
 from holdfast.core.transaction import CountFamily, ReadChat, ReadEntry, transact
 from holdfast.errors import NotFound, RefusedError, StoreClosed, StoreError, StoreGone, StoreTimeout, StoreUnavailable
 from holdfast.faults import reach
+from holdfast.store.budgets import Steps
 from holdfast.store.decisions import ChatWrite, raise_refused
 from holdfast.store.kept_files import check_files_room, check_named
 from holdfast.store.kept_rules import check_room, kept_rule_row
@@ -94,6 +95,15 @@ class Transaction:
 
     def change_each(self, statement: str, values: Iterable[Row]) -> None:
         self.connection.executemany(statement, values)
+
+    def carry_out(self, steps: Steps[T]) -> T:
+        try:
+            statement, values = next(steps)
+            while True:
+                statement, values = steps.send(self.named_rows(statement, **values))
+        except StopIteration as done:
+            answer: T = done.value
+            return answer
 
     def pragma(self, name: str) -> Any:
         return self.connection.pragma(name)
@@ -276,7 +286,12 @@ def swap(connection: apsw.Connection, write: ChatWrite) -> bool:
         execute(sql.PUT_QUEUED, (after.id, queued.id, queued.rank, queued.mode, body))
     for notice in write.notices:
         execute(sql.TELL, notice)
-    reach("write.queue.after")
+    reach("write.queue.after", "write.spending.before")
+    for spent in write.spending:
+        execute(sql.BUDGETS.insert_line, spent)
+    for reservation in write.settled:
+        execute(sql.BUDGETS.settle, (reservation,))
+    reach("write.spending.after")
     return True
 
 
@@ -440,6 +455,9 @@ class Transactor:
         answer, done = await self._wait(job, _withdraw)
         self._bell.tell(done.told, done.topics)
         return answer
+
+    async def run_steps(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self.write(lambda transaction: transaction.carry_out(steps()))
 
     async def write_alone(self, statement: str, *values: Any) -> list[Row]:
         return await self.write(lambda transaction: transaction.rows(statement, *values))

@@ -1,0 +1,116 @@
+"""Budgets that several chats draw on: what bounds a call, and whether it may begin.
+
+What a call will cost is not known before it is made. So it reserves an estimate first, and what it took is settled
+when it is over. `judge` decides on one account: a call begins if its estimate fits beside what is spent and what is
+reserved. What is left in the end is smaller than an estimate, and goes to one call alone: one that finds no other
+reservation begins in any case, as long as the limit is not reached. So nothing of a budget is left that no call could
+use, and it is exceeded by what one call took beyond the rest that it was given, if estimates are not too low.
+"""
+
+from enum import StrEnum
+
+from holdfast.core.records import Frozen
+
+
+class OwnerLimits(Frozen):
+    """What the chats of one owner may use together, in all and on each calendar day. None: no limit.
+
+    Costs are in the currency of the models' prices.
+    """
+
+    tokens: int | None = None
+    cost: float | None = None
+    day_tokens: int | None = None
+    day_cost: float | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return any(limit is not None for limit in (self.tokens, self.cost, self.day_tokens, self.day_cost))
+
+    @property
+    def needs_prices(self) -> bool:
+        return self.cost is not None or self.day_cost is not None
+
+
+class Ceiling(Frozen):
+    """A limit on an account. `chat_id`: what this chat has in its own row counts as well, in one turn or in all."""
+
+    account: str
+    words: str  # what it is, for people
+    tokens: int | None = None
+    cost: float | None = None
+    day: str | None = None
+    chat_id: str = ""
+    turn: int = 0  # 0: in all of its turns
+
+
+class Standing(Frozen):
+    """Of one account, at one moment."""
+
+    tokens: int = 0
+    cost: float = 0.0
+    reserved_tokens: int = 0
+    reserved_cost: float = 0.0
+    reservations: int = 0
+
+
+class Estimate(Frozen):
+    """What a call may take."""
+
+    tokens: int = 0
+    cost: float = 0.0
+
+
+class Reached(Frozen):
+    """No call begins: `detail` names the budget, the figure and the limit."""
+
+    detail: str
+
+
+class Verdict(StrEnum):
+    BEGIN = "begin"
+    WAIT = "wait"  # what is left is reserved by calls under way, which may not need all of it
+
+
+def judge(ceiling: Ceiling, standing: Standing, wanted: Estimate) -> Verdict | Reached:
+    if ceiling.tokens is not None and standing.tokens >= ceiling.tokens:
+        return Reached(detail=f"{ceiling.words}: {standing.tokens:,} of {ceiling.tokens:,} tokens")
+    if ceiling.cost is not None and standing.cost >= ceiling.cost:
+        return Reached(detail=f"{ceiling.words}: {standing.cost:.4f} of {ceiling.cost:g}")
+    if not standing.reservations:
+        return Verdict.BEGIN
+    tokens = standing.tokens + standing.reserved_tokens + wanted.tokens
+    cost = standing.cost + standing.reserved_cost + wanted.cost
+    fits = (ceiling.tokens is None or tokens <= ceiling.tokens) and (ceiling.cost is None or cost <= ceiling.cost)
+    return Verdict.BEGIN if fits else Verdict.WAIT
+
+
+def owner_account(owner: str) -> str:
+    return f"owner:{owner}"
+
+
+def day_account(owner: str, day: str) -> str:
+    return f"day:{day}:{owner}"
+
+
+def chat_account(chat_id: str, life: int, turn: int) -> str:
+    """What the chats below this one spend: while this turn of it is open, or (turn 0) ever."""
+    return f"{'turn' if turn else 'family'}:{turn}:{life}:{chat_id}"
+
+
+def owner_ceilings(owner: str, day: str, limits: OwnerLimits) -> list[Ceiling]:
+    found = []
+    if limits.tokens is not None or limits.cost is not None:
+        words = f"budget of owner {owner!r}"
+        found.append(Ceiling(account=owner_account(owner), words=words, tokens=limits.tokens, cost=limits.cost))
+    if limits.day_tokens is not None or limits.day_cost is not None:
+        found.append(
+            Ceiling(
+                account=day_account(owner, day),
+                words=f"budget of owner {owner!r} for {day}",
+                tokens=limits.day_tokens,
+                cost=limits.day_cost,
+                day=day,
+            )
+        )
+    return found
