@@ -31,8 +31,6 @@ from tests.support.rows import difference, read_rows
 from tests.support.scenario import STEPS, Run, Step, step_named
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.bare_database
-
 CROWD = tuple(f"{n}-" for n in range(6))
 ALONE = "zq-"
 SHARED_STEPS = [step for step in STEPS[1:] if not step.alone]

@@ -18,6 +18,7 @@ from tests.promises.program import Log, booking_agent
 from tests.promises.surface import WAIT_S, app_of, journal, tool_texts
 from tests.support.freezing import end_lease, freeze
 from tests.support.programs import Program
+from tests.support.scale import scaled
 from tests.support.turns import Gate
 from tests.support.waiting import until
 
@@ -132,7 +133,7 @@ async def test_a_call_that_is_made_many_times_at_once_through_two_apps_happens_o
 
     one, two = app(), app()
     async with one, two:
-        for n in range(5):
+        for n in range(scaled(2, 5)):
             opener = Message(id="first", role=Role.USER, parts=(Text(text=f"hello {n}"),))
             async with one.worker(poll_s=0.1):
                 chat = await one.create("a", opener)

@@ -16,9 +16,10 @@ import httpx2 as httpx
 import pytest
 
 from tests.support.postgres import PostgresServer
+from tests.support.scale import scaled
 from tests.support.servers import Seen, ServerProcess, all_seen, created, reading, server
 
-READERS = 200
+READERS = scaled(60, 200)
 CHATS = 10
 
 

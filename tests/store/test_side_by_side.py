@@ -34,6 +34,7 @@ from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.model import ModelStore
 from tests.support.postgres import PostgresServer
+from tests.support.scale import scaled
 from tests.support.scratch import scratch_folder
 from tests.support.strategies import World, commands, user_messages
 
@@ -244,7 +245,7 @@ def test_core_sqlite_and_postgresql_live_the_same_lives(postgres_server: Postgre
             run_state_machine_as_test(
                 machine,
                 settings=settings(
-                    max_examples=24,
+                    max_examples=scaled(12, 24),
                     stateful_step_count=30,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

@@ -18,6 +18,7 @@ from holdfast.app import App
 from holdfast.models.scripted import Call, Cut, Fail, Hold, Say, Think, Together
 from tests.support.forks import Fork
 from tests.support.programs import Program
+from tests.support.scale import scaled
 from tests.worker.clients import Clients
 from tests.worker.evidence import read_evidence
 from tests.worker.lives import BACKOFF_MS, Life, SteppedClock, agents, evidence_of, options
@@ -26,7 +27,7 @@ from tests.worker.toolbox import APPROVED, AT_ONCE, GATED, Gates
 from tests.worker.turn_judge import judge
 from tests.worker.world import bring_to_rest
 
-KILLS = 12
+KILLS = scaled(8, 12)
 LIFE_S_MAX = 1.5  # a worker that did not reach its crash point by then is killed wherever it is
 RESPONSES = 40
 
@@ -104,7 +105,7 @@ class Executioner:
         await dying
 
 
-@pytest.mark.timeout(600)  # twelve processes are started one after the other: a bound for hangs, not for speed
+@pytest.mark.timeout(600)  # so many processes are started one after the other: a bound for hangs, not for speed
 async def test_workers_that_are_killed_anywhere_lose_nothing_and_repeat_nothing(
     store_url: str, tmp_path: Path
 ) -> None:
