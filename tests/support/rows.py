@@ -28,6 +28,14 @@ TABLES = {
     "file_uses": ("chat_id", "chat"),
     "schedules": ("id", "schedule"),
     "occurrences": ("schedule_id", "schedule"),
+    "webhooks": ("id", "webhook"),
+    "deliveries": ("chat_id", "chat"),
+    "link_keys": ("id", "link key"),
+    "spending": ("chat_id", "chat"),
+    "ledgers": ("account", "ledger"),
+    "reservations": ("chat_id", "chat"),
+    "usage_totals": ("owner", "usage of"),
+    "budgets": ("owner", "budget of"),
 }
 NOT_COMPARED = {"meta", "unused_files"}  # the second: what the next sweep looks at
 DRAWN = {"life", "stamp", "claim_stamp", "line_stamp", "named", "noted"}  # at random, or by who came by
