@@ -50,6 +50,8 @@ __all__ = [
     "ChatSettings",
     "ClientTool",
     "Clock",
+    "CodingAccess",
+    "CodingProgram",
     "Compacted",
     "CompactionFailed",
     "CompactionPolicy",
@@ -69,6 +71,7 @@ __all__ = [
     "Doing",
     "DrainFailed",
     "Event",
+    "EventRule",
     "Extent",
     "External",
     "FailedAttempt",
@@ -239,6 +242,7 @@ __all__ = [
     "agent_tools",
     "ask_user",
     "client_tool",
+    "coding_agent",
     "default_model",
     "diagnostics",
     "fetch_tool",
@@ -322,6 +326,8 @@ _NAMES: dict[str, str] = {
     "holdfast.system.sandbox": "Sandbox",
     "holdfast.transfer": "Imported, OwnerDeleted",
     "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, ToolOutput, tool",
+    "holdfast.tools.coding_agents.programs": "CodingAccess, CodingProgram, EventRule",
+    "holdfast.tools.coding_agents.tool": "coding_agent",
     "holdfast.tools.context": "ToolContext",
     "holdfast.tools.files.tools": "file_tools",
     "holdfast.tools.outside": "ask_user, client_tool, sleep_until",
@@ -544,6 +550,8 @@ if TYPE_CHECKING:
     from holdfast.system.clock import Clock
     from holdfast.system.sandbox import Sandbox
     from holdfast.tools.base import Approval, Delegation, Spawned, Tool, ToolOutput, tool
+    from holdfast.tools.coding_agents.programs import CodingAccess, CodingProgram, EventRule
+    from holdfast.tools.coding_agents.tool import coding_agent
     from holdfast.tools.context import ToolContext
     from holdfast.tools.files.tools import file_tools
     from holdfast.tools.outside import ask_user, client_tool, sleep_until

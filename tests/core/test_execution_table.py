@@ -53,6 +53,7 @@ delegate           refused        running          refused                refuse
 refuse             refused        running          refused                refused          refused
 outcome            refused        running          stopping               refused          refused
 note               refused        running          stopping               refused          refused
+keep               refused        running          stopping               refused          refused
 finish_compaction  refused        running          refused                refused          refused
 park               refused        waiting          refused                refused          refused
 finish_turn        refused        idle,running     refused                refused          refused
@@ -196,6 +197,8 @@ def commands_for(row: str, snapshot: Snapshot, by: cmd.Writer) -> list[cmd.Comma
             ]
         case "note":
             return [cmd.Note(by=by, topic="news", text="...")]
+        case "keep":
+            return [cmd.Keep(by=by, key="session", text="s1")]
         case "finish_compaction":
             return [cmd.FinishCompaction(by=by, upto=1, summary="short"), cmd.FinishCompaction(by=by, error="no")]
         case "finish_stop":

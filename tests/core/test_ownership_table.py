@@ -169,7 +169,7 @@ def test_every_command_of_a_runner_is_fenced(row: str) -> None:
 
 def test_only_what_a_body_did_and_said_the_end_of_a_stop_and_a_handover_pass_an_older_epoch() -> None:
     """After history was cut: what has happened has happened, and the stop must end."""
-    assert {"outcome", "note", "finish_stop", "release"} == cmd.EPOCH_FREE
+    assert {"outcome", "note", "keep", "finish_stop", "release"} == cmd.EPOCH_FREE
     for kind in sorted(cmd.EPOCH_FREE):
         story = Story().claimed().calls("a", start=True)
         before = story.by
@@ -178,6 +178,7 @@ def test_only_what_a_body_did_and_said_the_end_of_a_stop_and_a_handover_pass_an_
         commands: dict[str, cmd.Command] = {
             "outcome": cmd.Outcome(by=before, call_id="a", content="ok"),
             "note": cmd.Note(by=before, topic="progress", call_id="a"),
+            "keep": cmd.Keep(by=before, key="session", text="s1"),
             "finish_stop": cmd.FinishStop(by=before),
             "release": cmd.Release(by=before),
         }

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.core import history
+from holdfast.core.codec import decode_keepsakes
 from holdfast.core.journal import (
     AttemptFailed,
     CallsStarted,
@@ -20,7 +21,7 @@ from holdfast.core.journal import (
     PreviewReset,
     TurnEnded,
 )
-from holdfast.core.limits import Limits
+from holdfast.core.limits import LIMITS, Limits
 from holdfast.core.records import (
     Cause,
     Compaction,
@@ -295,6 +296,21 @@ def test_a_note_is_seen_by_clients_and_changes_nothing_else() -> None:
     story.does(cmd.Note(by=story.by, topic="news", text="50 %", call_id="a"))
     assert story.journal[-1] == Noted(topic="news", text="50 %", call_id="a")
     assert (story.state, story.phase) == ("running", "model")
+
+
+def test_what_a_body_keeps_stays_with_the_chat_the_newest_last_and_bounded() -> None:
+    story = Story(limits=replace(LIMITS, keepsakes_max=2, keepsake_chars_max=10)).claimed().calls("a", start=True)
+    for key, text in (("x", "1"), ("y", "2"), ("x", "3"), ("z", "4")):
+        story.does(cmd.Keep(by=story.by, key=key, text=text))
+    assert decode_keepsakes(story.chat.keepsakes) == {"x": "3", "z": "4"}, "y was kept longest ago"
+    assert isinstance(story.journal[-1], MessageAdded), "no reader is told of it"
+    story.refuses(cmd.Keep(by=story.by, key="x", text="12345678901"), reason="limit")
+    story.refuses(cmd.Keep(by=story.by, key="", text="1"), reason="limit")
+    story.lost().claimed("w2")
+    assert decode_keepsakes(story.chat.keepsakes) == {"x": "3", "z": "4"}, "a successor finds it"
+    for key in ("x", "z"):
+        story.does(cmd.Keep(by=story.by, key=key, text=""))
+    assert story.chat.keepsakes == ""
 
 
 # --- the end of a turn ------------------------------------------------------------------------------

@@ -365,6 +365,7 @@ _EVENTS: dict[str, Maker] = {
         cost=st.sampled_from((0.0, 0.0, 0.25)),
     ),
     "note": _by_writer(cmd.Note, topic=st.just("news"), tokens=st.sampled_from((0, 0, 3))),
+    "keep": _by_writer(cmd.Keep, key=SHORT, text=st.sampled_from(("", "s1", "é"))),
     "finish_compaction": lambda snapshot, world, row: st.builds(
         cmd.FinishCompaction,
         by=writers(snapshot, world),

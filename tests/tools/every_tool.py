@@ -32,6 +32,7 @@ from tests.support.programs import ROOT
 from tests.support.scale import scaled
 from tests.support.system_calls import Place
 from tests.tools import isolates
+from tests.tools.coded import CodingBench
 
 TINY = str(ROOT / "tests" / "support" / "mcp_tiny.py")
 GIGABYTE = 1 << 30
@@ -222,6 +223,18 @@ TABLE = (
         own="",
     ),
     Row(
+        "gemini",
+        "idempotent",
+        middle={"task": "[[hangs]]"},
+        begun="coding.begun",
+        killed="Done: You were interrupted while you worked on the task below",
+        flood={"task": "[[flood]]"},
+        cut="[session gemini-",
+        many={"task": "I am #."},
+        own="Done: I am #.",
+        count=PYTHONS,
+    ),
+    Row(
         "fetch",
         "pure",
         middle={"urls": ["http://127.0.0.1:PORT/late1"]},
@@ -363,6 +376,7 @@ class Kit:
                 holdfast.shell_tool(root=self.root, name="shell_through", through=("env",)),
             ],
             "session_tools": holdfast.session_tools(root=self.root),
+            "coding_agent": [self._coder()],
             "fetch_tool": [holdfast.fetch_tool()],
             "http_tools": holdfast.http_tools(),
             "plan_tool": [holdfast.plan_tool()],
@@ -376,6 +390,12 @@ class Kit:
         self.makers = frozenset(made)
         self.tools = {each.name: _unjudged(each) for tools in made.values() for each in tools}
         self.server = McpServer("t", command=sys.executable, args=["-I", "-S", TINY])
+
+    def _coder(self) -> Tool:
+        bench = CodingBench(self.folder)
+        if not (self.folder / "cases.json").exists():
+            bench.plan("success")
+        return bench.tool("gemini", {"FLOOD_MEBIBYTES": str(READ_ON >> 20)})
 
     def _filled(self) -> Path:
         root = self.root
@@ -427,7 +447,8 @@ class Kit:
 
 def _unjudged(made: Tool) -> Tool:
     """What it may do is for other tests; a shell would ask."""
-    return replace(made, acts=lambda _: ()) if made.name.startswith(("shell", "start", "write_session")) else made
+    asks = made.name.startswith(("shell", "start", "write_session", "gemini"))
+    return replace(made, acts=lambda _: ()) if asks else made
 
 
 class Orders:

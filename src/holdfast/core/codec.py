@@ -23,6 +23,7 @@ _entry: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEntry)
 _delta = msgspec.json.Decoder(Delta)
 _failure = msgspec.json.Decoder(Failure)
 _object = msgspec.json.Decoder(dict[str, Any])
+_texts = msgspec.json.Decoder(dict[str, str])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _client_tools = msgspec.json.Decoder(tuple[ClientTool, ...])
 _purses = msgspec.json.Decoder(tuple[Purse, ...])
@@ -75,6 +76,11 @@ def is_json_object(text: str) -> bool:
         return isinstance(decode_json(text), dict)
     except ValueError:  # msgspec's and Unicode's errors are such
         return False
+
+
+def decode_keepsakes(text: str) -> dict[str, str]:
+    """What the tools of a chat kept, oldest first."""
+    return decode_with(_texts, text, "what tools kept") if text else {}
 
 
 def decode_message(data: bytes | str) -> Message:

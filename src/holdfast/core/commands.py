@@ -378,6 +378,18 @@ class Note(RunnerCommand):
     name = "note"
 
 
+class Keep(RunnerCommand):
+    """What a body wants to find again, when it is run again after a crash or in a later call of the chat.
+
+    Under a `key`, in place of what was kept under it before; an empty `text` keeps nothing.
+    """
+
+    key: str
+    text: str
+
+    name = "keep"
+
+
 class FinishCompaction(RunnerCommand):
     """A compaction was made, or was not and `error` says why; the chat goes on in any case.
 
@@ -489,12 +501,12 @@ COMMANDS: dict[str, type[Command]] = {
         *(Send, Give, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, GoOn, Fork),
         *(Archive, Rename, Delete),
         *(ChildEnded, Due, Descendant),
-        *(Respond, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note),
+        *(Respond, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note, Keep),
         *(FinishCompaction, Park, FinishTurn, FinishStop, Fail),
         *(Claim, Release, LeaseExpired, LeaseOutlived, Repair),
     )
 }
 
 # A real outcome and the end of a stop must get through after history was cut; they look at positions instead. So must
-# what a body said last, which is committed with its outcome.
-EPOCH_FREE = frozenset({Outcome.name, Note.name, FinishStop.name, Release.name})
+# what a body said last, which is committed with its outcome, and what it keeps.
+EPOCH_FREE = frozenset({Outcome.name, Note.name, Keep.name, FinishStop.name, Release.name})

@@ -28,6 +28,8 @@ class Limits(Frozen):
     chat_files_bytes_max: int = 1 << 30  # of the files that a chat's messages name
     kept_rules_max: int = 1_000  # of one owner that have not ended
     schedules_max: int = 10_000  # of one owner
+    keepsakes_max: int = 32  # that tools keep in a chat: the oldest gives way
+    keepsake_chars_max: int = 1_000
     excerpt_chars_max: int = 500  # of a call's arguments, where people are told of it
 
 

@@ -359,6 +359,7 @@ class ChatRecord(Frozen):
     cause: Cause | None = None  # why its turn is stopping, or its last one was cut short; see `stop_cause_of`
     error: Failure | None = None
     answer_seq: int | None = None  # journal number of the last turn's answer, for a parent; None: it gave none
+    keepsakes: str = ""  # what its tools keep for a rerun and for later calls: an object of texts, as JSON; bounded
 
     # ownership
     worker: str | None = None

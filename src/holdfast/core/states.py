@@ -130,6 +130,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
     "refuse": _stays("refuse_call", RUNNING),
     "outcome": _stays("record_outcome", RUNNING, STOPPING),
     "note": _stays("note", RUNNING, STOPPING),
+    "keep": _stays("keep", RUNNING, STOPPING),
     "finish_compaction": _stays("finish_compaction", RUNNING),
     "park": {RUNNING: Cell("park", (WAITING,))},
     "finish_turn": {RUNNING: Cell("finish_turn", (IDLE, RUNNING))},

@@ -38,6 +38,8 @@ class ToolContext:
         whole_result: Callable[[str], Awaitable[ToolResult | None]] | None = None,
         result_chars: int | None = None,
         rulebook: Rulebook = NO_RULES,
+        kept: Callable[[], Mapping[str, str]] | None = None,
+        keep: Callable[[str, str], Awaitable[None]] | None = None,
     ) -> None:
         self.call_id = call_id
         self.key = f"{chat_id}:{call_id}"
@@ -51,6 +53,9 @@ class ToolContext:
         self._say = say
         self._results = results
         self._whole_result = whole_result
+        self._kept = kept
+        self._keep = keep
+        self._kept_here: dict[str, str] = {}  # outside of a run
         self.result_chars = result_chars  # of a result that the model is shown; None: all
         self._spending = threading.Lock()  # of the two below
         self._tokens = 0
@@ -77,6 +82,23 @@ class ToolContext:
         """Tell clients how far it is, from any thread. Journaled and streamed, a few times a second."""
         if self._say is not None and self.cause is None:
             self._say(text)
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """What bodies of this chat kept, oldest first: an earlier run of this call, or an earlier call."""
+        return self._kept_here if self._kept is None else self._kept()
+
+    async def keep(self, key: str, text: str) -> None:
+        """Keep a text of up to 1,000 characters with the chat, in place of what was kept under this key before.
+        Durable when it returns, so that a rerun after a crash finds it. A chat keeps 32 of them, and the oldest
+        gives way. An empty text keeps nothing. Raises ToolFailed if it cannot be kept.
+        """
+        if self._keep is not None:
+            await self._keep(key, text)
+            return
+        self._kept_here.pop(key, None)
+        if text:
+            self._kept_here[key] = text
 
     def spent(self, *, tokens: int = 0, cost: float = 0.0) -> None:
         """Count what this call has spent since it last said so, such as on a model of its own: in the budget of its

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast import log_context
 from holdfast.core import commands as cmd
 from holdfast.core.call_words import SPENT, spent_text
-from holdfast.core.codec import storable
+from holdfast.core.codec import decode_keepsakes, storable
 from holdfast.core.records import (
     Call,
     CallState,
@@ -379,7 +379,19 @@ class ToolCalls:
             whole_result=held.history.whole_result,
             result_chars=held.agent.limits.result_chars,
             rulebook=held.rulebook,
+            kept=lambda: decode_keepsakes(held.snapshot.chat.keepsakes),
+            keep=self._keep,
         )
+
+    async def _keep(self, key: str, text: str) -> None:
+        held = self._held
+        limit = held.shared.store.options.limits.keepsake_chars_max
+        if not key or max(len(key), len(text)) > limit:
+            raise ToolFailed(f"what is kept has a key, and up to {limit:,} characters; this has {len(text):,}")
+        try:
+            await held.commit(cmd.Keep(by=held.by, key=storable(key), text=storable(text)))
+        except (Moved, HoldfastError) as error:
+            raise ToolFailed(f"what the tool has to find after a crash could not be kept: {error}") from error
 
     def _body_done(self, task: "asyncio.Task[bool]") -> None:
         self._tasks.discard(task)

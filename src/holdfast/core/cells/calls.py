@@ -5,6 +5,7 @@ from holdfast.core import journal
 from holdfast.core.call_words import SPENT, spent_text, unknown_text
 from holdfast.core.cells.families import spawn_child
 from holdfast.core.change import Refusal
+from holdfast.core.codec import decode_keepsakes, encode
 from holdfast.core.draft import Draft
 from holdfast.core.records import Call, CallState, External, Replay, State, Synthetic, ToolResult
 from holdfast.core.spending import SpendingKind
@@ -99,6 +100,19 @@ def record_outcome(draft: Draft, command: cmd.Outcome) -> None:
     if command.spawn is not None:
         spawn_child(draft, call, command.spawn)
     draft.settle()
+
+
+def keep(draft: Draft, command: cmd.Keep) -> None:
+    """The newest is last: where there are too many, those go that were kept, or changed, longest ago."""
+    limits = draft.limits
+    if not command.key or max(len(command.key), len(command.text)) > limits.keepsake_chars_max:
+        raise Refusal("limit", f"what is kept has a key, and up to {limits.keepsake_chars_max:,} characters")
+    kept = decode_keepsakes(draft.chat.keepsakes)
+    kept.pop(command.key, None)
+    if command.text:
+        kept[command.key] = command.text
+    newest = list(kept.items())[-limits.keepsakes_max :]
+    draft.set(keepsakes=encode(dict(newest)).decode() if newest else "")
 
 
 def lose(draft: Draft, call: Call, why: str = "", *, rerun: bool) -> None:
