@@ -21,6 +21,7 @@ from bench.long_chats import long_chats
 from bench.many import many
 from bench.models import models
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
+from bench.schedules import schedules
 from bench.server import server
 from bench.tenants import tenants
 from bench.turns import turn_bytes
@@ -219,6 +220,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "turn-bytes": turn_bytes,
     "long-chats": long_chats,
     "many": many,
+    "schedules": schedules,
     "tenants": tenants,
     "large": large,
     "handover": handover,
@@ -228,7 +230,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
 }
 
 
-LONG = ("many", "tenants", "large", "hostile")  # measured when asked for
+LONG = ("many", "schedules", "tenants", "large", "hostile")  # measured when asked for
 
 
 def main() -> None:

@@ -18,10 +18,12 @@ __all__ = [
     "Answer",
     "AnyEntry",
     "App",
+    "AppSchedules",
     "Approval",
     "Arguments",
     "Ask",
     "AttemptFailed",
+    "Backfilled",
     "CallAnswered",
     "CallAsked",
     "CallBegan",
@@ -63,6 +65,7 @@ __all__ = [
     "ConnectionFailed",
     "ContextFilter",
     "CorruptRecord",
+    "Cron",
     "Decision",
     "Delegation",
     "Delta",
@@ -72,6 +75,7 @@ __all__ = [
     "DrainFailed",
     "Event",
     "EventRule",
+    "Every",
     "Extent",
     "External",
     "FailedAttempt",
@@ -126,7 +130,10 @@ __all__ = [
     "NoWorker",
     "NotFound",
     "Noted",
+    "Occurrence",
+    "OccurrenceState",
     "OnUnknown",
+    "Once",
     "OpenCall",
     "OpenCallRecord",
     "OutcomeUnknown",
@@ -169,6 +176,9 @@ __all__ = [
     "RunningTool",
     "Sampling",
     "Sandbox",
+    "Schedule",
+    "ScheduleRecord",
+    "ScheduleState",
     "SchemaError",
     "Scope",
     "SendMode",
@@ -287,6 +297,8 @@ _NAMES: dict[str, str] = {
     ),
     "holdfast.core.retry": "RetryPolicy",
     "holdfast.core.updates": "TurnUsage",
+    "holdfast.core.schedules": "Cron, Every, Occurrence, OccurrenceState, Once, ScheduleRecord, ScheduleState",
+    "holdfast.declared_schedules": "Schedule",
     "holdfast.errors": (
         "AdmissionTimeout, CallTimeout, CallerError, ConfigError, ConnectTimeout, ConnectionFailed, "
         "CorruptRecord, DrainFailed, FirstByteTimeout, Forbidden, HoldfastError, InvalidInput, KeyReused, LeaseLost, "
@@ -344,6 +356,8 @@ _NAMES: dict[str, str] = {
     "holdfast.tools.web.fetch": "fetch_tool",
     "holdfast.tools.web.http_request": "http_tools",
     "holdfast.worker.tool_calls": "RunningTool",
+    "holdfast.schedules": "AppSchedules",
+    "holdfast.store.schedules": "Backfilled",
     "holdfast.worker.worker": "Worker",
     "holdfast.turn": "OpenCall, Sent, Turn",
 }
@@ -414,7 +428,17 @@ if TYPE_CHECKING:
         Call as CallRecord,
     )
     from holdfast.core.retry import RetryPolicy
+    from holdfast.core.schedules import (
+        Cron,
+        Every,
+        Occurrence,
+        OccurrenceState,
+        Once,
+        ScheduleRecord,
+        ScheduleState,
+    )
     from holdfast.core.updates import TurnUsage
+    from holdfast.declared_schedules import Schedule
     from holdfast.errors import (
         AdmissionTimeout,
         CallerError,
@@ -542,10 +566,12 @@ if TYPE_CHECKING:
     from holdfast.models.choice import KeyedModel, ModelChoice, ModelContext, ModelFunction
     from holdfast.models.resolve import default_model
     from holdfast.principals import Principal, Scope
+    from holdfast.schedules import AppSchedules
     from holdfast.server.http import http_app
     from holdfast.standing import Doing, Standing, Trouble
     from holdfast.store.open_calls import OpenCallRecord
     from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions
+    from holdfast.store.schedules import Backfilled
     from holdfast.store.tokens import NewToken, Token, TokenKind
     from holdfast.system.clock import Clock
     from holdfast.system.sandbox import Sandbox

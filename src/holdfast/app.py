@@ -17,6 +17,7 @@ from holdfast.config import FILE, Config, ConfigSettings, WorkerSettings, change
 from holdfast.core.codec import encode
 from holdfast.core.records import ClientTool, KeptRule, Message, NewChat
 from holdfast.core.retry import RETRY, RetryPolicy
+from holdfast.declared_schedules import Schedule
 from holdfast.errors import ConfigError, UnknownAgent
 from holdfast.health.checks import diagnose
 from holdfast.ids import new_id
@@ -26,6 +27,7 @@ from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.output import OutputT
 from holdfast.redaction import Secrets
+from holdfast.schedules import AppSchedules
 from holdfast.spans import Traces
 from holdfast.store import open_store
 from holdfast.store.contract import Store
@@ -74,7 +76,8 @@ class App:
     [<State.IDLE: 'idle'>]
 
     `settings` are those of docs/configuration.md, by name; they beat environment and file. `retry` says how often and
-    how patiently a model call is repeated, for agents that do not say it themselves.
+    how patiently a model call is repeated, for agents that do not say it themselves. `schedules` start
+    agents at times.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class App:
         config: Config | None = None,
         options: StoreOptions | None = None,
         retry: RetryPolicy = RETRY,
+        schedules: Sequence[Schedule] = (),
         **settings: Unpack[ConfigSettings],
     ) -> None:
         if config is None:
@@ -118,6 +122,7 @@ class App:
         self._users = 0  # blocks that have it open
         self.at_opening: list[Callable[[], object]] = []  # what is to be in the home once it is open
         self._opening_or_closing = asyncio.Lock()
+        self.schedules = AppSchedules(self, schedules)
 
     def _serve(self, servers: Sequence[McpServer]) -> None:
         """Give each agent the tool servers that the configuration has for it."""
@@ -248,6 +253,7 @@ class App:
             self._plugins,
             self.secrets,
             self.turn_spans,
+            self.schedules.declare,
         )
 
     def sent(self, message: Message) -> Message:

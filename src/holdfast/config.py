@@ -17,6 +17,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from holdfast.declared_schedules import Schedule, schedules_of
 from holdfast.errors import ConfigError
 from holdfast.jwt_issuer import JwtIssuer
 from holdfast.mcp_servers import McpServer, servers_of
@@ -171,6 +172,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     no_plugins: A[bool, Meta(description="load no plugins, whatever `plugins` says")] = False
     mcp: A[
         tuple[McpServer, ...], Meta(description="tool servers, in the file only: a table [mcp.NAME] for each")
+    ] = ()
+    schedules: A[
+        tuple[Schedule, ...],
+        Meta(
+            description="when agents start by themselves, in the file only: a table [schedules.NAME] for each, see "
+            "docs/how-to/schedules.md"
+        ),
     ] = ()
     permissions: A[
         Permissions | None,
@@ -436,6 +444,8 @@ def _from_key(name: str, value: Any, path: Path) -> Any:
         raise ConfigError(f"{path}: {_unknown(name, 'key')}")
     if name == "mcp":
         return servers_of(value, str(path))
+    if name == "schedules":
+        return schedules_of(value, str(path))
     _check(name, value, f"{path}: {name}")
     return value
 

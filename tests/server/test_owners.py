@@ -8,6 +8,7 @@ import base64
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import pytest
 from fastapi import APIRouter
 from msgspec.structs import replace
 
-from holdfast import App
+from holdfast import App, Schedule
 from holdfast.core import kept_files
 from holdfast.core.records import File, Message, Role, Text
 from holdfast.ids import new_id
@@ -74,7 +75,10 @@ async def house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
         kept, secret = await app.store.tokens.create(NewToken(name=SECRET, owner="bob"))
         assert digest_of(secret)
         (rule,) = await keep(app.store, f"allow call({SECRET})", owner="bob", agent="by-hand", by=SECRET)
-        bobs = Ids(chat.id, queued.answer.message_id, call.id, kept.id, rule.id, "bob", kept_files.digest_of(picture))
+        plan = Schedule(SECRET, agent="payer", message=SECRET, at=datetime(2999, 1, 1, tzinfo=UTC), owner="bob")
+        schedule = await app.schedules.create(plan)
+        file = kept_files.digest_of(picture)
+        bobs = Ids(chat.id, queued.answer.message_id, call.id, kept.id, rule.id, "bob", file, schedule.id)
         never = Ids(*map(_never, bobs))._replace(owner="kim")  # which is no part of a word in an answer
         yield House(app, api, bobs, never)
 
@@ -142,7 +146,8 @@ async def state_of(house: House) -> list[Any]:
     snapshot = await chat.snapshot()
     (token,) = await house.app.store.tokens.read([house.bobs.token])
     rule = await house.app.store.kept_rules.read(house.bobs.rule)
-    return [replace(snapshot.chat, updated_at=0), snapshot.open_calls, snapshot.queue, token, rule]
+    schedule = await house.app.schedules.get(house.bobs.schedule)
+    return [replace(snapshot.chat, updated_at=0), snapshot.open_calls, snapshot.queue, token, rule, schedule]
 
 
 async def test_the_walk_asks_for_what_is_there(house: House) -> None:

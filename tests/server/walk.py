@@ -32,6 +32,7 @@ class Ids(NamedTuple):
     rule: str
     owner: str
     file: str = "0" * 64
+    schedule: str = "sched_0"
 
     def in_path(self) -> dict[str, str]:
         """What each parameter of a path is. One that is not here has to be thought about first."""
@@ -41,6 +42,7 @@ class Ids(NamedTuple):
             "call_id": self.call,
             "token_id": self.token,
             "rule_id": self.rule,
+            "schedule_id": self.schedule,
             "digest": self.file,
             "response_id": f"resp_1_{self.chat}",
             "conversation_id": f"conv_{self.chat}",

@@ -16,6 +16,7 @@ from holdfast.cli.dispatch import carry_out
 from holdfast.cli.options import AppArgument, AppName, Database, Home, Json, Verbose, Where, note_json
 from holdfast.cli.owners_group import owners
 from holdfast.cli.permissions_group import permissions
+from holdfast.cli.schedules_group import schedules
 from holdfast.cli.tokens_group import tokens
 from holdfast.errors import HoldfastError
 
@@ -45,6 +46,7 @@ cli.add_typer(owners, name="owners")
 cli.add_typer(config, name="config")
 cli.add_typer(tokens, name="tokens")
 cli.add_typer(permissions, name="permissions")
+cli.add_typer(schedules, name="schedules")
 
 
 def _version(wanted: bool) -> None:

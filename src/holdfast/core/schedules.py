@@ -326,7 +326,7 @@ class _Look:
         self.schedule = replace(self.schedule, failures=failures)
         limit = self.schedule.pause_after
         if limit is not None and failures >= limit and self.schedule.state is ACTIVE:
-            words = f"paused after {failures} failures in a row"
+            words = f"paused after {failures} failure{'s' if failures != 1 else ''} in a row"
             after = SCHEDULES[ScheduleMove.FAIL][self.schedule.state]
             self.schedule = replace(
                 self.schedule, state=after, paused_by="failures", note=words, next_at=None, due_at=None

@@ -133,6 +133,7 @@ DEGRADED: Mapping[str, Callable[[Worker], bool]] = {
     "mcp_server_away": lambda worker: any(link.away for link in worker.tool_servers.links),
     "steps_missed": lambda worker: any(missed >= MISSES_TOLD for missed in worker.missed_in_a_row),
     "tools_uncovered": lambda worker: worker.config.cover_tools == "always" and bool(cover.figures()["problem"]),
+    "scheduler_silent": lambda worker: worker.running and worker.scheduler.is_silent,
     "chats_unreadable": lambda worker: worker.store.unreadable > 0,
 }
 STORE_UNHEALTHY: Mapping[str, Callable[[Store], bool]] = {
@@ -276,6 +277,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("repairs", lambda: dict(worker.sweeper.repairs))
     figures.add("receipts_pruned", lambda: worker.receipts_pruned)
     figures.add("retention", worker.pruner.figures)
+    figures.add("schedules", lambda: _told(worker, worker.scheduler.figures()))
     figures.add("poison_chats", lambda: worker.store.recovery.poisoned)
     figures.add("titles_made", lambda: worker.titles.made)
     figures.add("compactions_made", lambda: worker.compactions.made)

@@ -113,6 +113,11 @@ class Routes:
     ) -> Callable[[Handler], Handler]:
         return self._route("POST", path, scope, public, all_owners, options)
 
+    def put(
+        self, path: str, *, scope: Scope | None = None, public: bool = False, all_owners: bool = False, **options: Any
+    ) -> Callable[[Handler], Handler]:
+        return self._route("PUT", path, scope, public, all_owners, options)
+
     def patch(
         self, path: str, *, scope: Scope | None = None, public: bool = False, all_owners: bool = False, **options: Any
     ) -> Callable[[Handler], Handler]:

@@ -9,7 +9,18 @@ from fastapi import FastAPI
 from holdfast import __version__
 from holdfast.app import App
 from holdfast.jwt_issuer import JwtIssuer
-from holdfast.server import chats, client_files, kept_rules, login, operations, page, problems, tokens, transfers
+from holdfast.server import (
+    chats,
+    client_files,
+    kept_rules,
+    login,
+    operations,
+    page,
+    problems,
+    schedules,
+    tokens,
+    transfers,
+)
 from holdfast.server.access import Access, AccessMiddleware, load_token
 from holdfast.server.bodies import BodyMiddleware
 from holdfast.server.described import described
@@ -36,6 +47,7 @@ ROUTERS = (
     operations.routes.router,
     tokens.routes.router,
     kept_rules.routes.router,
+    schedules.routes.router,
     transfers.routes.router,
     openai.routes.router,
     stored_conversations.routes.router,

@@ -22,6 +22,7 @@ from holdfast.principals import OWN_SCOPES, Principal
 from holdfast.server.audit import TokenChange, tell_imported, tell_owner_deleted, tell_rule_revoked, tell_token
 from holdfast.server.grants import Grant, Grants
 from holdfast.server.guarded import GRANT, Need
+from holdfast.server.owned_schedules import OwnedSchedules
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
 from holdfast.server.shares import stream_client
 from holdfast.server.streams import Streams
@@ -171,6 +172,13 @@ class OwnedApp:
         self._grants.tokens.forget({token_id})
         self._audit("audit.token_revoked", revoked)
         return revoked
+
+    # --- schedules ------------------------------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> OwnedSchedules:
+        """Raises Forbidden for a token of one chat."""
+        return OwnedSchedules(self._app.schedules, self.store, self.principal)
 
     # --- kept rules -----------------------------------------------------------------------------------------------
 

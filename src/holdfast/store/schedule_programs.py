@@ -19,6 +19,7 @@ from holdfast.core.commands import Command, Send, Stop, Withdraw
 from holdfast.core.instants import iso
 from holdfast.core.journal import TurnEnded, TurnStarted
 from holdfast.core.limits import Limits
+from holdfast.core.notices import Notice, NoticeKind
 from holdfast.core.records import Cause, Frozen, Message, NewChat, Role, State, Text
 from holdfast.core.schedules import (
     Attendance,
@@ -153,13 +154,19 @@ class SendTo(NamedTuple):
     commands: tuple[Command, ...]
 
 
+class Tell(NamedTuple):
+    """Of what happened, to endpoints outside that hear of it."""
+
+    notices: tuple[Notice, ...]
+
+
 class Ring(NamedTuple):
     """Tell waiters, once it is committed."""
 
     topics: tuple[str, ...]
 
 
-Step = Now | Rows | MakeChat | SendTo | Ring
+Step = Now | Rows | MakeChat | SendTo | Tell | Ring
 Program = Generator[Step, Any, T]
 REFUSALS = (RefusedError, InvalidInput, LimitReached, NotFound)
 
@@ -473,6 +480,8 @@ class Programs:
                 schedule = replace(schedule, chat_id=chat_id if schedule.chat == "same" else schedule.chat_id)
         if schedule != before:
             schedule = yield from self._write(before, schedule, now)
+        if skipped or plan.paused:
+            yield Tell(_notices(schedule, skipped, now, paused=plan.paused))
         if _rows(schedule) // TRIMMED_EVERY != _rows(before) // TRIMMED_EVERY:
             yield Rows(self._sql.trim, (schedule.id, schedule.id, KEPT_MAX))
         return Attended(
@@ -527,6 +536,23 @@ class Programs:
             occurrence = replace(occurrence, turn=turn, seq=max(0, answer.seq - _LINES_BACK))
         yield Rows(self._sql.move, moving_row(occurrence))
         return occurrence, chat_id
+
+
+def _notices(
+    schedule: ScheduleRecord, skipped: Sequence[Occurrence], now: int, *, paused: bool
+) -> tuple[Notice, ...]:
+    about = {"schedule_id": schedule.id, "schedule": schedule.name, "agent": schedule.agent}
+    if schedule.owner:
+        about["owner"] = schedule.owner
+    told: list[tuple[NoticeKind, dict[str, Any]]] = []
+    for one in skipped:
+        what = {"at": one.at, "upto": one.upto, "count": one.count, "reason": one.reason}
+        told.append(("schedule.skipped", what))
+    if paused:
+        told.append(("schedule.paused", {"reason": schedule.note, "failures": schedule.failures}))
+    return tuple(
+        Notice(kind=kind, owner=schedule.owner, at=now, data=Raw(encode(about | what))) for kind, what in told
+    )
 
 
 def _rows(schedule: ScheduleRecord) -> int:

@@ -174,8 +174,9 @@ class ScheduleStatements(NamedTuple):
     ends: str
 
 
-def schedule_statements(mark: str, *, lock: str) -> ScheduleStatements:
-    """`lock`: what a SELECT ends with to keep a row for its transaction, where writers are not alone anyway."""
+def schedule_statements(mark: str, *, lock: str, now: str | None = None) -> ScheduleStatements:
+    """`lock`: what a SELECT ends with to keep a row for its transaction, where writers are not alone anyway.
+    `now`: the server's clock, in ms, where there is one."""
     skip = f"{lock} SKIP LOCKED" if lock else ""
     columns = ", ".join(f"{name} = {{}}" for name in SCHEDULE_COLUMNS[1:])
     found = {
@@ -192,7 +193,7 @@ def schedule_statements(mark: str, *, lock: str) -> ScheduleStatements:
         "of_owner": f"SELECT id FROM schedules WHERE owner = {{}} ORDER BY id LIMIT {FORGOTTEN_TOGETHER}{lock}",
         "remove": f"DELETE FROM schedules WHERE id = {{}} RETURNING {_list(SCHEDULE_COLUMNS)}",
         "remove_occurrences": "DELETE FROM occurrences WHERE schedule_id = {}",
-        "look": _LOOK,
+        "look": _LOOK if now is None else f"SELECT 'now', '', {now} UNION ALL {_LOOK}",
         "seen": _SEEN,
         "held": f"{_OCCURRENCE} schedule_id = {{}} AND state = 'held' ORDER BY at LIMIT {core.FIRES_TOGETHER_MAX}",
         "held_count": "SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'held'",

@@ -3,8 +3,7 @@
 What each verb does inside its transaction is in `schedule_programs.py`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 from holdfast.core.codec import check_text
 from holdfast.core.records import Frozen
@@ -40,14 +39,24 @@ class Work(Frozen):
     released: tuple[str, ...]  # with one that waits for nothing
     open_count: int  # occurrences that were looked at
     after: str  # where the next look goes on
+    now: int
 
 
 class Schedules:
     """Of one store. Each verb is one transaction, and raises as the store's verbs do."""
 
     def __init__(
-        self, runner: StatementRunner, play: Player, statements: ScheduleStatements, programs: Programs
+        self,
+        runner: StatementRunner,
+        play: Player,
+        statements: ScheduleStatements,
+        programs: Programs,
+        now_ms: Callable[[], int],
+        observe: Callable[[int], int] | None = None,
     ) -> None:
+        """`observe` is told each reading of the server's clock, where there is one."""
+        self._now_ms = now_ms
+        self._observe = observe
         self._runner = runner
         self._play = play
         self._sql = statements
@@ -142,14 +151,12 @@ class Schedules:
 
     async def look(self, after: str = "") -> Work:
         """One statement, however many schedules there are."""
-        found: Mapping[Literal["due", "over", "open", "held"], list[Row]] = {
-            "due": [],
-            "over": [],
-            "open": [],
-            "held": [],
-        }
+        found: dict[str, list[Row]] = {"now": [], "due": [], "over": [], "open": [], "held": []}
         for what, *row in await self._runner.rows(self._sql.look, after, after):
             found[what].append(tuple(row))
+        for _, server_ms in found["now"]:
+            if self._observe is not None:
+                self._observe(server_ms)
         ((last, count),) = found["open"]
         return Work(
             due=tuple((id, at) for id, at in found["due"]),
@@ -157,6 +164,7 @@ class Schedules:
             released=tuple(id for id, _ in found["held"]),
             open_count=count,
             after=last if count >= LOOKED_AT_MAX else "",
+            now=self._now_ms(),
         )
 
     async def attend(self, schedule_id: str) -> Attended | None:

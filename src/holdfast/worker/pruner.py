@@ -12,6 +12,7 @@ from holdfast.config import Retention
 from holdfast.store.contract import Store
 from holdfast.store.receipts import PRUNED_MAX
 from holdfast.store.retention import KINDS, Amount, PrunedKind, Pruning, cutoffs_of
+from holdfast.store.schedules import KEPT_DAYS
 from holdfast.store.tokens import ENDED_DAYS
 from holdfast.system.clock import dice
 
@@ -61,6 +62,7 @@ class Pruner:
         aged_ms = await self._store.aged_ms()
         await self._store.tokens.prune(aged_ms - ENDED_DAYS * 86_400_000)
         await self._store.kept_rules.prune(aged_ms)
+        await self._store.schedules.prune(aged_ms - KEPT_DAYS * 86_400_000)
         self._add("receipts", Amount(count))
         # If there are more: others want to write as well.
         self._receipts_left_s = 1.0 if count >= PRUNED_MAX else RECEIPTS_S

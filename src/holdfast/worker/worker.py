@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 
 from msgspec import Raw
@@ -50,6 +50,7 @@ from holdfast.worker.lease_observer import LeaseObserver
 from holdfast.worker.outcomes import Outcomes
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.runner import Runner
+from holdfast.worker.scheduler import Scheduler
 from holdfast.worker.stray_chats import Strays, described
 from holdfast.worker.sweeper import Sweeper
 from holdfast.worker.titles import Titles
@@ -77,7 +78,9 @@ class Worker:
         plugins: tuple[Hook, ...] = (),
         secrets: Secrets | None = None,
         turn_spans: TurnSpans | None = None,
+        declare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`declare`: brings what the program declares into the store, before anything is claimed."""
         self.name = new_id("worker")
         self.config = config
         self.store = store
@@ -112,6 +115,8 @@ class Worker:
         self.sweeper = Sweeper(store, self._note_trouble)
         self._observer = LeaseObserver(store, lambda: self.name, self.sweeper.want, self._note_trouble)
         self.pruner = Pruner(store, config.retention, self._note_trouble)
+        self.scheduler = Scheduler(store, config.poll_s, self._note_trouble)
+        self._declare = declare
         self._bodies_abandoned = 0
         self._store_failed_at: float | None = None  # since when claims and sweeps fail
         self.claims_taken = 0
@@ -191,6 +196,8 @@ class Worker:
         try:
             await self._protect(self._lock)
             await self._join(self.config.store_wait_s, (StoreUnavailable, LeaseLost))
+            if self._declare is not None:
+                await self._declare()
         except BaseException:
             await self._leave()
             raise
@@ -202,6 +209,7 @@ class Worker:
             self._observer.run_forever(),
             self._doubt_in_time(),
             self.pruner.run_forever(),
+            self.scheduler.run_forever(),
             self.strays.run_forever(),
             self.store.pulse.run_forever(),
         )

@@ -602,6 +602,175 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/schedules": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Schedules
+         * @description Newest first.
+         */
+        get: operations["list_schedules"];
+        put?: never;
+        /**
+         * Create Schedule
+         * @description A cron that never comes, a zone that is none and a placeholder that is unknown are refused, with the reason.
+         */
+        post: operations["create_schedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/schedules/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preview Schedule
+         * @description The next instants of a schedule, before it is saved.
+         */
+        post: operations["preview_schedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/schedules/{schedule_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show Schedule */
+        get: operations["show_schedule"];
+        /**
+         * Change Schedule
+         * @description All of it but its owner. Another time begins now. One that is declared is changed where it is declared.
+         */
+        put: operations["change_schedule"];
+        post?: never;
+        /**
+         * Remove Schedule
+         * @description It never fires again. Its chats stay.
+         */
+        delete: operations["remove_schedule"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/schedules/{schedule_id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause Schedule
+         * @description What it has begun goes on.
+         */
+        post: operations["pause_schedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/schedules/{schedule_id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume Schedule
+         * @description From now on: `backfill` is for what the pause left out.
+         */
+        post: operations["resume_schedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/schedules/{schedule_id}/trigger": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Trigger Schedule
+         * @description One occurrence now, also of a paused one. Where the policy skips it, the answer says so.
+         */
+        post: operations["trigger_schedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/schedules/{schedule_id}/backfill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Backfill Schedule
+         * @description The instants of a time that is past and that were not fired, those included that were skipped.
+         */
+        post: operations["backfill_schedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/schedules/{schedule_id}/occurrences": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Occurrences
+         * @description What became of each instant, newest first.
+         */
+        get: operations["list_occurrences"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/chats/{chat_id}/export": {
         parameters: {
             query?: never;
@@ -781,6 +950,38 @@ export interface components {
              * @description how long they are kept; null: until they are revoked
              */
             for_s?: number | null;
+        };
+        /** BackfillGiven */
+        BackfillGiven: {
+            /**
+             * Since
+             * @description milliseconds since 1970
+             */
+            since: number;
+            /**
+             * Until
+             * @description milliseconds since 1970
+             */
+            until: number;
+            /**
+             * Overlap
+             * @description without it: "queue_all"
+             * @enum {string}
+             */
+            overlap?: "skip" | "queue_one" | "queue_all" | "cancel" | "allow";
+        };
+        /** BackfillShown */
+        BackfillShown: {
+            /**
+             * Waiting
+             * @description instants that are fired from now on
+             */
+            waiting: number;
+            /**
+             * Known
+             * @description that were fired, or waited, already
+             */
+            known: number;
         };
         /** CallShown */
         CallShown: {
@@ -1177,6 +1378,68 @@ export interface components {
             /** Title */
             title?: string | null;
         };
+        /** OccurrenceList */
+        OccurrenceList: {
+            /** Occurrences */
+            occurrences: components["schemas"]["OccurrenceShown"][];
+            /**
+             * Next
+             * @description give it as `before` for the next page; null: there is none
+             */
+            next: number | null;
+        };
+        /** OccurrenceShown */
+        OccurrenceShown: {
+            /**
+             * At
+             * @description milliseconds since 1970
+             */
+            at: number;
+            /**
+             * Upto
+             * @description the same as `at`, unless one row stands for several that were skipped
+             */
+            upto: number;
+            /** Count */
+            count: number;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "scheduled" | "triggered" | "backfill";
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "held" | "fired" | "ended" | "skipped";
+            /**
+             * Reason
+             * @description of a skip
+             */
+            reason: ("late" | "superseded" | "overlap" | "queue_full" | "refused") | null;
+            /** Detail */
+            detail: string;
+            /** Chat Id */
+            chat_id: string | null;
+            /** Message Id */
+            message_id: string | null;
+            /** Turn */
+            turn: number | null;
+            /**
+             * Decided At
+             * @description milliseconds since 1970
+             */
+            decided_at: number;
+            /** Fired At */
+            fired_at: number | null;
+            /** Ended At */
+            ended_at: number | null;
+            /**
+             * Outcome
+             * @description what became of its turn
+             */
+            outcome: ("done" | "failed" | "stopped" | "budget" | "deadline" | "superseded" | "withdrawn" | "deleted") | null;
+        };
         /** OpenCallList */
         OpenCallList: {
             /** Calls */
@@ -1267,6 +1530,16 @@ export interface components {
             /** Chats */
             chats: number;
         };
+        /** PauseGiven */
+        PauseGiven: {
+            /** Note */
+            note?: string;
+        };
+        /** PreviewShown */
+        PreviewShown: {
+            /** Next */
+            next: number[];
+        };
         /** QueuePage */
         QueuePage: {
             /** Queue */
@@ -1304,6 +1577,155 @@ export interface components {
              * @description without it: false
              */
             error?: boolean;
+        };
+        /** ScheduleGiven */
+        ScheduleGiven: {
+            /** Name */
+            name: string;
+            /** Agent */
+            agent: string;
+            /**
+             * Message
+             * @description what the agent is started with; {at}, {date}, {time} and {schedule} stand for the occurrence's
+             */
+            message: string;
+            /**
+             * Cron
+             * @description five fields; or give `every_s`, or `at`
+             */
+            cron?: string | null;
+            /** Every S */
+            every_s?: number | null;
+            /**
+             * Starting
+             * @description from when `every_s` is counted; null: from 1970
+             */
+            starting?: number | null;
+            /**
+             * At
+             * @description once
+             */
+            at?: number | null;
+            /**
+             * Zone
+             * @description such as Europe/Berlin; without it: "UTC"
+             */
+            zone?: string;
+            /**
+             * Chat
+             * @description without it: "new"
+             * @enum {string}
+             */
+            chat?: "new" | "same";
+            /**
+             * Overlap
+             * @description without it: "skip"
+             * @enum {string}
+             */
+            overlap?: "skip" | "queue_one" | "queue_all" | "cancel" | "allow";
+            /**
+             * Catch Up S
+             * @description without it: 3600.0
+             */
+            catch_up_s?: number;
+            /**
+             * Jitter S
+             * @description without it: 0.0
+             */
+            jitter_s?: number;
+            /**
+             * Pause After
+             * @description failures in a row
+             */
+            pause_after?: number | null;
+            /** Owner */
+            owner?: string;
+        };
+        /** ScheduleList */
+        ScheduleList: {
+            /** Schedules */
+            schedules: components["schemas"]["ScheduleShown"][];
+            /**
+             * Next
+             * @description give it as `before` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /** ScheduleShown */
+        ScheduleShown: {
+            /** Id */
+            id: string;
+            /** Owner */
+            owner: string;
+            /** Name */
+            name: string;
+            /** Agent */
+            agent: string;
+            /** Message */
+            message: string;
+            /** Cron */
+            cron: string | null;
+            /** Every S */
+            every_s: number | null;
+            /** At */
+            at: number | null;
+            /** Zone */
+            zone: string;
+            /**
+             * Chat
+             * @enum {string}
+             */
+            chat: "new" | "same";
+            /**
+             * Overlap
+             * @enum {string}
+             */
+            overlap: "skip" | "queue_one" | "queue_all" | "cancel" | "allow";
+            /** Catch Up S */
+            catch_up_s: number;
+            /** Jitter S */
+            jitter_s: number;
+            /** Pause After */
+            pause_after: number | null;
+            /**
+             * Source
+             * @description `made`: at run time; the others are declared
+             * @enum {string}
+             */
+            source: "made" | "code" | "settings";
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "active" | "paused" | "ended";
+            /** Paused By */
+            paused_by: ("person" | "failures" | "undeclared") | null;
+            /** Note */
+            note: string;
+            /**
+             * Failures
+             * @description in a row
+             */
+            failures: number;
+            /** Fired */
+            fired: number;
+            /** Skipped */
+            skipped: number;
+            /**
+             * Chat Id
+             * @description the chat that goes on, once there is one
+             */
+            chat_id: string | null;
+            /**
+             * Created At
+             * @description milliseconds since 1970
+             */
+            created_at: number;
+            /**
+             * Next
+             * @description the next instants; none unless it is active
+             */
+            next: number[];
         };
         /**
          * StandingShown
@@ -1478,6 +1900,14 @@ export interface components {
              * @description also where one that it was made with was revoked
              */
             revoked_at: number | null;
+        };
+        /** TriggerGiven */
+        TriggerGiven: {
+            /**
+             * Overlap
+             * @description null: as the schedule has it
+             */
+            overlap?: ("skip" | "queue_one" | "queue_all" | "cancel" | "allow") | null;
         };
         /**
          * TroubleShown
@@ -3797,6 +4227,480 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["KeptRuleShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_schedules: {
+        parameters: {
+            query?: {
+                owner?: string | null;
+                before?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleList"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_schedule: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the same request again does nothing again */
+                "Idempotency-Key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScheduleGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    preview_schedule: {
+        parameters: {
+            query?: {
+                count?: number;
+                after?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScheduleGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PreviewShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_schedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                schedule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_schedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                schedule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScheduleGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_schedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                schedule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pause_schedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                schedule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PauseGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resume_schedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                schedule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScheduleShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trigger_schedule: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the same request again does nothing again */
+                "Idempotency-Key"?: string | null;
+            };
+            path: {
+                schedule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TriggerGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OccurrenceShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    backfill_schedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                schedule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BackfillGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackfillShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_occurrences: {
+        parameters: {
+            query?: {
+                before?: number | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                schedule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OccurrenceList"];
                 };
             };
             /** @description The request was wrong, or not possible in this state */

@@ -14,7 +14,18 @@ from holdfast.store.decisions import decided
 from holdfast.store.postgres.transactions import Transaction, Transactor
 from holdfast.store.receipts import answer_of
 from holdfast.store.records import Answer
-from holdfast.store.schedule_programs import REFUSALS, MakeChat, Now, ProgramOf, Ring, Rows, SendTo, Step, sent_in
+from holdfast.store.schedule_programs import (
+    REFUSALS,
+    MakeChat,
+    Now,
+    ProgramOf,
+    Ring,
+    Rows,
+    SendTo,
+    Step,
+    Tell,
+    sent_in,
+)
 
 T = TypeVar("T")
 
@@ -59,6 +70,8 @@ class _Play:
             return await self._transaction.rows(step.statement, *step.values)
         if isinstance(step, Now):
             return await self._transaction.look_at_clock()
+        if isinstance(step, Tell):
+            return await self._transaction.notice(*step.notices)
         if isinstance(step, Ring):
             return self.topics.update(step.topics)
         try:

@@ -735,7 +735,7 @@ TOKENS = token_statements("%s", "id IN (SELECT json_array_elements_text(%s::json
 
 KEPT_RULES = kept_rule_statements("%s", "rule IN (SELECT json_array_elements_text(%s::json))")
 
-SCHEDULES = schedule_statements("%s", lock=" FOR UPDATE")
+SCHEDULES = schedule_statements("%s", lock=" FOR UPDATE", now=NOW)
 
 FILES = file_statements(
     "%s", PUT_BESIDE_OTHERS, "digest IN (SELECT json_array_elements_text(%s::json))", "chat_id = ANY(%s)"

@@ -9,7 +9,18 @@ from holdfast.store.checks import check_new_chat
 from holdfast.store.decisions import decided
 from holdfast.store.receipts import answer_of
 from holdfast.store.records import Answer
-from holdfast.store.schedule_programs import REFUSALS, MakeChat, Now, ProgramOf, Ring, Rows, SendTo, Step, sent_in
+from holdfast.store.schedule_programs import (
+    REFUSALS,
+    MakeChat,
+    Now,
+    ProgramOf,
+    Ring,
+    Rows,
+    SendTo,
+    Step,
+    Tell,
+    sent_in,
+)
 from holdfast.store.sqlite.transactions import Transaction, Transactor
 
 T = TypeVar("T")
@@ -41,6 +52,8 @@ class SqlitePlayer:
             return transaction.rows(step.statement, *step.values)
         if isinstance(step, Now):
             return transaction.now
+        if isinstance(step, Tell):
+            return transaction.notice(*step.notices)
         if isinstance(step, Ring):
             return transaction.ring(step.topics)
         try:

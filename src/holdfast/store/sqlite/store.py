@@ -109,7 +109,7 @@ class SqliteStore(SqlStore):
         self.kept_rules = KeptRules(self._transactor, sql.KEPT_RULES, self.now_ms)
         play = SqlitePlayer(self._transactor, options.limits)
         programs = Programs(sql.SCHEDULES, options.limits)
-        self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs)
+        self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs, self.now_ms)
         self.budgets = Budgets(self._transactor, sql.BUDGETS, self.now_ms)
 
     def __str__(self) -> str:
