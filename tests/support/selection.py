@@ -18,7 +18,9 @@ import pytest
 # half a minute that is left for the end would keep one of them busy and the others idle.
 LONGEST = (
     "tests/chaos/", "tests/fleet/", "tests/models/test_local.py", "tests/store/test_side_by_side",
-    "tests/worker/test_long_chat", "tests/worker/test_random_",
+    "tests/worker/test_long_chat", "tests/worker/test_random_", "tests/worker/test_crash_drill",
+    "tests/pages/", "tests/server/test_described",
+    "tests/promises/test_10_", "tests/tools/test_real_task", "tests/tools/test_corpus",
 )  # fmt: skip
 
 # Files of which `--quick` imports nothing. The last draws its requests while it is collected, which takes seconds.
