@@ -99,6 +99,7 @@ __all__ = [
     "LeaseLost",
     "LimitReached",
     "Limits",
+    "ListChildren",
     "LoadTimeout",
     "LostResult",
     "McpCallTimeout",
@@ -202,10 +203,12 @@ __all__ = [
     "StoreReadOnly",
     "StoreTimeout",
     "StoreUnavailable",
+    "SubAgent",
     "Synthetic",
     "Terms",
     "Text",
     "TextAdded",
+    "ToChild",
     "Token",
     "TokenKind",
     "TooManyRequests",
@@ -333,11 +336,12 @@ _NAMES: dict[str, str] = {
     "holdfast.standing": "Doing, Standing, Trouble",
     "holdfast.store.records": "Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions",
     "holdfast.store.open_calls": "OpenCallRecord",
+    "holdfast.store.sub_agents": "SubAgent",
     "holdfast.store.tokens": "NewToken, Token, TokenKind",
     "holdfast.system.clock": "Clock",
     "holdfast.system.sandbox": "Sandbox",
     "holdfast.transfer": "Imported, OwnerDeleted",
-    "holdfast.tools.base": "Approval, Delegation, Spawned, Tool, ToolOutput, tool",
+    "holdfast.tools.base": "Approval, Delegation, ListChildren, Spawned, ToChild, Tool, ToolOutput, tool",
     "holdfast.tools.coding_agents.programs": "CodingAccess, CodingProgram, EventRule",
     "holdfast.tools.coding_agents.tool": "coding_agent",
     "holdfast.tools.context": "ToolContext",
@@ -572,10 +576,11 @@ if TYPE_CHECKING:
     from holdfast.store.open_calls import OpenCallRecord
     from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions
     from holdfast.store.schedules import Backfilled
+    from holdfast.store.sub_agents import SubAgent
     from holdfast.store.tokens import NewToken, Token, TokenKind
     from holdfast.system.clock import Clock
     from holdfast.system.sandbox import Sandbox
-    from holdfast.tools.base import Approval, Delegation, Spawned, Tool, ToolOutput, tool
+    from holdfast.tools.base import Approval, Delegation, ListChildren, Spawned, ToChild, Tool, ToolOutput, tool
     from holdfast.tools.coding_agents.programs import CodingAccess, CodingProgram, EventRule
     from holdfast.tools.coding_agents.tool import coding_agent
     from holdfast.tools.context import ToolContext

@@ -25,6 +25,7 @@ from holdfast.store.driver_watch import DriverWatch, Patience
 from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.receipts import request_hash
 from holdfast.store.records import QUIET, Answer, HistoryRow, Key
+from holdfast.store.sub_agents import SubAgent
 from holdfast.store.turn_reader import TurnRead, TurnReader
 from holdfast.store.update_reader import UpdateReader, event_cursor, event_of
 from holdfast.tools.base import Tool
@@ -165,7 +166,9 @@ class Chat(Generic[OutputT_co]):
     async def stop(
         self, *, clear_queue: bool = False, turn: int | None = None, key: Key | str | None = None
     ) -> Answer:
-        """With a `turn` it is refused once the chat is in another one."""
+        """Stops what the chat does and everything below it, at any depth, in one transaction: also of a chat at rest
+        that left sub-agents at work. With a `turn` it is refused once the chat is in another one.
+        """
         return await self._submit(cmd.Stop(clear_queue=clear_queue, turn=turn), key)
 
     async def retry(self, *, key: Key | str | None = None) -> Answer:
@@ -231,6 +234,13 @@ class Chat(Generic[OutputT_co]):
         calls of client tools. Each is a handle that answers it in its own chat: `await call.approve(by="ann")`.
         """
         return [self._handle(record) for record in await self._store.open_calls(self.id)]
+
+    async def children(self, *, deep: bool = False) -> list[SubAgent]:
+        """The chats that calls of this one spawned, or with `deep` all that are below it: those at work first, then
+        the newest, 200 at most. Each says what it works on, what it answered last and what its turn took;
+        `app.chat(child.chat_id)` is a handle on it.
+        """
+        return await self._store.sub_agents(self.id, deep=deep)
 
     async def open_call(self, call_id: str) -> OpenCall:
         """An open call of this very chat, with the whole of its arguments. Raises NotFound."""

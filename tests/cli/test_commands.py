@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from holdfast import Agent, App, tool
-from holdfast.core.records import State
+from holdfast.core import commands as cmd
+from holdfast.core.records import NewChat, State
 from holdfast.testing import Call, Fail, ScriptedModel
 from holdfast.tools.outside import ask_user, client_tool
 from tests.cli.conftest import Done, ids_in_order
 from tests.cli.desk import pay
+from tests.support.chats import Hand, new_chat, user
+from tests.support.chats import call as tool_call
 from tests.support.programs import ROOT
 
 Quick = Callable[..., Done]
@@ -83,6 +86,33 @@ def test_chats_are_listed_shown_and_followed(quick: Quick, tmp_path: Path) -> No
     tail = quick("chats", "tail", echo)
     assert (tail.code, tail.out) == (0, "> hello kelp\nYou said: hello kelp\n")
     assert quick("chats", "tail", fails).code == 1
+
+
+def test_the_sub_agents_of_a_chat_are_shown_as_a_tree(quick: Quick, tmp_path: Path) -> None:
+    async def make() -> None:
+        async with App(home=str(tmp_path / ".holdfast")) as app:
+            hand = Hand(app.store)
+            await app.store.create_chat(new_chat(id="top"))
+            for parent, child in (("top", "middle"), ("middle", "low"), ("top", "other")):
+                await hand.claim()
+                hand.snapshot = await app.store.read_chat(parent)
+                await hand.respond(tool_call(f"{child}-call"))
+                new = NewChat(id=child, agent="agent", message=user(f"Be\x1b[2J {child}."))
+                await hand.commit(cmd.Outcome(by=hand.by, call_id=f"{child}-call", content="spawned", spawn=new))
+
+    (tmp_path / ".holdfast").mkdir(exist_ok=True)
+    asyncio.run(make())
+    shown = quick("chats", "show", "top").out
+    tree = [row for row in shown.splitlines() if row.startswith("  ") and "  agent  " in row]
+    assert [(len(row) - len(row.lstrip()), row.split()[0], row.split()[2]) for row in tree] == [
+        (2, "middle", "running"), (4, "low", "running"), (2, "other", "running"),
+    ]  # fmt: skip
+    assert "\x1b" not in shown
+    assert [child["chat_id"] for child in json.loads(quick("chats", "show", "top", "--json").out)["children"]] == [
+        "other", "middle", "low",
+    ]  # fmt: skip
+    assert quick("chats", "stop", "top").code == 0
+    assert set(states(tmp_path, "top", "middle", "low", "other")) == {State.STOPPING}
 
 
 def test_calls_are_approved_denied_and_answered(quick: Quick, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ rename             idle           running          stopping               waitin
 delete             idle           refused          refused                refused          failed
 child_ended        idle           running          stopping               waiting,running  failed
 due                idle           running          stopping               waiting,running  failed
+reached            refused        running          refused                refused          refused
 descendant         idle           running          stopping               waiting          failed
 responded          refused        running          refused                refused          refused
 ask_again          refused        running          refused                refused          refused
@@ -52,6 +53,7 @@ ask_approval       refused        running          refused                refuse
 delegate           refused        running          refused                refused          refused
 refuse             refused        running          refused                refused          refused
 outcome            refused        running          stopping               refused          refused
+reach              refused        running          refused                refused          refused
 note               refused        running          stopping               refused          refused
 keep               refused        running          stopping               refused          refused
 finish_compaction  refused        running          refused                refused          refused
@@ -154,6 +156,13 @@ def commands_for(row: str, snapshot: Snapshot, by: cmd.Writer) -> list[cmd.Comma
             return [cmd.Submit(call_id=call_id, content="mine") for call_id in calls]
         case "child_ended":
             return [cmd.ChildEnded(child_id=child_id, turn=1, text="done") for child_id in ("child", "stranger")]
+        case "reached":
+            return [cmd.Reached(call_id=call_id, content="told") for call_id in calls]
+        case "reach":
+            return [
+                *(cmd.Reach(by=by, call_id=call_id, child_id="child", message=user("more")) for call_id in calls),
+                *(cmd.Reach(by=by, call_id=call_id, child_id="child") for call_id in calls),
+            ]
         case "descendant":
             return [cmd.Descendant(chat_id="child", agent="agent", asking=snapshot.calls, answered=snapshot.calls)]
         case "responded":

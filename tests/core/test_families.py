@@ -11,7 +11,7 @@ from holdfast.core.change import Change
 from holdfast.core.journal import CallChanged, DescendantAnswered, DescendantAsking, MessageAdded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, External, NewChat, Snapshot, State, Text
-from holdfast.core.transaction import Need, ReadChat, ReadChildren, transact
+from holdfast.core.transaction import Need, ReadBelow, ReadChat, transact
 from tests.support.situations import calls_planned, model_next
 from tests.support.story import BOOM, SIGNED, START, Story, assistant, user
 
@@ -461,12 +461,11 @@ def test_a_stop_asks_which_children_are_at_work() -> None:
     story = spawned()
     child = story.store.get("child")
     answers: dict[Need, object] = {
-        ReadChildren("chat"): ("child",),
+        ReadBelow("chat", "chat"): ("child",),
         ReadChat("child"): child,
-        ReadChildren("child"): (),
     }
     asked, changes = needs(story.snapshot, cmd.Stop(), answers=answers)
-    assert asked == [ReadChildren("chat"), ReadChat("child"), ReadChildren("child")]
+    assert asked == [ReadBelow("chat", "chat"), ReadChat("child")], "once, however deep the family is"
     assert isinstance(changes, tuple)
     assert [change.after.chat.id for change in changes] == ["chat", "child"]
 

@@ -196,7 +196,7 @@ def test_how_a_turn_ended_is_told_by_its_state_and_its_cause() -> None:
     assert outcome_of(State.IDLE, None) == "done"
     assert outcome_of(State.FAILED, Cause.CRASH) == "failed"
     assert [outcome_of(State.IDLE, cause) for cause in Cause] == [
-        *("stopped", "superseded", "stopped", "stopped", "deadline", "failed", "budget")
+        *("stopped", "stopped", "superseded", "stopped", "stopped", "deadline", "failed", "budget")
     ]
 
 

@@ -78,9 +78,16 @@ class ModelStore:
         records = self.compactions.get(chat_id, {})
         return records[max(records)] if records else None
 
-    def children(self, chat_id: str) -> tuple[str, ...]:
-        chats = self.chats.values()
-        return tuple(sorted(c.id for c in chats if c.parent_id == chat_id and c.state in AT_WORK))
+    def busy_below(self, chat_id: str) -> tuple[str, ...]:
+        found = [chat for chat in self.chats.values() if chat.state in AT_WORK and chat_id in self._above(chat)]
+        return tuple(chat.id for chat in sorted(found, key=lambda chat: (chat.depth, chat.id)))
+
+    def _above(self, chat: ChatRecord) -> set[str]:
+        found: set[str] = set()
+        while chat.parent_id is not None and chat.parent_id in self.chats:
+            chat = self.chats[chat.parent_id]
+            found.add(chat.id)
+        return found
 
     def untold_questions(self) -> list[str]:
         """Where a root's journal, read to its end, does not tell what is asked below it. Empty: all is well."""
@@ -144,7 +151,7 @@ class ModelStore:
             return sum(chat.root_id == need.root_id and chat.state in AT_WORK for chat in self.chats.values())
         if isinstance(need, ReadEntry):
             return self.rows[need.chat_id][need.seq - 1].body
-        return self.load(need.chat_id) if isinstance(need, ReadChat) else self.children(need.chat_id)
+        return self.load(need.chat_id) if isinstance(need, ReadChat) else self.busy_below(need.chat_id)
 
     def _put(self, change: Change) -> None:
         chat = change.after.chat

@@ -316,6 +316,7 @@ _EVENTS: dict[str, Maker] = {
         text=st.sampled_from((None, "", "Done.")),
     ),
     "due": _plain(cmd.Due),
+    "reached": _for_call(cmd.Reached, CallState.STARTED, content=SHORT, error=st.booleans()),
     "descendant": lambda snapshot, world, row: st.builds(
         cmd.Descendant,
         chat_id=st.just(NOBODY),  # what those that there are ask is told by themselves
@@ -363,6 +364,14 @@ _EVENTS: dict[str, Maker] = {
         spawn=st.one_of(st.none(), st.none(), new_chats(world)),
         tokens=st.sampled_from((0, 0, 9)),
         cost=st.sampled_from((0.0, 0.0, 0.25)),
+    ),
+    "reach": lambda snapshot, world, row: st.builds(
+        cmd.Reach,
+        by=writers(snapshot, world),
+        call_id=call_ids(snapshot, world, CallState.STARTED),
+        child_id=st.sampled_from((*world.children, NOBODY)),
+        message=st.one_of(st.none(), user_messages(world)),
+        mode=st.sampled_from(("queue", "steer")),
     ),
     "note": _by_writer(cmd.Note, topic=st.just("news"), tokens=st.sampled_from((0, 0, 3))),
     "keep": _by_writer(cmd.Keep, key=SHORT, text=st.sampled_from(("", "s1", "é"))),

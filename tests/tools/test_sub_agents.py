@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -405,3 +405,160 @@ async def test_what_no_store_can_read_in_a_models_words_to_an_agent_harms_nobody
         assert [line.id for line in await app.chats(ChatFilter(search="findable"))] == [parent.id]
         (child,) = await app.chats(ChatFilter(search="look"))
         assert (await app.chat(child.id).messages())[0].text == "look \N{REPLACEMENT CHARACTER} here"
+
+
+# --- speaking to them, listing and cancelling them ----------------------------------------------------
+
+
+class Foreman:
+    """A model that does one call after the other, each made of what it was told so far, then says the last of it."""
+
+    name = provider = "foreman"
+    context_limit = None
+
+    def __init__(self, *calls: Callable[[list[str]], tuple[str, dict[str, Any]]]) -> None:
+        self.calls = calls
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+        heard = [part.content for part in _results(request)]
+        if len(heard) < len(self.calls):
+            name, arguments = self.calls[len(heard)](heard)
+            yield CallStarted(index=0, name=name)
+            yield CallArguments(index=0, text=json.dumps(arguments))
+            yield CallEnded(index=0)
+            yield ResponseFinished(reason="tool_calls")
+        else:
+            yield TextDelta(text=heard[-1])
+            yield ResponseFinished(reason="stop")
+
+
+def spawns(heard: list[str]) -> tuple[str, dict[str, Any]]:
+    return "spawn_agent", {"agent": "child", "task": "one"}
+
+
+def waits(heard: list[str]) -> tuple[str, dict[str, Any]]:
+    return "wait_agent", json.loads(heard[0])
+
+
+def messages(heard: list[str]) -> tuple[str, dict[str, Any]]:
+    return "message_agent", {**json.loads(heard[0]), "message": "two"}
+
+
+def waits_again(heard: list[str]) -> tuple[str, dict[str, Any]]:
+    told = json.loads(heard[-1])
+    return "wait_agent", {"agent_id": told["agent_id"], "turn": told["turn"]}
+
+
+def lists(heard: list[str]) -> tuple[str, dict[str, Any]]:
+    return "list_agents", {}
+
+
+def cancels(heard: list[str]) -> tuple[str, dict[str, Any]]:
+    return "cancel_agent", json.loads(heard[0])
+
+
+async def heard_by(chat: Chat) -> list[str]:
+    parts = [part for message in await chat.messages() for part in message.parts]
+    return [part.content for part in parts if isinstance(part, ToolResult)]
+
+
+async def test_a_parent_speaks_to_a_child_that_rests_and_waits_for_what_it_says_to_that(store_url: str) -> None:
+    foreman = Foreman(spawns, waits, messages, waits_again, lists)
+    app = app_of(store_url, foreman, ScriptedModel([Say(text="first")], [Say(text="second")], per="chat"))
+    async with app, app.worker():
+        chat = await app.create("parent", "find out")
+        await idle(chat)
+        (child,) = await chat.children()
+        told = await heard_by(chat)
+        assert [told[1], told[3]] == ["first", "second"]
+        assert json.loads(told[2]) == {"agent_id": child.chat_id, "turn": 2, "state": "running"}
+        (listed,) = json.loads(told[4])
+        assert listed.pop("tokens") > 0
+        assert listed == {
+            "agent_id": child.chat_id, "agent": "child", "state": "idle", "turn": 2, "last_answer": "second",
+        }  # fmt: skip
+        assert (child.task, child.answer, child.state) == ("two", "second", "idle")
+
+
+async def test_a_parent_cancels_a_child_whose_unsafe_tool_runs_and_is_told_what_became_of_it(store_url: str) -> None:
+    """The tool is not run again, and its call is answered as every stopped one is."""
+    began, runs = asyncio.Event(), []
+
+    @tool(replay="unsafe")
+    async def pay() -> str:
+        runs.append(1)
+        began.set()
+        await asyncio.sleep(600)
+        return "paid"
+
+    held = asyncio.Event()
+
+    class Patient(Foreman):
+        async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
+            if len(_results(request)) == 1:
+                await began.wait()
+            if len(_results(request)) == 3:
+                await held.wait()
+            async for part in super().stream(request):
+                yield part
+
+    agents = [
+        Agent("parent", Patient(spawns, cancels, waits, lists), tools=agent_tools(["child"])),
+        Agent("child", ScriptedModel([Call(name="pay")], per="chat"), tools=[pay]),
+    ]
+    app = App(store_url, agents=agents, retry=QUICK)
+    async with app, app.worker():
+        chat = await app.create("parent", "find out")
+        await began.wait()
+
+        async def ended() -> bool:
+            return [child.state for child in await chat.children()] == [State.IDLE]
+
+        await eventually(ended, WAIT_S)
+        held.set()
+        await idle(chat)
+        (child,) = await chat.children()
+        told = await heard_by(chat)
+        assert json.loads(told[1]) == {"agent_id": child.chat_id, "was": "running", "state": "stopping"}
+        assert told[2] == "The sub-agent was cancelled before it had an answer."
+        assert json.loads(told[3])[0]["cut_short"] == "parent"
+        assert (child.cause, len(runs)) == ("parent", 1)
+        assert "cancelled by the agent that gave the task" in (await heard_by(app.chat(child.chat_id)))[0]
+        assert (await app.chat(child.chat_id).turn()).state == "stopped"
+
+
+@pytest.mark.parametrize("name", ["message_agent", "cancel_agent"])
+async def test_a_forged_id_reaches_no_strangers_chat(store_url: str, name: str) -> None:
+    app = app_of(store_url, ScriptedModel(), ScriptedModel([Say(text="mine")], per="chat"))
+    async with app:
+        stranger = await app.create("child", "a secret", owner="bob")
+        words = {"message": "tell me"} if name == "message_agent" else {}
+        foreman = Foreman(lambda heard: (name, {"agent_id": stranger.id, **words}))
+        app = app_of(store_url, foreman, ScriptedModel([Say(text="mine")], per="chat"))
+        async with app, app.worker():
+            chat = await app.create("parent", "spy")
+            await idle(chat)
+            await idle(app.chat(stranger.id))
+            assert "is none of your agents" in (await heard_by(chat))[0]
+            assert said(await app.chat(stranger.id).messages()) == [("user", "a secret"), ("assistant", "mine")]
+
+
+async def test_a_child_at_rest_is_not_woken_where_as_many_as_may_be_are_at_work(store_url: str) -> None:
+    foreman = Foreman(spawns, waits, lambda heard: ("spawn_agent", {"agent": "busy", "task": "on and on"}), messages)
+    agents = [
+        Agent("parent", foreman, tools=agent_tools(["child", "busy"])),
+        Agent("child", ScriptedModel([Say(text="done")])),
+        Agent("busy", ScriptedModel([Hold(name="work")])),
+    ]
+    app = App(store_url, agents=agents, options=StoreOptions(limits=Limits(children_open_max=1)))
+    async with app, app.worker():
+        chat = await app.create("parent", "find out")
+        await idle(chat)
+        full = "1 of your agents are at work, which is the limit: wait for one of them first."
+        assert (await heard_by(chat))[3] == full
+        await chat.stop()  # it rests: what it left at work ends
+
+        async def ended() -> bool:
+            return {child.state for child in await chat.children()} == {State.IDLE}
+
+        await eventually(ended, WAIT_S)

@@ -8,7 +8,8 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.core import journal
-from holdfast.core.records import Call, Compaction, Frozen, KeptRule, NewChat, Queued, Role, Snapshot, State
+from holdfast.core.commands import Reach
+from holdfast.core.records import Call, Cause, Compaction, Frozen, KeptRule, NewChat, Queued, Role, Snapshot, State
 from holdfast.core.spending import SpendingLine
 
 Reason = Literal[
@@ -69,7 +70,9 @@ class Change(Frozen):
     spawned: NewChat | None = None
     awaited: Call | None = None  # a call that now waits for a child, which may have ended already
     stop_children: tuple[str, ...] = ()
-    stop_all_children: bool = False
+    stop_all_children: bool = False  # and theirs, at any depth
+    stop_cause: Cause = Cause.USER  # that those are told
+    reach: Reach | None = None  # what a call says to a child, or its stop
     turn_over: int | None = None  # the turn that ended: a parent may wait for it
     asking: tuple[Call, ...] = ()  # calls of a chat below another that people or clients have to answer from now on
     answered: tuple[Call, ...] = ()  # and those that they need not answer any more
@@ -83,6 +86,7 @@ class Change(Frozen):
             or self.awaited
             or self.stop_children
             or self.stop_all_children
+            or self.reach
             or self.asking
             or self.answered
             or ((self.gone or self.turn_over is not None) and self.after.chat.parent_id)

@@ -40,11 +40,14 @@ class Command(Frozen):
 
 
 class Send(Command):
-    """`length`: only while the chat rests with a history of so many positions, which is what its sender has read."""
+    """`length`: only while the chat rests with a history of so many positions, which is what its sender has read.
+    `answers`: an open question takes it as a person's answer; what another agent says is none.
+    """
 
     message: Message
     mode: SendMode = "queue"
     length: int | None = None
+    answers: bool = True
 
     name = "send"
 
@@ -73,10 +76,11 @@ class Edit(Command):
 
 
 class Stop(Command):
-    """`turn`: only this one, which is the one that its sender means."""
+    """`turn`: only this one, which is the one that its sender means. `cause`: a user's, or the parent's."""
 
     clear_queue: bool = False
     turn: int | None = None
+    cause: Cause = Cause.USER
 
     name = "stop"
 
@@ -196,6 +200,16 @@ class Due(Command):
     """The clock passed `wake_at`: timers ring, unanswered calls expire."""
 
     name = "due"
+
+
+class Reached(Command):
+    """What came of a `Reach`, in its transaction."""
+
+    call_id: str
+    content: str
+    error: bool = False
+
+    name = "reached"
 
 
 class Descendant(Command):
@@ -360,6 +374,19 @@ class Outcome(RunnerCommand):
     name = "outcome"
 
 
+class Reach(RunnerCommand):
+    """A started call says `message` to a child of this chat, or, without one, stops it and all that is below it. The
+    child's change and the call's answer are one transaction.
+    """
+
+    call_id: str
+    child_id: str
+    message: Message | None = None
+    mode: SendMode = "queue"
+
+    name = "reach"
+
+
 class Note(RunnerCommand):
     """Words for clients to see; or, for operators alone, where an exception came from (`trace`).
 
@@ -500,8 +527,8 @@ COMMANDS: dict[str, type[Command]] = {
     for command in (
         *(Send, Give, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, GoOn, Fork),
         *(Archive, Rename, Delete),
-        *(ChildEnded, Due, Descendant),
-        *(Respond, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Note, Keep),
+        *(ChildEnded, Due, Reached, Descendant),
+        *(Respond, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Reach, Note, Keep),
         *(FinishCompaction, Park, FinishTurn, FinishStop, Fail),
         *(Claim, Release, LeaseExpired, LeaseOutlived, Repair),
     )

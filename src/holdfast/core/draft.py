@@ -19,6 +19,7 @@ from holdfast.core.codec import encode
 from holdfast.core.limits import Limits
 from holdfast.core.records import (
     FINAL,
+    STOPS,
     Call,
     CallState,
     Cause,
@@ -161,7 +162,7 @@ class Draft:
         """Its turn, or the compaction that it does at rest: that one is not the turn's (see `stop_cause_of`)."""
         if self.chat.turn_started_at is not None:
             self.set(cause=cause)
-        elif cause is Cause.USER:
+        elif cause in STOPS:
             self.set(compact=False)
         self.set(state=State.STOPPING, wake_at=None if self.chat.worker else self.now, backoff_ms=0)
         self.tell(journal.StopRequested(cause=cause))

@@ -52,12 +52,16 @@ class Cause(StrEnum):
     """Why work ended."""
 
     USER = "user"
+    PARENT = "parent"  # the agent above cancelled it
     SUPERSEDED = "superseded"
     SHUTDOWN = "shutdown"
     LEASE_LOST = "lease_lost"
     DEADLINE = "deadline"
     CRASH = "crash"
     BUDGET = "budget"
+
+
+STOPS = frozenset({Cause.USER, Cause.PARENT})  # of a stop that was asked for, and goes on to all that is below
 
 
 class Synthetic(StrEnum):

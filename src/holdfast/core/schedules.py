@@ -264,6 +264,7 @@ def outcome_of(state: State, cause: Cause | None) -> Outcome:
 
 _OUTCOMES: dict[Cause, Outcome] = {
     Cause.USER: "stopped",
+    Cause.PARENT: "stopped",
     Cause.SUPERSEDED: "superseded",
     Cause.BUDGET: "budget",
     Cause.DEADLINE: "deadline",

@@ -119,6 +119,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
         WAITING: Cell("due", (WAITING, RUNNING)),
         FAILED: Cell("ignore", (FAILED,)),
     },
+    "reached": _stays("reached", RUNNING),
     "descendant": _stays("tell_of_descendant", IDLE, RUNNING, STOPPING, WAITING, FAILED),
     # -- a runner
     "responded": {RUNNING: Cell("respond", (RUNNING,))},
@@ -129,6 +130,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
     "delegate": _stays("delegate", RUNNING),
     "refuse": _stays("refuse_call", RUNNING),
     "outcome": _stays("record_outcome", RUNNING, STOPPING),
+    "reach": _stays("reach", RUNNING),
     "note": _stays("note", RUNNING, STOPPING),
     "keep": _stays("keep", RUNNING, STOPPING),
     "finish_compaction": _stays("finish_compaction", RUNNING),

@@ -1,4 +1,5 @@
-"""One transaction that reaches several chats: a child's end wakes its parent, a stop reaches the children.
+"""One transaction that reaches several chats: a child's end wakes its parent, a stop reaches all that is below,
+a parent speaks to its child.
 
 `transact` is a generator, so that it stays pure: it yields what it needs to read and is sent the answer. The store
 drives it inside one write transaction and then writes every `Change` it returns, or none.
@@ -15,11 +16,11 @@ from msgspec import Struct
 
 from holdfast.core.apply import apply, create
 from holdfast.core.change import Change, Refused
-from holdfast.core.codec import decode_entry
-from holdfast.core.commands import ChildEnded, Command, Descendant, Stop
+from holdfast.core.codec import decode_entry, encode
+from holdfast.core.commands import ChildEnded, Command, Descendant, Reach, Reached, Send, Stop
 from holdfast.core.journal import MessageAdded
 from holdfast.core.limits import LIMITS, Limits
-from holdfast.core.records import Call, Cause, Message, NewChat, Snapshot, State
+from holdfast.core.records import Call, Cause, ChatRecord, Message, NewChat, Snapshot, State
 
 
 class ReadChat(Struct, frozen=True):
@@ -28,10 +29,13 @@ class ReadChat(Struct, frozen=True):
     chat_id: str
 
 
-class ReadChildren(Struct, frozen=True):
-    """Answer: the ids of the spawned chats of this one that are running, stopping or waiting, in id order."""
+class ReadBelow(Struct, frozen=True):
+    """Answer: the ids of the chats below this one, at any depth, that are running, stopping or waiting, the uppermost
+    first. Whatever lies between may be at rest.
+    """
 
     chat_id: str
+    root_id: str  # the chat at the top of its family
 
 
 class ReadEntry(Struct, frozen=True):
@@ -50,7 +54,7 @@ class CountFamily(Struct, frozen=True):
     root_id: str
 
 
-Need = ReadChat | ReadChildren | ReadEntry | CountFamily
+Need = ReadChat | ReadBelow | ReadEntry | CountFamily
 Steps = Generator[Need, Any, "tuple[Change, ...] | Refused"]
 
 
@@ -76,6 +80,7 @@ class _Unit:
         self.chats: dict[str, Snapshot] = {}
         self.changes: list[Change] = []
         self.done = 0  # changes already followed up
+        self.swept: set[str] = set()  # chats below which everything is stopped, or about to be
 
     def apply(self, chat_id: str, command: Command) -> Refused | None:
         outcome = apply(self.chats[chat_id], command, self.now, self.limits)
@@ -109,13 +114,13 @@ class _Unit:
                 self.record(create(change.spawned, self.now, self.limits, parent_turn=change.after.chat.turn))
             if change.awaited is not None:
                 yield from self.look_at_child(chat.id, change.awaited)
-            children: tuple[str, ...] = change.stop_children
+            if change.reach is not None:
+                self.apply(chat.id, (yield from self.reach_child(chat.id, change.reach)))
             if change.stop_all_children:
-                children = yield ReadChildren(chat.id)
-            for child_id in children:
-                # A child that rests already refuses nothing and changes nothing.
-                if (yield from self.read(child_id)) and self.chats[child_id].chat.state in _STOPPABLE:
-                    self.apply(child_id, Stop(clear_queue=True))
+                yield from self.stop_below(chat, change.stop_cause)
+            for child_id in change.stop_children:
+                if child_id not in self.swept and (yield from self.read(child_id)):
+                    yield from self.stop(child_id, change.stop_cause)
             if (
                 chat.root_id is not None
                 and (change.asking or change.answered)
@@ -129,14 +134,54 @@ class _Unit:
                 self.apply(chat.parent_id, (yield from self.report(change)))
         return None
 
+    def stop(self, chat_id: str, cause: Cause) -> Generator[Need, Any, None]:
+        """A chat that was read, and all that is below it, whether it is at rest itself or not."""
+        chat = self.chats[chat_id].chat
+        if chat.state in _STOPPABLE:
+            self.apply(chat_id, Stop(clear_queue=True, cause=cause))
+        yield from self.stop_below(chat, cause)
+
+    def stop_below(self, chat: ChatRecord, cause: Cause) -> Generator[Need, Any, None]:
+        if chat.id in self.swept:
+            return
+        below: tuple[str, ...] = yield ReadBelow(chat.id, chat.root_id or chat.id)
+        self.swept.update((chat.id, *below))
+        for chat_id in below:
+            if (yield from self.read(chat_id)) and self.chats[chat_id].chat.state in _STOPPABLE:
+                self.apply(chat_id, Stop(clear_queue=True, cause=cause))
+
+    def reach_child(self, parent_id: str, reach: Reach) -> Generator[Need, Any, Reached]:
+        """Only its own: what is another's is as good as not there."""
+        known = yield from self.read(reach.child_id)
+        child = self.chats[reach.child_id] if known else None
+        if child is None or child.chat.parent_id != parent_id:
+            text = f"{reach.child_id!r} is none of your agents: list_agents names them."
+            return Reached(call_id=reach.call_id, content=text, error=True)
+        was = child.chat.state
+        if reach.message is None:
+            yield from self.stop(reach.child_id, Cause.PARENT)
+            told: dict[str, Any] = {"agent_id": reach.child_id, "was": was}
+        else:
+            if was not in _STOPPABLE and (full := (yield from self.family_full(child.chat))) is not None:
+                return Reached(call_id=reach.call_id, content=f"{full}: wait for some of them first.", error=True)
+            send = Send(message=reach.message, mode=reach.mode, answers=False)
+            if (refused := self.apply(reach.child_id, send)) is not None:
+                return Reached(call_id=reach.call_id, content=f"It was not taken: {refused.message}", error=True)
+            told = {"agent_id": reach.child_id, "turn": _turn_of(self.chats[reach.child_id], reach.message.id)}
+        told["state"] = self.chats[reach.child_id].chat.state
+        return Reached(call_id=reach.call_id, content=encode(told).decode())
+
+    def family_full(self, chat: ChatRecord) -> Generator[Need, Any, str | None]:
+        open_ones: int = yield CountFamily(chat.root_id or chat.id)
+        open_ones += sum(made.before is None for made in self.changes)
+        if open_ones < self.limits.family_open_max:
+            return None
+        return f"{open_ones} chats are open in this family, which is the limit"
+
     def no_room(self, change: Change, new: NewChat) -> Generator[Need, Any, Refused | None]:
         """Decided here, where many chats of a family that spawn at once do so one after the other."""
-        assert new.root_id is not None
-        open_ones = yield CountFamily(new.root_id)
-        open_ones += sum(made.before is None for made in self.changes)
-        if new.message is None or open_ones < self.limits.family_open_max:
+        if new.message is None or (text := (yield from self.family_full(change.after.chat))) is None:
             return None
-        text = f"{open_ones} chats are open in this family, which is the limit"
         return Refused(reason="family_full", state=change.after.chat.state, command="spawn", message=text)
 
     def look_at_child(self, parent_id: str, call: Call) -> Generator[Need, Any, None]:
@@ -188,7 +233,21 @@ _STOPPABLE = frozenset({State.RUNNING, State.STOPPING, State.WAITING})
 _ANY_TURN = 1 << 62
 
 # Why a child has no answer, as its parent is told. A turn that another message superseded is not the child's end.
-_CUT_SHORT = {Cause.USER: "was stopped by the user", Cause.BUDGET: "reached its limit"}
+_CUT_SHORT = {
+    Cause.USER: "was stopped by the user",
+    Cause.PARENT: "was cancelled",
+    Cause.BUDGET: "reached its limit",
+}
+
+
+def _turn_of(child: Snapshot, message_id: str) -> int:
+    """In which a message is taken, as things stand: what is said to it later may come before."""
+    place = next((n for n, queued in enumerate(child.queue) if queued.id == message_id), None)
+    steers = child.chat.state is not State.STOPPING  # then all of the queue comes after this turn
+    if place is None or (steers and child.queue[place].mode == "steer"):
+        return child.chat.turn
+    ahead = [queued for queued in child.queue[:place] if not (steers and queued.mode == "steer")]
+    return child.chat.turn + 1 + len(ahead)
 
 
 def _lost(child_id: str) -> ChildEnded:

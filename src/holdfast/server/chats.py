@@ -260,6 +260,15 @@ async def list_open_calls(chat: ChatOf) -> Response:
     return as_json({"calls": [views.open_call_of(call.record) for call in await chat.open_calls()]})
 
 
+@routes.get("/chats/{chat_id}/children", scope="read", response_model=views.SubAgentList)
+async def list_children(
+    chat: ChatOf, deep: Annotated[bool, Query(description="and theirs, at any depth")] = False
+) -> Response:
+    """The chats that calls of this one spawned: those at work first, then the newest, 200 at most."""
+    await chat.snapshot()  # raises NotFound
+    return as_json({"children": [views.sub_agent_of(child) for child in await chat.children(deep=deep)]})
+
+
 @routes.get("/chats/{chat_id}/calls/{call_id}", scope="read", response_model=views.OpenCallShown)
 async def read_open_call(chat: ChatOf, call_id: CallId) -> Response:
     """One that a person or a client has to answer in this chat, whole however large it is."""

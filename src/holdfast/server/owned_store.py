@@ -35,6 +35,7 @@ from holdfast.store.records import (
     Page,
     StoreOptions,
 )
+from holdfast.store.sub_agents import SUB_AGENTS_MAX, SubAgent
 from holdfast.store.transfers import Export
 
 _ANSWERS: dict[type[cmd.Command], Answered] = {
@@ -153,6 +154,10 @@ class OwnedStore:
     async def open_calls(self, chat_id: str) -> list[OpenCallRecord]:
         await self.admit(chat_id)
         return await self._store.open_calls(chat_id)
+
+    async def sub_agents(self, chat_id: str, *, deep: bool = False, limit: int = SUB_AGENTS_MAX) -> list[SubAgent]:
+        await self.admit(chat_id)
+        return await self._store.sub_agents(chat_id, deep=deep, limit=limit)
 
     async def read_open_call(self, chat_id: str, call_id: str) -> OpenCallRecord:
         await self.admit(chat_id)

@@ -31,6 +31,7 @@ from holdfast.server.bodies import FirstWrong, check_fields
 from holdfast.standing import Doing, Standing
 from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import PAGE_BYTES, Answer, ChatLine, Placement
+from holdfast.store.sub_agents import SubAgent
 from holdfast.turn import Turn
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
@@ -191,6 +192,31 @@ class OpenCallShown(Shown):
 
 class OpenCallList(Shown):
     calls: list[OpenCallShown]
+
+
+class SubAgentShown(Shown):
+    """A chat that a call of another one spawned."""
+
+    chat_id: str
+    parent_id: str
+    depth: int = Field(description="1: spawned by the chat at the top")
+    agent: str
+    title: str | None
+    state: State
+    cause: Cause | None = Field(description="why its turn stops, or was cut short")
+    error: str | None
+    turn: int
+    queued: int
+    task: str = Field(description="the beginning of what its turn began with")
+    answer: str = Field(description="the beginning of its last answer; empty: it gave none")
+    tokens: int = Field(description="of its turn: the one that goes on, or the last")
+    cost: float
+    created_at: Ms
+    updated_at: Ms
+
+
+class SubAgentList(Shown):
+    children: list[SubAgentShown]
 
 
 class FailureShown(Shown):
@@ -478,6 +504,10 @@ def agent_of(agent: Agent) -> dict[str, Any]:
 
 def open_call_of(call: OpenCallRecord) -> dict[str, Any]:
     return {name: getattr(call, name) for name in OpenCallShown.model_fields}
+
+
+def sub_agent_of(child: SubAgent) -> dict[str, Any]:
+    return {name: getattr(child, name) for name in SubAgentShown.model_fields}
 
 
 def client_tools_of(given: list[ClientToolGiven]) -> list[ClientTool]:

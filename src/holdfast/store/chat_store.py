@@ -23,6 +23,7 @@ from holdfast.store.records import (
     Page,
     StoreOptions,
 )
+from holdfast.store.sub_agents import SUB_AGENTS_MAX, SubAgent
 
 
 class ChatStore(Protocol):
@@ -45,6 +46,10 @@ class ChatStore(Protocol):
     ) -> list[ChatLine]: ...
 
     async def open_calls(self, chat_id: str) -> list[OpenCallRecord]: ...
+
+    async def sub_agents(
+        self, chat_id: str, *, deep: bool = False, limit: int = SUB_AGENTS_MAX
+    ) -> list[SubAgent]: ...
 
     async def read_open_call(self, chat_id: str, call_id: str) -> OpenCallRecord: ...
 

@@ -61,6 +61,15 @@ from holdfast.store.remnants import LARGE_DEADLINE_S, SWEPT_S, Occupied
 from holdfast.store.retention import Amount, Cutoffs, Leftover
 from holdfast.store.schedules import Schedules
 from holdfast.store.stamps import Past, check_past, is_proven, judge
+from holdfast.store.sub_agents import (
+    EXCERPTS_BYTES_MAX,
+    EXCERPTS_MAX,
+    SUB_AGENTS_MAX,
+    ChildRow,
+    SubAgent,
+    excerpt_of,
+    sub_agent,
+)
 from holdfast.store.tokens import Tokens
 from holdfast.store.transfers import Transfers
 from holdfast.store.write_probe import Pulse
@@ -260,6 +269,26 @@ class Store(ABC):
     @abstractmethod
     async def _response(self, chat_id: str, seq: int) -> bytes | None:
         """The journal entry with this number, as it is stored."""
+
+    async def sub_agents(self, chat_id: str, *, deep: bool = False, limit: int = SUB_AGENTS_MAX) -> list[SubAgent]:
+        """What this chat's calls spawned, and with `deep` all that is below it: those at work first, then the newest,
+        SUB_AGENTS_MAX at most, the first EXCERPTS_MAX of them with their words. Empty where there is no such chat.
+        """
+        found: list[SubAgent] = []
+        left = EXCERPTS_BYTES_MAX
+        for row in await self._sub_agents(chat_id, min(limit, SUB_AGENTS_MAX), deep=deep):
+            task = answer = None
+            if len(found) < EXCERPTS_MAX and left > 0:
+                rows = await self.read_history(row.chat.id, start=row.chat.turn_from, limit=1)
+                task = rows[0].body if rows else None
+                if row.chat.answer_seq is not None:
+                    answer = await self._response(row.chat.id, row.chat.answer_seq)
+                left -= len(task or b"") + len(answer or b"")
+            found.append(sub_agent(row, excerpt_of(task), excerpt_of(answer)))
+        return found
+
+    @abstractmethod
+    async def _sub_agents(self, chat_id: str, limit: int, *, deep: bool) -> list[ChildRow]: ...
 
     @abstractmethod
     async def count_children(self, chat: ChatRecord) -> ChildCounts: ...

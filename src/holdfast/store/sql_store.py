@@ -9,6 +9,7 @@ from holdfast.store.records import ALL_CHATS, ChatFilter, ChatLine, ChildCounts,
 from holdfast.store.retention import Cutoffs
 from holdfast.store.rows import chat_line, compaction_of, delta_row, located_of
 from holdfast.store.statements import StatementRunner, Statements
+from holdfast.store.sub_agents import ChildRow, child_row
 
 
 class SqlStore(Store):
@@ -40,6 +41,10 @@ class SqlStore(Store):
         values = {"chat": chat.id, "root": chat.root_id or chat.id, "turn": chat.turn}
         found = await self._transactor.named_rows(self._sql.COUNT_CHILDREN, **values)
         return ChildCounts(*found[0])
+
+    async def _sub_agents(self, chat_id: str, limit: int, *, deep: bool) -> list[ChildRow]:
+        values = {"chat": chat_id, "deep": deep, "limit": limit}
+        return [child_row(row) for row in await self._transactor.scan(self._sql.SUB_AGENTS, "lists", **values)]
 
     # --- history and journal ------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ class Statements(Protocol):
     OPEN_CALLS: str
     READ_ENTRY: str
     COUNT_CHILDREN: str
+    SUB_AGENTS: str
     READ_COMPACTION: str
     LOCATE_MESSAGE: str
     READ_DELTAS: str

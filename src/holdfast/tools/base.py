@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from holdfast.core.codec import storable
 from holdfast.core.history import TOOL_NAME
-from holdfast.core.records import ClientTool, External, File, Frozen, NewChat, OnUnknown, Replay
+from holdfast.core.records import ClientTool, External, File, Frozen, Message, NewChat, OnUnknown, Replay, SendMode
 from holdfast.errors import ConfigError, ToolFailed
 from holdfast.system.sandbox import Sandbox
 from holdfast.tools.context import ToolContext
@@ -51,6 +51,22 @@ class Spawned(Frozen):
     spawn: NewChat
 
 
+class ToChild(Frozen):
+    """A call that says something to a child of its chat, or, without a message, stops it and all that is below it. It
+    is answered in the same transaction, with what came of it.
+    """
+
+    child_id: str
+    message: Message | None = None
+    mode: SendMode = "queue"
+
+
+class ListChildren(Frozen):
+    """A call that is answered at once, with the children of its chat."""
+
+    limit: int
+
+
 class ToolOutput(Frozen):
     """What a body returns that has files for the model to see, such as images and PDFs: data: URIs, or URLs. Those
     beyond 20, or 6 MiB in all, are left out, and the text says so.
@@ -61,6 +77,9 @@ class ToolOutput(Frozen):
 
     def __str__(self) -> str:
         return self.text
+
+
+HandedOver = Delegation | Spawned | ToChild | ListChildren
 
 
 class Tool(Frozen):
@@ -80,7 +99,7 @@ class Tool(Frozen):
     recalls: bool = False  # its body asks for the results of the chat's earlier calls
     # Instead of a body: to whom the call is handed, and when. For our own tools: it runs on the event loop, so
     # it must not wait for anything.
-    delegate: "Callable[[dict[str, Any], ToolContext, int], Delegation | Spawned] | None" = None
+    delegate: "Callable[[dict[str, Any], ToolContext, int], HandedOver] | None" = None
     client: ClientTool | None = None  # that the client runs, as it is stored where a chat declares it
     # Runs the body, isolated.
     elsewhere: "Callable[[dict[str, Any], ToolContext], Awaitable[str | ToolOutput]] | None" = None

@@ -16,7 +16,7 @@ from holdfast.config import Permissions
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_object, storable
 from holdfast.core.journal import Traced, TraceSource
-from holdfast.core.records import Cause, Failure, File, Frozen, Snapshot, State
+from holdfast.core.records import STOPS, Cause, Failure, File, Frozen, Snapshot, State
 from holdfast.errors import ConfigError, NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
 from holdfast.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.ids import new_id
@@ -289,7 +289,7 @@ class HeldChat:
         if self.snapshot.chat.state is State.STOPPING:
             if not self.stop:
                 self.interrupt(self.snapshot.stop_cause)
-        elif self.stop.cause in (Cause.USER, Cause.SUPERSEDED):
+        elif self.stop.cause in (*STOPS, Cause.SUPERSEDED):
             self.stop = StopSignal()  # that stop is over: the turn it was to end failed
 
     async def await_change(self) -> None:

@@ -18,6 +18,7 @@ from holdfast.core.records import (
     Frozen,
     KeptRule,
     Message,
+    NewChat,
     Replay,
     ToolCall,
     ToolResult,
@@ -26,11 +27,12 @@ from holdfast.core.records import (
 from holdfast.errors import HoldfastError, InvalidInput, LimitReached, NotFound, StoreError, ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.log_context import logger
-from holdfast.tools.base import Spawned, Tool
+from holdfast.tools.base import ListChildren, Spawned, ToChild, Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.permissions.decision import Decision
 from holdfast.tools.permissions.modes import Ruling
 from holdfast.tracebacks import name_of, traceback_text
+from holdfast.worker.children import Children
 from holdfast.worker.held_chat import HeldChat
 from holdfast.worker.history_cache import Moved
 from holdfast.worker.outcomes import BodyEnd
@@ -62,6 +64,7 @@ class _Ready(Frozen):
 class ToolCalls:
     def __init__(self, held: HeldChat) -> None:
         self._held = held
+        self._children = Children(held)
         self._tasks: set[asyncio.Task[bool]] = set()
         self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
         self._ready: dict[str, _Ready] = {}  # calls that may start and wait for a place
@@ -170,14 +173,16 @@ class ToolCalls:
             handed = tool.delegate(tool.validate(arguments), self._context(call), held.now)
         except ToolFailed as error:
             return [cmd.Refuse(by=held.by, call_id=call.id, content=str(error))]
-        if handed.spawn is not None and (why_not := await self._why_no_child()) is not None:
+        match handed:
+            case ToChild():
+                return await self._reach(call, handed)
+            case ListChildren():
+                return self._answer_at_once(call, await self._children.listing(handed.limit))
+        if handed.spawn is not None and (why_not := await self._children.why_not_one_more()) is not None:
             return [cmd.Refuse(by=held.by, call_id=call.id, content=why_not)]
         spawn = held.spans.spawning(call, handed.spawn) if handed.spawn is not None else None
         if isinstance(handed, Spawned):
-            return [
-                cmd.StartCalls(by=held.by, call_ids=(call.id,)),
-                cmd.Outcome(by=held.by, call_id=call.id, content=handed.content, spawn=spawn),
-            ]
+            return self._answer_at_once(call, handed.content, spawn)
         return [
             cmd.Delegate(
                 by=held.by,
@@ -192,23 +197,19 @@ class ToolCalls:
             )
         ]
 
-    async def _why_no_child(self) -> str | None:
-        """What the model is told if this chat may not have one more child now."""
+    def _answer_at_once(self, call: Call, content: str, spawn: NewChat | None = None) -> list[cmd.Command]:
+        by = self._held.by
+        start = cmd.StartCalls(by=by, call_ids=(call.id,))
+        return [start, cmd.Outcome(by=by, call_id=call.id, content=content, spawn=spawn)]
+
+    async def _reach(self, call: Call, to: ToChild) -> list[cmd.Command]:
+        """What comes of it is found, and the call answered, in the transaction itself."""
         held = self._held
-        limits, chat = held.shared.store.options.limits, held.snapshot.chat
-        if chat.depth >= limits.depth_max:
-            return f"Sub-agents can be nested {limits.depth_max} deep, and this is one at that depth: do it yourself."
-        counts = await held.shared.store.count_children(chat)
-        if counts.open >= limits.children_open_max:
-            return f"{counts.open} of your agents are at work, which is the limit: wait for one of them first."
-        if counts.this_turn >= limits.children_per_turn_max:
-            return f"You spawned {counts.this_turn} agents in this turn, which is the limit: do the rest yourself."
-        if counts.open_in_family >= limits.family_open_max:
-            return (
-                f"{counts.open_in_family} agents are at work in this conversation, which is the limit: "
-                "wait for some of them, or do it yourself."
-            )
-        return None
+        if to.message is not None and (why_not := await self._children.why_not_wake(to.child_id)) is not None:
+            return [cmd.Refuse(by=held.by, call_id=call.id, content=why_not)]
+        start = cmd.StartCalls(by=held.by, call_ids=(call.id,))
+        reach = cmd.Reach(by=held.by, call_id=call.id, child_id=to.child_id, message=to.message, mode=to.mode)
+        return [start, reach]
 
     async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[cmd.Command] | _Ready":
         held = self._held

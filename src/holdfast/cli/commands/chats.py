@@ -27,9 +27,11 @@ from holdfast.core.codec import decode_message
 from holdfast.core.instants import iso
 from holdfast.core.journal import FOR_OPERATORS, Traced
 from holdfast.core.records import Always, ChatRecord, Message, Role, SendMode, State, ToolCall, ToolResult
+from holdfast.core.states import AT_REST
 from holdfast.safe_text import revealed, safe
 from holdfast.store.open_calls import OpenCallRecord
 from holdfast.store.records import Answer, ChatFilter, ChatLine
+from holdfast.store.sub_agents import SubAgent
 from holdfast.store.update_reader import event_of
 from holdfast.turn import OpenCall
 
@@ -108,6 +110,7 @@ async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: 
         messages = await chat.messages()
         asked = [call.record for call in await chat.open_calls()]
         traces = await _read_traces(app, chat.id)
+        children = await chat.children(deep=True)
     found = snapshot.chat
     if json:
         head = {
@@ -115,7 +118,9 @@ async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: 
         }
         queue = [queued.body for queued in snapshot.queue]
         write_line(
-            msgspec.json.encode({**head, "messages": messages, "queue": queue, "asked": asked, "traces": traces})
+            msgspec.json.encode(
+                {**head, "messages": messages, "queue": queue, "asked": asked, "children": children, "traces": traces}
+            )
         )
         return
     print(f"{found.id}  {line(found.agent)}  {found.state}  {ago(found.updated_at)}")
@@ -125,6 +130,7 @@ async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: 
         _print_message(message)
     for queued in snapshot.queue:
         print(f"\nqueued: {safe(decode_message(queued.body).text)}")
+    _print_children(found.id, children)
     for call in asked:
         print(f"\nwaits for {describe_asked(call)}")
         if call.kind == "approval" and ApprovalView(call).hides:
@@ -141,6 +147,23 @@ async def show(where: Where, chat_id: str, call_id: str | None = None, *, json: 
         print(f"\n{len(traces) - TRACES_SHOWN} earlier exceptions are not shown; --json has all")
     for trace in traces[-TRACES_SHOWN:]:
         _print_trace(trace)
+
+
+def _print_children(chat_id: str, children: list[SubAgent]) -> None:
+    """As a tree. Those whose parent is not among them, where there are more than are shown, stand by themselves."""
+    below: dict[str, list[SubAgent]] = {}
+    for child in sorted(children, key=lambda child: child.chat_id):
+        below.setdefault(child.parent_id, []).append(child)
+    shown = {child.chat_id for child in children}
+    tops = [chat_id, *(parent for parent in below if parent not in shown and parent != chat_id)]
+    if children:
+        print("\nsub-agents:")
+    left = [(child, 1) for top in tops for child in below.get(top, ())][::-1]
+    while left:
+        child, depth = left.pop()
+        words = child.task if child.state not in AT_REST else child.error or child.answer
+        print(f"{'  ' * depth}{child.chat_id}  {line(child.agent, 40)}  {child.state}  {line(words, 80)}".rstrip())
+        left += [(one, depth + 1) for one in reversed(below.get(child.chat_id, []))]
 
 
 async def _read_traces(app: App, chat_id: str) -> list[Traced]:

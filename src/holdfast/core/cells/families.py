@@ -8,9 +8,11 @@ from holdfast.core import journal
 from holdfast.core.call_words import excerpt, told_arguments
 from holdfast.core.cells.answers import finish_external
 from holdfast.core.cells.messages import check_user
+from holdfast.core.change import Refusal
 from holdfast.core.codec import decode_object, encode
 from holdfast.core.draft import Draft
-from holdfast.core.records import Call, CallState, Cause, NewChat, State
+from holdfast.core.records import STOPS, Call, CallState, NewChat, State, ToolResult
+from holdfast.core.states import CallMove
 
 
 def child_ended(draft: Draft, command: cmd.ChildEnded) -> None:
@@ -20,6 +22,22 @@ def child_ended(draft: Draft, command: cmd.ChildEnded) -> None:
         waits = call.state is CallState.EXTERNAL and call.child_id == command.child_id
         if waits and (call.child_turn or 0) <= command.turn:
             finish_external(draft, call, content, error=error, by=command.child_id)
+    draft.settle()
+
+
+def reach(draft: Draft, command: cmd.Reach) -> None:
+    call = draft.call(command.call_id)
+    if call.state is not CallState.STARTED:
+        raise Refusal("call_state", f"call {call.id!r} is {call.state}; only a started call reaches a child")
+    if command.message is not None:
+        check_user(command.message)
+    draft.effects["reach"] = command
+
+
+def reached(draft: Draft, command: cmd.Reached) -> None:
+    call = draft.move(draft.call(command.call_id), CallMove.FINISH)
+    result = ToolResult(call_id=call.id, name=call.name, content=command.content, error=command.error)
+    draft.answer(call, result)
     draft.settle()
 
 
@@ -61,9 +79,10 @@ def spawn_child(draft: Draft, call: Call, new: NewChat) -> None:
         depth=chat.depth + 1,
     )
     draft.set(spawned=chat.spawned + 1)
-    if chat.state is State.STOPPING and draft.stop_cause is Cause.USER:
+    if chat.state is State.STOPPING and draft.stop_cause in STOPS:
         # The stop has already gone through the children and would miss this one.
         draft.effects["stop_children"] = (new.id,)
+        draft.effects["stop_cause"] = draft.stop_cause
 
 
 def _inherited(parents: Raw, own: Raw) -> Raw:

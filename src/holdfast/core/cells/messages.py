@@ -39,9 +39,9 @@ def enqueue_and_promote(draft: Draft, command: cmd.Send) -> None:
 
 
 def answer_or_enqueue(draft: Draft, command: cmd.Send) -> None:
-    """An open question takes the message as its answer, unless its time is over."""
+    """An open question takes the message as its answer, unless its time is over, or no person says it."""
     check_user(command.message)
-    for call in draft.calls:
+    for call in draft.calls if command.answers else ():
         open_question = call.state is CallState.EXTERNAL and call.external is External.QUESTION
         if open_question and time_over_at(draft, call) is None:
             finish_external(draft, call, _as_answer(command.message), error=False, by="")

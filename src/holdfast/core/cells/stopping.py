@@ -9,39 +9,44 @@ from holdfast.core import journal
 from holdfast.core.cells.turn import check_response
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
-from holdfast.core.records import Cause, Failure, Message, Phase, fence_of, last_attempt_of
+from holdfast.core.records import STOPS, Cause, Failure, Message, Phase, fence_of, last_attempt_of
 from holdfast.core.spending import SpendingKind
 
 
 def nothing_to_stop(draft: Draft, command: cmd.Stop) -> None:
-    """But for its children: it may have left some of them at work."""
+    """But for what is below it: it may have left some of that at work."""
     if command.clear_queue:
         draft.drop(draft.queue, "cleared")
-    draft.effects["stop_all_children"] = True
+    _stop_all_below(draft, command)
 
 
 def stop(draft: Draft, command: cmd.Stop) -> None:
     if command.clear_queue:
         draft.drop(draft.queue, "cleared")
-    draft.effects["stop_all_children"] = True
-    draft.stopping(Cause.USER)
+    _stop_all_below(draft, command)
+    draft.stopping(command.cause)
 
 
 def stop_again(draft: Draft, command: cmd.Stop) -> None:
     if command.clear_queue:
         draft.drop(draft.queue, "cleared")
-    draft.effects["stop_all_children"] = True
-    if draft.stop_cause is not Cause.USER:
-        draft.stopping(Cause.USER)
+    _stop_all_below(draft, command)
+    if draft.stop_cause not in (Cause.USER, command.cause):
+        draft.stopping(command.cause)
 
 
 def stop_waiting(draft: Draft, command: cmd.Stop) -> None:
     if command.clear_queue:
         draft.drop(draft.queue, "cleared")
+    _stop_all_below(draft, command)
+    draft.tell(journal.StopRequested(cause=command.cause))
+    draft.answer_all(_why(command.cause))
+    draft.end_turn_and_go_on(command.cause, compact=False)
+
+
+def _stop_all_below(draft: Draft, command: cmd.Stop) -> None:
     draft.effects["stop_all_children"] = True
-    draft.tell(journal.StopRequested(cause=Cause.USER))
-    draft.answer_all(_why(Cause.USER))
-    draft.end_turn_and_go_on(Cause.USER, compact=False)
+    draft.effects["stop_cause"] = command.cause
 
 
 def finish_stop(draft: Draft, command: cmd.FinishStop) -> None:
@@ -94,7 +99,7 @@ def stop_with_error(draft: Draft, error: Failure) -> None:
 
 
 def _finish_stopping(draft: Draft, cause: Cause, detail: str | None, **fields: Any) -> None:
-    if cause is Cause.USER:
+    if cause in STOPS:
         fields["compact"] = False  # the user's stop ends a compaction as well
         if draft.chat.compact or draft.chat.turn_started_at is None:
             draft.tell(journal.CompactionFailed(error=_why(cause)))
@@ -102,4 +107,10 @@ def _finish_stopping(draft: Draft, cause: Cause, detail: str | None, **fields: A
 
 
 def _why(cause: Cause | None) -> str:
-    return "superseded by a newer message" if cause is Cause.SUPERSEDED else "stopped by the user"
+    return _WHY.get(cause, "stopped by the user")
+
+
+_WHY: dict[Cause | None, str] = {
+    Cause.SUPERSEDED: "superseded by a newer message",
+    Cause.PARENT: "cancelled by the agent that gave the task",
+}

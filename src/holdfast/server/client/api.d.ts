@@ -297,6 +297,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/chats/{chat_id}/children": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Children
+         * @description The chats that calls of this one spawned: those at work first, then the newest, 200 at most.
+         */
+        get: operations["list_children"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/chats/{chat_id}/calls/{call_id}": {
         parameters: {
             query?: never;
@@ -1012,7 +1032,7 @@ export interface components {
          * @description Why work ended.
          * @enum {string}
          */
-        Cause: "user" | "superseded" | "shutdown" | "lease_lost" | "deadline" | "crash" | "budget";
+        Cause: "user" | "parent" | "superseded" | "shutdown" | "lease_lost" | "deadline" | "crash" | "budget";
         /** ChatListed */
         ChatListed: {
             /** Id */
@@ -1793,6 +1813,66 @@ export interface components {
              * @description without it: false
              */
             clear_queue?: boolean;
+        };
+        /** SubAgentList */
+        SubAgentList: {
+            /** Children */
+            children: components["schemas"]["SubAgentShown"][];
+        };
+        /**
+         * SubAgentShown
+         * @description A chat that a call of another one spawned.
+         */
+        SubAgentShown: {
+            /** Chat Id */
+            chat_id: string;
+            /** Parent Id */
+            parent_id: string;
+            /**
+             * Depth
+             * @description 1: spawned by the chat at the top
+             */
+            depth: number;
+            /** Agent */
+            agent: string;
+            /** Title */
+            title: string | null;
+            state: components["schemas"]["State"];
+            /** @description why its turn stops, or was cut short */
+            cause: components["schemas"]["Cause"] | null;
+            /** Error */
+            error: string | null;
+            /** Turn */
+            turn: number;
+            /** Queued */
+            queued: number;
+            /**
+             * Task
+             * @description the beginning of what its turn began with
+             */
+            task: string;
+            /**
+             * Answer
+             * @description the beginning of its last answer; empty: it gave none
+             */
+            answer: string;
+            /**
+             * Tokens
+             * @description of its turn: the one that goes on, or the last
+             */
+            tokens: number;
+            /** Cost */
+            cost: number;
+            /**
+             * Created At
+             * @description milliseconds since 1970
+             */
+            created_at: number;
+            /**
+             * Updated At
+             * @description milliseconds since 1970
+             */
+            updated_at: number;
         };
         /** TextGiven */
         TextGiven: {
@@ -3537,6 +3617,49 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OpenCallList"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_children: {
+        parameters: {
+            query?: {
+                /** @description and theirs, at any depth */
+                deep?: boolean;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubAgentList"];
                 };
             };
             /** @description The request was wrong, or not possible in this state */

@@ -69,6 +69,11 @@ export class Chat {
     openCalls({ signal }?: {
         signal?: AbortSignal;
     }): Promise<OpenCall[]>;
+    /** The chats of its sub-agents, with `deep` all that are below it: those at work first. */
+    children({ deep, signal }?: {
+        deep?: boolean;
+        signal?: AbortSignal;
+    }): Promise<any>;
     /**
      * Of one of `openCalls`, for the arguments that it shows: refused if others would run by then. `always` keeps the
      * rules of its `offer`, too.

@@ -109,6 +109,11 @@ export class Chat {
     return (await this._connection.ask("GET", `${pathOf(this.id)}/calls`, { signal })).calls;
   }
 
+  /** The chats of its sub-agents, with `deep` all that are below it: those at work first. */
+  async children(/** @type {{ deep?: boolean, signal?: AbortSignal }} */ { deep = false, signal } = {}) {
+    return (await this._connection.ask("GET", `${pathOf(this.id)}/children?deep=${deep}`, { signal })).children;
+  }
+
   /**
    * Of one of `openCalls`, for the arguments that it shows: refused if others would run by then. `always` keeps the
    * rules of its `offer`, too.

@@ -25,7 +25,7 @@ from holdfast.core.journal import (
     TurnResumed,
     UnknownEntry,
 )
-from holdfast.core.records import NOTHING, Cause, Failure, Message, Role, ToolResult
+from holdfast.core.records import NOTHING, STOPS, Cause, Failure, Message, Role, ToolResult
 from holdfast.core.updates import (
     CallAsked,
     CallDone,
@@ -197,7 +197,7 @@ class Telling:
         elif isinstance(body, TurnEnded):
             self.waits = False
             self.pending.clear()
-            if body.cause in (Cause.USER, Cause.SUPERSEDED):
+            if body.cause in (*STOPS, Cause.SUPERSEDED):
                 self.status = "cancelled"
                 self.end, self.ended_at = event.seq, event.at
 
@@ -320,7 +320,7 @@ class Telling:
             self.status = "failed"
         elif turn.cause is None:
             self.status = "incomplete" if self.finish in ("length", "refused") else "completed"
-        elif turn.cause in (Cause.USER, Cause.SUPERSEDED):
+        elif turn.cause in (*STOPS, Cause.SUPERSEDED):
             self.status = "cancelled"
         else:
             self.status = "incomplete"

@@ -274,7 +274,7 @@ class Transaction:
                     entry = await self.rows(sql.READ_ENTRY, need.chat_id, need.seq)
                     need = steps.send(entry[0][0] if entry else None)
                 else:
-                    children = await self.rows(sql.READ_BUSY_CHILDREN, need.chat_id)
+                    children = await self.rows(sql.READ_BUSY_BELOW, need.root_id, need.chat_id, need.chat_id)
                     need = steps.send(tuple(child[0] for child in children))
         except StopIteration as stop:
             outcome: tuple[Change, ...] | Refused = stop.value

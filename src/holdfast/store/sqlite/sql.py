@@ -61,10 +61,28 @@ READ_CALLS = f"SELECT {_columns(CALL_COLUMNS)} FROM calls WHERE chat_id = ? AND 
 
 READ_QUEUE = "SELECT id, rank, mode, body FROM queue WHERE chat_id = ? ORDER BY rank"
 
-# Spawned chats that a stop has to reach.
-READ_BUSY_CHILDREN = (
-    "SELECT id FROM chats WHERE parent_id = ? AND state IN ('running', 'stopping', 'waiting') ORDER BY id"
+# What a stop has to reach, from the top down. Read from the chats that are open in the family, which are
+# few, and those above each: never all that were spawned in its life.
+READ_BUSY_BELOW = """
+WITH RECURSIVE busy (id, depth, above) AS (
+    SELECT id, depth, parent_id FROM chats WHERE root_id = ? AND state IN ('running', 'stopping', 'waiting')
+    UNION ALL
+    SELECT busy.id, busy.depth, chats.parent_id FROM busy JOIN chats ON chats.id = busy.above WHERE busy.above <> ?
 )
+SELECT id FROM busy WHERE above = ? ORDER BY depth, id
+"""
+
+# What was spawned by a chat, or all that is below it: those at work first, then the newest.
+SUB_AGENTS = f"""
+WITH RECURSIVE family (id, depth) AS (
+    SELECT id, depth FROM chats WHERE parent_id = :chat
+    UNION SELECT chats.id, chats.depth FROM chats JOIN family ON chats.parent_id = family.id
+    WHERE :deep AND chats.depth > family.depth
+)
+SELECT {_columns(CHAT_COLUMNS)}, (SELECT count(*) FROM queue WHERE chat_id = chats.id)
+FROM chats WHERE id IN (SELECT id FROM family)
+ORDER BY state NOT IN ('running', 'stopping', 'waiting'), id DESC LIMIT :limit
+"""
 
 COUNT_FAMILY = "SELECT count(*) FROM chats WHERE root_id = ? AND state IN ('running', 'stopping', 'waiting')"
 
