@@ -338,9 +338,12 @@ class Programs:
             return None
         now = yield Now()
         before = schedule_of(found[0])
-        seen = yield from self._seen(schedule_id)
-        held = [occurrence_of(row) for row in (yield Rows(self._sql.held, (schedule_id,)))]
-        ((held_count,),) = yield Rows(self._sql.held_count, (schedule_id,))
+        ((open_count, held_count),) = yield Rows(self._sql.counts, (schedule_id, schedule_id))
+        if not open_count and not held_count and (before.due_at is None or before.due_at > now):
+            return Attended(schedule=before, now=now)  # another worker was here first
+        seen = (yield from self._seen(schedule_id)) if open_count else []
+        waiting = (yield Rows(self._sql.held, (schedule_id,))) if held_count else []
+        held = [occurrence_of(row) for row in waiting]
         active = before.state is ScheduleState.ACTIVE
         due = due_now(before, now) if active else core.Due(next_at=before.next_at)
         chat_asks = yield from self._chat_asks(before)

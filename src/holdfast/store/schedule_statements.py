@@ -22,7 +22,7 @@ from holdfast.store.statements import marked
 
 SEEN_MAX = 200  # fired occurrences that one look settles or finds open
 LOOKED_AT_MAX = 2_000  # open occurrences whose chats one look for work asks
-DUE_MAX = 200  # schedules that one look for work finds
+DUE_MAX = 1_000  # schedules that one look for work finds
 FORGOTTEN_TOGETHER = 50
 
 SCHEDULE_COLUMNS: tuple[str, ...] = ScheduleRecord.__struct_fields__
@@ -89,12 +89,16 @@ WHERE occurrences.schedule_id = {{}} AND occurrences.state = 'fired'
 ORDER BY is_over DESC, occurrences.at LIMIT {SEEN_MAX}
 """
 
-# What there is to do, in one statement: the schedules that are due next, whether that is now or not; those with an
-# occurrence whose turn is over; those with one that waits for nothing any more. The last two go round.
+# What there is to do, in one statement: the schedules that are due, and the next one; those with an occurrence
+# whose turn is over; those with one that waits for nothing any more. The last two go round.
 _LOOK = f"""
 SELECT 'due', id, due_at FROM (
-    SELECT id, due_at FROM schedules WHERE due_at IS NOT NULL ORDER BY due_at LIMIT {DUE_MAX}
+    SELECT id, due_at FROM schedules WHERE due_at <= {{}} ORDER BY due_at LIMIT {DUE_MAX}
 ) AS due
+UNION ALL
+SELECT 'due', id, due_at FROM (
+    SELECT id, due_at FROM schedules WHERE due_at > {{}} ORDER BY due_at LIMIT 1
+) AS next
 UNION ALL
 SELECT DISTINCT 'over', occurrences.schedule_id, 0 FROM (
     SELECT schedule_id, at, chat_id, message_id, turn FROM occurrences
@@ -160,6 +164,7 @@ class ScheduleStatements(NamedTuple):
     seen: str
     held: str
     held_count: str
+    counts: str
     put: str
     move: str
     by_message: str
@@ -197,6 +202,8 @@ def schedule_statements(mark: str, *, lock: str, now: str | None = None) -> Sche
         "seen": _SEEN,
         "held": f"{_OCCURRENCE} schedule_id = {{}} AND state = 'held' ORDER BY at LIMIT {core.FIRES_TOGETHER_MAX}",
         "held_count": "SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'held'",
+        "counts": "SELECT (SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'fired'), "
+        "(SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'held')",
         "put": f"INSERT INTO occurrences ({_list(OCCURRENCE_COLUMNS)}) VALUES ({_MARKS}) "
         "ON CONFLICT (schedule_id, at, upto) DO NOTHING RETURNING at",
         "move": f"UPDATE occurrences SET {', '.join(f'{name} = {{}}' for name in _MOVING)} "

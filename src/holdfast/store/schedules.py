@@ -34,7 +34,7 @@ class Backfilled(Frozen):
 class Work(Frozen):
     """What a look for work found."""
 
-    due: tuple[tuple[str, int], ...]  # the schedules that are due next, with the instant
+    due: tuple[tuple[str, int], ...]  # the schedules that are due, and behind them the next one, with the instant
     over: tuple[str, ...]  # with an occurrence whose turn is over
     released: tuple[str, ...]  # with one that waits for nothing
     open_count: int  # occurrences that were looked at
@@ -152,7 +152,8 @@ class Schedules:
     async def look(self, after: str = "") -> Work:
         """One statement, however many schedules there are."""
         found: dict[str, list[Row]] = {"now": [], "due": [], "over": [], "open": [], "held": []}
-        for what, *row in await self._runner.rows(self._sql.look, after, after):
+        now = self._now_ms()
+        for what, *row in await self._runner.rows(self._sql.look, now, now, after, after):
             found[what].append(tuple(row))
         for _, server_ms in found["now"]:
             if self._observe is not None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from holdfast.log_context import logger
 from holdfast.store.contract import Store
 from holdfast.store.schedule_programs import SCHEDULES, Attended
-from holdfast.store.schedule_statements import DUE_MAX
 from holdfast.store.schedules import Work
 from holdfast.system.clock import dice
 
@@ -21,6 +20,7 @@ log = logger("holdfast.scheduler")
 
 OPEN_POLL_S = 1.0  # while occurrences are open: an end may be awaited by the next one
 AT_ONCE_MAX = 8
+TAKEN_MAX = 64  # of those that are due, until the next look: others are at work on them as well
 HINTS_S = 0.2  # two looks that hints ask for are at least so far apart
 BROKEN_S = 30.0  # until one that could not be attended to is tried again
 BROKEN_MAX = 1_000
@@ -97,15 +97,14 @@ class Scheduler:
         """Returns how long there is nothing to do, in seconds, as far as is known."""
         work = await self._store.schedules.look(self._after)
         self._after, self.open_count = work.after, work.open_count
-        wanted = self._wanted(work)
-        more = False
+        found = self._wanted(work)
+        wanted, more = found[:TAKEN_MAX], len(found) > TAKEN_MAX
         for start in range(0, len(wanted), AT_ONCE_MAX):
             some = wanted[start : start + AT_ONCE_MAX]
             more |= any(await asyncio.gather(*map(self._attend, some)))
         self.runs += 1
         self._ran_at = time.monotonic()
-        due = sum(at <= work.now for _, at in work.due)
-        return 0.0 if more or due >= DUE_MAX else self._pause_s(work)
+        return 0.0 if more else self._pause_s(work)
 
     def _wanted(self, work: Work) -> list[str]:
         """In an order of this worker's own: those that come at the same moment begin at different ends."""
