@@ -194,8 +194,9 @@ class RandomLives(RuleBasedStateMachine):
             if isinstance(command, cmd.Send | cmd.Edit | cmd.AskAgain):
                 self.accepted[chat_id].add(command.message.id)
             if isinstance(command, cmd.Reach) and command.message is not None:
-                taken = [change for change in changes if change.sent == command.message.id]
-                self.accepted[command.child_id] |= {command.message.id} if taken else set()
+                for change in changes:
+                    if change.sent == command.message.id:  # a child that is one took it
+                        self.accepted[change.after.chat.id].add(command.message.id)
             if isinstance(command, cmd.Give):
                 self.accepted[chat_id] |= {message.id for message in command.messages if message.role is Role.USER}
         for change in changes:
