@@ -24,6 +24,7 @@ __all__ = [
     "Ask",
     "AttemptFailed",
     "Backfilled",
+    "Budgets",
     "CallAnswered",
     "CallAsked",
     "CallBegan",
@@ -84,6 +85,7 @@ __all__ = [
     "Finished",
     "FirstByteTimeout",
     "Forbidden",
+    "Grouping",
     "Happened",
     "HistoryCut",
     "HistoryRow",
@@ -141,7 +143,9 @@ __all__ = [
     "OutputFormat",
     "OutputInvalid",
     "OutputSpec",
+    "OwnerBudget",
     "OwnerDeleted",
+    "OwnerLimits",
     "OwnershipLost",
     "Part",
     "Paused",
@@ -242,6 +246,7 @@ __all__ = [
     "UnknownRecord",
     "Update",
     "Usage",
+    "UsageTotal",
     "Veto",
     "WakeDeadlines",
     "WebCache",
@@ -331,9 +336,11 @@ _NAMES: dict[str, str] = {
     "holdfast.models.calls": "Completed, FailedAttempt",
     "holdfast.models.choice": "KeyedModel, ModelChoice, ModelContext, ModelFunction",
     "holdfast.models.resolve": "default_model",
+    "holdfast.owner_limits": "Budgets, OwnerLimits",
     "holdfast.principals": "Principal, Scope",
     "holdfast.server.http": "http_app",
     "holdfast.standing": "Doing, Standing, Trouble",
+    "holdfast.store.budgets": "Grouping, OwnerBudget, UsageTotal",
     "holdfast.store.records": "Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions",
     "holdfast.store.open_calls": "OpenCallRecord",
     "holdfast.store.sub_agents": "SubAgent",
@@ -569,10 +576,12 @@ if TYPE_CHECKING:
     from holdfast.models.calls import Completed, FailedAttempt
     from holdfast.models.choice import KeyedModel, ModelChoice, ModelContext, ModelFunction
     from holdfast.models.resolve import default_model
+    from holdfast.owner_limits import Budgets, OwnerLimits
     from holdfast.principals import Principal, Scope
     from holdfast.schedules import AppSchedules
     from holdfast.server.http import http_app
     from holdfast.standing import Doing, Standing, Trouble
+    from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
     from holdfast.store.open_calls import OpenCallRecord
     from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions
     from holdfast.store.schedules import Backfilled

@@ -34,6 +34,10 @@ class AgentLimits(Budget):
     are those in which a worker worked on it: waiting for people, clients, sub-agents or a worker costs nothing.
     """
 
+    @property
+    def needs_prices(self) -> bool:
+        return any(limit is not None for limit in (self.cost, self.chat_cost, self.family_cost))
+
     parallel_calls: int = 8  # tools of one chat that run at the same time
     result_chars: int | None = 32_000  # of one result that the model is shown; it reads the rest with `read_result`
     chats: int | None = None  # that one worker drives at the same time; None: as many as it has room for
@@ -124,7 +128,7 @@ class Agent(Generic[OutputT_co]):
 
     def check_price(self, model: str, facts: Mapping[str, ModelFacts]) -> None:
         """Of one that a function chose. Raises ConfigError."""
-        if self.limits.cost is not None and price_of(model, facts) is None:
+        if self.limits.needs_prices and price_of(model, facts) is None:
             raise ConfigError(f"a limit on the cost needs a price for every model, and {model!r} has none")
 
     def _problem_of_numbers(self) -> str | None:
@@ -191,9 +195,9 @@ class Agent(Generic[OutputT_co]):
                 )
         return tuple(client for client in declared if client is not None)
 
-    def check_prices(self, facts: Mapping[str, ModelFacts]) -> None:
-        """Raises ConfigError for a limit on the cost where a model has no price."""
-        if self.limits.cost is None:
+    def check_prices(self, facts: Mapping[str, ModelFacts], *, limited: bool = False) -> None:
+        """Raises ConfigError for a limit on the cost where a model has no price. `limited`: an owner has one."""
+        if not self.limits.needs_prices and not limited:
             return
         summaries = self.compaction.model
         paid = (self.model, *self.fallbacks, *(() if summaries is None else (summaries,)))

@@ -14,11 +14,11 @@ from holdfast import __version__, transfer
 from holdfast.agent import Agent
 from holdfast.chat import Chat, as_message, with_digest
 from holdfast.config import FILE, Config, ConfigSettings, WorkerSettings, changed, changed_for_worker, load_config
-from holdfast.core.codec import encode
+from holdfast.core.codec import check_text, encode
 from holdfast.core.records import ClientTool, KeptRule, Message, NewChat
 from holdfast.core.retry import RETRY, RetryPolicy
 from holdfast.declared_schedules import Schedule
-from holdfast.errors import ConfigError, UnknownAgent
+from holdfast.errors import ConfigError, HoldfastError, InvalidInput, UnknownAgent
 from holdfast.health.checks import diagnose
 from holdfast.ids import new_id
 from holdfast.mcp_servers import McpServer
@@ -26,15 +26,18 @@ from holdfast.models.calls import Caller
 from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
 from holdfast.output import OutputT
+from holdfast.owner_limits import Budgets, OwnerLimits
 from holdfast.redaction import Secrets
 from holdfast.schedules import AppSchedules
 from holdfast.spans import Traces
 from holdfast.store import open_store
+from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
 from holdfast.store.contract import Store
 from holdfast.store.driver_watch import DriverWatch
 from holdfast.store.records import ChatFilter, ChatLine, Key, StoreOptions
 from holdfast.system.cover import Own
 from holdfast.system.disk import make_home
+from holdfast.timetable import zone_of
 from holdfast.tools import floor
 from holdfast.tools.base import Tool
 from holdfast.tools.permissions.examples import check_permissions
@@ -97,10 +100,11 @@ class App:
             raise ConfigError(f"give either config, or {', '.join(settings)}")
         self.config = config
         self.agents: dict[str, Agent[Any]] = {}
+        costs = check_budgets(config.budgets)
         for agent in agents:
             if agent.name in self.agents:
                 raise ConfigError(f"two agents are named {agent.name!r}: give one of them another name")
-            agent.check_prices(config.models)
+            agent.check_prices(config.models, limited=costs)
             self.agents[agent.name] = agent
         self._given = dict(self.agents)  # before the settings gave them tool servers
         self._serve(config.mcp)
@@ -437,6 +441,36 @@ class App:
         """From now on it counts nowhere: the next call that it would allow is asked about. Raises NotFound."""
         return await self.store.kept_rules.revoke(rule_id)
 
+    async def budgets(self, *, owner: str | None = None, after: str = "", limit: int = 100) -> list[OwnerBudget]:
+        """What people set for owners, by owner; `after` is the last one of the page before."""
+        return await self.store.budgets.page(owner=owner, after=after, limit=limit)
+
+    async def set_budget(self, owner: str, limits: OwnerLimits, *, by: str = "") -> OwnerBudget:
+        """What this owner may use, in place of what was set before and of what the app says. Workers heed it within
+        seconds. Raises InvalidInput, and ConfigError for a limit on the cost where a model has no price.
+        """
+        check_text("owner", owner, bytes_max=512)
+        if limits.problem is not None:
+            raise InvalidInput("limits", limits.problem)
+        for agent in self.agents.values():
+            agent.check_prices(self.config.models, limited=limits.needs_prices)
+        return await self.store.budgets.set(owner, limits, by)
+
+    async def remove_budget(self, owner: str) -> None:
+        """What the app says holds again. Raises NotFound."""
+        await self.store.budgets.remove(owner)
+
+    async def usage(
+        self,
+        by: Sequence[Grouping] = ("day", "kind"),
+        *,
+        owner: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> list[UsageTotal]:
+        """Who spent what, by owner, agent, model, kind or day; `since` and `until` are days, both included."""
+        return await self.store.budgets.usage(by, owner=owner, since=since, until=until)
+
     def chat(self, chat_id: str) -> Chat[Any]:
         return Chat(self, chat_id)
 
@@ -512,6 +546,20 @@ def have_home(config: Config) -> None:
             f"the home {str(home)!r} cannot be made: {why}. Choose another: --home, HOLDFAST_HOME, or `home` in the "
             "settings"
         ) from error
+
+
+def check_budgets(budgets: Budgets) -> bool:
+    """Whether any of them is on cost. Raises ConfigError for one that cannot be."""
+    try:
+        zone_of(budgets.zone)
+    except HoldfastError as error:
+        raise ConfigError(f"budgets: {error}") from error
+    for limits in budgets.all_limits:
+        if limits.problem is not None:
+            raise ConfigError(f"budgets: {limits.problem}")
+    if budgets.slice_tokens < 1 or budgets.keep_days < 1:
+        raise ConfigError("budgets: slice_tokens and keep_days are at least 1")
+    return any(limits.needs_prices for limits in budgets.all_limits)
 
 
 def _store_options(config: Config) -> StoreOptions:

@@ -174,6 +174,12 @@ class Chat(Generic[OutputT_co]):
     async def retry(self, *, key: Key | str | None = None) -> Answer:
         return await self._submit(cmd.Retry(), key)
 
+    async def go_on(self, *, key: Key | str | None = None) -> Answer:
+        """A turn that a budget ended goes on from there, without a new message, as another turn with a turn's worth
+        of budget. What bounds chat, family or owner has to be raised first. Refused where no budget ended the last.
+        """
+        return await self._submit(cmd.GoOn(), key)
+
     async def compact(self, *, key: Key | str | None = None) -> Answer:
         """From now on a summary stands for the older part of the conversation; the messages stay. A worker makes it:
         at once in a chat at rest, before the next response in one that runs. A failed turn then goes on.

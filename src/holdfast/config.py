@@ -21,6 +21,7 @@ from holdfast.declared_schedules import Schedule, schedules_of
 from holdfast.errors import ConfigError
 from holdfast.jwt_issuer import JwtIssuer
 from holdfast.mcp_servers import McpServer, servers_of
+from holdfast.owner_limits import Budgets
 
 FILE = "holdfast.toml"
 PREFIX = "HOLDFAST_"
@@ -264,6 +265,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = Retention()
 
+    budgets: A[
+        Budgets,
+        Meta(
+            description="what owners may use: `[budgets.each]` and `[budgets.owners.NAME]` with `tokens`, `cost`, "
+            "`day_tokens`, `day_cost`; `zone`, `slice_tokens` and `keep_days` in `[budgets]`: docs/how-to/budgets.md"
+        ),
+    ] = Budgets()
+
     models: A[
         dict[str, ModelFacts],
         Meta(
@@ -339,6 +348,7 @@ class ConfigSettings(WorkerSettings, total=False):
     traces: bool | None
     trace_content: bool | None
     models: Mapping[str, ModelFacts] | None
+    budgets: Budgets | None
 
 
 NAMES: tuple[str, ...] = Config.__struct_fields__

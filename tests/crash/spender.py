@@ -12,8 +12,9 @@ import sys
 from msgspec.structs import replace
 
 from holdfast import faults
-from holdfast.core.budgets import Estimate, OwnerLimits
+from holdfast.core.budgets import Estimate
 from holdfast.core.spending import Bill
+from holdfast.owner_limits import OwnerLimits
 from holdfast.store import open_store
 from holdfast.store.budgets import Draw, Granted
 from holdfast.store.records import StoreOptions

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from holdfast import faults
 from holdfast.core import commands as cmd
-from holdfast.core.budgets import Ceiling, Estimate, OwnerLimits, Reached, Verdict, chat_account
+from holdfast.core.budgets import Ceiling, Estimate, Reached, Verdict, chat_account
 from holdfast.core.records import Cause, NewChat, Purse, Snapshot
 from holdfast.core.spending import Bill, Spent
 from holdfast.errors import NotFound, StaleWriter
-from holdfast.store.budgets import Draw, Granted, Usage
+from holdfast.owner_limits import OwnerLimits
+from holdfast.store.budgets import Draw, Granted, UsageTotal
 from holdfast.store.contract import Store
 from tests.support.chats import Hand, call, new_chat, user
 
@@ -49,7 +50,7 @@ def spends(hand: Hand, tokens: int, cost: float = 0.0, *drawn: Draw, accounts: t
     return replace(said, message=replace(said.message, model="m"), tokens=tokens, cost=cost, bill=bill)
 
 
-async def totals(store: Store, owner: str | None = "ann") -> list[Usage]:
+async def totals(store: Store, owner: str | None = "ann") -> list[UsageTotal]:
     return await store.budgets.usage(("owner", "day", "agent", "model", "kind"), owner=owner)
 
 
@@ -245,10 +246,10 @@ async def test_another_turn_of_the_parent_is_another_budget_and_the_family_has_o
     await child.commit(spends(child, 200, 0.5, drawn, accounts=granted.accounts))
     assert isinstance(await store.budgets.draw(wants(child)), Reached)
     await parent.commit(parent.response("Well."), cmd.FinishTurn(by=parent.by))
-    granted = await store.budgets.draw(drawn := wants(child))
-    assert isinstance(granted, Granted), "no turn of its parent is open: only the family's budget bounds it"
-    assert len(granted.accounts) == 1
+    assert isinstance(await store.budgets.draw(wants(child)), Reached), "over or not, it is the last one"
     await store.submit(parent.held.chat.id, cmd.Send(message=user()))
+    granted = await store.budgets.draw(drawn := wants(child, 30))
+    assert isinstance(granted, Granted)
     await child.commit(cmd.Refuse(by=child.by, call_id=child.held.calls[0].id, content="no"))
     await child.commit(spends(child, 1, 0.5, drawn, accounts=granted.accounts))
     told = await store.budgets.draw(wants(child))
@@ -327,13 +328,15 @@ async def test_usage_is_told_by_what_is_asked_for(store: Store) -> None:
     await store.budgets.fold(0)
     await bob.commit(replace(spends(bob, 5), bill=Bill(day="2026-11-18")))
     assert await store.budgets.usage(("owner",)) == [
-        Usage(owner="ann", lines=1, tokens=10, cost=1.0),
-        Usage(owner="bob", lines=1, tokens=5),
+        UsageTotal(owner="ann", lines=1, tokens=10, cost=1.0),
+        UsageTotal(owner="bob", lines=1, tokens=5),
     ]
-    assert await store.budgets.usage(("kind",)) == [Usage(kind="step", lines=2, tokens=15, cost=1.0)]
-    assert await store.budgets.usage(("day",), since="2026-11-18") == [Usage(day="2026-11-18", lines=1, tokens=5)]
+    assert await store.budgets.usage(("kind",)) == [UsageTotal(kind="step", lines=2, tokens=15, cost=1.0)]
+    assert await store.budgets.usage(("day",), since="2026-11-18") == [
+        UsageTotal(day="2026-11-18", lines=1, tokens=5)
+    ]
     assert await store.budgets.usage(("day",), owner="ann", until="2026-11-17") == [
-        Usage(day="2026-11-17", lines=1, tokens=10, cost=1.0)
+        UsageTotal(day="2026-11-17", lines=1, tokens=10, cost=1.0)
     ]
 
 

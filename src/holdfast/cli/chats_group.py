@@ -246,6 +246,19 @@ def retry(
     carry_out(chats.retry(Where(app, home, database), chat), quiet=True)
 
 
+@chats.command("go-on")
+def go_on(
+    chat: ChatId, verbose: Verbose = False, app: AppName = None, home: Home = None, database: Database = None
+) -> None:
+    """Go on with a turn that a budget ended, without a new message.
+
+    Example: holdfast chats go-on last
+    """
+    from holdfast.cli.commands import chats
+
+    carry_out(chats.go_on(Where(app, home, database), chat), quiet=True)
+
+
 @chats.command()
 def compact(
     chat: ChatId, verbose: Verbose = False, app: AppName = None, home: Home = None, database: Database = None

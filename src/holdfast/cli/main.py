@@ -11,6 +11,7 @@ from typing import NoReturn
 import typer
 
 from holdfast import __version__
+from holdfast.cli.budgets_group import budgets
 from holdfast.cli.chats_group import chats
 from holdfast.cli.dispatch import carry_out
 from holdfast.cli.options import AppArgument, AppName, Database, Home, Json, Verbose, Where, note_json
@@ -47,6 +48,7 @@ cli.add_typer(config, name="config")
 cli.add_typer(tokens, name="tokens")
 cli.add_typer(permissions, name="permissions")
 cli.add_typer(schedules, name="schedules")
+cli.add_typer(budgets, name="budgets")
 
 
 def _version(wanted: bool) -> None:
@@ -91,6 +93,29 @@ def worker(app: AppArgument = None, home: Home = None, database: Database = None
     from holdfast.cli.commands.serve import work
 
     carry_out(work(app, home=home, database=database))
+
+
+@cli.command()
+def usage(
+    owner: A[str | None, typer.Option("--owner", help="Of this owner; without it, of all.", metavar="NAME")] = None,
+    day: A[str | None, typer.Option("--day", help="On this day, such as 2026-11-17.", metavar="DAY")] = None,
+    since: A[str | None, typer.Option("--since", help="From this day on.", metavar="DAY")] = None,
+    by: A[
+        list[str] | None,
+        typer.Option("--by", help="owner, agent, model, kind, day; several with commas.", metavar="NAMES"),
+    ] = None,
+    json: Json = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Show who spent what: responses, lost attempts, summaries, titles, tools.
+
+    Example: holdfast usage --since 2026-11-01 --by owner,model
+    """
+    from holdfast.cli.commands import budgets
+
+    carry_out(budgets.usage(Where(app, home, database), owner, day, since, by or (), json=json), quiet=True)
 
 
 @cli.command()

@@ -9,27 +9,9 @@ use, and it is exceeded by what one call took beyond the rest that it was given,
 
 from enum import StrEnum
 
-from holdfast.core.records import Frozen
-
-
-class OwnerLimits(Frozen):
-    """What the chats of one owner may use together, in all and on each calendar day. None: no limit.
-
-    Costs are in the currency of the models' prices.
-    """
-
-    tokens: int | None = None
-    cost: float | None = None
-    day_tokens: int | None = None
-    day_cost: float | None = None
-
-    @property
-    def is_set(self) -> bool:
-        return any(limit is not None for limit in (self.tokens, self.cost, self.day_tokens, self.day_cost))
-
-    @property
-    def needs_prices(self) -> bool:
-        return self.cost is not None or self.day_cost is not None
+from holdfast.core.decide import Budget
+from holdfast.core.records import ChatRecord, Frozen, Purse
+from holdfast.owner_limits import OwnerLimits
 
 
 class Ceiling(Frozen):
@@ -94,7 +76,7 @@ def day_account(owner: str, day: str) -> str:
 
 
 def chat_account(chat_id: str, life: int, turn: int) -> str:
-    """What the chats below this one spend: while this turn of it is open, or (turn 0) ever."""
+    """What the chats below this one spend: until it begins another turn than this, or (turn 0) ever."""
     return f"{'turn' if turn else 'family'}:{turn}:{life}:{chat_id}"
 
 
@@ -114,3 +96,34 @@ def owner_ceilings(owner: str, day: str, limits: OwnerLimits) -> list[Ceiling]:
             )
         )
     return found
+
+
+def own_ceilings(chat: ChatRecord, budget: Budget) -> tuple[Ceiling, ...]:
+    """Of a chat whose sub-agents draw on its limits, too. One without any has its own row for them."""
+    if not chat.spawned:
+        return ()
+    limits = [(chat.turn, budget.tokens, budget.cost, "turn")]
+    if chat.root_id is None:
+        limits.append((0, budget.family_tokens, budget.family_cost, "family"))
+    return tuple(
+        Ceiling(
+            account=chat_account(chat.id, chat.life, turn),
+            words=f"budget of the {name}, with sub-agents",
+            tokens=tokens,
+            cost=cost,
+            chat_id=chat.id,
+            turn=turn,
+        )
+        for turn, tokens, cost, name in limits
+        if tokens is not None or cost is not None
+    )
+
+
+def purses_below(chat: ChatRecord, budget: Budget) -> tuple[Purse, ...]:
+    """The limits that bound a sub-agent of this chat."""
+    own = []
+    if chat.root_id is None and (budget.family_tokens is not None or budget.family_cost is not None):
+        own.append(Purse(chat_id=chat.id, tokens=budget.family_tokens, cost=budget.family_cost, family=True))
+    if budget.tokens is not None or budget.cost is not None:
+        own.append(Purse(chat_id=chat.id, tokens=budget.tokens, cost=budget.cost))
+    return (*chat.purses, *own)

@@ -1,11 +1,11 @@
 """What a runner should do next, from the snapshot alone: so a runner can be dropped and rebuilt at any instant."""
 
-from holdfast.core.records import Call, CallState, Cause, Frozen, Phase, Snapshot, State
+from holdfast.core.records import Call, CallState, Cause, ChatRecord, Frozen, Phase, Snapshot, State
 from holdfast.core.states import OUTSIDE
 
 
 class Budget(Frozen):
-    """What one turn may use. None: no limit. Reaching one ends the turn with cause `budget`.
+    """What a turn, a chat and a family may use. None: no limit. Reaching one ends the turn with cause `budget`.
 
     `seconds` are those in which a worker worked on it. Waiting for people, clients, children or a worker costs
     nothing; neither does what a crash undid.
@@ -15,6 +15,10 @@ class Budget(Frozen):
     tokens: int | None = None
     seconds: float | None = None
     cost: float | None = None
+    chat_tokens: int | None = None  # of the chat, in all its turns
+    chat_cost: float | None = None
+    family_tokens: int | None = None  # of the chat and of all chats below it, where no chat is above it
+    family_cost: float | None = None
 
 
 class AskModel(Frozen):
@@ -98,4 +102,17 @@ def exhausted_budget(snapshot: Snapshot, budget: Budget, worked_ms: int) -> str 
         return f"max_seconds: {worked_s:.0f} of {budget.seconds:g} s"
     if budget.cost is not None and chat.turn_cost >= budget.cost:
         return f"max_cost: {chat.turn_cost:.4f} of {budget.cost:g}"
+    return _exhausted_chat(chat, budget)
+
+
+def _exhausted_chat(chat: ChatRecord, budget: Budget) -> str | None:
+    """In its own row. What chats below it used is looked up when a call draws (`core/budgets.py`)."""
+    limits = [("chat", budget.chat_tokens, budget.chat_cost)]
+    if chat.root_id is None:
+        limits.append(("family", budget.family_tokens, budget.family_cost))
+    for name, tokens, cost in limits:
+        if tokens is not None and chat.chat_tokens >= tokens:
+            return f"{name}_tokens: {chat.chat_tokens:,} of {tokens:,} tokens"
+        if cost is not None and chat.chat_cost >= cost:
+            return f"{name}_cost: {chat.chat_cost:.4f} of {cost:g}"
     return None

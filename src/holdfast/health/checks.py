@@ -280,6 +280,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("schedules", lambda: _told(worker, worker.scheduler.figures()))
     figures.add("poison_chats", lambda: worker.store.recovery.poisoned)
     figures.add("titles_made", lambda: worker.titles.made)
+    figures.add("budgets", worker.draws.figures)
     figures.add("compactions_made", lambda: worker.compactions.made)
     figures.add("compactions_trimmed", lambda: worker.compactions.trimmed)
     figures.add("compactions_failed", lambda: worker.compactions.failed)

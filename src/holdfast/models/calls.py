@@ -101,8 +101,11 @@ class Stopped(Frozen):
 class Observer:
     """What is told how a call goes. These methods do nothing.
 
-    The two coroutines are awaited before the call goes on, and a stop does not interrupt them.
+    The coroutines are awaited before the call goes on. A stop interrupts the first of them, and not the others.
     """
+
+    async def attempt_wanted(self, n: int, model: Model) -> None:
+        """Attempt `n` is next. What it raises ends the call, and is raised by it."""
 
     async def attempt_started(self, n: int, model: Model) -> None:
         """Attempt `n` has its slot and begins."""
@@ -258,6 +261,7 @@ class _Call:
         admitted = False
         try:
             with self._stop.scope():
+                await self._observer.attempt_wanted(self._n, model)
                 # A fallback that begins when the time is spent still gets a moment to be let in.
                 await provider.admit(
                     quota_of(model), max(self._policy.total_s - self._elapsed_s, self._policy.delay_max_s)

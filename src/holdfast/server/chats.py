@@ -247,6 +247,12 @@ async def retry_chat(chat: ChatOf, key: KeyOf) -> Response:
     return _answered(await chat.retry(key=key))
 
 
+@routes.post("/chats/{chat_id}/go-on", scope="chat", response_model=views.AnswerShown)
+async def go_on(chat: ChatOf, key: KeyOf) -> Response:
+    """Go on with a turn that a budget ended, without a new message."""
+    return _answered(await chat.go_on(key=key))
+
+
 @routes.post("/chats/{chat_id}/compact", scope="chat", response_model=views.AnswerShown)
 async def compact_chat(chat: ChatOf, key: KeyOf) -> Response:
     """Have the older part of the history summarised for the model; nothing of it is deleted."""

@@ -10,6 +10,7 @@ from holdfast import __version__
 from holdfast.app import App
 from holdfast.jwt_issuer import JwtIssuer
 from holdfast.server import (
+    budgets,
     chats,
     client_files,
     kept_rules,
@@ -48,6 +49,7 @@ ROUTERS = (
     tokens.routes.router,
     kept_rules.routes.router,
     schedules.routes.router,
+    budgets.routes.router,
     transfers.routes.router,
     openai.routes.router,
     stored_conversations.routes.router,

@@ -18,6 +18,7 @@ from holdfast.config import Config
 from holdfast.core.records import Frozen, KeptRule, Lease, Message
 from holdfast.errors import Forbidden, InvalidInput, NotFound
 from holdfast.health.checks import diagnose, judge, verdict
+from holdfast.owner_limits import OwnerLimits
 from holdfast.principals import OWN_SCOPES, Principal
 from holdfast.server.audit import TokenChange, tell_imported, tell_owner_deleted, tell_rule_revoked, tell_token
 from holdfast.server.grants import Grant, Grants
@@ -26,6 +27,7 @@ from holdfast.server.owned_schedules import OwnedSchedules
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
 from holdfast.server.shares import stream_client
 from holdfast.server.streams import Streams
+from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
 from holdfast.store.driver_watch import DriverWatch
 from holdfast.store.records import ChatFilter, ChatLine, Key
 from holdfast.store.tokens import NewToken, Token
@@ -202,6 +204,29 @@ class OwnedApp:
         revoked = await rules.revoke(rule_id)
         tell_rule_revoked(principal=principal.name, client=self.address, rule=rule_id, owner=revoked.owner)
         return revoked
+
+    # --- budgets --------------------------------------------------------------------------------------------------
+
+    async def budgets(self, *, after: str, limit: int) -> list[OwnerBudget]:
+        """Of the principal's owner, or of everyone."""
+        need_no_limit(self.principal)
+        return await self._app.budgets(owner=self.principal.owner, after=after, limit=limit)
+
+    async def set_budget(self, owner: str, limits: OwnerLimits) -> OwnerBudget:
+        return await self._app.set_budget(owner, limits, by=self.principal.name)
+
+    async def remove_budget(self, owner: str) -> None:
+        await self._app.remove_budget(owner)
+
+    async def usage(
+        self, by: Sequence[Grouping], *, owner: str | None, since: str | None, until: str | None
+    ) -> list[UsageTotal]:
+        """Of the principal's owner, or of whom it asks for. Another's is as one that never was."""
+        need_no_limit(self.principal)
+        own = self.principal.owner
+        if own is not None and owner not in (None, own):
+            return []
+        return await self._app.usage(by, owner=own if own is not None else owner, since=since, until=until)
 
     def _audit(self, action: TokenChange, token: Token) -> None:
         tell_token(action, principal=self.principal.name, client=self.address, token=token.id, owner=token.owner)

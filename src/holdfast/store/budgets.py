@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from holdfast.core.budgets import (
     Ceiling,
     Estimate,
-    OwnerLimits,
     Reached,
     Standing,
     Verdict,
@@ -32,6 +31,7 @@ from holdfast.core.codec import encode
 from holdfast.core.records import Frozen, Purse
 from holdfast.errors import NotFound
 from holdfast.faults import reach
+from holdfast.owner_limits import OwnerLimits
 from holdfast.store.checks import page_size
 from holdfast.store.rows import SPENDING_COLUMNS, Row
 from holdfast.store.statements import StatementRunner
@@ -81,7 +81,7 @@ class Granted(Frozen):
     accounts: tuple[str, ...] = ()
 
 
-class Usage(Frozen):
+class UsageTotal(Frozen):
     """What was spent, by what was asked for; the other names are empty. `lines` are calls that cost something."""
 
     owner: str = ""
@@ -193,7 +193,7 @@ def budget_statements(
         insert_once=made(f"INSERT INTO spending ({columns}) {given('ssssissssif')} ON CONFLICT ({key}) DO NOTHING"),
         lock=made(lock) if lock is not None else None,
         reservation=made("SELECT account FROM reservations WHERE id = {id} ORDER BY account"),
-        above=made("SELECT id, life, turn, turn_started_at IS NOT NULL FROM chats WHERE id = {id}"),
+        above=made("SELECT id, life, turn FROM chats WHERE id = {id}"),
         standing=made(_STANDING),
         reserve=made(
             "INSERT INTO reservations (id, account, worker, chat_id, day, tokens, cost, at) "
@@ -277,7 +277,7 @@ def drawing(sql: BudgetStatements, draw: Draw, now: int) -> Steps[Granted | Verd
     ceilings = [*draw.own, *(owner_ceilings(draw.owner, draw.day, limits) if limits is not None else ())]
     for purse in draw.purses:
         above = yield sql.above, {"id": purse.chat_id}
-        ceilings += [_ceiling_above(purse, *row) for row in above if purse.family or row[-1]]
+        ceilings += [_ceiling_above(purse, *row) for row in above]
     if not ceilings:
         return Granted(reserved=False)
     accounts = sorted({ceiling.account for ceiling in ceilings})
@@ -313,7 +313,8 @@ def _granted(accounts: Sequence[str]) -> Granted:
     return Granted(accounts=tuple(account for account in accounts if account.startswith(("turn:", "family:"))))
 
 
-def _ceiling_above(purse: Purse, chat_id: str, life: int, turn: int, _: bool) -> Ceiling:
+def _ceiling_above(purse: Purse, chat_id: str, life: int, turn: int) -> Ceiling:
+    """Of a turn: the last one that the chat above began, be it over or not."""
     words = f"family budget of chat {chat_id}" if purse.family else f"budget of turn {turn} of chat {chat_id} above"
     turn = 0 if purse.family else turn
     account = chat_account(chat_id, life, turn)
@@ -365,11 +366,11 @@ def _forgetting(sql: BudgetStatements, owner: str) -> Steps[None]:
         yield statement, {"owner": owner}
 
 
-def _entering(sql: BudgetStatements, lines: Collection[Row], release: str | None) -> Steps[None]:
+def _entering(sql: BudgetStatements, lines: Collection[Row], release: Sequence[str]) -> Steps[None]:
     if lines:
         yield sql.insert_once, {"rows": _rows(lines)}
-    if release is not None:
-        yield sql.release, {"id": release}
+    for id in release:
+        yield sql.release, {"id": id}
 
 
 def _pruning(sql: BudgetStatements, day: str, before: int) -> Steps[int]:
@@ -390,7 +391,7 @@ class StepRunner(StatementRunner, Protocol):
         """In one transaction. Asked again, from the start, where its outcome is not known: so it must find out."""
 
 
-class Budgets:
+class BudgetLedgers:
     """Of one store. Each verb is one transaction, and raises as the store's verbs do."""
 
     def __init__(self, runner: StepRunner, statements: BudgetStatements, now_ms: Callable[[], int]) -> None:
@@ -407,9 +408,9 @@ class Budgets:
 
     async def release(self, id: str) -> None:
         """Nothing came of it, and it cost nothing."""
-        await self._runner.run_steps(lambda: _entering(self._sql, (), id))
+        await self._runner.run_steps(lambda: _entering(self._sql, (), (id,)))
 
-    async def enter(self, lines: Collection[Row], release: str | None = None) -> None:
+    async def enter(self, lines: Collection[Row], release: Sequence[str] = ()) -> None:
         """What was spent and no commit tells of: its chat refused it, or is gone. Once, by the lines' ids."""
         await self._runner.run_steps(lambda: _entering(self._sql, lines, release))
 
@@ -497,7 +498,7 @@ class Budgets:
         since: str | None = None,
         until: str | None = None,
         limit: int = USAGE_ROWS_MAX,
-    ) -> list[Usage]:
+    ) -> list[UsageTotal]:
         """Who spent what, folded or not: one moment. `since` and `until` are days, both included."""
         names = tuple(dict.fromkeys(by)) or GROUPINGS[-1:]
         values = {"owner": owner, "since": since, "until": until, "limit": min(limit, USAGE_ROWS_MAX)}
@@ -509,6 +510,6 @@ def _alone(statement: str, values: dict[str, Any]) -> Steps[list[Row]]:
     return (yield statement, values)
 
 
-def _usage_of(names: Sequence[str], row: Row) -> Usage:
+def _usage_of(names: Sequence[str], row: Row) -> UsageTotal:
     values: dict[str, Any] = dict(zip((*names, "lines", "tokens", "cost"), row, strict=True))
-    return Usage(**values)
+    return UsageTotal(**values)

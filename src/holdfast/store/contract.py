@@ -21,7 +21,7 @@ from holdfast.core.leases import LeaseWatch
 from holdfast.core.records import ChatRecord, Compaction, Lease, LeaseEnd, Message, NewChat, Snapshot
 from holdfast.core.wake import WakeState
 from holdfast.errors import NotFound, StoreError, WentBack
-from holdfast.store.budgets import Budgets
+from holdfast.store.budgets import BudgetLedgers
 from holdfast.store.checks import check_command, check_fork, check_key, check_new_chat
 from holdfast.store.claims import Claims, claim_wanted
 from holdfast.store.cursor import AfterCursor
@@ -112,7 +112,7 @@ class Store(ABC):
     transfers: Transfers
     tokens: Tokens
     kept_rules: KeptRules
-    budgets: Budgets
+    budgets: BudgetLedgers
     files: KeptFiles
     schedules: Schedules
 

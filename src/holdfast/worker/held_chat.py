@@ -17,11 +17,12 @@ from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_object, storable
 from holdfast.core.journal import Traced, TraceSource
 from holdfast.core.records import STOPS, Cause, Failure, File, Frozen, Snapshot, State
+from holdfast.core.spending import NO_BILL, Bill
 from holdfast.errors import ConfigError, NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
 from holdfast.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.ids import new_id
 from holdfast.log_context import logger
-from holdfast.models.base import Model
+from holdfast.models.base import Model, Request
 from holdfast.models.calls import Caller
 from holdfast.models.choice import KeyedModel, ModelContext, ModelFunction, checked, is_function, label_of
 from holdfast.models.resolve import Models
@@ -40,6 +41,7 @@ from holdfast.tracebacks import traceback_text
 from holdfast.turn_spans import TurnSpans
 from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deltas import DeltaFlusher
+from holdfast.worker.draws import Drawn, Draws
 from holdfast.worker.history_cache import HistoryRoom, Moved
 from holdfast.worker.outcomes import Outcomes
 from holdfast.worker.runner_spans import RunnerSpans
@@ -87,6 +89,7 @@ class Shared(Frozen):
     secrets: Secrets  # what must not reach the journal
     tool_servers: ToolServers
     permissions: Permissions | None  # of the app
+    draws: Draws
 
 
 class TurnCannotGoOn(Exception):
@@ -129,6 +132,7 @@ class HeldChat:
         self.known_tools = {results.NAME: results.READER, **agent.tools}
         self._traces: list[Traced] = []  # that go into the journal with the next commit
         self._own_tools = set(agent.tools)  # of its agent and of the agent's servers
+        self._accounts: tuple[str, ...] = ()  # of chats above, that what its calls spend is entered in
         self._commits = asyncio.Lock()
         self._counted_ms = shared.clock.boot_ms()  # up to here its work is counted in the turn's time
 
@@ -319,7 +323,7 @@ class HeldChat:
         `patience_s`: for what the turn can do without; the error goes up after so long.
         """
         commit_id = new_id("commit")
-        commands = tuple(without_secrets(command, self.shared.secrets) for command in commands)
+        commands = tuple(self._billed(without_secrets(command, self.shared.secrets)) for command in commands)
         delay_s = 0.05
         give_up_at = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
         async with self._commits:
@@ -339,6 +343,7 @@ class HeldChat:
                         self._traces = [trace for trace in self._traces if trace not in traces]
                     self.shared.outcomes.committed(before, after, commands, self.tool_label)
                     self._counted_ms += worked_ms
+                    await self._settle(commands)
                     if after.chat.version > mine + len(commands):
                         self._heed_others(after)
                     return after
@@ -360,6 +365,27 @@ class HeldChat:
                     await asyncio.sleep(delay_s)
                     delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
 
+    # --- budgets ----------------------------------------------------------------------------------------
+
+    async def draw(self, model: Model, request: Request) -> Drawn:
+        """What an attempt may use, reserved. Raises BudgetReached."""
+        shared, agent = self.shared, self.agent
+        drawn = await shared.draws.draw(
+            self.snapshot.chat,
+            agent,
+            lambda: shared.draws.estimate(agent, model.name, request, shared.models.facts),
+            shared.trusted,
+        )
+        self._accounts = drawn.accounts
+        return drawn
+
+    def _billed(self, command: cmd.Command) -> cmd.Command:
+        """What costs is of this day."""
+        if getattr(command, "bill", None) is not NO_BILL or not (command.tokens or command.cost):  # type: ignore[attr-defined]
+            return command
+        bill = Bill(day=self.shared.draws.day(), accounts=self._accounts)
+        return replace(command, bill=bill)
+
     async def keep_files(self, files: Sequence[File]) -> tuple[File, ...]:
         """As the message has them that names them. The bytes are durable when it returns; a failing store is asked
         again, as for a commit. Raises as `keep_all`.
@@ -375,6 +401,12 @@ class HeldChat:
                     raise
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
+
+    async def _settle(self, commands: Sequence[cmd.Command]) -> None:
+        for command in commands:
+            bill = getattr(command, "bill", NO_BILL)
+            if bill.reservations:
+                await self.shared.draws.settled(bill.reservations)
 
     def _heed_others(self, seen: Snapshot) -> None:
         """Another writer came before our commit, which brought it here: `notice` would take it for known."""

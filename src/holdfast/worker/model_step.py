@@ -18,6 +18,7 @@ from holdfast.core.records import (
     Cause,
     ChatRecord,
     Failure,
+    Frozen,
     Message,
     Role,
     Sampling,
@@ -27,7 +28,8 @@ from holdfast.core.records import (
     attempt_id,
 )
 from holdfast.core.retry import Kind
-from holdfast.errors import ModelCallFailed, OutputInvalid
+from holdfast.core.spending import NO_BILL, Bill, SpendingKind, Spent
+from holdfast.errors import ModelCallFailed, OutputInvalid, StoreError
 from holdfast.hooks import HookFailed
 from holdfast.ids import new_id
 from holdfast.models.assembler import parts_of_deltas
@@ -39,6 +41,7 @@ from holdfast.store.cursor import Cursor
 from holdfast.store.records import Item
 from holdfast.tools.base import Tool
 from holdfast.worker.deltas import DeltaStream
+from holdfast.worker.draws import Drawn, bill_of
 from holdfast.worker.held_chat import ContextTooLong, HeldChat, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved
 from holdfast.worker.joined_lists import Joined
@@ -51,6 +54,7 @@ class ModelStep:
         self._attempts = 0  # made under this held
         self._partial: Stopped | None = None
         self._partial_length = 0
+        self._owed: _Owed | None = None  # what the last attempt took, until a commit tells of it
 
     async def ask(self) -> Message | None:
         """The response, committed. None: a shutdown or a lost lease ended it, and nothing was committed.
@@ -67,11 +71,14 @@ class ModelStep:
         models = [await held.model(model) for model in (held.agent.model, *held.agent.fallbacks)]
         self._partial, self._partial_length = None, held.snapshot.chat.length
         observer = _Watcher(held, self._next_attempt, request)
+        await self.enter_rest()
         try:
             outcome = await held.shared.caller.call(
                 models, request, observer=observer, stop=held.stop, policy=held.agent.retry
             )
             observer.ended(outcome)
+            self._owed = _Owed(drawn=observer.drawn, spent=self._spent(outcome))
+            observer.drawn = None
         except ModelCallFailed as error:
             too_long = error.code == Kind.CONTEXT_TOO_LONG
             raise (ContextTooLong if too_long else TurnCannotGoOn)(failure_of(error)) from error
@@ -139,13 +146,16 @@ class ModelStep:
         )
         tools = await held.runnable_tools()
         length = held.snapshot.chat.length
+        owed = self._owed
+        assert owed is not None
         responded = cmd.Respond(
             by=held.by,
             message=message,
             attempt=attempt,
             plans=self._plans(message, tools),
-            tokens=_tokens(outcome.usage),
-            cost=held.agent.cost_of(message.model or "", outcome.usage, held.shared.models.facts),
+            tokens=owed.spent.tokens,
+            cost=owed.spent.cost,
+            bill=owed.bill,
         )
         try:
             if message.calls:
@@ -157,8 +167,25 @@ class ModelStep:
             whole = message if outcome.message.parts else None
             self._partial = Stopped(cause=held.stop.cause or Cause.USER, message=whole, n=outcome.n)
             raise
+        except StoreError as error:
+            if getattr(error, "outcome", "unknown") == "unknown":
+                self._owed = None  # it is counted if it is committed
+            raise
+        self._owed = None
         held.history.learn(held.snapshot, {length: message})
         return message
+
+    def _spent(self, outcome: Completed | Stopped) -> Spent:
+        held, model = self._held, outcome.message.model or "" if outcome.message is not None else ""
+        cost = held.agent.cost_of(model, outcome.usage, held.shared.models.facts)
+        return Spent(model=model, tokens=_tokens(outcome.usage), cost=cost)
+
+    async def enter_rest(self) -> None:
+        """What an attempt took that no commit will tell of: a shutdown cut it off, or the chat is another's now."""
+        if self._owed is not None:
+            owed, self._owed = self._owed, None
+            chat, draws = self._held.snapshot.chat, self._held.shared.draws
+            await draws.enter(chat, SpendingKind.STOPPED, (owed.spent,), (owed.drawn,) if owed.drawn else ())
 
     async def _what_follows(self, message: Message) -> list[cmd.Command]:
         """After a response without calls: the end of the turn, or once more if it does not fit the output type."""
@@ -219,8 +246,12 @@ class ModelStep:
         """The partial response and an answer for every open call, in one commit."""
         held = self._held
         partial, attempt = await self._cut_off()
-        await held.commit(cmd.FinishStop(by=held.by, partial=partial, attempt=attempt, length=self._partial_length))
-        self._partial = None
+        finish = cmd.FinishStop(by=held.by, partial=partial, attempt=attempt, length=self._partial_length)
+        if (owed := self._owed) is not None:
+            tokens, cost = owed.spent.tokens, owed.spent.cost
+            finish = replace(finish, tokens=tokens, cost=cost, bill=owed.bill)
+        await held.commit(finish)
+        self._partial = self._owed = None
 
     async def _cut_off(self) -> tuple[Message | None, int | None]:
         """What was streamed of the response: by this runner, or by one that died since."""
@@ -280,6 +311,17 @@ def _as_changed(request: Any, answer: Any) -> Any:
     return answer if isinstance(answer, Request) else request
 
 
+class _Owed(Frozen):
+    """What an attempt took, and by what it was let begin."""
+
+    drawn: Drawn | None
+    spent: Spent
+
+    @property
+    def bill(self) -> Bill:
+        return bill_of((self.drawn,), (self.spent,)) if self.drawn is not None else NO_BILL
+
+
 class _Watcher(Observer):
     """Tells the chat how a model call goes: deltas to the flusher, failed attempts to the journal."""
 
@@ -288,13 +330,17 @@ class _Watcher(Observer):
         self._next_attempt = next_attempt
         self._request = request
         self._span = NO_SPAN
+        self.drawn: Drawn | None = None  # for the attempt that is under way
         self._stream: DeltaStream | None = None
         self._progress: ProgressNotes | None = None
         self.attempt = 0  # 0: none has begun since the last one ended
         self._asked: tuple[str, float] | None = None  # the model, and when; None: it has begun to answer
 
+    async def attempt_wanted(self, n: int, model: Model) -> None:
+        self.drawn = await self._held.draw(model, self._request)
+
     async def attempt_started(self, n: int, model: Model) -> None:
-        await self.close()
+        await self._close_stream()
         self.attempt = self._next_attempt()
         self._asked = model.name, time.monotonic()
         self._span = self._held.spans.attempt(self.attempt, n, model, self._request)
@@ -318,7 +364,8 @@ class _Watcher(Observer):
     async def attempt_failed(self, failed: FailedAttempt) -> None:
         held = self._held
         span, self._span = self._span, NO_SPAN
-        await self.close()
+        await self._close_stream()
+        drawn, self.drawn = self.drawn, None
         lost = cmd.AttemptLost(
             by=held.by,
             attempt=self.attempt or self._next_attempt(),  # one that was not even let in has not begun
@@ -333,6 +380,7 @@ class _Watcher(Observer):
             duration_ms=failed.duration_ms,
             tokens=_tokens(failed.usage),
             cost=held.agent.cost_of(failed.model, failed.usage, held.shared.models.facts),
+            bill=bill_of((drawn,)) if drawn is not None else NO_BILL,
         )
         held.spans.attempt_failed(span, failed, lost.cost)
         if failed.trace:
@@ -342,6 +390,9 @@ class _Watcher(Observer):
             await held.commit(lost)
         except Moved:
             # Stopped, or lost: the call's own stop ends it; the record of this attempt goes with it.
+            spent = Spent(model=lost.model, tokens=lost.tokens, cost=lost.cost)
+            chat, draws = held.snapshot.chat, held.shared.draws
+            await draws.enter(chat, SpendingKind.LOST, (spent,), (drawn,) if drawn is not None else ())
             await held.look_again()
 
     def ended(self, outcome: Completed | Stopped) -> None:
@@ -355,6 +406,12 @@ class _Watcher(Observer):
             held.spans.stopped(span, outcome, cost)
 
     async def close(self) -> None:
+        await self._close_stream()
+        if self.drawn is not None:  # and nothing came of it
+            drawn, self.drawn = self.drawn, None
+            await self._held.shared.draws.enter(self._held.snapshot.chat, SpendingKind.LOST, (), (drawn,))
+
+    async def _close_stream(self) -> None:
         self._span.end()  # only where the call was cancelled from outside is there one left
         self._span = NO_SPAN
         if self._progress is not None:

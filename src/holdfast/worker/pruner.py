@@ -5,10 +5,12 @@ A slice at a time, with a pause behind each: chats come first.
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import asdict
 
 from holdfast.config import Retention
+from holdfast.owner_limits import KEEP_DAYS
 from holdfast.store.contract import Store
 from holdfast.store.receipts import PRUNED_MAX
 from holdfast.store.retention import KINDS, Amount, PrunedKind, Pruning, cutoffs_of
@@ -16,6 +18,7 @@ from holdfast.store.schedules import KEPT_DAYS
 from holdfast.store.tokens import ENDED_DAYS
 from holdfast.system.clock import dice
 
+HOUR_MS = 3_600_000  # how long the sums of a turn that is over are kept: those it spawned may still draw
 RECEIPTS_S = 600.0  # how often each worker looks for receipts that are too old
 WALK_S = 3600.0  # from the end of one walk over all chats to the next
 SLICE_S = 0.2  # between two slices
@@ -24,9 +27,17 @@ SLICE_S = 0.2  # between two slices
 class Pruner:
     """`run_once` is one slice of whatever is next."""
 
-    def __init__(self, store: Store, policy: Retention, on_trouble: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policy: Retention,
+        on_trouble: Callable[[str, Exception], None],
+        *,
+        keep_days: int = KEEP_DAYS,
+    ) -> None:
         self._store = store
         self._policy = policy
+        self._keep_days = keep_days  # sums of what was spent on a day
         self._on_trouble = on_trouble
         self._walk: Pruning | None = None
         self._receipts_left_s = 0.0  # until the next look at receipts
@@ -63,6 +74,8 @@ class Pruner:
         await self._store.tokens.prune(aged_ms - ENDED_DAYS * 86_400_000)
         await self._store.kept_rules.prune(aged_ms)
         await self._store.schedules.prune(aged_ms - KEPT_DAYS * 86_400_000)
+        oldest = datetime.fromtimestamp(aged_ms / 1000, UTC).date() - timedelta(days=self._keep_days)
+        await self._store.budgets.prune(oldest.isoformat(), aged_ms - HOUR_MS)
         self._add("receipts", Amount(count))
         # If there are more: others want to write as well.
         self._receipts_left_s = 1.0 if count >= PRUNED_MAX else RECEIPTS_S

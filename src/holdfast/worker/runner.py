@@ -36,6 +36,7 @@ from holdfast.stops import StopSignal
 from holdfast.store.notify.bell import control_topic
 from holdfast.tracebacks import traceback_text
 from holdfast.worker.compaction.step import Compactor
+from holdfast.worker.draws import BudgetReached
 from holdfast.worker.held_chat import ContextTooLong, HeldChat, Shared, TurnCannotGoOn
 from holdfast.worker.history_cache import HistoryCache, Moved
 from holdfast.worker.model_step import ModelStep
@@ -132,6 +133,7 @@ class Runner:
         finally:
             watch.cancel()
             await self._tool_calls.end()
+            await self._model_step.enter_rest()
             await asyncio.wait((watch,))
         if self._tool_calls.broken is not None:
             raise self._tool_calls.broken
@@ -154,6 +156,8 @@ class Runner:
             await self._act()
         except TurnCannotGoOn as failed:
             await self._fail(failed.failure)
+        except BudgetReached as reached:
+            await self._end_by_budget(reached.detail)
 
     async def _act(self) -> None:
         held = self._held
@@ -184,6 +188,17 @@ class Runner:
                 held.leave()
             case _:
                 assert_never(action)
+
+    async def _end_by_budget(self, detail: str) -> None:
+        """No call may begin. A compaction that is owed is not made; else the turn ends, and can go on later."""
+        held = self._held
+        chat = held.snapshot.chat
+        if chat.compact:
+            rest = () if chat.turn_started_at is not None else (cmd.FinishTurn(by=held.by),)
+            await held.commit(cmd.FinishCompaction(by=held.by, error=detail), *rest)
+            return
+        await held.commit(cmd.FinishTurn(by=held.by, cause=Cause.BUDGET, detail=detail))
+        await self._turn_ended()
 
     def _waits_for_bodies(self, action: AskModel | RunCalls) -> bool:
         """An outcome is committed before its body is at its end, as its hooks follow: until then no model is asked.
@@ -220,6 +235,7 @@ class Runner:
                 self._title_model,
                 held.history.opening,
                 lambda model, usage: agent.cost_of(model, usage, facts),
+                agent,
             )
 
     async def _title_model(self) -> Model:

@@ -7,7 +7,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from holdfast.store.contract import Store
@@ -17,8 +17,14 @@ SWEEP_S = 5.0
 
 
 class Sweeper:
-    def __init__(self, store: Store, on_trouble: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        on_trouble: Callable[[str, Exception], None],
+        tidy: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._store = store
+        self._tidy = tidy  # what this worker has of its own to look after
         self._on_trouble = on_trouble
         self._wanted = asyncio.Event()
         self._swept_at = -math.inf
@@ -44,5 +50,7 @@ class Sweeper:
         if time.monotonic() - self._swept_at >= SWEEP_S * 0.8:
             self.repairs.update(await self._store.sweep())
             self._swept_at = time.monotonic()
+            if self._tidy is not None:
+                await self._tidy()
         else:
             await self._store.expire_workers()

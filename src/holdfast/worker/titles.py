@@ -7,15 +7,20 @@ counts in the chat's turn.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
+from holdfast.agent import Agent
+from holdfast.core.budgets import Estimate
 from holdfast.core.commands import Rename
 from holdfast.core.records import Cause, ChatRecord, Message, Role, Text
+from holdfast.core.spending import SpendingKind, Spent
 from holdfast.errors import HoldfastError, ModelCallFailed, RefusedError
 from holdfast.log_context import logger
 from holdfast.models.base import Model, Request, Settings, Usage
-from holdfast.models.calls import Caller, Completed
+from holdfast.models.calls import Caller, Completed, FailedAttempt, estimated_usage
 from holdfast.stops import StopSignal
 from holdfast.store.contract import Store
+from holdfast.worker.draws import BudgetReached, Drawn, Draws, bill_of
 
 log = logger("holdfast.titles")
 
@@ -35,8 +40,9 @@ _ASK = (
 class Titles:
     """One per worker."""
 
-    def __init__(self, store: Store, caller: Caller) -> None:
+    def __init__(self, store: Store, caller: Caller, draws: Draws) -> None:
         self._store = store
+        self._draws = draws
         self._caller = caller
         self._stop: StopSignal[Cause] = StopSignal()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -50,6 +56,7 @@ class Titles:
         choose: Callable[[], Awaitable[Model]],
         messages: Sequence[Message],
         cost_of: Callable[[str, Usage | None], float],
+        agent: Agent[Any],
     ) -> None:
         """Begin to make a title, once in a turn, unless one is being made for this chat or too many for others."""
         tries, turn = self._tried.get(chat.id, (0, -1))
@@ -60,7 +67,7 @@ class Titles:
         self._remember(chat.id, tries + 1, chat.turn)
         chat_id = chat.id
         task = self._tasks[chat_id] = asyncio.get_running_loop().create_task(
-            self._make(chat_id, choose, _excerpt(messages), cost_of)
+            self._make(chat, choose, _request(_excerpt(messages)), cost_of, agent)
         )
         task.add_done_callback(lambda _: self._tasks.pop(chat_id, None))
 
@@ -78,27 +85,67 @@ class Titles:
 
     async def _make(
         self,
-        chat_id: str,
+        chat: ChatRecord,
         choose: Callable[[], Awaitable[Model]],
-        excerpt: str,
+        request: Request,
         cost_of: Callable[[str, Usage | None], float],
+        agent: Agent[Any],
     ) -> None:
+        drawn: Drawn | None = None
+        parts: list[Spent] = []
         try:
             async with asyncio.timeout(DEADLINE_S):
                 model = await choose()
-                outcome = await self._caller.call([model], _request(excerpt), stop=self._stop)
+                drawn = await self._draw(chat, agent, request, lambda usage: cost_of(model.name, usage))
+                outcome = await self._caller.call([model], request, stop=self._stop)
+            parts = _parts(outcome.failed, outcome.usage, model.name, cost_of)
             if isinstance(outcome, Completed) and (title := _tidy(outcome.message.text)):
-                used = [*(failed.usage for failed in outcome.failed), outcome.usage]
-                tokens = sum(usage.input_tokens + usage.output_tokens for usage in used if usage is not None)
-                cost = sum(cost_of(model.name, usage) for usage in used)
-                named = Rename(title=title, unless_titled=True, tokens=tokens, cost=cost)
-                await self._store.submit(chat_id, named)
+                tokens, cost = sum(part.tokens for part in parts), sum(part.cost for part in parts)
+                bill = bill_of((drawn,), parts)
+                named = Rename(title=title, unless_titled=True, tokens=tokens, cost=cost, bill=bill)
+                await self._store.submit(chat.id, named)
                 self.made += 1
+                await self._draws.settled(bill.reservations)
+                drawn, parts = None, []
         except RefusedError:
             return  # a person gave it one meanwhile, or the chat is gone
+        except BudgetReached:
+            return  # a title is worth no wait
         except (ModelCallFailed, HoldfastError, TimeoutError) as error:
+            if isinstance(error, ModelCallFailed):
+                failed = [attempt for attempt in error.attempts if isinstance(attempt, FailedAttempt)]
+                parts = _parts(failed, None, "", cost_of)
+            if getattr(error, "outcome", None) == "unknown":
+                parts = []  # they are counted if it is written
             self.failed += 1
-            log.warning("no title", extra={"action": "title_failed", "chat": chat_id, "error": type(error).__name__})
+            extra = {"action": "title_failed", "chat": chat.id, "error": type(error).__name__}
+            log.warning("no title", extra=extra)
+        finally:
+            if drawn is not None:  # no title tells of it
+                await self._draws.enter(chat, SpendingKind.TITLE, parts, (drawn,))
+
+    async def _draw(
+        self, chat: ChatRecord, agent: Agent[Any], request: Request, cost_of: Callable[[Usage], float]
+    ) -> Drawn:
+        """Raises BudgetReached where it would have to wait."""
+        given, made = estimated_usage(request, ()).input_tokens, request.settings.max_tokens or 0
+        usage = Usage(input_tokens=given, output_tokens=made)
+
+        def wanted() -> Estimate:
+            return Estimate(tokens=given + made, cost=cost_of(usage))
+
+        return await self._draws.draw(chat, agent, wanted, lambda: True, patient=False)
+
+
+def _parts(
+    failed: Sequence[FailedAttempt], usage: Usage | None, model: str, cost_of: Callable[[str, Usage | None], float]
+) -> list[Spent]:
+    used = [*((attempt.model, attempt.usage) for attempt in failed), (model, usage)]
+    return [
+        Spent(model=name, tokens=took.input_tokens + took.output_tokens, cost=cost_of(name, took))
+        for name, took in used
+        if took is not None
+    ]
 
 
 def _request(excerpt: str) -> Request:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast import log_context
 from holdfast.core import commands as cmd
+from holdfast.core.budgets import purses_below
 from holdfast.core.call_words import SPENT, spent_text
 from holdfast.core.codec import decode_keepsakes, storable
 from holdfast.core.records import (
@@ -181,6 +182,8 @@ class ToolCalls:
         if handed.spawn is not None and (why_not := await self._children.why_not_one_more()) is not None:
             return [cmd.Refuse(by=held.by, call_id=call.id, content=why_not)]
         spawn = held.spans.spawning(call, handed.spawn) if handed.spawn is not None else None
+        if spawn is not None:
+            spawn = replace(spawn, purses=purses_below(held.snapshot.chat, held.agent.limits))
         if isinstance(handed, Spawned):
             return self._answer_at_once(call, handed.content, spawn)
         return [

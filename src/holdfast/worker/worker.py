@@ -42,6 +42,7 @@ from holdfast.telemetry import Durations
 from holdfast.turn_spans import TurnSpans
 from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deltas import DeltaFlusher
+from holdfast.worker.draws import Draws
 from holdfast.worker.guard import Guard
 from holdfast.worker.held_chat import Misses, Shared
 from holdfast.worker.history_cache import HistoryRoom
@@ -93,7 +94,8 @@ class Worker:
         self.histories = HistoryRoom(config.history_bytes)
         self.hooks = Hooks(self.sync.run)
         self._plugins = plugins
-        self.titles = Titles(store, caller)
+        self.draws = Draws(store, config.budgets, lambda: self.name)
+        self.titles = Titles(store, caller, self.draws)
         self.tool_servers = ToolServers(agents.values(), self.sync.run)
         self.compactions = CompactionFigures()
         # Starting and stopping never wait for a thread that some tool has blocked.
@@ -112,9 +114,9 @@ class Worker:
         self.strays = Strays(store, self.secrets, lambda: self.name, self._driven)
         self.errors: deque[BaseException] = deque(maxlen=100)  # what runners ended with, newest last
         self.runner_errors = 0
-        self.sweeper = Sweeper(store, self._note_trouble)
+        self.sweeper = Sweeper(store, self._note_trouble, self.draws.tidy)
         self._observer = LeaseObserver(store, lambda: self.name, self.sweeper.want, self._note_trouble)
-        self.pruner = Pruner(store, config.retention, self._note_trouble)
+        self.pruner = Pruner(store, config.retention, self._note_trouble, keep_days=config.budgets.keep_days)
         self.scheduler = Scheduler(store, config.poll_s, self._note_trouble)
         self._declare = declare
         self._bodies_abandoned = 0
@@ -457,6 +459,7 @@ class Worker:
             secrets=self.secrets,
             tool_servers=self.tool_servers,
             permissions=self.config.permissions,
+            draws=self.draws,
         )
         runner = Runner(shared, self._agents[snapshot.chat.agent], snapshot)
         if self._stopping is not None:

@@ -7,6 +7,7 @@ from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
 
 from holdfast.config import Config, Retention
+from holdfast.owner_limits import Budgets
 
 _TABLE = re.compile(r"(?<=^\| setting \| default \| meaning \|\n\|---\|---\|---\|\n)(?:\|.*\n)*", re.MULTILINE)
 
@@ -18,7 +19,7 @@ def rows() -> list[tuple[str, str, str]]:
         metas = [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta) and meta.description]
         assert metas, f"setting {field.name} has no description"
         default = field.default if field.default_factory is NODEFAULT else field.default_factory()
-        shown = f"`{_as_written(default)}`" if default not in ("", (), {}, Retention()) else ""
+        shown = f"`{_as_written(default)}`" if default not in ("", (), {}, Retention(), Budgets()) else ""
         found.append((field.name, shown, metas[-1].description or ""))
     return found
 

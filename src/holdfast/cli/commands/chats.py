@@ -362,6 +362,11 @@ async def retry(where: Where, chat_id: str) -> None:
         _say(await chat.retry())
 
 
+async def go_on(where: Where, chat_id: str) -> None:
+    async with _open(where, chat_id) as (_, chat):
+        _say(await chat.go_on())
+
+
 async def compact(where: Where, chat_id: str) -> None:
     async with _open(where, chat_id) as (_, chat):
         _say(await chat.compact())

@@ -22,7 +22,7 @@ from holdfast.core.wake import WakeState
 from holdfast.errors import InvalidInput, NotFound, StoreUnavailable
 from holdfast.faults import reach
 from holdfast.ids import new_id
-from holdfast.store.budgets import Budgets
+from holdfast.store.budgets import BudgetLedgers
 from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
@@ -107,7 +107,7 @@ class PostgresStore(SqlStore):
         play = PostgresPlayer(self._transactor, options.limits)
         programs = Programs(sql.SCHEDULES, options.limits)
         self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs, self.now_ms, self._clock.observe)
-        self.budgets = Budgets(self._transactor, sql.BUDGETS, self.now_ms)
+        self.budgets = BudgetLedgers(self._transactor, sql.BUDGETS, self.now_ms)
 
     def __str__(self) -> str:
         return str(self.address)

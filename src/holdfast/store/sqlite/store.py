@@ -24,7 +24,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.faults import reach
-from holdfast.store.budgets import Budgets
+from holdfast.store.budgets import BudgetLedgers
 from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
@@ -110,7 +110,7 @@ class SqliteStore(SqlStore):
         play = SqlitePlayer(self._transactor, options.limits)
         programs = Programs(sql.SCHEDULES, options.limits)
         self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs, self.now_ms)
-        self.budgets = Budgets(self._transactor, sql.BUDGETS, self.now_ms)
+        self.budgets = BudgetLedgers(self._transactor, sql.BUDGETS, self.now_ms)
 
     def __str__(self) -> str:
         return self.path

@@ -10,6 +10,10 @@ summary can be made in time, or none can be stored, and the request would not fi
 The messages stay in the store in any case, the journal tells what happened, and nothing here fails a turn.
 """
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from holdfast.core import commands as cmd
 from holdfast.core.compaction import (
     BYTES_PER_TOKEN,
@@ -24,10 +28,13 @@ from holdfast.core.compaction import (
     summary_text,
     trim_text,
 )
-from holdfast.core.records import Cause, CompactionWhy, Frozen
+from holdfast.core.records import Cause, CompactionWhy, Frozen, Message
+from holdfast.core.spending import NO_BILL, SpendingKind
 from holdfast.errors import HoldfastError, InvalidInput, StoreError
 from holdfast.log_context import logger
+from holdfast.models.base import Model, Request
 from holdfast.worker.compaction.summaries import Summariser, Summary
+from holdfast.worker.draws import Drawn, bill_of
 from holdfast.worker.held_chat import HeldChat, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved
 
@@ -50,6 +57,7 @@ class Compactor:
     def __init__(self, held: HeldChat) -> None:
         self._held = held
         self._tried_at: tuple[int, int] | None = None  # epoch and length: the same history is compacted once
+        self._told = True  # a commit tells of what the last summary took
         self._refused_at: tuple[int, int, int] | None = None  # epoch, turn and step that the provider refused
 
     # --- the three ways ---------------------------------------------------------------------------------
@@ -148,14 +156,36 @@ class Compactor:
         """Raises Moved when a stop came first. A shutdown or a lost lease ends it and commits nothing."""
         held = self._held
         covered = window.messages[: plan.upto - window.start]
-        if held.check_trust():
-            with held.spans.compaction(plan.why) as span:
-                summariser = await self._summariser()
-                summary = await summariser.summarise(held.history.summary, covered, plan.tokens, held.stop)
-                span.set("holdfast.messages", len(covered))
-                span.set("holdfast.tokens", summary.tokens)
-                if summary.error:
-                    span.failed("no_summary")
+        drawn: list[Drawn] = []
+        summary = Summary()
+        self._told = False
+        try:
+            if held.check_trust():
+                summary = await self._summarised(plan, covered, drawn)
+            await self._carry_on(plan, covered, summary, drawn)
+        finally:
+            if not self._told:  # no commit tells of it
+                await held.shared.draws.enter(held.snapshot.chat, SpendingKind.SUMMARY, summary.parts, drawn)
+
+    async def _summarised(self, plan: Plan, covered: Sequence[Message], drawn: list[Drawn]) -> Summary:
+        held = self._held
+
+        async def draw(model: Model, request: Request) -> None:
+            drawn.append(await held.draw(model, request))
+
+        with held.spans.compaction(plan.why) as span:
+            summariser = replace(await self._summariser(), draw=draw)
+            summary = await summariser.summarise(held.history.summary, covered, plan.tokens, held.stop)
+            span.set("holdfast.messages", len(covered))
+            span.set("holdfast.tokens", summary.tokens)
+            if summary.error:
+                span.failed("no_summary")
+        return summary
+
+    async def _carry_on(
+        self, plan: Plan, covered: Sequence[Message], summary: Summary, drawn: Sequence[Drawn]
+    ) -> None:
+        held = self._held
         if held.stop:
             if held.stop.cause not in (Cause.SHUTDOWN, Cause.LEASE_LOST):
                 raise Moved("stopped")
@@ -164,26 +194,25 @@ class Compactor:
         error = summary.error
         if not error:
             text = summary_text(summary.text, plan.tokens, working_on)
-            error = await self._record(plan, text, summary, "")
+            error = await self._record(plan, text, _finish(held, plan, summary, drawn))
             if not error:
                 held.shared.compactions.made += 1
                 return
         self._report(plan, error)
         text = trim_text(held.history.summary, covered, plan.tokens, working_on)
-        if plan.needed and not await self._record(plan, text, summary, error):
+        if plan.needed and not await self._record(plan, text, _finish(held, plan, summary, drawn, error=error)):
             held.shared.compactions.trimmed += 1
             return
-        await self._commit(_finish(held, plan, summary, error=error))
+        await self._commit(_finish(held, plan, summary, drawn, error=error))
         if plan.needed:
             held.history.begin_at(plan.upto, text)
             held.shared.compactions.trimmed += 1
 
-    async def _record(self, plan: Plan, text: str, summary: Summary, error: str) -> str:
+    async def _record(self, plan: Plan, text: str, finish: cmd.FinishCompaction) -> str:
         """Empty when it is committed; else why it cannot be."""
         held = self._held
         try:
-            command = _finish(held, plan, summary, upto=plan.upto, text=text, error=error)
-            await self._commit(command, patience_s=COMMIT_PATIENCE_S)
+            await self._commit(replace(finish, upto=plan.upto, summary=text), patience_s=COMMIT_PATIENCE_S)
         except (StoreError, InvalidInput, TurnCannotGoOn) as problem:
             if isinstance(problem, StoreError) and not held.shared.trusted():
                 raise
@@ -198,6 +227,7 @@ class Compactor:
         in_turn = held.snapshot.chat.turn_started_at is not None
         rest = () if in_turn else (cmd.FinishTurn(by=held.by),)
         await held.commit(command, *rest, patience_s=patience_s)
+        self._told = True
 
     async def _working_on(self, upto: int) -> str | None:
         """The message that began the current turn, where the cut goes through that turn."""
@@ -234,14 +264,13 @@ class Compactor:
 
 
 def _finish(
-    held: HeldChat, plan: Plan, summary: Summary, *, upto: int = 0, text: str | None = None, error: str = ""
+    held: HeldChat, plan: Plan, summary: Summary, drawn: Sequence[Drawn], *, error: str = ""
 ) -> cmd.FinishCompaction:
     return cmd.FinishCompaction(
         by=held.by,
-        upto=upto,
-        summary=text,
         error=error,
         why=plan.why,
         tokens=summary.tokens,
         cost=summary.cost,
+        bill=bill_of(drawn, summary.parts) if drawn else NO_BILL,
     )

@@ -5,10 +5,11 @@ the model that reads it, nor, through the summary, the one that goes on with it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core.codec import storable
 from holdfast.core.compaction import (
@@ -22,9 +23,10 @@ from holdfast.core.compaction import (
 from holdfast.core.deadlines import ModelDeadlines
 from holdfast.core.records import Cause, Frozen, Message, Role, Text
 from holdfast.core.retry import Kind, RetryPolicy
+from holdfast.core.spending import Spent
 from holdfast.errors import HoldfastError, ModelCallFailed
 from holdfast.models.base import Model, Request, Settings, Usage
-from holdfast.models.calls import Caller, Completed, FailedAttempt, Stopped
+from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, Stopped
 from holdfast.stops import StopSignal
 
 INPUT_TOKENS_MAX = 200_000  # however much a model can hold: a summary of more is no better
@@ -57,8 +59,15 @@ class Summary(Frozen):
     text: str = ""
     error: str = ""
     too_long: bool = False
-    tokens: int = 0
-    cost: float = 0.0
+    parts: tuple[Spent, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.parts)
+
+    @property
+    def cost(self) -> float:
+        return sum(part.cost for part in self.parts)
 
 
 class Summariser(Frozen):
@@ -71,38 +80,41 @@ class Summariser(Frozen):
     deadlines: ModelDeadlines
     retry: RetryPolicy | None
     cost_of: Callable[[str, Usage | None], float]
+    draw: Callable[[Model, Request], Awaitable[None]] | None = None  # before each attempt
 
     async def summarise(
         self, earlier: str, messages: Sequence[Message], tokens_max: int, stop: StopSignal[Cause]
     ) -> Summary:
         """Of the summary so far and the messages after it. Never longer than `deadline_s`; a stop ends it at once."""
+        spent: list[Spent] = []
         try:
             async with asyncio.timeout(self.deadline_s):
                 request = self.request(earlier, messages, tokens_max)
-                summary = await self._ask(request, stop)
+                summary = await self._ask(request, stop, spent)
                 if summary.too_long and not stop:  # whatever we knew of its limit, or thought of the length
                     room = sum(map(estimated_message, request.messages)) // 3
-                    summary = await self._ask(self.request(earlier, messages, tokens_max, room), stop)
-                return summary
+                    summary = await self._ask(self.request(earlier, messages, tokens_max, room), stop, spent)
         except TimeoutError:
-            return Summary(error=f"the summary was not there within {self.deadline_s:g} s (deadline_s)")
+            summary = Summary(error=f"the summary was not there within {self.deadline_s:g} s (deadline_s)")
+        return replace(summary, parts=tuple(spent))
 
-    async def _ask(self, request: Request, stop: StopSignal[Cause]) -> Summary:
+    async def _ask(self, request: Request, stop: StopSignal[Cause], spent: list[Spent]) -> Summary:
+        """What it took is added to `spent`, also where it is cancelled."""
+        observer = _Payer(self, request, spent)
         try:
-            outcome = await self.caller.call(self.models, request, stop=stop, policy=self.retry)
+            outcome = await self.caller.call(self.models, request, observer=observer, stop=stop, policy=self.retry)
         except ModelCallFailed as error:
-            attempts = [attempt for attempt in error.attempts if isinstance(attempt, FailedAttempt)]
-            said, too_long = storable(f"{error.code}: {error}"), error.code == Kind.CONTEXT_TOO_LONG
-            return self._spent(Summary(error=said, too_long=too_long), attempts)
+            return Summary(error=storable(f"{error.code}: {error}"), too_long=error.code == Kind.CONTEXT_TOO_LONG)
         except HoldfastError as error:
             return Summary(error=storable(f"{error.code}: {error}"))
         match outcome:
             case Stopped(cause=cause):
-                return self._spent(Summary(error=f"stopped: {cause}"), outcome.failed)
+                observer.pay(self.models[0].name, outcome.usage)
+                return Summary(error=f"stopped: {cause}")
             case Completed(message=message, finished=finished):
+                observer.pay(message.model or "", outcome.usage)
                 text = storable(message.text).strip() if finished.reason != "refused" else ""
-                made = Summary(text=text, error="" if text else f"the model gave no summary ({finished.reason})")
-                return self._spent(made, outcome.failed, message.model or "", outcome.usage)
+                return Summary(text=text, error="" if text else f"the model gave no summary ({finished.reason})")
             case _:
                 assert_never(outcome)
 
@@ -136,17 +148,26 @@ class Summariser(Frozen):
             return INPUT_TOKENS_UNKNOWN
         return max(1, min(INPUT_TOKENS_MAX, (self.limit - answer) * 9 // 10))
 
-    def _spent(
-        self, summary: Summary, failed: Sequence[FailedAttempt], model: str = "", usage: Usage | None = None
-    ) -> Summary:
-        spent = [(attempt.model, attempt.usage) for attempt in failed] + [(model, usage)]
-        return Summary(
-            text=summary.text,
-            error=summary.error,
-            too_long=summary.too_long,
-            tokens=sum(used.input_tokens + used.output_tokens for _, used in spent if used is not None),
-            cost=sum(self.cost_of(name, used) for name, used in spent),
-        )
+
+class _Payer(Observer):
+    """Draws for each attempt, and counts what it took."""
+
+    def __init__(self, summariser: Summariser, request: Request, spent: list[Spent]) -> None:
+        self._summariser = summariser
+        self._request = request
+        self._spent = spent
+
+    async def attempt_wanted(self, n: int, model: Model) -> None:
+        if self._summariser.draw is not None:
+            await self._summariser.draw(model, self._request)
+
+    async def attempt_failed(self, failed: FailedAttempt) -> None:
+        self.pay(failed.model, failed.usage)
+
+    def pay(self, model: str, usage: Usage | None) -> None:
+        if usage is not None:
+            tokens = usage.input_tokens + usage.output_tokens
+            self._spent.append(Spent(model=model, tokens=tokens, cost=self._summariser.cost_of(model, usage)))
 
 
 def _inert(text: str) -> str:

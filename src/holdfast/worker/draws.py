@@ -1,0 +1,225 @@
+"""What a worker draws on budgets: an estimate before each attempt at a model call, where a limit applies at all.
+
+A chat that no limit bounds draws nothing, and pays nothing for those that are bounded. Where what is left is reserved
+by other calls, a draw waits until one of them is settled; a stop ends the wait. A reservation that was neither
+settled nor released, because a store failed or a stop came in between, is found by `tidy` and released.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.agent import Agent
+from holdfast.config import ModelFacts
+from holdfast.core.budgets import Estimate, Reached, Verdict, own_ceilings
+from holdfast.core.records import ChatRecord, Frozen
+from holdfast.core.spending import Bill, SpendingKind, SpendingLine, Spent
+from holdfast.errors import StoreError
+from holdfast.ids import new_id
+from holdfast.log_context import logger
+from holdfast.models.base import Request, Usage
+from holdfast.models.calls import estimated_usage
+from holdfast.owner_limits import Budgets
+from holdfast.store.budgets import Draw, Granted
+from holdfast.store.contract import Store
+from holdfast.store.rows import spending_rows
+from holdfast.timetable import zone_of
+
+log = logger("holdfast.budgets")
+
+LOOK_S = 0.1  # at first, and then twice as long each time
+LOOK_S_MAX = 1.0
+WAIT_S_MAX = 600.0  # for what is reserved by others: then the turn ends
+
+
+class BudgetReached(Exception):
+    """No call may begin. `detail` names the budget, the figure and the limit."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class Drawn(Frozen):
+    """What a call may use. `id` None: nothing bounds it."""
+
+    day: str
+    id: str | None = None
+    accounts: tuple[str, ...] = ()
+
+
+def bill_of(drawn: Sequence[Drawn], parts: Sequence[Spent] = ()) -> Bill:
+    last = drawn[-1]
+    ids = tuple(one.id for one in drawn if one.id is not None)
+    return Bill(day=last.day, accounts=last.accounts, reservations=ids, parts=tuple(parts))
+
+
+class Draws:
+    """Of one worker."""
+
+    def __init__(self, store: Store, budgets: Budgets, worker: Callable[[], str]) -> None:
+        self._store = store
+        self._budgets = budgets
+        self._worker = worker
+        self._zone = zone_of(budgets.zone)
+        self._live: set[str] = set()  # reservations that are drawn, or being drawn
+        self._settled = asyncio.Condition()
+        self._drew = False
+        self.granted = 0
+        self.waiting = 0
+        self.reached = 0
+        self.lost = 0  # spending that could not be entered
+
+    @property
+    def open_count(self) -> int:
+        return len(self._live)
+
+    def day(self) -> str:
+        return datetime.fromtimestamp(self._store.now_ms() / 1000, self._zone).date().isoformat()
+
+    async def _asked(self, chat: ChatRecord, agent: Agent[Any], wanted: Callable[[], Estimate]) -> Draw | None:
+        """None: no limit applies."""
+        limits, own = self._budgets.of(chat.owner), own_ceilings(chat, agent.limits)
+        limited = self._store.budgets.limited
+        if limited is None:
+            limited = await self._store.budgets.any_limits()
+        if limits is None and not own and not chat.purses and not limited:
+            return None
+        return Draw(
+            id=new_id("draw"),
+            worker=self._worker(),
+            owner=chat.owner,
+            chat_id=chat.id,
+            day=self.day(),
+            wanted=wanted(),
+            own=own,
+            purses=chat.purses,
+            limits=limits,
+        )
+
+    async def draw(
+        self,
+        chat: ChatRecord,
+        agent: Agent[Any],
+        wanted: Callable[[], Estimate],
+        trusted: Callable[[], bool],
+        *,
+        patient: bool = True,
+    ) -> Drawn:
+        """Raises BudgetReached, and StoreError once the worker's lease is not trusted any more. Not `patient`: also
+        where it would have to wait.
+        """
+        asked = await self._asked(chat, agent, wanted)
+        if asked is None:
+            return Drawn(day=self.day())
+        self._drew = True
+        self._live.add(asked.id)
+        try:
+            answer = await self._granted(asked, trusted, patient=patient)
+        except BaseException:
+            self._live.discard(asked.id)  # if it is there after all, `tidy` finds it
+            raise
+        if not answer.reserved:
+            self._live.discard(asked.id)
+        self.granted += answer.reserved
+        return Drawn(day=asked.day, id=asked.id if answer.reserved else None, accounts=answer.accounts)
+
+    async def _granted(self, asked: Draw, trusted: Callable[[], bool], *, patient: bool) -> Granted:
+        pause_s, give_up_at = LOOK_S, asyncio.get_running_loop().time() + WAIT_S_MAX
+        while True:
+            try:
+                answer = await self._store.budgets.draw(asked)
+            except StoreError:
+                if not trusted() or not patient:
+                    raise
+                await asyncio.sleep(pause_s)
+                continue
+            if isinstance(answer, Granted):
+                return answer
+            if isinstance(answer, Reached):
+                self.reached += 1
+                raise BudgetReached(answer.detail)
+            assert answer is Verdict.WAIT
+            if not patient or asyncio.get_running_loop().time() >= give_up_at:
+                raise BudgetReached("what is left of the budget is reserved by calls under way")
+            await self._wait(pause_s)
+            pause_s = min(pause_s * 2, LOOK_S_MAX)
+
+    async def _wait(self, pause_s: float) -> None:
+        """Until a call of this worker is settled, or so long: others settle, too."""
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(pause_s), self._settled:
+                await self._settled.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.waiting -= 1
+
+    async def settled(self, ids: Sequence[str]) -> None:
+        """By a commit: they are not reserved any more."""
+        if ids:
+            self._live.difference_update(ids)
+            async with self._settled:
+                self._settled.notify(1)
+
+    async def enter(
+        self, chat: ChatRecord, kind: SpendingKind, parts: Sequence[Spent], drawn: Sequence[Drawn]
+    ) -> None:
+        """What no commit tells of, so that it is counted all the same; and what was reserved is free. Best effort: a
+        store that fails is not waited for.
+        """
+        ids = [one.id for one in drawn if one.id is not None]
+        day = drawn[-1].day if drawn else self.day()
+        accounts = drawn[-1].accounts if drawn else ()
+        lines = [
+            row
+            for n, part in enumerate(parts)
+            if part.tokens or part.cost
+            for row in spending_rows(
+                SpendingLine(
+                    kind=kind, model=part.model, tokens=part.tokens, cost=part.cost, day=day, accounts=accounts
+                ),
+                chat,
+                f"{new_id('spent')}.{n}",
+            )
+        ]
+        if not lines and not ids:
+            return
+        try:
+            await self._store.budgets.enter(lines, ids)
+        except StoreError as error:
+            self.lost += bool(lines)
+            extra = {"action": "spending_lost", "chat": chat.id, "error": str(error)}
+            log.warning("what a call spent is not counted", extra=extra)
+        await self.settled(ids)
+
+    async def tidy(self) -> None:
+        """Release what is reserved in this worker's name and belongs to no call of it. Looked up first and compared
+        then: what is drawn meanwhile is not among it.
+        """
+        if not self._drew:
+            return
+        for id in await self._store.budgets.reserved_by(self._worker()):
+            if id not in self._live:
+                await self._store.budgets.enter((), [id])
+
+    def figures(self) -> dict[str, int]:
+        """From any thread."""
+        return {
+            "reserved": len(self._live),
+            "waiting": self.waiting,
+            "granted": self.granted,
+            "reached": self.reached,
+            "lost": self.lost,
+        }
+
+    def estimate(self, agent: Agent[Any], model: str, request: Request, facts: Mapping[str, ModelFacts]) -> Estimate:
+        """What an attempt may take: the request, and as long an answer as is allowed."""
+        given = estimated_usage(request, ()).input_tokens
+        made = request.settings.max_tokens or self._budgets.slice_tokens
+        read = Usage(input_tokens=given, output_tokens=made)
+        kept = Usage(input_tokens=given, output_tokens=made, cache_write_tokens=given)
+        cost = max(agent.cost_of(model, usage, facts) for usage in (read, kept))
+        return Estimate(tokens=given + made, cost=cost)

@@ -1,0 +1,207 @@
+"""Budgets at work: many chats and their sub-agents against one limit, with a provider at the wire that keeps its own
+bill; what ends, what waits, what goes on, and what every kind of call leaves in the books.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.agent import Agent, AgentLimits, CompactionPolicy
+from holdfast.app import App
+from holdfast.config import ModelFacts, Price
+from holdfast.core import commands as cmd
+from holdfast.core.history import problems
+from holdfast.core.journal import TurnEnded
+from holdfast.core.records import Cause, ChatRecord, State
+from holdfast.errors import ConfigError
+from holdfast.models.base import Settings
+from holdfast.models.scripted import Fail, Say, ScriptedModel
+from holdfast.owner_limits import Budgets, OwnerLimits
+from holdfast.store.records import StoreOptions
+from holdfast.tools.sub_agents import agent_tools
+from tests.support.chat_server import Step
+from tests.support.chats import history, journal
+from tests.support.provider import Answer, Provider, in_order, providing
+from tests.support.speakers import Anthropic, Call
+from tests.support.turns import QUICK, WAIT_S, rested, running
+
+GIVEN, MADE = 60, 100
+ONE = GIVEN + MADE  # what each answer at the wire is billed with
+FAMILIES = 32
+PATIENT = StoreOptions(lease_ttl_ms=10_000)
+
+
+class Billing(Anthropic):
+    """Its answers cost more than a word each, and no more than is reserved for them."""
+
+    def begin(self) -> tuple[Step, ...]:
+        usage = {"input_tokens": GIVEN, "output_tokens": 1}
+        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
+        return (self._data("message_start", message={**message, "stop_reason": None, "stop_sequence": None}),)
+
+    def end(self, reason: str = "stop") -> tuple[Step, ...]:
+        delta = {"stop_reason": self.reasons[reason], "stop_sequence": None}
+        told = self._data("message_delta", delta=delta, usage={"output_tokens": MADE})
+        return (told, self._data("message_stop"))
+
+
+def parents_answer(results: Sequence[str]) -> Answer:
+    if not results:
+        return Answer(calls=(Call("spawn_agent", (json.dumps({"agent": "child", "task": "help"}),)),))
+    if len(results) == 1:
+        return Answer(calls=(Call("wait_agent", (json.dumps({"agent_id": _agent_id(results[0])}),)),))
+    return Answer(text=("Done.",))
+
+
+CHILDS_ANSWER = in_order(Answer(text=("Ok.",)))
+
+
+def _agent_id(result: str) -> str:
+    start = result.index("chat")
+    return result[start:].split("\\")[0].split('"')[0]
+
+
+def model_of(provider: Provider, name: str) -> str:
+    return f"compatible-anthropic:{name}@{provider.url}"
+
+
+def team(parent: Provider, child: Provider) -> list[Agent[Any]]:
+    settings = Settings(max_tokens=MADE)
+    return [
+        Agent("parent", model_of(parent, "p"), tools=agent_tools(["child"]), settings=settings),
+        Agent("child", model_of(child, "c"), settings=settings),
+    ]
+
+
+async def history_problems(app: App, chat_id: str) -> list[str]:
+    return problems(await history(app.store, chat_id))
+
+
+async def titled(app: App, chat_id: str) -> None:
+    after = None
+    while (await app.store.read_chat(chat_id)).chat.title is None:
+        after = (await app.store.wait_journal(chat_id, after, 1.0)).cursor
+
+
+async def everyone_rests(app: App) -> list[ChatRecord]:
+    """Every chat there is, children included, once none is at work."""
+    while True:
+        lines = await app.store.list_chats(limit=200)
+        chats = [(await app.store.read_chat(line.id)).chat for line in lines]
+        if all(chat.state in (State.IDLE, State.FAILED) for chat in chats):
+            return chats
+        await asyncio.sleep(0.05)
+
+
+async def test_many_families_against_one_daily_limit_never_spend_more_than_one_call_above_it(store_url: str) -> None:
+    limit = 60 * ONE
+    budgets = Budgets(each=OwnerLimits(day_tokens=limit))
+    with providing(Billing(), parents_answer) as parent, providing(Billing(), CHILDS_ANSWER) as child:
+        async with AsyncExitStack() as stack:
+            apps = [
+                App(store_url, team(parent, child), retry=QUICK, budgets=budgets, options=PATIENT) for _ in range(3)
+            ]
+            for app in apps:
+                await stack.enter_async_context(app)
+                await stack.enter_async_context(app.worker(poll_s=0.2))
+            for n in range(FAMILIES):
+                await apps[n % 3].create("parent", "go", owner="ann")
+            chats = await everyone_rests(apps[0])
+            store = apps[0].store
+            bill = (len(parent.asked) + len(child.asked)) * ONE
+            (total,) = await store.budgets.usage(("owner",))
+            assert (total.owner, total.tokens, total.lines) == ("ann", bill, bill // ONE)
+            assert limit <= bill <= limit + ONE, "all of it is used, and no more than one call above it"
+            assert sum(chat.chat_tokens for chat in chats) == bill
+            by_agent = {line.agent: line.tokens for line in await store.budgets.usage(("agent",), owner="ann")}
+            assert by_agent == {"parent": len(parent.asked) * ONE, "child": len(child.asked) * ONE}
+            cut = [chat for chat in chats if chat.cause is Cause.BUDGET]
+            assert cut
+            assert (await store.budgets.figures()).reservations == 0
+            # A person raises it, and one goes on.
+            await store.budgets.set("ann", OwnerLimits(day_tokens=limit + 20 * ONE))
+            again = next(chat for chat in cut if chat.parent_id is None)
+            await store.submit(again.id, cmd.GoOn())
+            await everyone_rests(apps[0])
+            assert (await store.read_chat(again.id)).chat.cause is None
+
+
+async def test_a_parents_turn_bounds_its_sub_agents_and_open_calls_are_answered(store_url: str) -> None:
+    with providing(Billing(), parents_answer) as parent, providing(Billing(), CHILDS_ANSWER) as child:
+        agents = team(parent, child)
+        agents[0].limits = AgentLimits(tokens=2 * ONE)
+        app = App(store_url, agents, retry=QUICK, options=PATIENT)
+        async with app, app.worker(poll_s=0.2):
+            await app.create("parent", "go", owner="ann")
+            chats = {chat.agent: chat for chat in await everyone_rests(app)}
+            calls = len(parent.asked) + len(child.asked)
+            assert calls == 2, "the third would have been above the limit, whoever had made it"
+            assert chats["parent"].cause is Cause.BUDGET
+            ended = [entry for entry in await journal(app.store, chats["parent"].id) if isinstance(entry, TurnEnded)]
+            assert await history_problems(app, chats["parent"].id) == []
+    assert ended[-1].detail == f"max_tokens: {2 * ONE} of {2 * ONE} tokens"
+
+
+async def test_a_sub_agent_ends_at_what_is_left_of_the_turn_above_it(store_url: str) -> None:
+    with providing(Billing(), parents_answer) as parent, providing(Billing(), CHILDS_ANSWER) as child:
+        agents = team(parent, child)
+        agents[0].limits = AgentLimits(tokens=ONE)  # the parent's first response takes all of it
+        app = App(store_url, agents, retry=QUICK, options=PATIENT)
+        async with app, app.worker(poll_s=0.2):
+            await app.create("parent", "go", owner="ann")
+            chats = {chat.agent: chat for chat in await everyone_rests(app)}
+            ended = [entry for entry in await journal(app.store, chats["child"].id) if isinstance(entry, TurnEnded)]
+    assert (len(parent.asked), len(child.asked)) == (1, 0)
+    assert {name: chat.cause for name, chat in chats.items()} == {"parent": Cause.BUDGET, "child": Cause.BUDGET}
+    assert ended[-1].detail == f"budget of turn 1 of chat {chats['parent'].id} above: {ONE} of {ONE} tokens"
+
+
+async def test_every_kind_of_call_is_in_the_books(store_url: str) -> None:
+    model = ScriptedModel([Say(text="half of"), Fail(attempts=1)], "Second.")
+    agent = Agent(
+        "a",
+        model,
+        title_model=ScriptedModel("A title"),
+        compaction=CompactionPolicy(model=ScriptedModel("In short.")),
+    )
+    async with running(store_url, agent) as (app, _):
+        chat = await app.create("a", "one " * 50, owner="ann")
+        await rested(chat)
+        await asyncio.wait_for(titled(app, chat.id), WAIT_S)
+        await chat.send("two")
+        await rested(chat)
+        await chat.compact()
+        await rested(chat)
+        kinds = {line.kind: line.lines for line in await app.store.budgets.usage(("kind",), owner="ann")}
+        sums = await app.store.budgets.usage(("owner",))
+        record = (await chat.snapshot()).chat
+    assert kinds == {"lost": 1, "step": 2, "title": 1, "summary": 1}
+    assert sums[0].tokens == record.chat_tokens
+
+
+async def test_a_limit_on_the_cost_of_owners_needs_prices_and_limits_are_looked_at(tmp_path: Any) -> None:
+    agent = Agent("a", "openai:gpt-5")
+    with pytest.raises(ConfigError, match="needs a price for every model"):
+        App(f"sqlite:///{tmp_path}/a.db", [agent], budgets=Budgets(each=OwnerLimits(day_cost=1.0)))
+    for wrong in (Budgets(zone="Mars"), Budgets(each=OwnerLimits(tokens=-1)), Budgets(slice_tokens=0)):
+        with pytest.raises(ConfigError, match="budgets"):
+            App(f"sqlite:///{tmp_path}/a.db", [agent], budgets=wrong)
+    facts = {"openai:gpt-5": ModelFacts(price=Price(input=1.0, output=2.0))}
+    App(f"sqlite:///{tmp_path}/a.db", [agent], models=facts, budgets=Budgets(each=OwnerLimits(day_cost=1.0)))
+
+
+async def test_a_day_is_one_of_the_zone(store_url: str) -> None:
+    agent = Agent("a", ScriptedModel("Hi."))
+    app = App(store_url, [agent], budgets=Budgets(zone="Pacific/Kiritimati"), options=PATIENT)
+    async with app, app.worker(poll_s=0.2) as worker:
+        chat = await app.create("a", "hi")
+        await rested(chat)
+        (line,) = await app.store.budgets.usage(("day",))
+        assert line.day == worker.draws.day()
+        ahead = datetime.fromtimestamp(app.store.now_ms() / 1000 + 14 * 3600, UTC).date().isoformat()
+        assert worker.draws.day() == ahead
