@@ -29,7 +29,7 @@ class NotInstalled(Exception):
 def installed(client: Client) -> Path:
     """Its folder. Raises NotInstalled."""
     lock = LOCKS / client.install / "package-lock.json" if client.node else LOCKS / f"{client.install}.txt"
-    return filled(BUILD / client.install, lock, _for_node if client.node else python_packages)
+    return filled(BUILD / client.install, lock, node_packages if client.node else python_packages)
 
 
 def filled(folder: Path, lock: Path, fill: Callable[[Path, Path], None]) -> Path:
@@ -51,7 +51,7 @@ def python_packages(lock: Path, folder: Path) -> None:
     _run([*uv, "pip", "install", "--quiet", "--no-deps", "--python", str(folder / "bin" / "python"), "-r", str(lock)])
 
 
-def _for_node(lock: Path, folder: Path) -> None:
+def node_packages(lock: Path, folder: Path) -> None:
     if shutil.which("npm") is None:
         raise NotInstalled("npm is not there")
     for name in ("package.json", "package-lock.json"):

@@ -37,6 +37,7 @@ from holdfast.tools.coding_agents.sessions import LATEST, Session, Sessions, ses
 from holdfast.tools.coding_agents.verdicts import Ending, Exit, Verdict, spent, verdict_of
 from holdfast.tools.confinement import Confined, Confinement
 from holdfast.tools.context import ToolContext, tool_context
+from holdfast.tools.figures import show
 from holdfast.tools.permissions.acts import Act, Read, Run, Whereabouts, Write
 from holdfast.tools.shell.acts import acts_of
 from holdfast.tools.shell.tool import end_words, holds
@@ -238,18 +239,20 @@ class _Runner:
         elif named is not None:
             session = replace(sessions.find(named), call=context.call_id)
         else:
-            id = session_id(context) if self.program.chooses_session else ""
+            own = session_id(context) if self.program.chooses_session else ""
             taken = [name for chat_id, name in self._at_work if chat_id == context.chat_id]
-            session = sessions.new(id, socket.gethostname(), taken)
+            session = sessions.new(own, socket.gethostname(), taken)
         place = (context.chat_id, session.name)
         if place in self._at_work:
             raise ToolFailed(f"{session.name} is at work for another call: wait for it, or begin another session.")
         self._at_work.add(place)
+        _running.add((id(self), *place))
         try:
             run = _Run(self, sessions, session, context, until)
             return await self._work(run, task, allow, interrupted=begun is not None, goes_on=named is not None)
         finally:
             self._at_work.discard(place)
+            _running.discard((id(self), *place))
 
     async def _work(self, run: "_Run", task: str, allow: tuple[str, ...], *, interrupted: bool, goes_on: bool) -> str:
         session, resumes = run.session, interrupted or goes_on
@@ -491,3 +494,13 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 def _cut(text: str) -> str:
     text = text.strip()
     return text if len(text) <= STDERR_SHOWN else f"{text[: STDERR_SHOWN // 2]}\n[…]\n{text[-STDERR_SHOWN // 2 :]}"
+
+
+_running: set[tuple[int, str, str]] = set()  # sessions at work in this process; each is a child, which are bounded
+
+
+def _figures() -> dict[str, int | str | None]:
+    return {"running": len(_running), "task_chars_max": TASK_CHARS_MAX}
+
+
+show("coding_agents", _figures)
