@@ -15,6 +15,7 @@ from holdfast.agent import Agent, AgentLimits, CompactionPolicy
 from holdfast.app import App
 from holdfast.config import ModelFacts, Price
 from holdfast.core import commands as cmd
+from holdfast.core.budgets import Estimate
 from holdfast.core.history import problems
 from holdfast.core.journal import TurnEnded
 from holdfast.core.records import Cause, ChatRecord, State
@@ -205,3 +206,16 @@ async def test_a_day_is_one_of_the_zone(store_url: str) -> None:
         assert line.day == worker.draws.day()
         ahead = datetime.fromtimestamp(app.store.now_ms() / 1000 + 14 * 3600, UTC).date().isoformat()
         assert worker.draws.day() == ahead
+
+
+async def test_what_a_worker_reserved_and_forgot_is_released_by_its_next_sweep(store_url: str) -> None:
+    agent = Agent("a", ScriptedModel("Hi."))
+    app = App(store_url, [agent], budgets=Budgets(each=OwnerLimits(tokens=100)), options=PATIENT)
+    async with app, app.worker(poll_s=0.2) as worker:
+        chat = (await (await app.create("a")).snapshot()).chat
+        held, lost = [
+            await worker.draws.draw(chat, agent, lambda: Estimate(tokens=40), lambda: True) for _ in range(2)
+        ]
+        worker.draws.leave(lost)
+        await worker.draws.tidy()
+        assert await app.store.budgets.reserved_by(worker.name) == [held.id]

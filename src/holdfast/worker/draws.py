@@ -164,6 +164,10 @@ class Draws:
             async with self._settled:
                 self._settled.notify(1)
 
+    def leave(self, *drawn: Drawn | None) -> None:
+        """Whether the commit that settles them was written is not known. If it was not, `tidy` finds them."""
+        self._live.difference_update(one.id for one in drawn if one is not None and one.id is not None)
+
     async def enter(
         self, chat: ChatRecord, kind: SpendingKind, parts: Sequence[Spent], drawn: Sequence[Drawn]
     ) -> None:

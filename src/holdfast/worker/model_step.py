@@ -167,9 +167,8 @@ class ModelStep:
             whole = message if outcome.message.parts else None
             self._partial = Stopped(cause=held.stop.cause or Cause.USER, message=whole, n=outcome.n)
             raise
-        except StoreError as error:
-            if getattr(error, "outcome", "unknown") == "unknown":
-                self._owed = None  # it is counted if it is committed
+        except StoreError:
+            self._leave_owed()
             raise
         self._owed = None
         held.history.learn(held.snapshot, {length: message})
@@ -179,6 +178,12 @@ class ModelStep:
         held, model = self._held, outcome.message.model or "" if outcome.message is not None else ""
         cost = held.agent.cost_of(model, outcome.usage, held.shared.models.facts)
         return Spent(model=model, tokens=_tokens(outcome.usage), cost=cost)
+
+    def _leave_owed(self) -> None:
+        """The store failed: it is counted if it was committed after all, and else lost with the response."""
+        if self._owed is not None:
+            self._held.shared.draws.leave(self._owed.drawn)
+            self._owed = None
 
     async def enter_rest(self) -> None:
         """What an attempt took that no commit will tell of: a shutdown cut it off, or the chat is another's now."""
@@ -250,7 +255,11 @@ class ModelStep:
         if (owed := self._owed) is not None:
             tokens, cost = owed.spent.tokens, owed.spent.cost
             finish = replace(finish, tokens=tokens, cost=cost, bill=owed.bill)
-        await held.commit(finish)
+        try:
+            await held.commit(finish)
+        except StoreError:
+            self._leave_owed()
+            raise
         self._partial = self._owed = None
 
     async def _cut_off(self) -> tuple[Message | None, int | None]:
@@ -394,6 +403,9 @@ class _Watcher(Observer):
             chat, draws = held.snapshot.chat, held.shared.draws
             await draws.enter(chat, SpendingKind.LOST, (spent,), (drawn,) if drawn is not None else ())
             await held.look_again()
+        except StoreError:
+            held.shared.draws.leave(drawn)
+            raise
 
     def ended(self, outcome: Completed | Stopped) -> None:
         held = self._held
