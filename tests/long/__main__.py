@@ -27,6 +27,7 @@ SOAK_MINUTES = 2
 
 # Whose tests do less in `make test`: they ask `tests/support/scale.py` how much.
 SCALED = [
+    "tests/core/test_trees.py",
     "tests/crash/test_restarted_text.py",
     "tests/fleet/test_wal_bound.py",
     "tests/javascript/test_kills.py",

@@ -96,29 +96,6 @@ def worker(app: AppArgument = None, home: Home = None, database: Database = None
 
 
 @cli.command()
-def usage(
-    owner: A[str | None, typer.Option("--owner", help="Of this owner; without it, of all.", metavar="NAME")] = None,
-    day: A[str | None, typer.Option("--day", help="On this day, such as 2026-11-17.", metavar="DAY")] = None,
-    since: A[str | None, typer.Option("--since", help="From this day on.", metavar="DAY")] = None,
-    by: A[
-        list[str] | None,
-        typer.Option("--by", help="owner, agent, model, kind, day; several with commas.", metavar="NAMES"),
-    ] = None,
-    json: Json = False,
-    app: AppName = None,
-    home: Home = None,
-    database: Database = None,
-) -> None:
-    """Show who spent what: responses, lost attempts, summaries, titles, tools.
-
-    Example: holdfast usage --since 2026-11-01 --by owner,model
-    """
-    from holdfast.cli.commands import budgets
-
-    carry_out(budgets.usage(Where(app, home, database), owner, day, since, by or (), json=json), quiet=True)
-
-
-@cli.command()
 def run(
     question: A[str | None, typer.Argument(help="The question; - reads standard input.")] = None,
     agent: A[str | None, typer.Option(help="Whom to ask (default: assistant).")] = None,
@@ -176,6 +153,29 @@ def workers(json: Json = False, app: AppName = None, home: Home = None, database
     from holdfast.cli.commands.inspection import list_workers
 
     carry_out(list_workers(Where(app, home, database), json=json), quiet=True)
+
+
+@cli.command()
+def usage(
+    owner: A[str | None, typer.Option("--owner", help="Of this owner; without it, of all.", metavar="NAME")] = None,
+    day: A[str | None, typer.Option("--day", help="On this day, such as 2026-11-17.", metavar="DAY")] = None,
+    since: A[str | None, typer.Option("--since", help="From this day on.", metavar="DAY")] = None,
+    by: A[
+        list[str] | None,
+        typer.Option("--by", help="owner, agent, model, kind, day; several with commas.", metavar="NAMES"),
+    ] = None,
+    json: Json = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """Show who spent what: responses, lost attempts, summaries, titles, tools.
+
+    Example: holdfast usage --since 2026-11-01 --by owner,model
+    """
+    from holdfast.cli.commands import budgets
+
+    carry_out(budgets.usage(Where(app, home, database), owner, day, since, by or (), json=json), quiet=True)
 
 
 @cli.command()
