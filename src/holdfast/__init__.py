@@ -68,6 +68,7 @@ __all__ = [
     "CorruptRecord",
     "Cron",
     "Decision",
+    "DeclaredWebhook",
     "Delegation",
     "Delta",
     "DescendantAnswered",
@@ -332,6 +333,7 @@ _NAMES: dict[str, str] = {
     "holdfast.log_context": "ContextFilter",
     "holdfast.jwt_issuer": "JwtIssuer",
     "holdfast.mcp_servers": "McpServer",
+    "holdfast.webhook_settings": "DeclaredWebhook",
     "holdfast.models.base": "Model, OutputSpec, Request, Settings, ToolSpec, Usage",
     "holdfast.models.calls": "Completed, FailedAttempt",
     "holdfast.models.choice": "KeyedModel, ModelChoice, ModelContext, ModelFunction",
@@ -609,6 +611,7 @@ if TYPE_CHECKING:
     from holdfast.tools.web.http_request import http_tools
     from holdfast.transfer import Imported, OwnerDeleted
     from holdfast.turn import OpenCall, Sent, Turn
+    from holdfast.webhook_settings import DeclaredWebhook
     from holdfast.worker.tool_calls import RunningTool
     from holdfast.worker.worker import Worker
 else:  # a type checker would take every misspelt name for a real one

@@ -44,6 +44,7 @@ from holdfast.tools.permissions.examples import check_permissions
 from holdfast.tools.permissions.rules import rule_of
 from holdfast.turn import TURN_TIMEOUT_S, Turn
 from holdfast.turn_spans import TurnSpans
+from holdfast.webhooks import AppWebhooks
 from holdfast.worker.plugins import load_plugins
 from holdfast.worker.process import run_until_told
 from holdfast.worker.worker import Worker
@@ -116,6 +117,7 @@ class App:
         self._hide_keys_of_servers()
         self.store: Store = open_store(url, options or _store_options(config))
         self.drivers = DriverWatch(self.store)
+        self.webhooks = self._webhooks()
         self.turn_spans = TurnSpans(Traces(on=config.traces, content=config.trace_content), self.store)
         # A chat that finds no slot of a local model waits here, where no deadline of an answer runs yet.
         self.caller = Caller(Providers(limits={"local": config.local_slots}), policy=retry)
@@ -161,14 +163,22 @@ class App:
             for header, variable in server.headers_env.items():
                 self.secrets.add(f"{header} of {server.name}", os.environ.get(variable))
 
+    def _webhooks(self) -> AppWebhooks:
+        """Raises ConfigError for an endpoint of the settings that cannot be meant."""
+        webhooks = AppWebhooks(self.store, self.config, self.secrets)
+        webhooks.check_declared()
+        return webhooks
+
     def change(self, **settings: Unpack[ConfigSettings]) -> None:
         """Other settings than the program gave, before the app is opened; None is not given. Raises ConfigError."""
         self.config = changed(self.config, **settings)
         self._check_permissions()
+        self.webhooks = self._webhooks()
         if settings.get("database") or (settings.get("home") and not self.config.database):
             self.secrets.add_url("database password", self.config.database_url)
             self.store = open_store(self.config.database_url, self.store.options)
             self.drivers = DriverWatch(self.store)
+            self.webhooks = self._webhooks()
 
     async def __aenter__(self) -> "App":
         await self._open()
@@ -257,7 +267,7 @@ class App:
             self._plugins,
             self.secrets,
             self.turn_spans,
-            self.schedules.declare,
+            at_start=(self.schedules.declare, self.webhooks.declare),
         )
 
     def sent(self, message: Message) -> Message:

@@ -22,6 +22,7 @@ from holdfast.errors import ConfigError
 from holdfast.jwt_issuer import JwtIssuer
 from holdfast.mcp_servers import McpServer, servers_of
 from holdfast.owner_limits import Budgets
+from holdfast.webhook_settings import DeclaredWebhook, webhooks_of
 
 FILE = "holdfast.toml"
 PREFIX = "HOLDFAST_"
@@ -188,6 +189,30 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "`examples`, see docs/how-to/permissions.md"
         ),
     ] = None
+    webhooks: A[
+        tuple[DeclaredWebhook, ...],
+        Meta(
+            description="endpoints that are told of what happens, in the file only: a table [webhooks.NAME] for "
+            "each, see docs/how-to/webhooks.md"
+        ),
+    ] = ()
+    webhook_reach: A[
+        tuple[str, ...],
+        Meta(
+            description="hosts that webhooks may lead to beside public ones over https, as rules write them: "
+            "hooks.corp:8443, 127.0.0.1:*; for the endpoints of every owner"
+        ),
+    ] = ()
+    public_url: A[
+        str,
+        Meta(
+            description="under which people reach this server, such as https://agents.example; without it no link "
+            "to an approval is sent"
+        ),
+    ] = ""
+    approval_link_s: A[
+        float, Meta(gt=0, le=7 * 24 * 3600, description="how long a link to an approval can be used, at most 7 days")
+    ] = 24 * 3600.0
     history_limit: A[Count, Meta(description="messages of each chat kept in memory; the store has all of them")] = (
         HISTORY_LIMIT
     )
@@ -333,6 +358,10 @@ class ConfigSettings(WorkerSettings, total=False):
     no_plugins: bool | None
     mcp: Sequence[McpServer] | None
     permissions: Permissions | None
+    webhooks: Sequence[DeclaredWebhook] | None
+    webhook_reach: Sequence[str] | None
+    public_url: str | None
+    approval_link_s: float | None
     lease_ttl_s: float | None
     store_deadline_s: float | None
     worker_wait_s: float | None
@@ -456,6 +485,8 @@ def _from_key(name: str, value: Any, path: Path) -> Any:
         return servers_of(value, str(path))
     if name == "schedules":
         return schedules_of(value, str(path))
+    if name == "webhooks":
+        return webhooks_of(value, str(path))
     _check(name, value, f"{path}: {name}")
     return value
 
@@ -490,7 +521,7 @@ def _parse(name: str, text: str, variable: str) -> Any:
         table = {key.strip(): value.strip() for key, _, value in pairs}
         lists = {key: value.split() for key, value in table.items() if key in _TABLES[name]}
         return _convert(kind, table | lists, f"{variable}={text!r}")
-    if name in ("plugins", "allowed_hosts", "allowed_origins", "trusted_proxies"):
+    if name in ("plugins", "allowed_hosts", "allowed_origins", "trusted_proxies", "webhook_reach"):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return _convert(kind, text.strip(), f"{variable}={text!r}")
 

@@ -33,6 +33,8 @@ _SHAPES = re.compile(
     r"|\bxox[abeprs]-[A-Za-z0-9-]{10,250}"  # Slack
     r"|\bAKIA[A-Z0-9]{16}\b"  # AWS
     r"|\bhf_[a-z0-9_]{1,80}_[A-Za-z0-9_-]{43}"  # ours
+    r"|\bwhsec_[A-Za-z0-9+/=]{16,200}"  # of webhooks
+    r"|\bhfa_[A-Za-z0-9_-]{16,2000}"  # links to approvals
     r"|\bBearer [A-Za-z0-9._~+/=-]{8,2000}"
     r"|(?<=://)[^\s/:@]{1,100}:[^\s/@]{1,200}(?=@)",  # name and password in a URL
     re.IGNORECASE,

@@ -439,6 +439,9 @@ async def delete_owner(
     await store.schedules.forget(owner)
     await store.kept_rules.forget(owner)
     await store.budgets.forget(owner)
+    for webhook_id in await store.webhooks.forget(owner):
+        await store.deliveries.forget(webhook_id)
+    await store.deliveries.forget_owner(owner)
     return OwnerDeleted(owner=owner, chats=deleted, stopped=stopped, tokens=await _revoke_tokens(store, owner))
 
 

@@ -27,6 +27,7 @@ from holdfast.server.http import http_app
 from holdfast.server.login import LOGOUT, SCRIPT
 from holdfast.server.sessions import LOGIN
 from holdfast.store.tokens import NewToken, digest_of
+from holdfast.store.webhooks import NewWebhook
 from tests.server.program import make_app
 from tests.server.walk import DESCRIPTION, Asked, Guarded, Ids, every_route, requests_of
 from tests.support.kept import keep
@@ -62,6 +63,10 @@ async def house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
     app = make_app(store_url, str(tmp_path))
     api = http_app(app, token=ADMIN)
     async with app.worker():
+        # Of no worker here: an endpoint on this machine, which the settings do not allow.
+        hook, _ = await app.store.webhooks.create(
+            NewWebhook(name=SECRET, url=f"http://127.0.0.1:9/{SECRET}", owner="bob")
+        )
         chat = await app.create(
             "payer", SECRET, owner="bob", title=SECRET, metadata={"plan": SECRET, "owner": "bob", "chat": "x"}
         )
@@ -77,8 +82,10 @@ async def house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
         (rule,) = await keep(app.store, f"allow call({SECRET})", owner="bob", agent="by-hand", by=SECRET)
         plan = Schedule(SECRET, agent="payer", message=SECRET, at=datetime(2999, 1, 1, tzinfo=UTC), owner="bob")
         schedule = await app.schedules.create(plan)
+        told = (await app.store.deliveries.page(hook.id))[-1]
         file = kept_files.digest_of(picture)
-        bobs = Ids(chat.id, queued.answer.message_id, call.id, kept.id, rule.id, "bob", file, schedule.id)
+        ids = (chat.id, queued.answer.message_id, call.id, kept.id, rule.id, "bob", file, schedule.id)
+        bobs = Ids(*ids, hook.id, told.notice_id)
         never = Ids(*map(_never, bobs))._replace(owner="kim")  # which is no part of a word in an answer
         yield House(app, api, bobs, never)
 
@@ -147,7 +154,9 @@ async def state_of(house: House) -> list[Any]:
     (token,) = await house.app.store.tokens.read([house.bobs.token])
     rule = await house.app.store.kept_rules.read(house.bobs.rule)
     schedule = await house.app.schedules.get(house.bobs.schedule)
-    return [replace(snapshot.chat, updated_at=0), snapshot.open_calls, snapshot.queue, token, rule, schedule]
+    hook = await house.app.store.webhooks.read(house.bobs.webhook)
+    calls, queue = snapshot.open_calls, snapshot.queue
+    return [replace(snapshot.chat, updated_at=0), calls, queue, token, rule, schedule, hook]
 
 
 async def test_the_walk_asks_for_what_is_there(house: House) -> None:

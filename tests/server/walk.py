@@ -33,6 +33,8 @@ class Ids(NamedTuple):
     owner: str
     file: str = "0" * 64
     schedule: str = "sched_0"
+    webhook: str = "hook_0"
+    event: str = "evt_0"
 
     def in_path(self) -> dict[str, str]:
         """What each parameter of a path is. One that is not here has to be thought about first."""
@@ -44,6 +46,8 @@ class Ids(NamedTuple):
             "rule_id": self.rule,
             "schedule_id": self.schedule,
             "digest": self.file,
+            "webhook_id": self.webhook,
+            "event_id": self.event,
             "response_id": f"resp_1_{self.chat}",
             "conversation_id": f"conv_{self.chat}",
             "owner": self.owner,

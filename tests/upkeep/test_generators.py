@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.server import schedules, tokens, views
+from holdfast.server import budgets, schedules, tokens, views, webhooks
 from tests.support.client_tools import (
     NODE,
     OPENAPI_PYTHON,
@@ -66,7 +66,7 @@ def requests() -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(requests()))
 def test_no_field_of_a_request_is_required_that_has_a_default(name: str) -> None:
     """And none says `default`: openapi-typescript takes such a field for one that has to be there."""
-    home = next(module for module in (views, tokens, schedules) if hasattr(module, name))
+    home = next(module for module in (views, tokens, schedules, webhooks, budgets) if hasattr(module, name))
     schema, model = requests()[name], getattr(home, name)
     needed = {name for name, field in model.model_fields.items() if field.is_required()}
     assert set(schema.get("required", ())) == needed

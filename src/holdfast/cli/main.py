@@ -19,6 +19,7 @@ from holdfast.cli.owners_group import owners
 from holdfast.cli.permissions_group import permissions
 from holdfast.cli.schedules_group import schedules
 from holdfast.cli.tokens_group import tokens
+from holdfast.cli.webhooks_group import webhooks
 from holdfast.errors import HoldfastError
 
 EPILOG = (
@@ -49,6 +50,7 @@ cli.add_typer(tokens, name="tokens")
 cli.add_typer(permissions, name="permissions")
 cli.add_typer(schedules, name="schedules")
 cli.add_typer(budgets, name="budgets")
+cli.add_typer(webhooks, name="webhooks")
 
 
 def _version(wanted: bool) -> None:

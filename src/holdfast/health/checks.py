@@ -278,6 +278,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("receipts_pruned", lambda: worker.receipts_pruned)
     figures.add("retention", worker.pruner.figures)
     figures.add("schedules", lambda: _told(worker, worker.scheduler.figures()))
+    figures.add("webhooks", worker.deliverer.figures)
     figures.add("poison_chats", lambda: worker.store.recovery.poisoned)
     figures.add("titles_made", lambda: worker.titles.made)
     figures.add("budgets", worker.draws.figures)

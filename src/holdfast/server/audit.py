@@ -30,6 +30,7 @@ _FIELDS = {"chat_id": "chat", "call_id": "call"}  # as all other lines call them
 
 Answered = Literal["audit.approved", "audit.denied", "audit.answered"]
 TokenChange = Literal["audit.token_made", "audit.token_revoked"]
+WebhookChange = Literal["audit.webhook_made", "audit.webhook_changed", "audit.webhook_removed"]
 
 
 def tell_answered(
@@ -44,6 +45,11 @@ def tell_answered(
 def tell_token(action: TokenChange, *, principal: str, client: str, token: str, owner: str | None) -> None:
     about = {"principal": principal, "client": client, "token": token, "owner": owner}
     log.info("a token was changed", extra={"action": action, **about})
+
+
+def tell_webhook(action: WebhookChange, *, principal: str, client: str, webhook: str, owner: str | None) -> None:
+    about = {"principal": principal, "client": client, "webhook": webhook, "owner": owner}
+    log.info("a webhook was changed", extra={"action": action, **about})
 
 
 def tell_rule_revoked(*, principal: str, client: str, rule: str, owner: str) -> None:

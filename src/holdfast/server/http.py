@@ -21,6 +21,7 @@ from holdfast.server import (
     schedules,
     tokens,
     transfers,
+    webhooks,
 )
 from holdfast.server.access import Access, AccessMiddleware, load_token
 from holdfast.server.bodies import BodyMiddleware
@@ -50,6 +51,7 @@ ROUTERS = (
     kept_rules.routes.router,
     schedules.routes.router,
     budgets.routes.router,
+    webhooks.routes.router,
     transfers.routes.router,
     openai.routes.router,
     stored_conversations.routes.router,

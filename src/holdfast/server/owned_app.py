@@ -25,6 +25,7 @@ from holdfast.server.grants import Grant, Grants
 from holdfast.server.guarded import GRANT, Need
 from holdfast.server.owned_schedules import OwnedSchedules
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
+from holdfast.server.owned_webhooks import OwnedWebhooks
 from holdfast.server.shares import stream_client
 from holdfast.server.streams import Streams
 from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
@@ -59,6 +60,7 @@ class OwnedApp:
         self.principal = grant.principal
         self.address = address  # of the client
         self.store = OwnedStore(app.store, grant.principal, address)
+        self.webhooks = OwnedWebhooks(app.webhooks, self.store, grant.principal, address)
 
     @property
     def agents(self) -> Mapping[str, Agent[Any]]:

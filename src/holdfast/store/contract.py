@@ -25,6 +25,7 @@ from holdfast.store.budgets import BudgetLedgers
 from holdfast.store.checks import check_command, check_fork, check_key, check_new_chat
 from holdfast.store.claims import Claims, claim_wanted
 from holdfast.store.cursor import AfterCursor
+from holdfast.store.deliveries import Deliveries
 from holdfast.store.fairness import NO_SHARES, Shares
 from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.kept_files import KeptFiles, put_aside
@@ -72,6 +73,7 @@ from holdfast.store.sub_agents import (
 )
 from holdfast.store.tokens import Tokens
 from holdfast.store.transfers import Transfers
+from holdfast.store.webhooks import Webhooks
 from holdfast.store.write_probe import Pulse
 from holdfast.system.clock import Countdown
 
@@ -113,6 +115,8 @@ class Store(ABC):
     tokens: Tokens
     kept_rules: KeptRules
     budgets: BudgetLedgers
+    webhooks: Webhooks
+    deliveries: Deliveries
     files: KeptFiles
     schedules: Schedules
 

@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from holdfast.config import Retention
 from holdfast.owner_limits import KEEP_DAYS
 from holdfast.store.contract import Store
+from holdfast.store.deliveries import KEPT_DAYS as TOLD_DAYS
 from holdfast.store.receipts import PRUNED_MAX
 from holdfast.store.retention import KINDS, Amount, PrunedKind, Pruning, cutoffs_of
 from holdfast.store.schedules import KEPT_DAYS
@@ -76,9 +77,10 @@ class Pruner:
         await self._store.schedules.prune(aged_ms - KEPT_DAYS * 86_400_000)
         oldest = datetime.fromtimestamp(aged_ms / 1000, UTC).date() - timedelta(days=self._keep_days)
         await self._store.budgets.prune(oldest.isoformat(), aged_ms - HOUR_MS)
+        told = await self._store.deliveries.prune(aged_ms - TOLD_DAYS * 86_400_000)
         self._add("receipts", Amount(count))
         # If there are more: others want to write as well.
-        self._receipts_left_s = 1.0 if count >= PRUNED_MAX else RECEIPTS_S
+        self._receipts_left_s = 1.0 if max(count, told) >= PRUNED_MAX else RECEIPTS_S
 
     async def _go_on(self) -> None:
         if self._walk is None:

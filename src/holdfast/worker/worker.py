@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 
 from msgspec import Raw
@@ -41,6 +41,7 @@ from holdfast.system.clock import SystemClock, dice
 from holdfast.telemetry import Durations
 from holdfast.turn_spans import TurnSpans
 from holdfast.worker.compaction.summaries import CompactionFigures
+from holdfast.worker.deliverer import Deliverer
 from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.draws import Draws
 from holdfast.worker.guard import Guard
@@ -79,13 +80,14 @@ class Worker:
         plugins: tuple[Hook, ...] = (),
         secrets: Secrets | None = None,
         turn_spans: TurnSpans | None = None,
-        declare: Callable[[], Awaitable[None]] | None = None,
+        at_start: Sequence[Callable[[], Awaitable[object]]] = (),
     ) -> None:
         """`declare`: brings what the program declares into the store, before anything is claimed."""
         self.name = new_id("worker")
         self.config = config
         self.store = store
         self._agents = agents
+        self._at_start = at_start  # what the settings declare is brought into the store
         self.secrets = secrets or Secrets()
         self._clock = SystemClock()
         self.started_at = self._clock.wall_ms()
@@ -118,7 +120,7 @@ class Worker:
         self._observer = LeaseObserver(store, lambda: self.name, self.sweeper.want, self._note_trouble)
         self.pruner = Pruner(store, config.retention, self._note_trouble, keep_days=config.budgets.keep_days)
         self.scheduler = Scheduler(store, config.poll_s, self._note_trouble)
-        self._declare = declare
+        self.deliverer = Deliverer(store, config, self._note_trouble)
         self._bodies_abandoned = 0
         self._store_failed_at: float | None = None  # since when claims and sweeps fail
         self.claims_taken = 0
@@ -198,8 +200,8 @@ class Worker:
         try:
             await self._protect(self._lock)
             await self._join(self.config.store_wait_s, (StoreUnavailable, LeaseLost))
-            if self._declare is not None:
-                await self._declare()
+            for prepare in self._at_start:
+                await prepare()
         except BaseException:
             await self._leave()
             raise
@@ -213,6 +215,7 @@ class Worker:
             self.pruner.run_forever(),
             self.scheduler.run_forever(),
             self.strays.run_forever(),
+            self.deliverer.run_forever(),
             self.store.pulse.run_forever(),
         )
         self._services = [loop.create_task(service) for service in services]
@@ -325,6 +328,7 @@ class Worker:
             leaving.push_async_callback(self.deltas.stop)
             leaving.push_async_callback(self.strays.let_go)  # if possible: the lease's end does the rest
             leaving.push_async_callback(self.titles.stop)
+            leaving.push_async_callback(self.deliverer.close)
             await self._end_work(grace_s)
 
     async def _end_work(self, grace_s: float) -> None:

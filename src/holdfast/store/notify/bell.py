@@ -11,6 +11,8 @@ from holdfast.core.change import Change
 from holdfast.store.records import QUIET
 
 WORK = ""  # the topic of workers: something may be claimable
+DELIVERIES = "deliveries"  # the topic of who tells endpoints: something may be due. In this process alone
+WEBHOOKS = "webhooks"  # the same: a person changed an endpoint, or asked for something to be sent
 
 
 def control_topic(chat_id: str) -> str:
@@ -48,9 +50,11 @@ class Bell:
             self.ring(topics_of(changes).union(topics))
 
     def show(self, changes: Sequence[Change]) -> None:
-        """To the witness, if there is one."""
+        """To the witness, if there is one, and to who tells endpoints of what ended or waits."""
         if self.witness is not None and changes:
             self.witness(changes)
+        if DELIVERIES in self._waiters and any(map(_may_be_told, changes)):
+            self.ring((DELIVERIES,))
 
     def ring(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -96,6 +100,10 @@ class BellListener:
         self.__exit__()
         self._arm()
         return True
+
+
+def _may_be_told(change: Change) -> bool:
+    return change.turn_over is not None or change.after.chat.state in QUIET
 
 
 def topics_of(changes: Sequence[Change]) -> set[str]:

@@ -9,6 +9,7 @@ from holdfast.core.records import State
 from holdfast.store import liveness, retention
 from holdfast.store.budgets import budget_statements
 from holdfast.store.chat_lists import FilterNames, where
+from holdfast.store.deliveries import delivery_statements
 from holdfast.store.kept_files import PUT_BESIDE_OTHERS, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
@@ -16,6 +17,7 @@ from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
 from holdfast.store.schedule_statements import schedule_statements
 from holdfast.store.tokens import token_statements
+from holdfast.store.webhooks import webhook_statements
 
 # The server's wall clock in whole milliseconds, as it moves inside a transaction too.
 NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -750,6 +752,10 @@ NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="%s", limit=liveness.SWEPT_MAX)
 # -- tokens
 
 TOKENS = token_statements("%s", "id IN (SELECT json_array_elements_text(%s::json))")
+
+WEBHOOKS = webhook_statements("%s")
+
+DELIVERIES = delivery_statements("%s")
 
 KEPT_RULES = kept_rule_statements("%s", "rule IN (SELECT json_array_elements_text(%s::json))")
 

@@ -7,6 +7,7 @@ from holdfast.core.records import State
 from holdfast.store import liveness, retention
 from holdfast.store.budgets import budget_statements
 from holdfast.store.chat_lists import FilterNames, where
+from holdfast.store.deliveries import delivery_statements
 from holdfast.store.kept_files import PUT_ALONE, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.liveness import liveness_query
@@ -14,6 +15,7 @@ from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES, NOTICE
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 from holdfast.store.schedule_statements import schedule_statements
 from holdfast.store.tokens import token_statements
+from holdfast.store.webhooks import webhook_statements
 
 
 def _columns(names: tuple[str, ...]) -> str:
@@ -504,6 +506,10 @@ READ_REPAIRS = "SELECT reason, count FROM repairs"
 # -- tokens
 
 TOKENS = token_statements("?", "id IN (SELECT value FROM json_each(?))")
+
+WEBHOOKS = webhook_statements("?")
+
+DELIVERIES = delivery_statements("?")
 
 KEPT_RULES = kept_rule_statements("?", "rule IN (SELECT value FROM json_each(?))")
 

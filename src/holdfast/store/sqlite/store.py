@@ -28,6 +28,7 @@ from holdfast.store.budgets import BudgetLedgers
 from holdfast.store.contract import LeaseLine
 from holdfast.store.cursor import AfterCursor, ReadersPlace, parse, placed
 from holdfast.store.decisions import decide_ahead, decided
+from holdfast.store.deliveries import Deliveries
 from holdfast.store.incidents import WENT_BACK
 from holdfast.store.kept_files import KeptFiles
 from holdfast.store.kept_rules import KeptRules
@@ -67,6 +68,7 @@ from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.store.sqlite.writer import WAL_BOUND_BYTES, WriterThread
 from holdfast.store.stamps import check_past, is_proven
 from holdfast.store.tokens import Tokens
+from holdfast.store.webhooks import Webhooks
 from holdfast.system.clock import boot_id
 
 log = logging.getLogger(__name__)
@@ -111,6 +113,8 @@ class SqliteStore(SqlStore):
         programs = Programs(sql.SCHEDULES, options.limits)
         self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs, self.now_ms)
         self.budgets = BudgetLedgers(self._transactor, sql.BUDGETS, self.now_ms)
+        self.webhooks = Webhooks(self._transactor, sql.WEBHOOKS, self.now_ms)
+        self.deliveries = Deliveries(self._transactor, sql.DELIVERIES, self.now_ms)
 
     def __str__(self) -> str:
         return self.path
