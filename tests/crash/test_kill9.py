@@ -65,7 +65,7 @@ OF_COMMANDS = {"copy.step", "backup.checked", "restore.prepared", "restore.kept"
 OF_LARGE_CHATS = {"import.before", "import.slice", "import.after", "fork.slice", "clear.before", "clear.after"}
 # Of budgets, which the scenario has none of: test_budgets.py of tests/crash.
 OF_BUDGETS = {"draw.before", "draw.after", "fold.before", "fold.after"}
-# Of schedules, which it has none of either: test_schedules.py of tests/store lets a firing fail at each.
+# Of schedules, which it has none of either: test_schedules.py of tests/crash.
 OF_SCHEDULES = {"schedule.before", "schedule.chat", "schedule.after"}
 POINTS = set(faults.POINTS) - OF_COMMANDS - OF_LARGE_CHATS - OF_BUDGETS - OF_SCHEDULES
 
