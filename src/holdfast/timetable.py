@@ -25,7 +25,7 @@ from holdfast.errors import InvalidInput
 
 DUE_TOGETHER_MAX = 500  # instants that one look decides
 SHOWN_MAX = 1_000  # instants of a preview
-MS_MAX = 253_402_300_799_000  # the last second of the year 9999
+MS_MAX = 253_402_214_399_000  # a day before the year 9999 ends: every zone's clock can show it
 _MESSAGE_FIELDS = ("at", "date", "time", "schedule")
 _REPEATED = timedelta(hours=3)  # clocks that are set back show at most so much again
 _MINUTE = timedelta(minutes=1)
@@ -65,7 +65,9 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        near = difflib.get_close_matches(name.replace(" ", "_"), available_timezones(), n=1, cutoff=0.5)
+        wanted, known = name.strip().replace(" ", "_"), available_timezones()
+        near = [zone for zone in known if zone.lower() == wanted.lower()]
+        near = near or difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "use a name such as Europe/Berlin or UTC"
         raise InvalidInput("zone", f"{name!r} is no time zone; {hint}") from None
 
@@ -131,8 +133,14 @@ def next_after(timing: Timing, after: int) -> int | None:
         return timing.at if timing.at > after else None
     if isinstance(timing, Every):
         steps = (after - timing.anchor_at) // timing.ms + 1
-        return timing.anchor_at + max(steps, 0) * timing.ms
-    found = _next_of_cron(_fields(timing.expression), zone_of(timing.zone), _datetime(after))
+        at = timing.anchor_at + max(steps, 0) * timing.ms
+        return at if at <= MS_MAX else None
+    if after >= MS_MAX:
+        return None
+    try:
+        found = _next_of_cron(_fields(timing.expression), zone_of(timing.zone), _datetime(after))
+    except OverflowError:  # a wall time of a zone that is behind: the year 10000 elsewhere
+        return None
     return _ms(found) if found is not None else None
 
 
@@ -251,6 +259,9 @@ def instant_of(moment: datetime, zone: str) -> int:
 def parsed_instant(field: str, text: str, zone: str = "UTC") -> int:
     """Raises InvalidInput."""
     try:
-        return instant_of(datetime.fromisoformat(text), zone)
+        at = instant_of(datetime.fromisoformat(text), zone)
     except (ValueError, OverflowError):
         raise InvalidInput(field, f"{text!r} is no instant; write it as 2026-03-29T09:00 or with an offset") from None
+    if not 0 <= at <= MS_MAX:
+        raise InvalidInput(field, f"{text!r} is not an instant from 1970 to 9999")
+    return at

@@ -7,7 +7,16 @@ import pytest
 
 from holdfast.core.schedules import Cron, Every, Once
 from holdfast.errors import InvalidInput
-from holdfast.timetable import check_message, check_timing, instants, local_time, next_after, parsed_instant
+from holdfast.timetable import (
+    MS_MAX,
+    check_message,
+    check_timing,
+    instants,
+    local_time,
+    next_after,
+    parsed_instant,
+    shown_instants,
+)
 
 # Zone, day, cron -> the local times of that day, with their offsets. Each zone has both of its changes, and crons of
 # both kinds: for fixed times, and those that go with the clock.
@@ -122,6 +131,19 @@ def test_an_interval_is_counted_from_its_anchor_and_one_instant_comes_once() -> 
     assert next_after(Once(at=50), 50) is None
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_instants_end_with_the_calendar_and_the_last_ones_can_be_shown(zone: str) -> None:
+    day_ms = 86_400_000
+    for timing in (Cron(expression="0 23 * * *", zone=zone), Every(ms=day_ms, zone=zone)):
+        found = shown_instants(timing, MS_MAX - 3 * day_ms, 10)
+        assert len(found) == 3
+        assert [local_time(at, zone)[:8] for at in found] == ["9999-12-"] * 3
+        assert shown_instants(timing, 253_402_300_799_000, 10) == []  # the last second of all
+    for text in ("0001-01-01", "9999-12-31T23:59"):
+        with pytest.raises(InvalidInput, match="from 1970 to 9999"):
+            parsed_instant("at", text, zone)
+
+
 @pytest.mark.parametrize(
     ("cron", "zone", "words"),
     [
@@ -135,6 +157,7 @@ def test_an_interval_is_counted_from_its_anchor_and_one_instant_comes_once() -> 
         ("0 9 * * *", "Europe/Berln", "did you mean Europe/Berlin?"),
         ("0 9 * * *", "New York", "did you mean America/New_York?"),
         ("0 9 * * *", "../../etc/passwd", "is no time zone"),
+        ("0 9 * * *", "EUROPE/BERLIN", "did you mean Europe/Berlin?"),
     ],
 )
 def test_what_never_comes_and_what_is_no_zone_is_refused_with_a_reason(cron: str, zone: str, words: str) -> None:
