@@ -9,7 +9,16 @@ from holdfast import faults
 from holdfast.core import commands as cmd
 from holdfast.core.limits import Limits
 from holdfast.core.records import External, Failure, State
-from holdfast.core.schedules import Cron, Every, Occurrence, OccurrenceState, Once, ScheduleRecord, ScheduleState
+from holdfast.core.schedules import (
+    FIRES_TOGETHER_MAX,
+    Cron,
+    Every,
+    Occurrence,
+    OccurrenceState,
+    Once,
+    ScheduleRecord,
+    ScheduleState,
+)
 from holdfast.errors import ConfigError, InvalidInput, LimitReached, NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.contract import Store
@@ -123,6 +132,30 @@ async def test_an_instant_whose_row_is_there_fires_nothing_again(store: Store, c
     assert again.schedule.fired == len(await store.list_chats()) == 1 + len(again.fired)
 
 
+async def test_a_skip_whose_row_is_there_is_neither_counted_nor_told_again(store: Store, clock: FakeClock) -> None:
+    schedule = await made(store)
+    for _ in range(3):
+        await minute_passes(store, clock, schedule.id)
+    clock.advance(-2 * MINUTE)
+    await store.schedules.change(schedule.id, new(jitter_ms=1))
+    again = await minute_passes(store, clock, schedule.id, 2)
+    rows = await store.schedules.history(schedule.id)
+    assert told(rows) == ["fired", "skipped overlap", "skipped overlap"]
+    assert (again.skipped, again.schedule.skipped, again.schedule.fired) == ((), 2, 1)
+
+
+async def test_a_trigger_takes_no_instant_of_the_schedule_away(store: Store, clock: FakeClock) -> None:
+    """Not even in the very millisecond in which one is due."""
+    schedule = await made(store, overlap="allow")
+    assert schedule.next_at is not None
+    clock.advance(schedule.next_at - clock.wall_ms())
+    await store.schedules.trigger(schedule.id)
+    (fired,) = (await attend(store, schedule.id)).fired
+    assert (fired.at, fired.kind) == (schedule.next_at, "scheduled")
+    kinds = [one.kind for one in await store.schedules.history(schedule.id)]
+    assert sorted(kinds) == ["scheduled", "triggered"]
+
+
 # --- overlap --------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +168,35 @@ async def test_an_occurrence_is_open_until_its_turn_has_ended(store: Store, cloc
     (second,) = (await minute_passes(store, clock, schedule.id)).fired
     assert told(await store.schedules.history(schedule.id)) == ["ended done", "skipped overlap", "fired"]
     assert second.chat_id != first.chat_id
+
+
+async def test_what_a_person_asks_for_goes_before_all_that_a_pause_holds_back(store: Store, clock: FakeClock) -> None:
+    schedule, hand = await made(store, overlap="queue_all"), Hand(store)
+    (first,) = (await minute_passes(store, clock, schedule.id)).fired
+    held = [await minute_passes(store, clock, schedule.id) for _ in range(FIRES_TOGETHER_MAX + 1)]
+    assert all(len(one.held) == 1 for one in held)
+    await store.schedules.pause(schedule.id)
+    _, asked = await store.schedules.trigger(schedule.id)
+    assert asked.state is OccurrenceState.HELD
+    await ends(store, hand, first)
+    (fired,) = (await attend(store, schedule.id)).fired
+    assert (fired.kind, fired.at) == ("triggered", asked.at)
+    assert (await store.schedules.look()).released == ()  # what waits for the end of the pause is left in peace
+
+
+async def test_a_cancel_calls_off_all_that_is_open_in_a_chat_that_went_on_before(
+    store: Store, clock: FakeClock
+) -> None:
+    schedule = await made(store, chat="same", overlap="allow")
+    first, *_ = [(await minute_passes(store, clock, schedule.id)).fired[0] for _ in range(3)]
+    await store.schedules.change(schedule.id, new(chat="new", overlap="cancel"))
+    (fired,) = (await minute_passes(store, clock, schedule.id)).fired
+    assert fired.chat_id != first.chat_id
+    before = await store.read_chat(first.chat_id or "")
+    assert before.queue == ()
+    assert before.chat.state is State.STOPPING
+    await attend(store, schedule.id)
+    assert told(await store.schedules.history(schedule.id))[1:] == ["ended withdrawn", "ended withdrawn", "fired"]
 
 
 async def test_one_waits_and_further_ones_are_skipped_or_all_wait(store: Store, clock: FakeClock) -> None:

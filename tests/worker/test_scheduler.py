@@ -8,11 +8,12 @@ import pytest
 from holdfast import Agent, App, Schedule, diagnostics
 from holdfast.core import commands as cmd
 from holdfast.core.records import Failure
-from holdfast.core.schedules import Every
+from holdfast.core.schedules import FIRES_TOGETHER_MAX, Every
 from holdfast.errors import ConfigError
 from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions
 from holdfast.store.schedule_programs import NewSchedule
+from holdfast.store.schedule_statements import LOOKED_AT_MAX, OCCURRENCE_COLUMNS
 from holdfast.system.clock import FakeClock
 from holdfast.testing import ScriptedModel
 from holdfast.worker.scheduler import OPEN_POLL_S, Scheduler
@@ -67,6 +68,42 @@ async def test_what_has_ended_lets_the_next_one_go_without_an_instant_being_due(
     await scheduler.run_once()
     assert scheduler.settled == 1
     assert [one.state for one in await store.schedules.history(schedule_id)] == ["fired", "ended"]
+
+
+async def test_a_backfill_that_allows_it_begins_at_once_beside_what_is_open(store: Store, clock: FakeClock) -> None:
+    scheduler = Scheduler(store, POLL_S, no_trouble)
+    schedule_id = await made(store)
+    clock.advance(MINUTE)
+    await scheduler.run_once()
+    now = clock.wall_ms()
+    filled = await store.schedules.backfill(schedule_id, now - 15 * MINUTE, now - 2 * MINUTE, overlap="allow")
+    assert filled.waiting > FIRES_TOGETHER_MAX
+    for _ in range(2):
+        await scheduler.run_once()
+    assert len(await store.list_chats()) == 1 + filled.waiting
+
+
+async def test_what_waits_behind_an_open_one_keeps_no_other_schedule_from_going_on(
+    store: Store, store_url: str, clock: FakeClock
+) -> None:
+    scheduler = Scheduler(store, POLL_S, no_trouble)
+    busy = await made(store, "busy", overlap="queue_all")
+    for _ in range(2):
+        clock.advance(MINUTE)
+        await scheduler.run_once()
+    names = {name: name for name in OCCURRENCE_COLUMNS} | {"at": "at + n", "upto": "upto + n"}
+    execute(
+        store_url,
+        f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {LOOKED_AT_MAX}) "
+        f"INSERT INTO occurrences ({', '.join(names)}) SELECT {', '.join(names.values())} "
+        f"FROM occurrences, numbers WHERE state = 'held' AND schedule_id = '{busy}'",
+    )
+    other = await made(store, "other")
+    now = clock.wall_ms()
+    await store.schedules.backfill(other, now - MINUTE, now)
+    for _ in range(2):
+        await scheduler.run_once()
+    assert [one.state for one in await store.schedules.history(other)] == ["fired"]
 
 
 async def test_one_that_cannot_be_attended_to_keeps_the_others_from_nothing_and_is_told_of(

@@ -342,7 +342,7 @@ class Programs:
         if not open_count and not held_count and (before.due_at is None or before.due_at > now):
             return Attended(schedule=before, now=now)  # another worker was here first
         seen = (yield from self._seen(schedule_id)) if open_count else []
-        waiting = (yield Rows(self._sql.held, (schedule_id,))) if held_count else []
+        waiting = (yield Rows(self._sql.held, (schedule_id, str(before.state)))) if held_count else []
         held = [occurrence_of(row) for row in waiting]
         active = before.state is ScheduleState.ACTIVE
         due = due_now(before, now) if active else core.Due(next_at=before.next_at)
@@ -358,7 +358,10 @@ class Programs:
         if found := (yield Rows(self._sql.by_message, (message_id,))):
             return Attended(schedule=before), occurrence_of(found[0])  # asked for again
         at = now
-        while (yield Rows(self._sql.read_occurrence, (schedule_id, at, at))):
+        # An instant of its timing is not taken: it is still to be decided, or may be backfilled.
+        while next_after(before.timing, at - 1) == at or (
+            yield Rows(self._sql.read_occurrence, (schedule_id, at, at))
+        ):
             at += 1
         wanted = Occurrence(
             schedule_id=schedule_id,
@@ -467,9 +470,9 @@ class Programs:
         for occurrence in plan.ended:
             yield Rows(self._sql.move, moving_row(occurrence))
         fired: list[Occurrence] = []
-        skipped = list(plan.skipped)
-        for occurrence in (*plan.skipped, *plan.held):
-            yield Rows(self._sql.put, astuple(occurrence))
+        skipped, decided_before = yield from self._put(plan.skipped)
+        held, _ = yield from self._put(plan.held)
+        schedule = replace(schedule, skipped=schedule.skipped - decided_before)
         for fire in plan.fires:
             known = (fire.occurrence.at, fire.occurrence.upto) in waited
             what, chat_id = yield from self._fire(schedule, fire, now, known=known)
@@ -491,12 +494,20 @@ class Programs:
             schedule=schedule,
             fired=tuple(fired),
             skipped=tuple(skipped),
-            held=plan.held,
+            held=tuple(held),
             ended=plan.ended,
             paused=plan.paused,
             more=plan.more,
             now=now,
         )
+
+    def _put(self, decided: Sequence[Occurrence]) -> Program[tuple[list[Occurrence], int]]:
+        """Those whose rows were written, and of how many instants there was a row already."""
+        put = []
+        for occurrence in decided:
+            if (yield Rows(self._sql.put, astuple(occurrence))):
+                put.append(occurrence)
+        return put, sum(one.count for one in decided) - sum(one.count for one in put)
 
     def _fire(
         self, schedule: ScheduleRecord, fire: Fire, now: int, *, known: bool
@@ -519,12 +530,8 @@ class Programs:
             created_at=now,
             metadata=_metadata(schedule, occurrence),
         )
-        for open_one in fire.cancels:
-            if open_one.occurrence.chat_id not in (None, same):
-                stop = Stop(turn=open_one.occurrence.turn)
-                yield SendTo(
-                    str(open_one.occurrence.chat_id), (stop,)
-                )  # what is over by now refuses, and that is well
+        for other_id, commands in _calling_off(fire, same):
+            yield SendTo(other_id, commands)  # what is over by now refuses, and that is well
         if same is None:
             answer = yield MakeChat(_new_chat(schedule, chat_id, message, occurrence))
         else:
@@ -573,6 +580,21 @@ def _commands(fire: Fire, chat_id: str, message: Message) -> tuple[Command, ...]
     queued = [one.occurrence for one in fire.cancels if one.queued and one.occurrence.chat_id == chat_id]
     gone = tuple(Withdraw(message_id=one.message_id) for one in queued if one.message_id is not None)
     return (*gone, Send(message=message, mode="interrupt"))
+
+
+def _calling_off(fire: Fire, same: str | None) -> list[tuple[str, tuple[Command, ...]]]:
+    """For each other chat in which something is open: what waits there is withdrawn, and what runs is stopped.
+    Several are in one where the schedule sent to a chat that went on before it was changed.
+    """
+    found: dict[str, list[Command]] = {}
+    for one in sorted(fire.cancels, key=lambda one: not one.queued):
+        occurrence = one.occurrence
+        if occurrence.chat_id is None or occurrence.chat_id == same:
+            continue
+        withdrawn = one.queued and occurrence.message_id is not None
+        what = Withdraw(message_id=str(occurrence.message_id)) if withdrawn else Stop(turn=occurrence.turn)
+        found.setdefault(occurrence.chat_id, []).append(what)
+    return [(chat_id, tuple(commands)) for chat_id, commands in found.items()]
 
 
 def _metadata(schedule: ScheduleRecord, occurrence: Occurrence) -> Raw:

@@ -111,10 +111,17 @@ SELECT 'open', max(schedule_id), count(*) FROM (
 ) AS seen
 UNION ALL
 SELECT DISTINCT 'held', waiting.schedule_id, 0 FROM (
-    SELECT schedule_id FROM occurrences WHERE state = 'held' ORDER BY schedule_id, at LIMIT {LOOKED_AT_MAX}
-) AS waiting WHERE NOT EXISTS (
+    SELECT schedule_id, kind, overlap FROM occurrences WHERE state = 'held' AND schedule_id > {{}}
+    ORDER BY schedule_id, at LIMIT {LOOKED_AT_MAX}
+) AS waiting JOIN schedules ON schedules.id = waiting.schedule_id
+WHERE (waiting.kind <> 'scheduled' OR schedules.state <> 'paused') AND (waiting.overlap = 'allow' OR NOT EXISTS (
     SELECT 1 FROM occurrences AS others WHERE others.schedule_id = waiting.schedule_id AND others.state = 'fired'
-)
+))
+UNION ALL
+SELECT 'waiting', max(schedule_id), count(*) FROM (
+    SELECT schedule_id FROM occurrences WHERE state = 'held' AND schedule_id > {{}}
+    ORDER BY schedule_id, at LIMIT {LOOKED_AT_MAX}
+) AS seen
 """
 
 _PAGE = (
@@ -200,7 +207,8 @@ def schedule_statements(mark: str, *, lock: str, now: str | None = None) -> Sche
         "remove_occurrences": "DELETE FROM occurrences WHERE schedule_id = {}",
         "look": _LOOK if now is None else f"SELECT 'now', '', {now} UNION ALL {_LOOK}",
         "seen": _SEEN,
-        "held": f"{_OCCURRENCE} schedule_id = {{}} AND state = 'held' ORDER BY at LIMIT {core.FIRES_TOGETHER_MAX}",
+        "held": f"{_OCCURRENCE} schedule_id = {{}} AND state = 'held' "
+        f"AND (kind <> 'scheduled' OR CAST({{}} AS TEXT) <> 'paused') ORDER BY at LIMIT {core.FIRES_TOGETHER_MAX}",
         "held_count": "SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'held'",
         "counts": "SELECT (SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'fired'), "
         "(SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'held')",

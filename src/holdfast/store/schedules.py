@@ -38,7 +38,8 @@ class Work(Frozen):
     over: tuple[str, ...]  # with an occurrence whose turn is over
     released: tuple[str, ...]  # with one that waits for nothing
     open_count: int  # occurrences that were looked at
-    after: str  # where the next look goes on
+    after: str  # where the next look at open occurrences goes on
+    after_held: str  # and at those that wait
     now: int
 
 
@@ -149,22 +150,25 @@ class Schedules:
 
     # --- for the scheduler ----------------------------------------------------------------------------------------
 
-    async def look(self, after: str = "") -> Work:
+    async def look(self, after: str = "", after_held: str = "") -> Work:
         """One statement, however many schedules there are."""
-        found: dict[str, list[Row]] = {"now": [], "due": [], "over": [], "open": [], "held": []}
+        found: dict[str, list[Row]] = {"now": [], "due": [], "over": [], "open": [], "held": [], "waiting": []}
         now = self._now_ms()
-        for what, *row in await self._runner.rows(self._sql.look, now, now, after, after):
+        values = (now, now, after, after, after_held, after_held)
+        for what, *row in await self._runner.rows(self._sql.look, *values):
             found[what].append(tuple(row))
         for _, server_ms in found["now"]:
             if self._observe is not None:
                 self._observe(server_ms)
         ((last, count),) = found["open"]
+        ((last_held, held_count),) = found["waiting"]
         return Work(
             due=tuple((id, at) for id, at in found["due"]),
             over=tuple(id for id, _ in found["over"]),
             released=tuple(id for id, _ in found["held"]),
             open_count=count,
             after=last if count >= LOOKED_AT_MAX else "",
+            after_held=last_held if held_count >= LOOKED_AT_MAX else "",
             now=self._now_ms(),
         )
 

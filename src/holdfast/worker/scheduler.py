@@ -35,6 +35,7 @@ class Scheduler:
         self._poll_s = poll_s
         self._on_trouble = on_trouble
         self._after = ""  # where the next look at open occurrences goes on
+        self._after_held = ""  # and at those that wait
         self._broken: dict[str, float] = {}  # schedules that failed, and until when they are left alone
         self._ran_at: float | None = None
         self._started_at: float | None = None
@@ -95,8 +96,8 @@ class Scheduler:
 
     async def run_once(self) -> float:
         """Returns how long there is nothing to do, in seconds, as far as is known."""
-        work = await self._store.schedules.look(self._after)
-        self._after, self.open_count = work.after, work.open_count
+        work = await self._store.schedules.look(self._after, self._after_held)
+        self._after, self._after_held, self.open_count = work.after, work.after_held, work.open_count
         found = self._wanted(work)
         wanted, more = found[:TAKEN_MAX], len(found) > TAKEN_MAX
         for start in range(0, len(wanted), AT_ONCE_MAX):
