@@ -12,14 +12,12 @@ or where bodies wait to be killed:
 """
 
 import asyncio
-import os
-import signal
 import sys
 from typing import Any
 
 from holdfast import Agent, App, Hook, StoreOptions, Tool, ToolContext, tool
 from holdfast.testing import Call, ScriptedModel, arm
-from tests.promises.program import Log
+from tests.promises.program import Log, die, die_after_the_next_commit
 
 TOOLS: dict[str, dict[str, Any]] = {
     "pure": {"replay": "pure"},
@@ -29,11 +27,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 }
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def counting_agent(log: Log, moment: str = "") -> Agent:
+def counting_agent(log: Log, moment: str = "", url: str = "") -> Agent:
     """The guard keeps a call's start out of the commit of its response, so that there is something between them."""
     returning = asyncio.Barrier(len(TOOLS))
 
@@ -52,9 +46,10 @@ def counting_agent(log: Log, moment: str = "") -> Agent:
         return made
 
     def guard(call: Any, _context: Any) -> None:
-        if call.name == list(TOOLS)[-1] and moment in ("planned", "started"):
-            after = "commit.before" if moment == "planned" else "commit.after"
-            arm("write.journal.after", lambda: arm(after, die))  # not a commit of the worker's own upkeep
+        if call.name == list(TOOLS)[-1] and moment == "planned":
+            arm("write.journal.after", lambda: arm("commit.before", die))  # not a commit of the worker's own upkeep
+        if call.name == list(TOOLS)[-1] and moment == "started":
+            die_after_the_next_commit(url)
 
     model = ScriptedModel([Call(name=name, arguments={"amount": 5}) for name in TOOLS], "Done.")
     tools = [counting(name) for name in TOOLS]
@@ -70,4 +65,4 @@ async def work(url: str, agent: Agent) -> None:
 
 if __name__ == "__main__":
     url, path, moment = sys.argv[1:]
-    asyncio.run(work(url, counting_agent(Log(path), moment)))
+    asyncio.run(work(url, counting_agent(Log(path), moment, url)))

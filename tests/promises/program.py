@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast import Agent, App, Hook, StoreOptions, tool
 from holdfast.testing import Call, Hold, Say, ScriptedModel, arm
+from tests.support.behind import sql
 
 
 class Log:
@@ -42,12 +43,36 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_after_the_next_commit() -> None:
-    """Of something that a client sees. A worker also commits for its own upkeep, at moments of its own choice."""
-    arm("write.journal.after", lambda: arm("commit.after", die))
+def die_after_the_next_commit(url: str) -> None:
+    """Of something that a client sees. A worker also commits for its own upkeep, at moments of its own choice: on
+    PostgreSQL, where several are under way at once, also between the write and its own commit. The right one is that
+    behind which the journal has grown.
+    """
+    if url.startswith("sqlite"):
+        arm("write.journal.after", lambda: arm("commit.after", die))
+        return
+
+    def written() -> None:
+        known = journal_lines(url)
+
+        def committed() -> None:
+            if journal_lines(url) > known:
+                die()
+            arm("commit.after", committed)
+
+        arm("commit.after", committed)
+
+    arm("write.journal.after", written)
 
 
-def booking_agent(log: Log, moment: str = "", hold: Callable[[], object] = sys.stdin.readline) -> Agent:
+def journal_lines(url: str) -> int:
+    ((count,),) = sql(url, "SELECT count(*) FROM journal")
+    return int(count)
+
+
+def booking_agent(
+    log: Log, moment: str = "", hold: Callable[[], object] = sys.stdin.readline, *, url: str = ""
+) -> Agent:
     """Three responses: one that asks for a tool, one that asks for two, an answer. `hold`: what `slow` waits for."""
 
     slow_began = threading.Event()
@@ -55,7 +80,7 @@ def booking_agent(log: Log, moment: str = "", hold: Callable[[], object] = sys.s
     def body(name: str) -> None:
         log.write(name)
         if moment == f"result {name}":
-            die_after_the_next_commit()
+            die_after_the_next_commit(url)
 
     @tool(replay="pure")
     async def look() -> str:
@@ -84,7 +109,7 @@ def booking_agent(log: Log, moment: str = "", hold: Callable[[], object] = sys.s
 
     async def after_model(_response: Any, context: Any) -> None:
         if moment == f"response {context.step}":
-            die_after_the_next_commit()
+            die_after_the_next_commit(url)
 
     model = LoggedModel(log, [Call(name="look")], [Call(name="quick"), Call(name="slow")], "Booked.")
     return Agent("booking", model, tools=[look, quick, slow], hooks=[Hook("after_model", after_model)])
@@ -105,4 +130,4 @@ async def work(url: str, agents: list[Agent]) -> None:
 
 if __name__ == "__main__":
     url, path, moment = sys.argv[1:]
-    asyncio.run(work(url, [booking_agent(Log(path), moment), talking_agent()]))
+    asyncio.run(work(url, [booking_agent(Log(path), moment, url=url), talking_agent()]))
