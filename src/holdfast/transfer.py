@@ -291,6 +291,11 @@ class _Import:
             parent_id=parent.id if parent else None,
             root_id=root,
             life=new_stamp() if self._new_ids else chat.life,
+            purses=tuple(
+                replace(purse, chat_id=self._names[purse.chat_id])
+                for purse in chat.purses
+                if purse.chat_id in self._known  # those above it: no file draws on what others have
+            ),
         )
         self.chats.append(named)
         self._known[chat.id] = named

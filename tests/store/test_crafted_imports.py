@@ -276,3 +276,23 @@ async def test_no_id_leads_out_of_the_folder_of_an_export(store: Store, tmp_path
     folder = tmp_path / "folder" / "acme"
     assert sorted(tmp_path.rglob("*.jsonl")) == sorted(folder.iterdir())
     assert len(list(folder.iterdir())) == len(ids)
+
+
+async def test_a_chat_that_comes_in_draws_on_those_above_it_in_the_file_and_on_no_others(
+    store: Store, exported: Lines, tmp_path: Path
+) -> None:
+    purses = [{"chat_id": "bobs", "tokens": 5}, {"chat_id": "root", "tokens": 7}]
+    of("chat", 1, purses=json.dumps(purses))(exported)
+    done = await import_chat(store, written(tmp_path / "crafted.jsonl", exported), new_ids=True, owner="eve")
+    chats = [(await store.read_chat(line.id)).chat for line in await store.list_chats(limit=100)]
+    (child,) = [chat for chat in chats if chat.parent_id == done.chat_id]
+    assert [(purse.chat_id, purse.tokens) for purse in child.purses] == [(done.chat_id, 7)]
+
+
+@pytest.mark.parametrize("figures", [{"chat_tokens": -1}, {"turn_tokens": (1 << 63) - 1}, {"chat_cost": -0.5}])
+async def test_a_chat_that_says_that_it_spent_less_than_nothing_or_no_end_of_it_is_refused(
+    store: Store, exported: Lines, tmp_path: Path, figures: dict[str, Any]
+) -> None:
+    of("chat", **figures)(exported)
+    with pytest.raises(InvalidInput, match=next(iter(figures))):
+        await import_chat(store, written(tmp_path / "crafted.jsonl", exported), new_ids=True, owner="eve")

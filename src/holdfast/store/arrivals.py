@@ -35,6 +35,9 @@ _PHASES = {
 }
 
 
+SPENT_MAX = 1 << 60  # beyond any limit, and what is added to it still is a number of the database
+
+
 def check_chat(chat: ChatRecord, limits: Limits) -> None:
     """What can be seen before its lines are. Raises InvalidInput, LimitReached."""
     check_new_chat(
@@ -57,6 +60,9 @@ def check_chat(chat: ChatRecord, limits: Limits) -> None:
         raise InvalidInput("attempt_ended", "no attempt had that number yet")
     if chat.seq < 1 or (chat.batch or 0) > chat.seq or (chat.answer_seq or 0) > chat.seq:
         raise InvalidInput("seq", "the journal is shorter than that")
+    for name in ("turn_tokens", "turn_cost", "chat_tokens", "chat_cost"):
+        if not 0 <= getattr(chat, name) < SPENT_MAX:
+            raise InvalidInput(name, "what was spent is nothing or more, and has an end")
 
 
 class Arrival:
