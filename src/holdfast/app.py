@@ -451,7 +451,9 @@ class App:
         """From now on it counts nowhere: the next call that it would allow is asked about. Raises NotFound."""
         return await self.store.kept_rules.revoke(rule_id)
 
-    async def budgets(self, *, owner: str | None = None, after: str = "", limit: int = 100) -> list[OwnerBudget]:
+    async def budgets(
+        self, *, owner: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[OwnerBudget]:
         """What people set for owners, by owner; `after` is the last one of the page before."""
         return await self.store.budgets.page(owner=owner, after=after, limit=limit)
 

@@ -353,3 +353,23 @@ async def test_a_turn_that_a_budget_ended_goes_on_without_a_message(store: Store
     assert (chat.turn, chat.phase, chat.length, chat.turn_from, chat.cause) == (2, "model", 1, 0, None)
     ended = await hand.end_turn()
     assert (ended.chat.state, ended.chat.length) == ("idle", 2)
+
+
+async def test_what_a_parent_spends_itself_counts_once_in_its_turn_and_its_family(store: Store) -> None:
+    parent, _ = await family(store)
+    chat = parent.held.chat
+    whole = Ceiling(account=chat_account(chat.id, chat.life, 0), words="family", tokens=100, chat_id=chat.id)
+    drawn = replace(wants(parent, 30), own=(own(parent.held), whole))
+    granted = await store.budgets.draw(drawn)
+    assert isinstance(granted, Granted)
+    await parent.commit(spends(parent, 60, 0.0, drawn, accounts=granted.accounts))
+    assert isinstance(await store.budgets.draw(replace(drawn, id="again")), Granted), "60 of 100 are spent"
+    assert await store.budgets.draw(replace(drawn, id="third")) is Verdict.WAIT
+
+
+async def test_the_budget_of_chats_that_nobody_owns_is_listed(store: Store) -> None:
+    await store.budgets.set("", OwnerLimits(tokens=1))
+    await store.budgets.set("ann", OwnerLimits(tokens=2))
+    assert [budget.owner for budget in await store.budgets.page()] == ["", "ann"]
+    assert [budget.owner for budget in await store.budgets.page(limit=1)] == [""]
+    assert [budget.owner for budget in await store.budgets.page(after="", limit=1)] == ["ann"]

@@ -17,13 +17,16 @@ from holdfast.config import ModelFacts, Price
 from holdfast.core import commands as cmd
 from holdfast.core.budgets import Estimate
 from holdfast.core.history import problems
-from holdfast.core.journal import TurnEnded
+from holdfast.core.journal import Compacted, TurnEnded
 from holdfast.core.records import Cause, ChatRecord, State
 from holdfast.errors import ConfigError
 from holdfast.models.base import Settings
+from holdfast.models.scripted import Call as ToolUse
 from holdfast.models.scripted import Fail, Say, ScriptedModel
 from holdfast.owner_limits import Budgets, OwnerLimits
 from holdfast.store.records import StoreOptions
+from holdfast.tools.base import tool
+from holdfast.tools.context import ToolContext
 from holdfast.tools.sub_agents import agent_tools
 from tests.support.chat_server import Step
 from tests.support.chats import history, journal
@@ -219,3 +222,78 @@ async def test_what_a_worker_reserved_and_forgot_is_released_by_its_next_sweep(s
         worker.draws.leave(lost)
         await worker.draws.tidy()
         assert await app.store.budgets.reserved_by(worker.name) == [held.id]
+
+
+def summarised_by(writer: ScriptedModel) -> Agent[Any]:
+    policy = CompactionPolicy(model=writer, deadline_s=3.0)
+    return Agent("a", ScriptedModel("First.", "Second."), settings=Settings(max_tokens=10), compaction=policy)
+
+
+async def test_a_summary_that_is_tried_again_does_not_wait_for_its_own_reservation(store_url: str) -> None:
+    writer = ScriptedModel([Say(text="half of"), Fail(attempts=1), Say(text="In short.")])
+    agent = summarised_by(writer)
+    budgets = Budgets(each=OwnerLimits(tokens=2_000))  # of which one attempt reserves more than half
+    app = App(store_url, [agent], retry=QUICK, budgets=budgets, options=PATIENT)
+    async with app, app.worker(poll_s=0.2) as worker:
+        chat = await app.create("a", "one " * 50, owner="ann")
+        await rested(chat)
+        await chat.send("two")
+        await rested(chat)
+        await chat.compact()
+        await rested(chat)
+        made = [entry for entry in await journal(app.store, chat.id) if isinstance(entry, Compacted)]
+        assert [entry.trimmed for entry in made] == [False]
+        (total,) = await app.store.budgets.usage(("owner",))
+        assert total.tokens == (await chat.snapshot()).chat.chat_tokens
+        assert (worker.draws.open_count, (await app.store.budgets.figures()).reservations) == (0, 0)
+
+
+async def test_what_a_lost_attempt_at_a_summary_took_counts_where_a_budget_ends_the_next(store_url: str) -> None:
+    writer = ScriptedModel([Say(text="half of"), Fail(attempts=1)])
+    agent = summarised_by(writer)
+    app = App(store_url, [agent], retry=QUICK, options=PATIENT)
+    async with app, app.worker(poll_s=0.2):
+        chat = await app.create("a", "one " * 50, owner="ann")
+        await rested(chat)
+        await chat.send("two")
+        await rested(chat)
+        (spent,) = await app.store.budgets.usage(("owner",))
+        await app.set_budget("ann", OwnerLimits(tokens=spent.tokens + 1))
+        await chat.compact()
+        await rested(chat)
+        kinds = {line.kind: line.tokens for line in await app.store.budgets.usage(("kind",))}
+        assert (await app.store.budgets.figures()).reservations == 0
+        assert kinds["summary"] > 1
+    assert len(writer.requests) == 1
+
+
+async def test_what_a_tool_takes_after_a_takeover_is_drawn_on_the_turn_above(store_url: str) -> None:
+    entered, ran = asyncio.Event(), list[str]()
+
+    @tool(replay="pure")
+    async def costly(context: ToolContext) -> str:
+        """Costs."""
+        ran.append("once")
+        if len(ran) == 1:
+            entered.set()
+            await asyncio.Event().wait()
+        context.spent(tokens=5_000)
+        return "done"
+
+    spawn = ToolUse(name="spawn_agent", arguments={"agent": "child", "task": "help"})
+    child = ScriptedModel([ToolUse(name="costly")], "One more.")
+    agents: list[Agent[Any]] = [
+        Agent(
+            "parent", ScriptedModel([spawn], "Fine."), tools=agent_tools(["child"]), limits=AgentLimits(tokens=4_000)
+        ),
+        Agent("child", child, tools=[costly], settings=Settings(max_tokens=10)),
+    ]
+    app = App(store_url, agents, retry=QUICK, options=PATIENT)
+    async with app:
+        async with app.worker(poll_s=0.2, grace_s=0.1):
+            await app.create("parent", "go", owner="ann")
+            await asyncio.wait_for(entered.wait(), WAIT_S)
+        async with app.worker(poll_s=0.2):
+            chats = {chat.agent: chat for chat in await everyone_rests(app)}
+    assert len(child.requests) == 1
+    assert chats["child"].cause is Cause.BUDGET

@@ -43,6 +43,9 @@ class Estimate(Frozen):
     cost: float = 0.0
 
 
+NOTHING = Estimate()
+
+
 class Reached(Frozen):
     """No call begins: `detail` names the budget, the figure and the limit."""
 

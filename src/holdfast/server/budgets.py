@@ -75,7 +75,7 @@ async def usage(
 @routes.get("/budgets", scope="read", response_model=BudgetPage)
 async def list_budgets(
     app: AppOf,
-    after: Annotated[str, Query(max_length=512)] = "",
+    after: Annotated[str | None, Query(max_length=512)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> Response:
     """Those that were set at run time, by owner. An owner sees its own."""

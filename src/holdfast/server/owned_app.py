@@ -209,7 +209,7 @@ class OwnedApp:
 
     # --- budgets --------------------------------------------------------------------------------------------------
 
-    async def budgets(self, *, after: str, limit: int) -> list[OwnerBudget]:
+    async def budgets(self, *, after: str | None, limit: int) -> list[OwnerBudget]:
         """Of the principal's owner, or of everyone."""
         need_no_limit(self.principal)
         return await self._app.budgets(owner=self.principal.owner, after=after, limit=limit)

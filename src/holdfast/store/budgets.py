@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.budgets import (
+    NOTHING,
     Ceiling,
     Estimate,
     Reached,
@@ -61,6 +62,7 @@ class OwnerBudget(Frozen):
 class Draw(Frozen):
     """What is asked for before a call. `own` are the limits of the chat itself that chats below it draw on, too;
     `purses` those of chats above it; `limits` what the app says of its owner, where no person has said more.
+    `took` is spent already, and no commit tells of it before that of this call does.
     """
 
     id: str
@@ -69,16 +71,20 @@ class Draw(Frozen):
     chat_id: str
     day: str
     wanted: Estimate
+    took: Estimate = NOTHING
     own: tuple[Ceiling, ...] = ()
     purses: tuple[Purse, ...] = ()
     limits: OwnerLimits | None = None
 
 
 class Granted(Frozen):
-    """It may begin. `reserved`: something has to be settled. `accounts`: of chats, which the line is entered in."""
+    """It may begin. `reserved`: something has to be settled. `accounts`: of chats above, which the line is for, too.
+    `own`: of the chat itself, whose row counts what its commits tell of; only what none tells of is entered there.
+    """
 
     reserved: bool = True
     accounts: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
 
 class UsageTotal(Frozen):
@@ -223,7 +229,7 @@ def budget_statements(
         any_limits="SELECT 1 FROM budgets LIMIT 1",
         list_limits=made(
             f"SELECT {limits} FROM budgets WHERE (CAST({{owner}} AS TEXT) IS NULL OR owner = {{owner}}) "
-            "AND owner > {after} ORDER BY owner LIMIT {limit}"
+            "AND (CAST({after} AS TEXT) IS NULL OR owner > {after}) ORDER BY owner LIMIT {limit}"
         ),
         set_limits=made(
             f"INSERT INTO budgets ({limits}) VALUES "
@@ -271,7 +277,7 @@ def drawing(sql: BudgetStatements, draw: Draw, now: int) -> Steps[Granted | Verd
     """Verdict.WAIT: not now. Done twice, it reserves once."""
     known = yield sql.reservation, {"id": draw.id}
     if known:
-        return _granted([account for (account,) in known])
+        return _granted(draw, [account for (account,) in known])
     found = yield sql.read_limits, {"owner": draw.owner}
     limits = budget_of(found[0]).limits if found else draw.limits
     ceilings = [*draw.own, *(owner_ceilings(draw.owner, draw.day, limits) if limits is not None else ())]
@@ -288,8 +294,8 @@ def drawing(sql: BudgetStatements, draw: Draw, now: int) -> Steps[Granted | Verd
     for ceiling in ceilings:
         ((tokens, cost, reserved_tokens, reserved_cost, count),) = yield sql.standing, _where(ceiling, draw.owner)
         standing = Standing(
-            tokens=tokens,
-            cost=cost,
+            tokens=tokens + draw.took.tokens,
+            cost=cost + draw.took.cost,
             reserved_tokens=reserved_tokens,
             reserved_cost=reserved_cost,
             reservations=count,
@@ -303,14 +309,17 @@ def drawing(sql: BudgetStatements, draw: Draw, now: int) -> Steps[Granted | Verd
         return verdict
     about = {"id": draw.id, "worker": draw.worker, "chat_id": draw.chat_id, "day": draw.day, "at": now}
     reach("draw.before")
+    about |= {"tokens": draw.wanted.tokens + draw.took.tokens, "cost": draw.wanted.cost + draw.took.cost}
     for account in accounts:
-        yield sql.reserve, {**about, "account": account, "tokens": draw.wanted.tokens, "cost": draw.wanted.cost}
+        yield sql.reserve, {**about, "account": account}
     reach("draw.after")
-    return _granted(accounts)
+    return _granted(draw, accounts)
 
 
-def _granted(accounts: Sequence[str]) -> Granted:
-    return Granted(accounts=tuple(account for account in accounts if account.startswith(("turn:", "family:"))))
+def _granted(draw: Draw, accounts: Sequence[str]) -> Granted:
+    own = {ceiling.account for ceiling in draw.own}
+    above = (account for account in accounts if account.startswith(("turn:", "family:")) and account not in own)
+    return Granted(accounts=tuple(above), own=tuple(sorted(own)))
 
 
 def _ceiling_above(purse: Purse, chat_id: str, life: int, turn: int) -> Ceiling:
@@ -414,6 +423,15 @@ class BudgetLedgers:
         """What was spent and no commit tells of: its chat refused it, or is gone. Once, by the lines' ids."""
         await self._runner.run_steps(lambda: _entering(self._sql, lines, release))
 
+    async def accounts_above(self, purses: Sequence[Purse]) -> tuple[str, ...]:
+        """What a chat with these spends is entered in, where it does not draw for it: what its tools take."""
+        found = [
+            _ceiling_above(purse, *row).account
+            for purse in purses
+            for row in await self._runner.named_rows(self._sql.above, id=purse.chat_id)
+        ]
+        return tuple(sorted(set(found)))
+
     async def reserved_by(self, worker: str) -> list[str]:
         """The ids of its reservations."""
         return [id for (id,) in await self._runner.named_rows(self._sql.reserved_by, worker=worker)]
@@ -462,8 +480,10 @@ class BudgetLedgers:
         found = await self._runner.named_rows(self._sql.read_limits, owner=owner)
         return budget_of(found[0]) if found else None
 
-    async def page(self, *, owner: str | None = None, after: str = "", limit: int = 100) -> list[OwnerBudget]:
-        """By owner; `after` is the last one of the page before."""
+    async def page(
+        self, *, owner: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[OwnerBudget]:
+        """By owner; `after` is the last one of the page before. An owner can be the empty text."""
         values = {"owner": owner, "after": after, "limit": page_size(limit)}
         return [budget_of(row) for row in await self._runner.named_rows(self._sql.list_limits, **values)]
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.agent import Agent
 from holdfast.config import ModelFacts
-from holdfast.core.budgets import Estimate, Reached, Verdict, own_ceilings
+from holdfast.core.budgets import NOTHING, Estimate, Reached, Verdict, own_ceilings
 from holdfast.core.records import ChatRecord, Frozen
 from holdfast.core.spending import Bill, SpendingKind, SpendingLine, Spent
 from holdfast.errors import StoreError
@@ -47,6 +49,7 @@ class Drawn(Frozen):
     day: str
     id: str | None = None
     accounts: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()  # of the chat itself: its commits need not name them
 
 
 def bill_of(drawn: Sequence[Drawn], parts: Sequence[Spent] = ()) -> Bill:
@@ -105,6 +108,7 @@ class Draws:
         wanted: Callable[[], Estimate],
         trusted: Callable[[], bool],
         *,
+        took: Estimate = NOTHING,
         patient: bool = True,
     ) -> Drawn:
         """Raises BudgetReached, and StoreError once the worker's lease is not trusted any more. Not `patient`: also
@@ -113,6 +117,7 @@ class Draws:
         asked = await self._asked(chat, agent, wanted)
         if asked is None:
             return Drawn(day=self.day())
+        asked = replace(asked, took=took)
         self._drew = True
         self._live.add(asked.id)
         try:
@@ -123,7 +128,8 @@ class Draws:
         if not answer.reserved:
             self._live.discard(asked.id)
         self.granted += answer.reserved
-        return Drawn(day=asked.day, id=asked.id if answer.reserved else None, accounts=answer.accounts)
+        id = asked.id if answer.reserved else None
+        return Drawn(day=asked.day, id=id, accounts=answer.accounts, own=answer.own)
 
     async def _granted(self, asked: Draw, trusted: Callable[[], bool], *, patient: bool) -> Granted:
         pause_s, give_up_at = LOOK_S, asyncio.get_running_loop().time() + WAIT_S_MAX
@@ -176,7 +182,7 @@ class Draws:
         """
         ids = [one.id for one in drawn if one.id is not None]
         day = drawn[-1].day if drawn else self.day()
-        accounts = drawn[-1].accounts if drawn else ()
+        accounts = (*drawn[-1].accounts, *drawn[-1].own) if drawn else ()
         lines = [
             row
             for n, part in enumerate(parts)
@@ -197,6 +203,8 @@ class Draws:
             self.lost += bool(lines)
             extra = {"action": "spending_lost", "chat": chat.id, "error": str(error)}
             log.warning("what a call spent is not counted", extra=extra)
+        finally:
+            self._live.difference_update(ids)  # if they are there after all, `tidy` finds them
         await self.settled(ids)
 
     async def tidy(self) -> None:

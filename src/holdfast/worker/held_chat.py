@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from holdfast.agent import Agent
 from holdfast.config import Permissions
 from holdfast.core import commands as cmd
+from holdfast.core.budgets import NOTHING, Estimate
 from holdfast.core.codec import decode_object, storable
 from holdfast.core.journal import Traced, TraceSource
 from holdfast.core.records import STOPS, Cause, Failure, File, Frozen, Snapshot, State
@@ -132,7 +133,7 @@ class HeldChat:
         self.known_tools = {results.NAME: results.READER, **agent.tools}
         self._traces: list[Traced] = []  # that go into the journal with the next commit
         self._own_tools = set(agent.tools)  # of its agent and of the agent's servers
-        self._accounts: tuple[str, ...] = ()  # of chats above, that what its calls spend is entered in
+        self._accounts: tuple[str, ...] | None = None  # of chats above, that what its calls spend is entered in
         self._commits = asyncio.Lock()
         self._counted_ms = shared.clock.boot_ms()  # up to here its work is counted in the turn's time
 
@@ -323,7 +324,7 @@ class HeldChat:
         `patience_s`: for what the turn can do without; the error goes up after so long.
         """
         commit_id = new_id("commit")
-        commands = tuple(self._billed(without_secrets(command, self.shared.secrets)) for command in commands)
+        commands, billed = tuple(without_secrets(command, self.shared.secrets) for command in commands), False
         delay_s = 0.05
         give_up_at = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
         async with self._commits:
@@ -335,6 +336,8 @@ class HeldChat:
             while True:
                 mine = self.snapshot.chat.version
                 try:
+                    if not billed:
+                        commands, billed = await self._billed(commands), True
                     with self.shared.commits.timed():
                         after = await self.shared.store.commit(self.snapshot, commands, commit_id)
                     before, self.snapshot = self.snapshot, after
@@ -343,7 +346,7 @@ class HeldChat:
                         self._traces = [trace for trace in self._traces if trace not in traces]
                     self.shared.outcomes.committed(before, after, commands, self.tool_label)
                     self._counted_ms += worked_ms
-                    await self._settle(commands)
+                    await self.shared.draws.settled(_reservations(commands))
                     if after.chat.version > mine + len(commands):
                         self._heed_others(after)
                     return after
@@ -367,24 +370,31 @@ class HeldChat:
 
     # --- budgets ----------------------------------------------------------------------------------------
 
-    async def draw(self, model: Model, request: Request) -> Drawn:
-        """What an attempt may use, reserved. Raises BudgetReached."""
+    async def draw(self, model: Model, request: Request, took: Estimate = NOTHING) -> Drawn:
+        """What an attempt may use, reserved. `took`: attempts before it, of which the same commit will tell. Raises
+        BudgetReached.
+        """
         shared, agent = self.shared, self.agent
         drawn = await shared.draws.draw(
             self.snapshot.chat,
             agent,
             lambda: shared.draws.estimate(agent, model.name, request, shared.models.facts),
             shared.trusted,
+            took=took,
         )
         self._accounts = drawn.accounts
         return drawn
 
-    def _billed(self, command: cmd.Command) -> cmd.Command:
-        """What costs is of this day."""
-        if getattr(command, "bill", None) is not NO_BILL or not (command.tokens or command.cost):  # type: ignore[attr-defined]
-            return command
+    async def _billed(self, commands: tuple[cmd.Command, ...]) -> tuple[cmd.Command, ...]:
+        """What costs is of this day, and on the accounts of the chats above: those of the last draw, or where another
+        worker made that one, those that there are now.
+        """
+        if not any(map(_lacks_a_bill, commands)):
+            return commands
+        if self._accounts is None:
+            self._accounts = await self.shared.store.budgets.accounts_above(self.snapshot.chat.purses)
         bill = Bill(day=self.shared.draws.day(), accounts=self._accounts)
-        return replace(command, bill=bill)
+        return tuple(replace(command, bill=bill) if _lacks_a_bill(command) else command for command in commands)
 
     async def keep_files(self, files: Sequence[File]) -> tuple[File, ...]:
         """As the message has them that names them. The bytes are durable when it returns; a failing store is asked
@@ -401,12 +411,6 @@ class HeldChat:
                     raise
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
-
-    async def _settle(self, commands: Sequence[cmd.Command]) -> None:
-        for command in commands:
-            bill = getattr(command, "bill", NO_BILL)
-            if bill.reservations:
-                await self.shared.draws.settled(bill.reservations)
 
     def _heed_others(self, seen: Snapshot) -> None:
         """Another writer came before our commit, which brought it here: `notice` would take it for known."""
@@ -559,6 +563,14 @@ class HeldChat:
             step=chat.step,
             deps=self.deps,
         )
+
+
+def _lacks_a_bill(command: cmd.Command) -> bool:
+    return getattr(command, "bill", None) is NO_BILL and bool(command.tokens or command.cost)  # type: ignore[attr-defined]
+
+
+def _reservations(commands: Sequence[cmd.Command]) -> list[str]:
+    return [id for command in commands for id in getattr(command, "bill", NO_BILL).reservations]
 
 
 def _worked(command: cmd.Command, ms: int) -> cmd.Command:

@@ -21,7 +21,7 @@ PAGE = 500
 async def list_budgets(where: Where, *, json: bool) -> None:
     async with opened(app_with_data(where)) as app:
         found: list[OwnerBudget] = []
-        while page := await app.budgets(after=found[-1].owner if found else "", limit=PAGE):
+        while page := await app.budgets(after=found[-1].owner if found else None, limit=PAGE):
             found += page
         said = app.config.budgets
     if json:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
+from holdfast.core.budgets import Estimate
 from holdfast.core.compaction import (
     BYTES_PER_TOKEN,
     TokenCount,
@@ -29,7 +30,7 @@ from holdfast.core.compaction import (
     trim_text,
 )
 from holdfast.core.records import Cause, CompactionWhy, Frozen, Message
-from holdfast.core.spending import NO_BILL, SpendingKind
+from holdfast.core.spending import NO_BILL, SpendingKind, Spent
 from holdfast.errors import HoldfastError, InvalidInput, StoreError
 from holdfast.log_context import logger
 from holdfast.models.base import Model, Request
@@ -156,26 +157,33 @@ class Compactor:
         """Raises Moved when a stop came first. A shutdown or a lost lease ends it and commits nothing."""
         held = self._held
         covered = window.messages[: plan.upto - window.start]
-        drawn: list[Drawn] = []
+        drawn, spent = list[Drawn](), list[Spent]()
         summary = Summary()
         self._told = False
         try:
             if held.check_trust():
-                summary = await self._summarised(plan, covered, drawn)
+                summary = await self._summarised(plan, covered, drawn, spent)
             await self._carry_on(plan, covered, summary, drawn)
         finally:
             if not self._told:  # no commit tells of it
-                await held.shared.draws.enter(held.snapshot.chat, SpendingKind.SUMMARY, summary.parts, drawn)
+                await held.shared.draws.enter(held.snapshot.chat, SpendingKind.SUMMARY, spent, drawn)
 
-    async def _summarised(self, plan: Plan, covered: Sequence[Message], drawn: list[Drawn]) -> Summary:
+    async def _summarised(
+        self, plan: Plan, covered: Sequence[Message], drawn: list[Drawn], spent: list[Spent]
+    ) -> Summary:
+        """`drawn` is what the last attempt uses: one that is over waits for no other, least of all for the next."""
         held = self._held
 
         async def draw(model: Model, request: Request) -> None:
-            drawn.append(await held.draw(model, request))
+            if drawn:
+                over, drawn[:] = drawn[:], [replace(drawn[-1], id=None)]
+                await held.shared.draws.enter(held.snapshot.chat, SpendingKind.SUMMARY, (), over)
+            took = Estimate(tokens=sum(part.tokens for part in spent), cost=sum(part.cost for part in spent))
+            drawn[:] = [await held.draw(model, request, took)]
 
         with held.spans.compaction(plan.why) as span:
             summariser = replace(await self._summariser(), draw=draw)
-            summary = await summariser.summarise(held.history.summary, covered, plan.tokens, held.stop)
+            summary = await summariser.summarise(held.history.summary, covered, plan.tokens, held.stop, spent)
             span.set("holdfast.messages", len(covered))
             span.set("holdfast.tokens", summary.tokens)
             if summary.error:

@@ -83,10 +83,17 @@ class Summariser(Frozen):
     draw: Callable[[Model, Request], Awaitable[None]] | None = None  # before each attempt
 
     async def summarise(
-        self, earlier: str, messages: Sequence[Message], tokens_max: int, stop: StopSignal[Cause]
+        self,
+        earlier: str,
+        messages: Sequence[Message],
+        tokens_max: int,
+        stop: StopSignal[Cause],
+        spent: list[Spent] | None = None,
     ) -> Summary:
-        """Of the summary so far and the messages after it. Never longer than `deadline_s`; a stop ends it at once."""
-        spent: list[Spent] = []
+        """Of the summary so far and the messages after it. Never longer than `deadline_s`; a stop ends it at once.
+        What attempts took is added to `spent`, also where it raises.
+        """
+        spent = [] if spent is None else spent
         try:
             async with asyncio.timeout(self.deadline_s):
                 request = self.request(earlier, messages, tokens_max)
