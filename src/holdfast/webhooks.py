@@ -167,6 +167,10 @@ class AppWebhooks:
         self._ring()
         return count
 
+    async def revoke_links(self) -> None:
+        """No link to an approval that was sent by now answers anything."""
+        await self._store.link_keys.revoke_all()
+
     def _ring(self) -> None:
         """A worker of this process looks now; the others within seconds."""
         self._store.bell.ring((WEBHOOKS,))

@@ -42,6 +42,7 @@ def test_an_endpoint_is_added_listed_changed_and_removed(quick: Quick) -> None:
     event = json.loads(quick("webhooks", "deliveries", hook, "--json").out)["notice_id"]
     assert quick("webhooks", "replay", hook, event).out == "1 to be sent again\n"
     assert quick("webhooks", "replay", hook, "--since", "2d").out == "0 to be sent again\n"
+    assert "answers anything" in quick("webhooks", "revoke-links").out
     assert quick("webhooks", "remove", hook).out == f"{hook} is removed\n"
     assert quick("webhooks", "deliveries", hook).code != 0
 

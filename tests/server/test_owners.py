@@ -264,8 +264,8 @@ def test_every_route_of_the_description_is_walked_and_says_its_scope() -> None:
             assert scopes == [walked[method, path].scope] if scopes else walked[method, path].public, (method, path)
 
 
-def test_only_health_the_client_and_the_way_in_and_out_are_public() -> None:
-    public = {"/health", "/client/{name}", LOGIN, SCRIPT, LOGOUT}
+def test_only_health_the_client_links_and_the_way_in_and_out_are_public() -> None:
+    public = {"/health", "/client/{name}", LOGIN, SCRIPT, LOGOUT, "/approvals/{link}"}
     assert {route.path for route in every_route() if route.need.public} == public
 
 

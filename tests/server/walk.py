@@ -48,6 +48,7 @@ class Ids(NamedTuple):
             "digest": self.file,
             "webhook_id": self.webhook,
             "event_id": self.event,
+            "link": "hfa_0",
             "response_id": f"resp_1_{self.chat}",
             "conversation_id": f"conv_{self.chat}",
             "owner": self.owner,

@@ -149,6 +149,17 @@ def ping(hook: Hook, json: Json = False, app: AppName = None, home: Home = None,
     carry_out(webhooks.ping(Where(app, home, database), hook, json=json), quiet=True)
 
 
+@webhooks.command("revoke-links")
+def revoke_links(app: AppName = None, home: Home = None, database: Database = None) -> None:
+    """End every link to an approval that was sent by now.
+
+    Example: holdfast webhooks revoke-links
+    """
+    from holdfast.cli.commands import webhooks
+
+    carry_out(webhooks.revoke_links(Where(app, home, database)), quiet=True)
+
+
 @webhooks.command()
 def deliveries(
     hook: Hook,

@@ -33,6 +33,7 @@ KNOWN_S = 1.0  # for a token that is shown there
 PUBLIC = frozenset({HEALTH}) | client_files.PATHS | login.PATHS
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 _ABSOLUTE_RAW = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+APPROVALS = "/approvals/"  # of `approval_pages.py`: the link is all that is asked for
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 SECURITY_HEADERS = {
@@ -154,7 +155,7 @@ class AccessMiddleware:
             )
         if (answer := self._access.origins.refusal(scope)) is not None:
             return answer
-        if path in PUBLIC:
+        if path in PUBLIC or path.startswith(APPROVALS):
             if path == HEALTH and (known := await self._access.known(scope)) is not None:
                 scope[GRANT] = known
             return None

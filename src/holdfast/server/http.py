@@ -10,6 +10,7 @@ from holdfast import __version__
 from holdfast.app import App
 from holdfast.jwt_issuer import JwtIssuer
 from holdfast.server import (
+    approval_pages,
     budgets,
     chats,
     client_files,
@@ -52,6 +53,7 @@ ROUTERS = (
     schedules.routes.router,
     budgets.routes.router,
     webhooks.routes.router,
+    approval_pages.routes.router,
     transfers.routes.router,
     openai.routes.router,
     stored_conversations.routes.router,

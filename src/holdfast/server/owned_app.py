@@ -23,6 +23,7 @@ from holdfast.principals import OWN_SCOPES, Principal
 from holdfast.server.audit import TokenChange, tell_imported, tell_owner_deleted, tell_rule_revoked, tell_token
 from holdfast.server.grants import Grant, Grants
 from holdfast.server.guarded import GRANT, Need
+from holdfast.server.link_answers import LinkAnswers
 from holdfast.server.owned_schedules import OwnedSchedules
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
 from holdfast.server.owned_webhooks import OwnedWebhooks
@@ -60,6 +61,7 @@ class OwnedApp:
         self.principal = grant.principal
         self.address = address  # of the client
         self.store = OwnedStore(app.store, grant.principal, address)
+        self.links = LinkAnswers(app.store, address)  # for who has one, whoever asks
         self.webhooks = OwnedWebhooks(app.webhooks, self.store, grant.principal, address)
 
     @property

@@ -31,6 +31,7 @@ from holdfast.store.incidents import WENT_BACK, Incident, Incidents, note_of
 from holdfast.store.kept_files import KeptFiles, put_aside
 from holdfast.store.kept_rules import KeptRules
 from holdfast.store.large_chats import LargeChats
+from holdfast.store.link_keys import LinkKeys
 from holdfast.store.notify.bell import Bell
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
 from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, AskedCall, GivenArguments, OpenCallRecord, open_call
@@ -117,6 +118,7 @@ class Store(ABC):
     budgets: BudgetLedgers
     webhooks: Webhooks
     deliveries: Deliveries
+    link_keys: LinkKeys
     files: KeptFiles
     schedules: Schedules
 

@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import msgspec
+
 from holdfast.config import Config
+from holdfast.core.approval_links import ApprovalLink, token_of
 from holdfast.core.deliveries import Again, Answer, GivenUp, Taken, Verdict, body_of, headers_of, judge
 from holdfast.errors import NotFound
 from holdfast.log_context import logger
@@ -42,6 +45,8 @@ class Deliverer:
     ) -> None:
         self._store = store
         self._targets = WebhookTargets(config.webhook_reach)
+        self._public_url = config.public_url.rstrip("/")
+        self._link_ms = int(config.approval_link_s * 1000)
         self._on_trouble = on_trouble
         self._chance = chance
         self._sends: dict[asyncio.Task[None], str] = {}  # with the endpoint of each
@@ -181,7 +186,25 @@ class Deliverer:
         await self._settle(hook, delivery, reserved_until, answer, verdict)
 
     async def _links(self, hook: Webhook, delivery: Delivery) -> Mapping[str, str]:
-        return {}
+        """Where each approval can be answered, by the id of its call; the same at every attempt."""
+        if not (hook.links and self._public_url and delivery.kind == "turn.waiting"):
+            return {}
+        key = await self._store.link_keys.newest()
+        links = {}
+        for call in msgspec.json.decode(delivery.data).get("calls", ()):
+            if call["kind"] != "approval":
+                continue
+            link = ApprovalLink(
+                key_id=key.id,
+                webhook_id=hook.id,
+                chat_id=delivery.chat_id,
+                life=delivery.life,
+                call_id=call["call_id"],
+                digest=call["digest"],
+                expires_at=min(delivery.at + self._link_ms, call.get("expires_at") or FOR_GOOD_MS),
+            )
+            links[link.call_id] = f"{self._public_url}/approvals/{token_of(link, key.key)}"
+        return links
 
     async def _settle(
         self, hook: Webhook, delivery: Delivery, reserved_until: int, answer: Answer, verdict: Verdict

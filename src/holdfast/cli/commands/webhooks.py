@@ -119,6 +119,12 @@ async def ping(where: Where, webhook_id: str, *, json: bool) -> None:
         print(f"{delivery.notice_id} is due: `holdfast webhooks deliveries {webhook_id}` shows what came of it")
 
 
+async def revoke_links(where: Where) -> None:
+    async with opened(app_with_data(where)) as app:
+        await app.webhooks.revoke_links()
+    print("no link to an approval that was sent by now answers anything")
+
+
 async def deliveries(where: Where, webhook_id: str, state: str | None, limit: int, *, json: bool) -> None:
     states = get_args(DeliveryState)
     if state is not None and state not in states:

@@ -12,6 +12,7 @@ from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.deliveries import delivery_statements
 from holdfast.store.kept_files import PUT_BESIDE_OTHERS, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
+from holdfast.store.link_keys import link_key_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
@@ -756,6 +757,8 @@ TOKENS = token_statements("%s", "id IN (SELECT json_array_elements_text(%s::json
 WEBHOOKS = webhook_statements("%s")
 
 DELIVERIES = delivery_statements("%s")
+
+LINK_KEYS = link_key_statements("%s")
 
 KEPT_RULES = kept_rule_statements("%s", "rule IN (SELECT json_array_elements_text(%s::json))")
 

@@ -30,6 +30,7 @@ from holdfast.store.deliveries import Deliveries
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from holdfast.store.kept_files import KeptFiles
 from holdfast.store.kept_rules import KeptRules
+from holdfast.store.link_keys import LinkKeys
 from holdfast.store.notify.bell import WORK, topics_of
 from holdfast.store.pages import page_of
 from holdfast.store.postgres import sql
@@ -112,6 +113,7 @@ class PostgresStore(SqlStore):
         self.budgets = BudgetLedgers(self._transactor, sql.BUDGETS, self.now_ms)
         self.webhooks = Webhooks(self._transactor, sql.WEBHOOKS, self.now_ms)
         self.deliveries = Deliveries(self._transactor, sql.DELIVERIES, self.now_ms)
+        self.link_keys = LinkKeys(self._transactor, sql.LINK_KEYS, self.now_ms)
 
     def __str__(self) -> str:
         return str(self.address)

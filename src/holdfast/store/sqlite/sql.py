@@ -10,6 +10,7 @@ from holdfast.store.chat_lists import FilterNames, where
 from holdfast.store.deliveries import delivery_statements
 from holdfast.store.kept_files import PUT_ALONE, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
+from holdfast.store.link_keys import link_key_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES, NOTICE_COLUMNS
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
@@ -510,6 +511,8 @@ TOKENS = token_statements("?", "id IN (SELECT value FROM json_each(?))")
 WEBHOOKS = webhook_statements("?")
 
 DELIVERIES = delivery_statements("?")
+
+LINK_KEYS = link_key_statements("?")
 
 KEPT_RULES = kept_rule_statements("?", "rule IN (SELECT value FROM json_each(?))")
 

@@ -32,6 +32,7 @@ from holdfast.store.deliveries import Deliveries
 from holdfast.store.incidents import WENT_BACK
 from holdfast.store.kept_files import KeptFiles
 from holdfast.store.kept_rules import KeptRules
+from holdfast.store.link_keys import LinkKeys
 from holdfast.store.pages import page_of
 from holdfast.store.receipts import PRUNED_MAX, request_of
 from holdfast.store.records import (
@@ -115,6 +116,7 @@ class SqliteStore(SqlStore):
         self.budgets = BudgetLedgers(self._transactor, sql.BUDGETS, self.now_ms)
         self.webhooks = Webhooks(self._transactor, sql.WEBHOOKS, self.now_ms)
         self.deliveries = Deliveries(self._transactor, sql.DELIVERIES, self.now_ms)
+        self.link_keys = LinkKeys(self._transactor, sql.LINK_KEYS, self.now_ms)
 
     def __str__(self) -> str:
         return self.path
