@@ -114,15 +114,15 @@ async def test_all_of_the_arguments_are_shown_as_text(house: House) -> None:
     hand, chat_id = Hand(house.app.store), unique("chat")
     await house.app.store.create_chat(new_chat(id=chat_id))
     await hand.take(chat_id)
-    arguments = '{"to":"<script>alert(1)</script>","note":"' + "x" * 5_000 + 'END","hidden":"\u202egpj.exe"}'
+    arguments = '{"to":"<script>alert(1)</script>","note":"' + "x" * 5_000 + 'the-very-end","hidden":"\u202egpj.exe"}'
     await hand.respond(call("k1", "run", arguments), start=False)
     await hand.commit(cmd.AskApproval(by=hand.by, call_id="k1", question="<b>May I?</b>"), cmd.Park(by=hand.by))
     (told,) = await house.sent()
-    assert "END" not in str(told), "the event itself holds none of it"
+    assert "the-very-end" not in str(told), "the event itself holds none of it"
     page = (await house.client.get(told["link"].removeprefix(PUBLIC))).text
     assert "&lt;script&gt;alert(1)" in page
     assert "&lt;b&gt;May I?" in page
-    assert "x" * 5_000 + "END" in page
+    assert "x" * 5_000 + "the-very-end" in page
     assert "\u202e" not in page
     assert "\\u202e" in page
 
@@ -159,7 +159,8 @@ async def test_a_forged_link_and_one_that_was_changed_do_nothing(house: House) -
     assert known is not None
     other = (await house.app.store.read_chat(other_chat)).call(other_call)
     assert other is not None
-    elsewhere = replace(known, chat_id=other_chat, call_id=other_call, digest=other.digest)
+    life = (await house.app.store.read_chat(other_chat)).chat.life
+    elsewhere = replace(known, chat_id=other_chat, life=life, call_id=other_call, digest=other.digest)
     forged = (
         token_of(elsewhere, bytes(32)),
         token_of(replace(known, key_id="key_0"), bytes(32)),
