@@ -257,6 +257,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/chats/{chat_id}/go-on": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Go On
+         * @description Go on with a turn that a budget ended, without a new message.
+         */
+        post: operations["go_on"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/chats/{chat_id}/compact": {
         parameters: {
             query?: never;
@@ -791,6 +811,247 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Usage
+         * @description Who spent what: responses, lost attempts, summaries, titles and tools. An owner sees its own.
+         */
+        get: operations["usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/budgets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Budgets
+         * @description Those that were set at run time, by owner. An owner sees its own.
+         */
+        get: operations["list_budgets"];
+        put?: never;
+        /**
+         * Set Budget
+         * @description What this owner may use, in place of what was set before and of what the app says.
+         */
+        post: operations["set_budget"];
+        /**
+         * Remove Budget
+         * @description What the app says holds again.
+         */
+        delete: operations["remove_budget"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Webhooks
+         * @description Newest first, without their secrets.
+         */
+        get: operations["list_webhooks"];
+        put?: never;
+        /**
+         * Create Webhook
+         * @description An endpoint that is told of what happens to chats of your owner. For those of everybody: a token without an
+         *     owner, with the scope `operate`.
+         */
+        post: operations["create_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhooks/{webhook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read Webhook
+         * @description One of them.
+         */
+        get: operations["read_webhook"];
+        put?: never;
+        post?: never;
+        /**
+         * Remove Webhook
+         * @description With all of its deliveries.
+         */
+        delete: operations["remove_webhook"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Webhook
+         * @description What is null stays as it is.
+         */
+        patch: operations["change_webhook"];
+        trace?: never;
+    };
+    "/api/webhooks/{webhook_id}/enable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Enable Webhook
+         * @description What waits for it is sent from now on; what happened while it was disabled was not told.
+         */
+        post: operations["enable_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhooks/{webhook_id}/disable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Disable Webhook
+         * @description Nothing is sent to it, and it hears of nothing new; what waits for it stays.
+         */
+        post: operations["disable_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhooks/{webhook_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Webhook
+         * @description A new secret. The one before signs as well for a while, so that the receiver changes when it likes.
+         */
+        post: operations["rotate_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhooks/{webhook_id}/ping": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ping Webhook
+         * @description An event of the kind `ping`: what came of it is among the deliveries.
+         */
+        post: operations["ping_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhooks/{webhook_id}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Deliveries
+         * @description Newest first; they are kept for 30 days.
+         */
+        get: operations["list_deliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhooks/{webhook_id}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Replay Failed
+         * @description Send those again that failed, under the same ids; at most 10,000 at a time.
+         */
+        post: operations["replay_failed"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhooks/{webhook_id}/deliveries/{event_id}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Replay Delivery
+         * @description Send it again, whatever became of it, under the same id.
+         */
+        post: operations["replay_delivery"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/chats/{chat_id}/export": {
         parameters: {
             query?: never;
@@ -1003,6 +1264,45 @@ export interface components {
              */
             known: number;
         };
+        /** BudgetPage */
+        BudgetPage: {
+            /** Budgets */
+            budgets: components["schemas"]["BudgetShown"][];
+            /**
+             * Next
+             * @description give it as `after` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /** BudgetShown */
+        BudgetShown: {
+            /**
+             * Tokens
+             * @description in all; null: no limit
+             */
+            tokens?: number | null;
+            /**
+             * Cost
+             * @description in all, in the currency of the prices
+             */
+            cost?: number | null;
+            /**
+             * Day Tokens
+             * @description on each calendar day
+             */
+            day_tokens?: number | null;
+            /** Day Cost */
+            day_cost?: number | null;
+            /** Owner */
+            owner: string;
+            /** Set By */
+            set_by: string;
+            /**
+             * Set At
+             * @description milliseconds since 1970
+             */
+            set_at: number;
+        };
         /** CallShown */
         CallShown: {
             /** Id */
@@ -1198,6 +1498,65 @@ export interface components {
             /** Deleted */
             deleted: string[];
         };
+        /** DeliveryPage */
+        DeliveryPage: {
+            /** Deliveries */
+            deliveries: components["schemas"]["DeliveryShown"][];
+            /**
+             * Next
+             * @description give it as `before` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /** DeliveryShown */
+        DeliveryShown: {
+            /** Webhook Id */
+            webhook_id: string;
+            /**
+             * Id
+             * @description of the event: its `webhook-id`, the same however often it is sent
+             */
+            id: string;
+            /** Kind */
+            kind: string;
+            /** Chat Id */
+            chat_id: string;
+            /** Turn */
+            turn: number;
+            /**
+             * At
+             * @description milliseconds since 1970
+             */
+            at: number;
+            /**
+             * Data
+             * @description as it is sent, without links
+             */
+            data: {
+                [key: string]: unknown;
+            };
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "pending" | "delivered" | "failed";
+            /** Attempts */
+            attempts: number;
+            /**
+             * Next At
+             * @description of one that is pending: when it is sent next
+             */
+            next_at: number;
+            /**
+             * Status
+             * @description of the last attempt; null: there was no answer
+             */
+            status: number | null;
+            /** Error */
+            error: string;
+            /** Ended At */
+            ended_at: number | null;
+        };
         /** DenyGiven */
         DenyGiven: {
             /**
@@ -1344,6 +1703,26 @@ export interface components {
              * @description that was approved with it
              */
             call_id: string;
+        };
+        /** LimitsGiven */
+        LimitsGiven: {
+            /**
+             * Tokens
+             * @description in all; null: no limit
+             */
+            tokens?: number | null;
+            /**
+             * Cost
+             * @description in all, in the currency of the prices
+             */
+            cost?: number | null;
+            /**
+             * Day Tokens
+             * @description on each calendar day
+             */
+            day_tokens?: number | null;
+            /** Day Cost */
+            day_cost?: number | null;
         };
         /** MessageGiven */
         MessageGiven: {
@@ -1588,6 +1967,19 @@ export interface components {
          * @enum {string}
          */
         Replay: "pure" | "idempotent" | "unsafe";
+        /** ReplayGiven */
+        ReplayGiven: {
+            /**
+             * Since
+             * @description of what happened since, in ms since 1970; without it: 0
+             */
+            since?: number;
+        };
+        /** Replayed */
+        Replayed: {
+            /** Replayed */
+            replayed: number;
+        };
         /** ResultGiven */
         ResultGiven: {
             /** Content */
@@ -1597,6 +1989,14 @@ export interface components {
              * @description without it: false
              */
             error?: boolean;
+        };
+        /** RotationGiven */
+        RotationGiven: {
+            /**
+             * Overlap S
+             * @description how long the secret before signs as well; without it: 86400.0
+             */
+            overlap_s?: number;
         };
         /** ScheduleGiven */
         ScheduleGiven: {
@@ -2065,6 +2465,196 @@ export interface components {
              * @description what counts against its budget: lost attempts, summaries, the title too
              */
             total_tokens: number;
+        };
+        /** UsageList */
+        UsageList: {
+            /**
+             * Usage
+             * @description what was not asked for by `by` is empty
+             */
+            usage: components["schemas"]["UsageShown"][];
+        };
+        /** UsageShown */
+        UsageShown: {
+            /** Owner */
+            owner: string;
+            /** Agent */
+            agent: string;
+            /** Model */
+            model: string;
+            /**
+             * Kind
+             * @description step, lost, stopped, summary, title, tool
+             */
+            kind: string;
+            /** Day */
+            day: string;
+            /**
+             * Lines
+             * @description calls that cost something
+             */
+            lines: number;
+            /** Tokens */
+            tokens: number;
+            /** Cost */
+            cost: number;
+        };
+        /** WebhookChanged */
+        WebhookChanged: {
+            /** Name */
+            name?: string | null;
+            /** Url */
+            url?: string | null;
+            /** Kinds */
+            kinds?: ("turn.ended" | "turn.failed" | "turn.waiting" | "budget.reached" | "schedule.skipped" | "schedule.paused")[] | null;
+            /** Links */
+            links?: boolean | null;
+        };
+        /** WebhookGiven */
+        WebhookGiven: {
+            /**
+             * Name
+             * @description what it is for
+             */
+            name: string;
+            /**
+             * Url
+             * @description where events are posted to: https://…
+             */
+            url: string;
+            /**
+             * Owner
+             * @description whose chats it hears of; null: your token's owner's, or else everybody's
+             */
+            owner?: string | null;
+            /** Kinds */
+            kinds?: ("turn.ended" | "turn.failed" | "turn.waiting" | "budget.reached" | "schedule.skipped" | "schedule.paused")[] | null;
+            /**
+             * Links
+             * @description what waits for a person comes with a link that answers it: whoever has the link can approve. Needs the scope `approve`; without it: false
+             */
+            links?: boolean;
+        };
+        /** WebhookMade */
+        WebhookMade: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /**
+             * Owner
+             * @description whose chats it hears of; null: everybody's
+             */
+            owner: string | null;
+            /** Url */
+            url: string;
+            /**
+             * Kinds
+             * @description empty: all
+             */
+            kinds: string[];
+            /** Links */
+            links: boolean;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "active" | "disabled";
+            /**
+             * Why
+             * @description it is disabled
+             */
+            why: string;
+            /**
+             * Source
+             * @enum {string}
+             */
+            source: "made" | "settings";
+            /**
+             * Created At
+             * @description milliseconds since 1970
+             */
+            created_at: number;
+            /** Created By */
+            created_by: string;
+            /**
+             * Throttled Until
+             * @description nothing is sent to it before; 0: it is not throttled
+             */
+            throttled_until: number;
+            /**
+             * Old Until
+             * @description until when the secret before signs as well
+             */
+            old_until: number | null;
+            /**
+             * Secret
+             * @description that signs: it is shown here and never again
+             */
+            secret: string;
+        };
+        /** WebhookPage */
+        WebhookPage: {
+            /** Webhooks */
+            webhooks: components["schemas"]["WebhookShown"][];
+            /**
+             * Next
+             * @description give it as `before` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /** WebhookShown */
+        WebhookShown: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /**
+             * Owner
+             * @description whose chats it hears of; null: everybody's
+             */
+            owner: string | null;
+            /** Url */
+            url: string;
+            /**
+             * Kinds
+             * @description empty: all
+             */
+            kinds: string[];
+            /** Links */
+            links: boolean;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "active" | "disabled";
+            /**
+             * Why
+             * @description it is disabled
+             */
+            why: string;
+            /**
+             * Source
+             * @enum {string}
+             */
+            source: "made" | "settings";
+            /**
+             * Created At
+             * @description milliseconds since 1970
+             */
+            created_at: number;
+            /** Created By */
+            created_by: string;
+            /**
+             * Throttled Until
+             * @description nothing is sent to it before; 0: it is not throttled
+             */
+            throttled_until: number;
+            /**
+             * Old Until
+             * @description until when the secret before signs as well
+             */
+            old_until: number | null;
         };
         /** WorkerList */
         WorkerList: {
@@ -3556,6 +4146,49 @@ export interface operations {
             };
         };
     };
+    go_on: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the same request again does nothing again */
+                "Idempotency-Key"?: string | null;
+            };
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnswerShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     compact_chat: {
         parameters: {
             query?: never;
@@ -4824,6 +5457,678 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OccurrenceList"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    usage: {
+        parameters: {
+            query?: {
+                /** @description as often as wanted; without it `day` and `kind` */
+                by?: ("owner" | "agent" | "model" | "kind" | "day")[] | null;
+                /** @description of this one; without it, of all you see */
+                owner?: string | null;
+                /** @description such as `2026-11-17` */
+                since?: string | null;
+                /** @description such as `2026-11-17` */
+                until?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsageList"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_budgets: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BudgetPage"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    set_budget: {
+        parameters: {
+            query?: {
+                /** @description whose; empty: of chats that have no owner */
+                owner?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LimitsGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BudgetShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_budget: {
+        parameters: {
+            query?: {
+                /** @description whose; empty: of chats that have no owner */
+                owner?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_webhooks: {
+        parameters: {
+            query?: {
+                before?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookPage"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookMade"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    read_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookChanged"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    enable_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    disable_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rotate_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RotationGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookMade"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    ping_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeliveryShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_deliveries: {
+        parameters: {
+            query?: {
+                state?: ("pending" | "delivered" | "failed") | null;
+                before?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeliveryPage"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    replay_failed: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplayGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Replayed"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    replay_delivery: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                webhook_id: string;
+                event_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeliveryShown"];
                 };
             };
             /** @description The request was wrong, or not possible in this state */
