@@ -14,6 +14,7 @@ from holdfast.core.records import File, Message, NewChat, Role, Sampling, State,
 from holdfast.errors import InvalidInput, KeyReused, LimitReached, NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.contract import Store
+from holdfast.store.receipts import request_hash
 from holdfast.store.records import ChatFilter, Key, StoreOptions
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand, history, new_chat, texts, told, user
@@ -376,3 +377,32 @@ async def test_sampling_that_json_cannot_hold_is_refused_and_not_silently_droppe
     message = replace(user("hello"), sampling=Sampling(temperature=number))
     with pytest.raises(InvalidInput, match="sampling"):
         await store.create_chat(replace(new_chat(None, id="c1"), message=message))
+
+
+HI = Message(id="m", role=Role.USER, parts=(Text(text="hi"),))
+
+
+@pytest.mark.parametrize(
+    ("request_", "known"),
+    [
+        (NewChat(id="c1", agent="a", message=HI), "5af2cddbcf41746eaefec09c4d66d421"),
+        (cmd.Send(message=HI, mode="steer"), "d7f80955dbc797579bfa85b192624d45"),
+        (cmd.Edit(pos=1, role=Role.USER, epoch=0, message=HI), "4640538c6c37ee6456e8f6bc51cd9c3c"),
+        (cmd.Stop(clear_queue=True), "484f18a304525562b4f2348342babd7c"),
+        (cmd.Promote(message_id="m"), "98c4e6bb9466acfe11a7f488d63cf5ea"),
+        (cmd.Withdraw(message_id="m"), "b03b66d658ab88057ff907ee1e1874c7"),
+        (cmd.Approve(call_id="k", by="ann"), "6ad879aa709f4f5b6c376e10cfd7fd15"),
+        (cmd.Deny(call_id="k", by="ann"), "2700965993dd2afbaa443a7a1bd716c1"),
+        (cmd.Submit(call_id="k", content="x"), "79264665310df2d13cf2b6643602180b"),
+        (cmd.Compact(), "70441cf1a1fee195d1b0aaea222216dd"),
+        (cmd.Retry(), "0b5289952a927866ef6e3ad41b8f2dd1"),
+        (cmd.Archive(), "2f41b1531bc9b18a110a34e77979634d"),
+        (cmd.Rename(title="t"), "c716cc725ff98b49f8de80ba8ff4c09f"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_request_that_is_repeated_after_an_upgrade_is_the_same_one(request_: object, known: str) -> None:
+    """Receipts of a week hold these digests. A field that a request gets is left out while a client says nothing of
+    it (`_ADDED` in store/receipts.py); else a client that asks again is told that its key was used before.
+    """
+    assert request_hash("c1", request_) == known

@@ -278,7 +278,8 @@ async def test_a_childs_end_wakes_its_parent_in_the_same_transaction(store: Stor
 
 async def test_a_stop_reaches_the_children(store: Store) -> None:
     await store.create_chat(new_chat("do it", id="parent"))
-    await store.create_chat(replace(new_chat("sub task", id="child"), parent_id="parent", depth=1))
+    below = replace(new_chat("sub task", id="child"), parent_id="parent", root_id="parent", depth=1)
+    await store.create_chat(below)
     await store.submit("parent", cmd.Stop())
     child = (await store.read_chat("child")).chat
     assert (child.state, child.cause) == (State.STOPPING, Cause.USER)

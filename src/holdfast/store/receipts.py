@@ -7,6 +7,9 @@ import msgspec
 
 from holdfast.core.change import Change
 from holdfast.core.codec import encode
+from holdfast.core.commands import Rename, Send, Stop
+from holdfast.core.records import Cause, NewChat
+from holdfast.core.spending import NO_BILL
 from holdfast.errors import KeyReused
 from holdfast.ids import new_id
 from holdfast.store.records import Answer, Key, Placement
@@ -58,9 +61,27 @@ def request_of(key: Key | None, *values: object) -> str:
     return key.request if key is not None and key.request is not None else request_hash(*values)
 
 
+# Fields that requests got later, and what they are where a client says nothing of them: a request that is repeated
+# after an upgrade is the same one.
+_ADDED: dict[type, dict[str, object]] = {
+    NewChat: {"purses": ()},
+    Rename: {"bill": NO_BILL},
+    Send: {"answers": True},
+    Stop: {"cause": Cause.USER},
+}
+
+
 def request_hash(*values: object) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for value in values:
         digest.update(type(value).__name__.encode())
-        digest.update(encode(value))
+        digest.update(encode(_as_asked(value)))
     return digest.hexdigest()
+
+
+def _as_asked(value: object) -> object:
+    added = _ADDED.get(type(value))
+    if added is None or not isinstance(value, msgspec.Struct):
+        return value
+    fields = msgspec.structs.asdict(value)
+    return {name: field for name, field in fields.items() if name not in added or field != added[name]}
