@@ -45,12 +45,14 @@ __all__ = [
     "ChatCreated",
     "ChatFailed",
     "ChatFilter",
+    "ChatHandedOver",
     "ChatLine",
     "ChatRecord",
     "ChatRenamed",
     "ChatRepaired",
     "ChatRetried",
     "ChatSettings",
+    "ChatTakenOver",
     "ClientTool",
     "Clock",
     "CodingAccess",
@@ -322,8 +324,9 @@ _NAMES: dict[str, str] = {
     ),
     "holdfast.events": (
         "AgentNamed, AnyEntry, AttemptFailed, CallAnswered, CallAsked, CallBegan, CallChanged, CallDone, "
-        "CallDrafted, CallProgress, CallView, CallsStarted, ChatArchived, ChatCreated, ChatFailed, ChatRenamed, "
-        "ChatRepaired, ChatRetried, Compacted, CompactionFailed, Delta, DescendantAnswered, DescendantAsking, "
+        "CallDrafted, CallProgress, CallView, CallsStarted, ChatArchived, ChatCreated, ChatFailed, "
+        "ChatHandedOver, ChatRenamed, ChatRepaired, ChatRetried, ChatTakenOver, Compacted, CompactionFailed, "
+        "Delta, DescendantAnswered, DescendantAsking, "
         "Event, Finished, Happened, HistoryCut, MessageAdded, MessagePromoted, MessageQueued, "
         "MessagesDropped, Noted, Paused, PreviewReset, ReasoningAdded, Responded, Restarted, Retrying, "
         "StopRequested, TextAdded, TraceSource, Traced, TurnEnded, TurnResumed, TurnStarted, TurnView, "
@@ -535,9 +538,11 @@ if TYPE_CHECKING:
         ChatArchived,
         ChatCreated,
         ChatFailed,
+        ChatHandedOver,
         ChatRenamed,
         ChatRepaired,
         ChatRetried,
+        ChatTakenOver,
         Compacted,
         CompactionFailed,
         Delta,

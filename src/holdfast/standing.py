@@ -16,7 +16,6 @@ from holdfast.core.records import (
     UNFINISHED,
     Call,
     CallState,
-    Cause,
     External,
     Failure,
     Frozen,
@@ -213,8 +212,9 @@ class _Look:
                         and part.call_id not in raised
                         and (part.error or state is not CallState.DONE)
                     ]
-                case jn.PreviewReset(cause=Cause() as cause):
-                    found.append(Trouble(at=event.at, what="worker", error=f"lost, or left the chat: {cause}"))
+                case jn.ChatHandedOver() as left:
+                    error = jn.HANDED_OVER.get(left.cause, f"left the chat: {left.cause}")
+                    found.append(Trouble(at=event.at, what=f"worker {left.worker}", error=error))
                 case _:
                     pass
         return found
@@ -308,7 +308,7 @@ class _Look:
     def _due(self) -> _Answer:
         chat = self._chat
         wake_at, doing = chat.wake_at, "to stop" if chat.state is State.STOPPING else "to go on"
-        since = self._since(jn.TurnStarted, jn.TurnResumed, jn.PreviewReset, jn.ChatRetried, jn.MessageAdded)
+        since = self._since(jn.TurnStarted, jn.TurnResumed, jn.ChatHandedOver, jn.ChatRetried, jn.MessageAdded)
         if wake_at is None:
             words = "it runs, and neither has a worker nor is due, which no chat may"
             return _Answer(doing="stranded", words=words, since=since, next="a worker's sweep repairs it")
@@ -415,7 +415,7 @@ class _Look:
                 deadline="deadlines.silence_s, begun anew by every piece",
                 next=f"its answer is committed; {then}",
             )
-        since = self._since(jn.AttemptFailed, jn.MessageAdded, jn.PreviewReset, jn.Compacted)
+        since = self._since(jn.AttemptFailed, jn.MessageAdded, jn.PreviewReset, jn.ChatTakenOver, jn.Compacted)
         at = since + int(1000 * deadlines.first_byte_s)
         return _Answer(
             doing="asks_model",

@@ -56,6 +56,16 @@ def test_in_a_pipe_an_answer_that_starts_over_is_written_again_from_its_beginnin
     assert err == ["asking again", "the answer starts over"]
 
 
+def test_a_worker_that_died_and_the_one_that_goes_on_are_named() -> None:
+    lost = jn.ChatHandedOver(worker="w1", cause=Cause.CRASH, heard_at=5)
+    _, err = piped(entry(1, jn.TurnStarted(turn=1)), entry(2, lost), entry(3, jn.ChatTakenOver(worker="w2")))
+    assert err == [
+        "worker w1 died while it held the chat",
+        "waiting for a worker",
+        "worker w2 goes on with it",
+    ]
+
+
 def test_an_attempt_that_failed_is_told_with_its_model_once() -> None:
     lost = jn.AttemptFailed(attempt=1, model="m", error="m answered 502", retry_in_ms=1000, next_model="m")
     named, other = entry(2, lost), entry(3, replace(lost, error="no connection"))

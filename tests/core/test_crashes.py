@@ -1,12 +1,14 @@
 """Lost workers: what a successor finds, what the model is told, when a chat is given up; and repairs."""
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.core.apply import apply
 from holdfast.core.change import Change
-from holdfast.core.journal import CallChanged, ChatRepaired, ChatRetried, PreviewReset
+from holdfast.core.journal import CallChanged, ChatHandedOver, ChatRepaired, ChatRetried, ChatTakenOver, PreviewReset
 from holdfast.core.limits import LIMITS, UNCLEAN_BACKOFF_MS, Limits, unclean_backoff_ms
 from holdfast.core.records import (
     Cause,
@@ -245,6 +247,52 @@ def test_clients_keep_the_preview_of_a_stopping_chat_for_it_becomes_the_partial_
 def test_there_is_no_preview_to_forget_while_calls_run() -> None:
     story = call_started_beside_planned().lost()
     assert story.tells(PreviewReset) == []
+
+
+# --- who had it, and who goes on -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("telling", [model_next, call_started_beside_planned, lambda: stopped(model_next)])
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [(LeaseEnd.DIED, Cause.CRASH), (LeaseEnd.SILENT, Cause.LEASE_LOST), (LeaseEnd.RETIRED, Cause.LEASE_LOST)],
+)
+def test_the_journal_says_which_worker_was_lost_when_it_was_last_heard_of_and_which_goes_on(
+    telling: Callable[[], Story], how: LeaseEnd, cause: Cause
+) -> None:
+    story = telling()
+    story.now += 5_000
+    story.does(cmd.LeaseExpired(worker="w1", how=how, heard_at=story.now - 1_000))
+    assert story.tells(ChatHandedOver) == [ChatHandedOver(worker="w1", cause=cause, heard_at=story.now - 1_000)]
+    story.now += 60_000
+    story.claimed("w2")
+    assert story.tells(ChatTakenOver) == [ChatTakenOver(worker="w2")]
+
+
+def test_a_worker_that_lets_go_by_itself_is_named_too() -> None:
+    story = call_started_beside_planned()
+    story.does(cmd.Release(by=story.by))
+    assert story.tells(ChatHandedOver) == [ChatHandedOver(worker="w1", cause=Cause.SHUTDOWN)]
+
+
+def test_the_loss_that_fails_a_chat_is_told_before_the_failure() -> None:
+    story = nearly_given_up()
+    worker = story.chat.worker
+    assert worker is not None
+    story.does(cmd.LeaseExpired(worker=worker))
+    kinds = [type(entry).__name__ for entry in story.journal]
+    assert story.state == "failed"
+    assert kinds[-3:] == ["ChatHandedOver", "TurnEnded", "ChatFailed"]
+
+
+def test_a_worker_that_begins_a_turn_is_no_news_and_one_that_goes_on_after_a_wait_is() -> None:
+    story = model_next()
+    assert (story.tells(ChatTakenOver), story.tells(ChatHandedOver)) == ([], [])
+    story = waiting()
+    story.now += 1_000
+    story.does(cmd.Approve(call_id=story.snapshot.calls[0].id, by="ann"))
+    story.claimed("w2")
+    assert story.tells(ChatTakenOver) == [ChatTakenOver(worker="w2")]
 
 
 # --- a clean handover -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.core.codec import decode_delta, decode_entry, encode
-from holdfast.core.journal import Delta, MessageAdded, PreviewReset
+from holdfast.core.journal import ChatHandedOver, Delta, MessageAdded, PreviewReset
 from holdfast.core.records import attempt_id
 from holdfast.errors import WrongCursor
 from holdfast.store import open_store
@@ -154,7 +154,9 @@ async def test_after_a_crash_the_preview_is_reset_and_the_partial_text_stays_on_
     page = await store.read_journal("c1")
     await hand.dies()
     page = await store.read_journal("c1", page.cursor)
-    reset = decode_entry(page.items[0].body)
+    lost, reset = (decode_entry(item.body) for item in page.items)
+    assert isinstance(lost, ChatHandedOver)
+    assert lost.heard_at is not None, "the lease's last renewal"
     assert isinstance(reset, PreviewReset)
     assert reset.attempt >= attempt
     assert streamed((await store.read_journal("c1")).items) == "", "a new reader is not shown what is void"

@@ -72,6 +72,9 @@ async def test_a_chat_whose_worker_is_lost_says_how_and_what_follows(store_url: 
         assert lost.doing == "worker_lost"
         assert "died" in lost.words
         assert "no living worker" in lost.next
+        await app.store.expire_workers()
+        (told,) = (await chat.why()).troubles
+        assert (told.what, told.error) == (f"worker {hand.name}", "died while it held the chat")
         hand.close()
 
 

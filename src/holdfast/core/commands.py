@@ -496,11 +496,15 @@ class Release(RunnerCommand):
 
 
 class LeaseExpired(Command):
-    """Its holder's lease ended, or its runner broke (`why`): whatever was going on may be half done."""
+    """Its holder's lease ended, or its runner broke (`why`): whatever was going on may be half done.
+
+    `heard_at`: when the holder renewed its lease last, where that is known.
+    """
 
     worker: str
     how: LeaseEnd = LeaseEnd.DIED
     why: str = ""
+    heard_at: int | None = None
 
     name = "lease_expired"
 

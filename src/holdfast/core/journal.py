@@ -223,6 +223,29 @@ class ChatRepaired(Entry, tag="chat.repaired"):
     reason: str
 
 
+class ChatHandedOver(Entry, tag="chat.handed_over"):
+    """Its worker has it no more, and what it was doing goes on with another. `heard_at`: when that worker was last
+    heard of, where its loss was found out from outside.
+    """
+
+    worker: str
+    cause: Cause  # shutdown: it let go by itself; crash: its process or its runner died; lease_lost: it went silent
+    heard_at: int | None = None
+
+
+HANDED_OVER: Mapping[Cause, str] = {
+    Cause.SHUTDOWN: "let the chat go, to end or for another that can go on",
+    Cause.CRASH: "died while it held the chat",
+    Cause.LEASE_LOST: "went silent for longer than its lease",
+}  # what a worker did, in words
+
+
+class ChatTakenOver(Entry, tag="chat.taken_over"):
+    """A worker goes on with a turn that it did not begin: after a handover, or after a wait."""
+
+    worker: str
+
+
 class Noted(Entry, tag="note"):
     """Something a runner, a tool or a hook wanted clients to see. With `tokens` or `cost`: what the call spent."""
 
@@ -277,6 +300,8 @@ AnyEntry = (
     | ChatArchived
     | ChatRenamed
     | ChatRepaired
+    | ChatHandedOver
+    | ChatTakenOver
     | Noted
     | Traced
 )

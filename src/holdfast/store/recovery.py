@@ -64,17 +64,17 @@ class Recovery(ABC):
     async def expire_workers(self, watch: LeaseWatch | None = None, myself: str | None = None) -> dict[str, int]:
         lost: dict[str, int] = {}
         for lease, how in await self.end_leases(watch, myself):
-            lost[lease.worker] = await self._take_back(lease.worker, how)
+            lost[lease.worker] = await self._take_back(lease.worker, how, lease.renewed_at)
             if lease.lock_path is not None:
                 host_lock.forget(lease.lock_path)
         for worker in await self.unknown_holders():
             lost[worker] = await self._take_back(worker, LeaseEnd.SILENT)
         return lost
 
-    async def _take_back(self, worker: str, how: LeaseEnd) -> int:
+    async def _take_back(self, worker: str, how: LeaseEnd, heard_at: int | None = None) -> int:
         held = await self.held_chats(worker)
         for chat_id, _ in sorted(held):
-            if await self.apply_alone(chat_id, LeaseExpired(worker=worker, how=how)):
+            if await self.apply_alone(chat_id, LeaseExpired(worker=worker, how=how, heard_at=heard_at)):
                 with suppress(NotFound, RecordError):
                     error = (await self._read_chat(chat_id)).chat.error
                     self.poisoned += error is not None and error.cause is Cause.CRASH

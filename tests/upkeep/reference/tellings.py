@@ -149,7 +149,9 @@ def retried() -> Telling:
             next_model="anthropic:claude-sonnet-5-5",
         )
     )  # fmt: skip
-    told.streams("It is ", "dry.").lost()
+    told.streams("It is ", "dry.")
+    told.now += 2_000
+    told.does(cmd.LeaseExpired(worker="w1", heard_at=told.now - 700))
     told.claimed("w2")
     told.streams("It snows.").responds(Text(text="It snows."))
     told.finishes()

@@ -129,6 +129,11 @@ class Reader:
                 self._screen.note(line(entry.text, 300))
             case jn.Noted(topic=topic) if topic == SPENT:
                 self._screen.note(f"spent {line(entry.text)}")
+            case jn.ChatHandedOver(worker=worker, cause=cause):
+                self._screen.note(f"worker {line(worker, 60)} {jn.HANDED_OVER.get(cause, f'left: {cause}')}")
+                self._screen.status("waiting for a worker")
+            case jn.ChatTakenOver(worker=worker):
+                self._screen.status(f"worker {line(worker, 60)} goes on with it")
             case jn.AttemptFailed(next_model=str()):  # else the turn's failure says it
                 self._screen.note(_attempt_failed(entry))
             case jn.ChatFailed(error=error):

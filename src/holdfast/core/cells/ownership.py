@@ -30,6 +30,8 @@ def claim(draft: Draft, command: cmd.Claim) -> None:
     if backs_off(draft.chat, draft.now):
         raise Refusal("not_due", f"the chat wakes at {draft.chat.wake_at}, it is {draft.now}")
     draft.own(OwnerMove.CLAIM, command.worker)
+    if _goes_on(draft.chat):
+        draft.tell(journal.ChatTakenOver(worker=command.worker))
     draft.set(fence=draft.chat.fence + 1, wake_at=None, backoff_ms=0)
     _settle_lost_calls(draft)
 
@@ -37,6 +39,11 @@ def claim(draft: Draft, command: cmd.Claim) -> None:
 def backs_off(chat: ChatRecord, now: int) -> bool:
     """Of a chat that runs. One that lies further ahead than it is long is over: the clock was set back."""
     return chat.wake_at is not None and 0 < chat.wake_at - now <= chat.backoff_ms
+
+
+def _goes_on(chat: ChatRecord) -> bool:
+    """With a turn that another hold began. One that just began is due since the very instant of its start."""
+    return chat.turn_started_at is not None and chat.wake_at != chat.turn_started_at
 
 
 def claim_waiting(draft: Draft, command: cmd.Claim) -> None:
@@ -60,6 +67,7 @@ def release(draft: Draft, command: cmd.Release) -> None:
     for call_id in command.never_begun:
         call = draft.call(call_id)
         draft.move(call, CallMove.REVERT, started_at=None, starts=call.starts - 1)
+    _tell_of_loss(draft, Cause.SHUTDOWN)
     draft.own(OwnerMove.RELEASE)
     _hand_over(draft, Cause.SHUTDOWN, backoff_ms=command.delay_ms)
 
@@ -69,14 +77,22 @@ def expire_lease(draft: Draft, command: cmd.LeaseExpired) -> None:
         raise Refusal(
             "stale_writer", f"the chat is held by {draft.chat.worker or 'no worker'}, not by {command.worker}"
         )
+    cause = Cause.CRASH if command.how is LeaseEnd.DIED else Cause.LEASE_LOST
+    _tell_of_loss(draft, cause, command.heard_at)
     draft.own(OwnerMove.EXPIRE)
     if command.how is LeaseEnd.RETIRED:
-        _hand_over(draft, Cause.LEASE_LOST)  # by a worker that lives: there is nothing to count
+        _hand_over(draft, cause)  # by a worker that lives: there is nothing to count
     else:
-        _count_death(draft, command)
+        _count_death(draft, command, cause)
 
 
-def _count_death(draft: Draft, command: cmd.LeaseExpired) -> None:
+def _tell_of_loss(draft: Draft, cause: Cause, heard_at: int | None = None) -> None:
+    """Whose it was, while that is still known."""
+    if draft.chat.worker is not None:
+        draft.tell(journal.ChatHandedOver(worker=draft.chat.worker, cause=cause, heard_at=heard_at))
+
+
+def _count_death(draft: Draft, command: cmd.LeaseExpired, cause: Cause) -> None:
     unclean = draft.chat.unclean + 1
     draft.set(unclean=unclean)
     if command.how is LeaseEnd.SILENT:
@@ -94,7 +110,6 @@ def _count_death(draft: Draft, command: cmd.LeaseExpired) -> None:
         else:
             fail_with(draft, error)
     else:
-        cause = Cause.LEASE_LOST if command.how is LeaseEnd.SILENT else Cause.CRASH
         _hand_over(draft, cause, backoff_ms=unclean_backoff_ms(unclean))
 
 
@@ -102,6 +117,7 @@ def outlive_lease(draft: Draft, command: cmd.LeaseOutlived) -> None:
     """A worker that lives was no death: the chat is handed over if no sweep took it back yet, else not counted."""
     chat = draft.chat
     if chat.worker == command.worker:
+        _tell_of_loss(draft, Cause.LEASE_LOST)
         draft.own(OwnerMove.EXPIRE)
         _hand_over(draft, Cause.LEASE_LOST)
         return
@@ -155,6 +171,7 @@ def repair(draft: Draft, command: cmd.Repair) -> None:
         elif command.lease_is_live:
             draft.set(wake_at=None, backoff_ms=0)
         else:
+            _tell_of_loss(draft, Cause.LEASE_LOST)
             draft.own(OwnerMove.EXPIRE)
             _hand_over(draft, Cause.LEASE_LOST)
     elif chat.state is State.WAITING:

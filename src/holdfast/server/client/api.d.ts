@@ -3330,6 +3330,41 @@ export interface components {
             reason: string;
         };
         /**
+         * ChatHandedOver
+         * @description Its worker has it no more, and what it was doing goes on with another. `heard_at`: when that worker was last
+         *     heard of, where its loss was found out from outside.
+         */
+        ChatHandedOver: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "chat.handed_over";
+            /** @description its number in the chat's journal */
+            seq: number;
+            /** @description milliseconds since 1970 */
+            at: number;
+            worker: string;
+            cause: components["schemas"]["Cause"];
+            heard_at?: number | null;
+        };
+        /**
+         * ChatTakenOver
+         * @description A worker goes on with a turn that it did not begin: after a handover, or after a wait.
+         */
+        ChatTakenOver: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "chat.taken_over";
+            /** @description its number in the chat's journal */
+            seq: number;
+            /** @description milliseconds since 1970 */
+            at: number;
+            worker: string;
+        };
+        /**
          * Noted
          * @description Something a runner, a tool or a hook wanted clients to see. With `tokens` or `cost`: what the call spent.
          */
@@ -3412,7 +3447,7 @@ export interface components {
          * ChatEvent
          * @description The data of an event that has an id: an entry of the journal, or a piece of a response.
          */
-        ChatEvent: components["schemas"]["ChatCreated"] | components["schemas"]["AgentNamed"] | components["schemas"]["MessageAdded"] | components["schemas"]["MessageQueued"] | components["schemas"]["MessagePromoted"] | components["schemas"]["MessagesDropped"] | components["schemas"]["HistoryCut"] | components["schemas"]["TurnStarted"] | components["schemas"]["TurnEnded"] | components["schemas"]["StopRequested"] | components["schemas"]["CallsStarted"] | components["schemas"]["CallChanged"] | components["schemas"]["DescendantAsking"] | components["schemas"]["DescendantAnswered"] | components["schemas"]["TurnWaiting"] | components["schemas"]["TurnResumed"] | components["schemas"]["AttemptFailed"] | components["schemas"]["PreviewReset"] | components["schemas"]["Compacted"] | components["schemas"]["CompactionFailed"] | components["schemas"]["ChatFailed"] | components["schemas"]["ChatRetried"] | components["schemas"]["ChatArchived"] | components["schemas"]["ChatRenamed"] | components["schemas"]["ChatRepaired"] | components["schemas"]["Noted"] | components["schemas"]["Delta"];
+        ChatEvent: components["schemas"]["ChatCreated"] | components["schemas"]["AgentNamed"] | components["schemas"]["MessageAdded"] | components["schemas"]["MessageQueued"] | components["schemas"]["MessagePromoted"] | components["schemas"]["MessagesDropped"] | components["schemas"]["HistoryCut"] | components["schemas"]["TurnStarted"] | components["schemas"]["TurnEnded"] | components["schemas"]["StopRequested"] | components["schemas"]["CallsStarted"] | components["schemas"]["CallChanged"] | components["schemas"]["DescendantAsking"] | components["schemas"]["DescendantAnswered"] | components["schemas"]["TurnWaiting"] | components["schemas"]["TurnResumed"] | components["schemas"]["AttemptFailed"] | components["schemas"]["PreviewReset"] | components["schemas"]["Compacted"] | components["schemas"]["CompactionFailed"] | components["schemas"]["ChatFailed"] | components["schemas"]["ChatRetried"] | components["schemas"]["ChatArchived"] | components["schemas"]["ChatRenamed"] | components["schemas"]["ChatRepaired"] | components["schemas"]["ChatHandedOver"] | components["schemas"]["ChatTakenOver"] | components["schemas"]["Noted"] | components["schemas"]["Delta"];
         /**
          * StreamEvent
          * @description One server-sent event. Those with an id that are no `end` have a ChatEvent as their data.

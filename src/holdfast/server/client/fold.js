@@ -414,4 +414,6 @@ const ENTRIES = {
   "message.dropped": (fold, entry) => fold._happen(entry),
   "chat.archived": (fold, entry) => fold._happen(entry),
   "chat.repaired": (fold, entry) => fold._happen(entry),
+  "chat.handed_over": (fold, entry) => fold._happen(entry),
+  "chat.taken_over": (fold, entry) => fold._happen(entry),
 };
