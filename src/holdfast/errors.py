@@ -13,7 +13,7 @@
     │   ├── MessageDropped       a queued message that no turn will take; `why` says who dropped it
     │   ├── LimitReached         a documented limit; `limit` and `value` say which and how far
     │   │   ├── TooManyStreams   readers that are connected at the same time; leave some, or come back later
-    │   │   └── TooManyRequests  of one owner in a minute; `retry_after_s` says when to come back
+    │   │   └── TooManyRequests  of one client in a minute; `retry_after_s` says when to come back
     │   └── ConfigError          a setting or URL is wrong
     │       └── UnknownAgent     no agent of that name; the message lists those that there are
     ├── OwnershipLost            this worker may no longer act

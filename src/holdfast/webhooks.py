@@ -167,9 +167,10 @@ class AppWebhooks:
         self._ring()
         return count
 
-    async def revoke_links(self) -> None:
-        """No link to an approval that was sent by now answers anything."""
+    async def revoke_links(self) -> int:
+        """No link that was sent before the instant that it returns answers anything, whoever got it."""
         await self._store.link_keys.revoke_all()
+        return self._store.now_ms()
 
     def _ring(self) -> None:
         """A worker of this process looks now; the others within seconds."""

@@ -27,6 +27,15 @@ def test_a_link_is_read_as_it_was_made_and_is_the_same_each_time() -> None:
     assert token.removeprefix(PREFIX).replace("-", "").replace("_", "").isalnum(), "it stands in a URL as it is"
 
 
+def test_a_link_says_what_is_asked_and_one_to_an_approval_is_written_as_before_there_were_others() -> None:
+    asks = replace(LINK, kind="question")
+    assert read_link(token_of(asks, KEY)) == asks
+    assert token_of(asks, KEY) != token_of(LINK, KEY)
+    assert _bytes(token_of(LINK, KEY))[:-32].endswith(b",1700000000000]")
+    other = PREFIX + base64.urlsafe_b64encode(_bytes(token_of(asks, KEY)).replace(b"question", b"anything")).decode()
+    assert read_link(other.rstrip("=")) is None
+
+
 def test_another_key_signs_another_link() -> None:
     assert not is_signed(token_of(LINK, KEY), bytes(32))
 

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from holdfast import App
 from holdfast.core import commands as cmd
-from holdfast.core.approval_links import read_link, token_of
-from holdfast.core.records import CallState
+from holdfast.core.approval_links import ApprovalLink, read_link, token_of
+from holdfast.core.records import CallState, External
+from holdfast.server import shares
 from holdfast.server.http import http_app
 from holdfast.store.records import StoreOptions
+from holdfast.store.tokens import NewToken
 from holdfast.store.webhooks import NewWebhook
 from holdfast.system.clock import FakeClock
 from holdfast.worker.deliverer import Deliverer
@@ -22,6 +24,7 @@ from tests.support.chats import Hand, call, new_chat, unique
 from tests.support.kept import asking
 from tests.support.receiver import REACH, Receiver
 
+ADMIN = "admin-token-of-this-test"
 PUBLIC = "https://agents.example"
 DAY_MS = 86_400_000
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -69,7 +72,7 @@ async def house(store_url: str, tmp_path: Path, clock: FakeClock) -> AsyncIterat
         store_url, home=str(tmp_path), options=StoreOptions(clock=clock), webhook_reach=REACH, public_url=f"{PUBLIC}/"
     )
     async with app, Receiver() as receiver:
-        transport = httpx.ASGITransport(app=http_app(app, token="admin-token-of-this-test"))
+        transport = httpx.ASGITransport(app=http_app(app, token=ADMIN))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30.0) as client:
             yield House(app, client, receiver)
 
@@ -254,3 +257,137 @@ async def test_the_same_event_has_the_same_links_however_often_it_is_sent(house:
     (told,) = await house.sent()
     assert told["link"].endswith(path)
     assert len({received.body for received in house.receiver.got}) == 1
+
+
+async def waiting(house: House, *commands: Any, arguments: str = '{"to":"ann"}') -> tuple[str, str]:
+    """A chat whose one call `k1` waits, and the path of its link. `commands` are made with the hand's name."""
+    hand, chat_id = Hand(house.app.store), unique("chat")
+    await house.app.store.create_chat(new_chat(id=chat_id))
+    await hand.take(chat_id)
+    await hand.respond(call("k1", "ask_user", arguments), start=False)
+    await hand.commit(*(command(hand.by) for command in commands), cmd.Park(by=hand.by))
+    hand.close()
+    (told,) = await house.sent(chat_id)
+    return chat_id, told["link"].removeprefix(PUBLIC)
+
+
+def asks(by: Any) -> cmd.Delegate:
+    return cmd.Delegate(by=by, call_id="k1", external=External.QUESTION, question="<i>Which one?</i>")
+
+
+async def test_what_is_not_shown_as_a_whole_is_not_approved_whatever_is_posted(house: House) -> None:
+    await house.endpoint()
+
+    def asks_with_a_cut(by: Any) -> cmd.AskApproval:
+        told = '{"to":"ann… (90,000 characters in all)'
+        return cmd.AskApproval(by=by, call_id="k1", question="Pay?", arguments='{"to":"mallory"}', told=told)
+
+    chat_id, path = await waiting(house, asks_with_a_cut)
+    page = await house.client.get(path)
+    assert ("Approve</button>" in page.text, "more of it than this page can show" in page.text) == (False, True)
+    posted = await house.press(path, "approve")
+    assert (posted.status_code, "Nothing was done: approve it in the chat itself" in posted.text) == (403, True)
+    assert await house.state(chat_id, "k1") is CallState.ASKING
+    assert (await house.press(path, "deny")).status_code == 200, "to deny it nobody has to see all of it"
+    assert await house.state(chat_id, "k1") is CallState.DENIED
+
+
+async def test_a_question_is_answered_in_words_once(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "holdfast.audit")
+    await house.endpoint()
+    chat_id, path = await waiting(house, asks)
+    page = (await house.client.get(path)).text
+    assert all(words in page for words in ("An agent asks you something", "&lt;i&gt;Which one?", "<textarea"))
+    assert 'value="approve"' not in page
+    wrong = ("answer=approve", "answer=deny", "answer=reply", "answer=reply&text=+", "answer=reply&text=a&text=b")
+    for body in (*wrong, "answer=reply&text=" + "x" * 20_001, "answer=reply&text=%00"):
+        refused = await house.client.post(path, content=body, headers=FORM)
+        assert (refused.status_code, "Nothing was done" in refused.text) == (400, True), body[:40]
+    assert await house.state(chat_id, "k1") is CallState.EXTERNAL
+    first = await house.client.post(path, content="answer=reply&text=the+r%C3%A9d%0D%0Aone%0D%0A", headers=FORM)
+    assert (first.status_code, "Answered: ask_user" in first.text) == (200, True)
+    assert await house.state(chat_id, "k1") is CallState.DONE
+    history = await house.app.store.read_history(chat_id)
+    assert "the réd\\none" in history[-1].body.decode()
+    (line,) = [record.__dict__ for record in caplog.records if record.__dict__.get("action") == "audit.answered"]
+    assert (line["chat"], line["principal"]) == (chat_id, "link of webhook mail")
+    other = await house.client.post(path, content="answer=reply&text=the+blue+one", headers=FORM)
+    assert other.status_code == 409
+
+
+async def test_a_link_answers_what_it_was_made_for_and_not_what_the_call_is_asked_next(house: House) -> None:
+    await house.endpoint()
+    chat_id, path = await waiting(house, asks)
+    known, key = read_link(path.rpartition("/")[2]), await house.app.store.link_keys.newest()
+    assert known is not None
+    assert known.kind == "question"
+    approves = f"/approvals/{token_of(replace(known, kind='approval'), key.key)}"
+    assert (await house.client.get(approves)).status_code == 409
+    for body in ("answer=approve", "answer=reply&text=yes"):
+        assert (await house.client.post(approves, content=body, headers=FORM)).status_code == 409
+    assert await house.state(chat_id, "k1") is CallState.EXTERNAL
+    _, _, path = await house.linked()
+    assert (await house.client.post(path, content="answer=reply&text=yes", headers=FORM)).status_code == 400
+
+
+async def test_a_link_in_a_mail_that_is_read_in_a_browser_leads_to_its_page(house: House) -> None:
+    await house.endpoint()
+    chat_id, call_id, path = await house.linked()
+    clicked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert (await house.client.get(path, headers=clicked)).status_code == 200
+    for told in ({"sec-fetch-dest": "iframe"}, {"sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}):
+        assert (await house.client.get(path, headers=clicked | told)).status_code == 403
+    posted = await house.client.post(path, content="answer=approve", headers={**FORM, **clicked})
+    assert posted.status_code == 403, "a form elsewhere is no click on a link"
+    assert await house.state(chat_id, call_id) is CallState.ASKING
+
+
+async def test_no_line_of_a_log_holds_a_link_whatever_is_wrong_with_the_request(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    await house.endpoint()
+    _, _, path = await house.linked()
+    assert (await house.client.get(path, headers={"host": "mallory.example"})).status_code == 421
+    assert (await house.client.get(path, headers={"origin": "https://mallory.example"})).status_code == 403
+    ours = [record.__dict__ for record in caplog.records if record.name.startswith("holdfast")]  # not the client's
+    assert [line["path"] for line in ours if line.get("action") == "audit.refused"] == ["/approvals/…"] * 2
+    assert path.rpartition("/")[2] not in str(ours)
+
+
+async def test_what_a_stranger_writes_for_a_link_is_no_text_for_the_store(house: House) -> None:
+    await house.app.store.link_keys.newest()
+    known = ApprovalLink(
+        key_id="key\x00", webhook_id="hook", chat_id="chat", life=1, call_id="k1", digest="d", expires_at=1 << 50
+    )
+    for key_id in ("key\x00", "", "k" * 900, "key_'; DROP", "KEY_1"):
+        token = token_of(replace(known, key_id=key_id), bytes(32))
+        assert (await house.client.get(f"/approvals/{token}")).status_code == 404, key_id
+
+
+async def test_one_address_asks_for_so_many_links_in_a_minute(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "LINKS_PER_MINUTE_MAX", 2)
+    answers = [await house.client.get("/approvals/x") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [404, 404, 429]
+    assert 0 < int(answers[2].headers["retry-after"]) <= 30
+    assert (await house.client.get("/health")).status_code == 200, "links alone are counted like this"
+
+
+async def test_all_links_are_revoked_by_the_api_by_who_operates(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "holdfast.audit")
+    await house.endpoint()
+    _, _, path = await house.linked()
+    admin = {"authorization": f"Bearer {ADMIN}"}
+    owners = NewToken(name="ann", owner="ada", scopes=frozenset({"operate", "approve", "chat"}))
+    secret = (await house.app.store.tokens.create(owners))[1]
+    refused = await house.client.post("/api/webhooks/revoke-links", headers={"authorization": f"Bearer {secret}"})
+    assert refused.status_code == 403
+    assert (await house.client.get(path)).status_code == 200
+    done = await house.client.post("/api/webhooks/revoke-links", headers=admin)
+    assert (done.status_code, done.json()) == (200, {"revoked_at": house.app.store.now_ms()})
+    assert (await house.client.get(path)).status_code == 404
+    assert "audit.links_revoked" in [record.__dict__.get("action") for record in caplog.records]
+    _, _, path = await house.linked()
+    assert (await house.client.get(path)).status_code == 200, "what is sent from now on counts"

@@ -26,7 +26,7 @@ def add(
     owner: A[str | None, typer.Option(help="Whose chats it hears of; without it, everybody's.")] = None,
     kind: KindOption = None,
     links: A[
-        bool, typer.Option("--links", help="With links that answer approvals: whoever has one can approve.")
+        bool, typer.Option("--links", help="With links that answer calls: whoever has one can approve.")
     ] = False,
     json: Json = False,
     app: AppName = None,
@@ -67,9 +67,7 @@ def change(
     name: A[str | None, typer.Option(help="Another name.")] = None,
     url: A[str | None, typer.Option(help="Another address.")] = None,
     kind: KindOption = None,
-    links: A[
-        bool | None, typer.Option("--links/--no-links", help="With links that answer approvals, or not.")
-    ] = None,
+    links: A[bool | None, typer.Option("--links/--no-links", help="With links that answer calls, or not.")] = None,
     json: Json = False,
     app: AppName = None,
     home: Home = None,
@@ -150,14 +148,14 @@ def ping(hook: Hook, json: Json = False, app: AppName = None, home: Home = None,
 
 
 @webhooks.command("revoke-links")
-def revoke_links(app: AppName = None, home: Home = None, database: Database = None) -> None:
-    """End every link to an approval that was sent by now.
+def revoke_links(json: Json = False, app: AppName = None, home: Home = None, database: Database = None) -> None:
+    """End every link to a call that was sent by now, of every owner.
 
     Example: holdfast webhooks revoke-links
     """
     from holdfast.cli.commands import webhooks
 
-    carry_out(webhooks.revoke_links(Where(app, home, database)), quiet=True)
+    carry_out(webhooks.revoke_links(Where(app, home, database), json=json), quiet=True)
 
 
 @webhooks.command()

@@ -1,12 +1,14 @@
 """Links that answer one call: what such a link says, and the signature that makes it one.
 
-It names the chat with its life, the call and the digest of its arguments, the endpoint that it was sent to, and when
-it ends. Whoever has it may answer; nobody makes one without the key, and none says more than it was made for.
+It names the chat with its life, the call and the digest of its arguments, what a person is asked there, the endpoint
+that it was sent to, and when it ends. Whoever has it may answer; nobody makes one without the key, and none says more
+than it was made for: a call that was approved may come back as a question, and its first link does not answer that.
 """
 
 import base64
 import binascii
 import hmac
+from typing import Literal, get_args
 
 import msgspec
 
@@ -18,7 +20,11 @@ TOKEN_CHARS_MAX = 2_000
 _MAC_BYTES = 32
 
 
-class ApprovalLink(Frozen):
+LinkKind = Literal["approval", "question"]
+LINK_KINDS: tuple[LinkKind, ...] = get_args(LinkKind)
+
+
+class ApprovalLink(Frozen, array_like=True, forbid_unknown_fields=True):
     key_id: str
     webhook_id: str
     chat_id: str
@@ -26,14 +32,17 @@ class ApprovalLink(Frozen):
     call_id: str
     digest: str
     expires_at: int
+    kind: LinkKind = "approval"
 
 
-_decode = msgspec.json.Decoder(tuple[str, str, str, int, str, str, int]).decode
+_decode = msgspec.json.Decoder(ApprovalLink).decode
 
 
 def token_of(link: ApprovalLink, key: bytes) -> str:
     """The same for the same link, however often it is made."""
-    said = msgspec.json.encode([getattr(link, name) for name in ApprovalLink.__struct_fields__])
+    fields = msgspec.structs.astuple(link)
+    # One to an approval says no kind, as when there was no other: what was sent before says the same again.
+    said = msgspec.json.encode(fields[:-1] if link.kind == "approval" else fields)
     return PREFIX + base64.urlsafe_b64encode(said + _mac(said, key)).decode().rstrip("=")
 
 
@@ -43,18 +52,9 @@ def read_link(token: str) -> ApprovalLink | None:
     if parts is None:
         return None
     try:
-        key_id, webhook_id, chat_id, life, call_id, digest, expires_at = _decode(parts[0])
+        return _decode(parts[0])
     except (msgspec.DecodeError, ValueError):
         return None
-    return ApprovalLink(
-        key_id=key_id,
-        webhook_id=webhook_id,
-        chat_id=chat_id,
-        life=life,
-        call_id=call_id,
-        digest=digest,
-        expires_at=expires_at,
-    )
 
 
 def is_signed(token: str, key: bytes) -> bool:

@@ -22,7 +22,7 @@ from holdfast.server.bodies import has_body
 from holdfast.server.grants import Grant, Grants, read_token
 from holdfast.server.guarded import GRANT
 from holdfast.server.limits import HEAD_BYTES_MAX, head_too_large
-from holdfast.server.origins import Origins
+from holdfast.server.origins import APPROVALS, Origins
 from holdfast.server.problems import CLOSE, of_error, problem
 from holdfast.server.sessions import Sessions
 from holdfast.server.shares import RequestShares
@@ -33,7 +33,6 @@ KNOWN_S = 1.0  # for a token that is shown there
 PUBLIC = frozenset({HEALTH}) | client_files.PATHS | login.PATHS
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 _ABSOLUTE_RAW = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
-APPROVALS = "/approvals/"  # of `approval_pages.py`: the link is all that is asked for
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 SECURITY_HEADERS = {
@@ -155,7 +154,10 @@ class AccessMiddleware:
             )
         if (answer := self._access.origins.refusal(scope)) is not None:
             return answer
-        if path in PUBLIC or path.startswith(APPROVALS):
+        if path.startswith(APPROVALS):  # the link is all that is asked for
+            self._access.requests.take_link(scope["client"][0] if scope.get("client") else "")
+            return None
+        if path in PUBLIC:
             if path == HEALTH and (known := await self._access.known(scope)) is not None:
                 scope[GRANT] = known
             return None

@@ -52,6 +52,11 @@ def tell_webhook(action: WebhookChange, *, principal: str, client: str, webhook:
     log.info("a webhook was changed", extra={"action": action, **about})
 
 
+def tell_links_revoked(*, principal: str, client: str) -> None:
+    about = {"principal": principal, "client": client}
+    log.info("all links to approvals were revoked", extra={"action": "audit.links_revoked", **about})
+
+
 def tell_rule_revoked(*, principal: str, client: str, rule: str, owner: str) -> None:
     about = {"principal": principal, "client": client, "rule": rule, "owner": owner}
     log.info("a kept rule was revoked", extra={"action": "audit.rule_revoked", **about})

@@ -17,6 +17,7 @@ from holdfast.server.problems import problem
 from holdfast.server.proxies import PROXIED
 
 PAGES = frozenset({"/", "/login"})  # to which links elsewhere may lead
+APPROVALS = "/approvals/"  # and what is below it (`approval_pages.py`): mails and chat programs are pages elsewhere
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 EXPOSED = "Location, Retry-After, X-Holdfast-Chat, X-Should-Retry"  # what clients of ours, and of /v1, read
 PREFLIGHT_S = 600  # how long a browser may remember an answer
@@ -80,7 +81,8 @@ def _leads_to_page(scope: Scope, headers: Headers) -> bool:
     """A person followed a link, in a mail or on a page elsewhere, to a page of ours; a frame is none."""
     path = str(scope["path"]).removeprefix(scope.get("root_path", "")) or "/"
     told = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest"))
-    return scope["method"] == "GET" and path in PAGES and told == ("navigate", "document")
+    ours = path in PAGES or path.startswith(APPROVALS)
+    return scope["method"] == "GET" and ours and told == ("navigate", "document")
 
 
 def _own(origin: str, scope: Scope, headers: Headers) -> bool:

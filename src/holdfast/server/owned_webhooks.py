@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import NotFound
 from holdfast.principals import Principal
-from holdfast.server.audit import WebhookChange, tell_webhook
+from holdfast.server.audit import WebhookChange, tell_links_revoked, tell_webhook
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
 from holdfast.store.deliveries import Delivery, DeliveryState
 from holdfast.store.webhooks import Webhook
@@ -106,6 +106,12 @@ class OwnedWebhooks:
     async def replay_failed(self, webhook_id: str, since_ms: int) -> int:
         await self._changeable(webhook_id)
         return await self._webhooks.replay_failed(webhook_id, since_ms=since_ms)
+
+    async def revoke_links(self) -> int:
+        """Of every owner: the route asks for who may."""
+        revoked_at = await self._webhooks.revoke_links()
+        tell_links_revoked(principal=self._principal.name, client=self._address)
+        return revoked_at
 
     async def _changeable(self, webhook_id: str, *, links: bool = False) -> Webhook:
         known = await self.read(webhook_id)

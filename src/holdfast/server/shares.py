@@ -3,14 +3,14 @@ process alone, at the same cost for one client or ten thousand.
 
 An owner is one client, whatever its tokens. Of those without an owner streams are counted by address, and requests by
 name. Requests with a token for one chat count for its owner, and are at most a part of the owner's: that token is in
-the browser of a stranger.
+the browser of a stranger. Requests to links that answer calls need no token, and are counted by address.
 """
 
 import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.errors import TooManyRequests, TooManyStreams
@@ -20,6 +20,7 @@ STREAMS_MAX = 10_000
 STREAMS_PER_CLIENT_MAX = 500
 MINUTE_S = 60.0
 ONE_CHAT = 0.25  # of its owner's requests, for the tokens of one chat together
+LINKS_PER_MINUTE_MAX = 600  # requests to links, of one address: a proxy may stand for many people
 COUNTED_MAX = 10_000  # of those whose requests are counted; the one that was quiet longest is forgotten first
 _ROUNDING_S = 1e-3
 
@@ -91,6 +92,7 @@ class RequestShares:
     def figures(self) -> dict[str, Any]:
         return {
             "requests_per_owner_minute_max": self._per_minute_max,
+            "link_requests_per_address_minute_max": LINKS_PER_MINUTE_MAX,
             "clients_counted": len(self._full_at),
             "clients_counted_max": COUNTED_MAX,
         }
@@ -99,10 +101,15 @@ class RequestShares:
         """Counts a request. Raises TooManyRequests: then it is not counted, and one that is sent when it says finds
         room, unless another was first.
         """
-        if self._per_minute_max is None:
-            return
+        if self._per_minute_max is not None:
+            self._take(list(self._buckets(principal, self._per_minute_max)))
+
+    def take_link(self, address: str) -> None:
+        """The same for a request to a link, which needs no token: a stranger guesses no faster than that."""
+        self._take([_Bucket(("link", address), LINKS_PER_MINUTE_MAX)])
+
+    def _take(self, buckets: Sequence[_Bucket]) -> None:
         now_s = self._now_s()
-        buckets = list(self._buckets(principal, self._per_minute_max))
         self._forget(now_s, len(buckets))
         for bucket in buckets:  # the last that asked is forgotten last, also where it is refused
             self._full_at[bucket.client] = max(now_s, self._full_at.pop(bucket.client, now_s))

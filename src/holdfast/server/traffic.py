@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.log_context import logger
 from holdfast.server.audit import Audit
 from holdfast.server.guarded import GRANT
+from holdfast.server.origins import APPROVALS
 from holdfast.server.problems import MEDIA_TYPE
 from holdfast.telemetry import Distribution, Tally
 
@@ -99,6 +100,12 @@ class Exchange:
         return getattr(found, "name", None)
 
     @property
+    def path(self) -> str:
+        """As it may stand in a log: a link to an approval is all that it takes to approve."""
+        said, within, _ = str(self.scope["path"]).partition(APPROVALS)
+        return f"{said}{within}…" if within else said
+
+    @property
     def client(self) -> str:
         return str(self.scope["client"][0]) if self.scope.get("client") else ""
 
@@ -143,7 +150,7 @@ class TrafficMiddleware:
             reason=reason,
             principal=exchange.principal,
             client=exchange.client,
-            path=exchange.scope["path"],
+            path=exchange.path,
             about={key: str(value) for key, value in told.items()},
         )
 

@@ -107,6 +107,10 @@ class Replayed(BaseModel):
     replayed: int
 
 
+class LinksRevoked(BaseModel):
+    revoked_at: views.Ms = Field(description="no link that was sent before answers anything")
+
+
 def shown(hook: Webhook) -> dict[str, Any]:
     return {name: getattr(hook, name) for name in WebhookShown.model_fields}
 
@@ -138,6 +142,12 @@ async def list_webhooks(
     return as_json(
         {"webhooks": [shown(hook) for hook in found], "next": found[-1].id if len(found) == limit else None}
     )
+
+
+@routes.post("/webhooks/revoke-links", scope="operate", all_owners=True, response_model=LinksRevoked)
+async def revoke_links(app: AppOf) -> Response:
+    """End every link to a call that was sent by now, of every owner. What is sent from now on has new ones."""
+    return as_json({"revoked_at": await app.webhooks.revoke_links()})
 
 
 @routes.get("/webhooks/{webhook_id}", scope="read", response_model=WebhookShown)

@@ -13,7 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from holdfast.config import Config
-from holdfast.core.approval_links import ApprovalLink, token_of
+from holdfast.core.approval_links import LINK_KINDS, ApprovalLink, token_of
 from holdfast.core.deliveries import Again, Answer, GivenUp, Taken, Verdict, body_of, headers_of, judge
 from holdfast.errors import NotFound
 from holdfast.log_context import logger
@@ -186,14 +186,14 @@ class Deliverer:
         await self._settle(hook, delivery, reserved_until, answer, verdict)
 
     async def _links(self, hook: Webhook, delivery: Delivery) -> Mapping[str, str]:
-        """Where each approval can be answered, by the id of its call; the same at every attempt."""
+        """Where each call can be answered that a person is asked about, by its id; the same at every attempt."""
         if not (hook.links and self._public_url and delivery.kind == "turn.waiting"):
             return {}
         key = await self._store.link_keys.newest()
         links = {}
         for call in msgspec.json.decode(delivery.data).get("calls", ()):
-            if call["kind"] != "approval":
-                continue
+            if call["kind"] not in LINK_KINDS:
+                continue  # a client's
             link = ApprovalLink(
                 key_id=key.id,
                 webhook_id=hook.id,
@@ -202,6 +202,7 @@ class Deliverer:
                 call_id=call["call_id"],
                 digest=call["digest"],
                 expires_at=min(delivery.at + self._link_ms, call.get("expires_at") or FOR_GOOD_MS),
+                kind=call["kind"],
             )
             links[link.call_id] = f"{self._public_url}/approvals/{token_of(link, key.key)}"
         return links

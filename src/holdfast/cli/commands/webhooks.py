@@ -119,10 +119,13 @@ async def ping(where: Where, webhook_id: str, *, json: bool) -> None:
         print(f"{delivery.notice_id} is due: `holdfast webhooks deliveries {webhook_id}` shows what came of it")
 
 
-async def revoke_links(where: Where) -> None:
+async def revoke_links(where: Where, *, json: bool) -> None:
     async with opened(app_with_data(where)) as app:
-        await app.webhooks.revoke_links()
-    print("no link to an approval that was sent by now answers anything")
+        revoked_at = await app.webhooks.revoke_links()
+    if json:
+        write_line(msgspec.json.encode({"revoked_at": revoked_at}))
+    else:
+        print("no link that was sent by now answers anything")
 
 
 async def deliveries(where: Where, webhook_id: str, state: str | None, limit: int, *, json: bool) -> None:

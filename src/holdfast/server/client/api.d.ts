@@ -884,6 +884,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/webhooks/revoke-links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Revoke Links
+         * @description End every link to a call that was sent by now, of every owner. What is sent from now on has new ones.
+         */
+        post: operations["revoke_links"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/webhooks/{webhook_id}": {
         parameters: {
             query?: never;
@@ -1723,6 +1743,14 @@ export interface components {
             day_tokens?: number | null;
             /** Day Cost */
             day_cost?: number | null;
+        };
+        /** LinksRevoked */
+        LinksRevoked: {
+            /**
+             * Revoked At
+             * @description no link that was sent before answers anything
+             */
+            revoked_at: number;
         };
         /** MessageGiven */
         MessageGiven: {
@@ -5747,6 +5775,44 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["WebhookMade"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revoke_links: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LinksRevoked"];
                 };
             };
             /** @description The request was wrong, or not possible in this state */
