@@ -141,6 +141,8 @@ __all__ = [
     "OnUnknown",
     "Once",
     "OpenCall",
+    "OpenCallKind",
+    "OpenCallLine",
     "OpenCallRecord",
     "OutcomeUnknown",
     "OutputFormat",
@@ -347,7 +349,7 @@ _NAMES: dict[str, str] = {
     "holdfast.standing": "Doing, Standing, Trouble",
     "holdfast.store.budgets": "Grouping, OwnerBudget, UsageTotal",
     "holdfast.store.records": "Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions",
-    "holdfast.store.open_calls": "OpenCallRecord",
+    "holdfast.store.open_calls": "OpenCallKind, OpenCallLine, OpenCallRecord",
     "holdfast.store.sub_agents": "SubAgent",
     "holdfast.store.tokens": "NewToken, Token, TokenKind",
     "holdfast.system.clock": "Clock",
@@ -589,7 +591,7 @@ if TYPE_CHECKING:
     from holdfast.server.http import http_app
     from holdfast.standing import Doing, Standing, Trouble
     from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
-    from holdfast.store.open_calls import OpenCallRecord
+    from holdfast.store.open_calls import OpenCallKind, OpenCallLine, OpenCallRecord
     from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions
     from holdfast.store.schedules import Backfilled
     from holdfast.store.sub_agents import SubAgent

@@ -34,6 +34,7 @@ from holdfast.store import open_store
 from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
 from holdfast.store.contract import Store
 from holdfast.store.driver_watch import DriverWatch
+from holdfast.store.open_calls import OpenCallFilter, OpenCallKind, OpenCallLine
 from holdfast.store.records import ChatFilter, ChatLine, Key, StoreOptions
 from holdfast.system.cover import Own
 from holdfast.system.disk import make_home
@@ -440,6 +441,19 @@ class App:
         where it was ended. Raises RefusedError while chats of it run or wait, unless they are to be stopped first.
         """
         return await transfer.delete_owner(self.store, owner, stop=stop, told=told)
+
+    async def open_calls(
+        self,
+        *,
+        kind: OpenCallKind | None = None,
+        owner: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[OpenCallLine]:
+        """What people and clients have to answer, in all chats, of every owner or of one: the newest chat first, in
+        pages. `before` is the `place` of the last one of the page before. Long arguments are an excerpt.
+        """
+        return await self.store.list_open_calls(OpenCallFilter(kind=kind, owner=owner), before=before, limit=limit)
 
     async def kept_rules(
         self, *, owner: str | None = None, chat_id: str | None = None, before: str | None = None, limit: int = 100

@@ -119,6 +119,12 @@ def test_calls_are_approved_denied_and_answered(quick: Quick, tmp_path: Path) ->
     pays, twice, asks, client = worked(
         tmp_path, ("pays", "pay"), ("pays twice", "pay"), ("asks", "help"), ("client", "open")
     )
+    waiting = [line.split("\t") for line in quick("chats", "inbox").out.splitlines()]
+    assert [row[0] for row in waiting] == [client, asks, twice, twice, pays]
+    assert [row[-1] for row in waiting if row[2] == "question"] == ["Which colour?"]
+    told = quick("chats", "inbox", "--kind", "client", "--json").out
+    assert [json.loads(line)["chat_id"] for line in told.splitlines()] == [client]
+    assert quick("chats", "inbox", "--kind", "nothing").code == 2
     assert quick("chats", "approve", pays).out == f"{pays}  running\n"
     several = quick("chats", "approve", twice)
     assert several.code == 2

@@ -180,6 +180,123 @@ def test_a_stop_ends_the_turn_and_a_signal_ends_only_the_reading(live: ServerPro
     assert told == ["enough", "TurnTimeout", "running", "stopped", "Let me think… "]
 
 
+def test_what_is_queued_edited_renamed_and_forked_is_as_it_was_asked_for(live: ServerProcess) -> None:
+    told = in_node(
+        live,
+        """
+        const chat = await client.create("thinker", "think");
+        const { message_id: first } = await chat.send("one");
+        const { message_id: second } = await chat.send("two");
+        const queued = (await chat.queue()).queue.map((one) => one.id === first || one.id === second);
+        const dropped = (await chat.withdraw(first)).dropped.map((message) => message.parts[0].text);
+        await chat.promote(second);
+        for await (const update of chat.stream({ after: "", follow: true })) {
+            const words = update.entry?.message?.parts[0].text;
+            if (words === "two") break;
+        }
+        await chat.stop();
+        await chat.turn();
+        const { message_id } = await chat.send("three");
+        await chat.edit(message_id, "four");
+        await chat.stop();
+        await chat.turn();
+        await chat.rename("Kelp");
+        const archived = (await chat.archive()).archived;
+        await chat.archive(false);
+        const fork = await chat.fork({ upto: 0 });
+        const why = (await chat.why()).state;
+        const refused = await failing(chat.retry());
+        const last = (await chat.messages()).messages.filter((one) => one.role === "user").at(-1).parts[0].text;
+        return { queued, dropped, last, archived, why, refused: refused.name,
+                 titles: (await client.chats({ search: "Kelp", limit: 1 })).chats.length,
+                 forked: (await fork.messages()).messages.length, gone: (await fork.delete())[0] === fork.id };
+        """,
+    )
+    assert told == {
+        "queued": [True, True], "dropped": ["one"], "last": "four", "archived": True, "why": "idle",
+        "refused": "Refused", "titles": 1, "forked": 1, "gone": True,
+    }  # fmt: skip
+
+
+def test_the_client_tells_who_it_is_what_waits_and_how_the_server_is(live: ServerProcess) -> None:
+    told = in_node(
+        live,
+        """
+        const chat = await client.create("spender", "pay");
+        await all(chat.stream());
+        const call = (await client.openCalls({ kind: "approval" })).calls.find((one) => one.chat_id === chat.id);
+        const whole = await chat.openCall(call);
+        await chat.approve(call);
+        const left = (await client.openCalls()).calls.filter((one) => one.chat_id === chat.id).length;
+        await chat.turn();
+        const workers = await client.workers();
+        return [(await client.me()).operates, call.whole, whole.arguments.includes("PAYLOAD"), left, workers.length,
+                (await client.agents()).some((agent) => agent.name === "spender"), (await client.health()).status,
+                "diagnostics" in await client.diagnostics(), (await client.schedules.list()).schedules,
+                (await client.usage({ by: ["owner", "agent"] })).every((line) => line.day === "")];
+        """,
+    )
+    assert told == [True, False, True, 0, 1, True, "ok", True, [], True]
+
+
+def test_what_a_model_says_comes_as_html_while_it_is_said_and_afterwards(live: ServerProcess) -> None:
+    told = in_node(
+        live,
+        """
+        const chat = await client.create("thinker", "think");
+        const found = [];
+        for await (const update of chat.stream({ render: "html", follow: true })) {
+            found.push(update);
+            if (update.kind === "Rendered" && update.block === 0) await chat.stop();
+            if (update.kind === "Rendered" && update.message_id) break;
+        }
+        const html = found.filter((one) => one.kind === "Rendered");
+        const [user, said] = (await chat.messages({ render: "html" })).messages;
+        const [last, told] = [html.at(-1), found.filter((one) => one.kind !== "Rendered").at(-1)];
+        return [html.some((one) => one.block === 0), last.html === said.html, last.message_id === said.id, said.html,
+                "html" in user, last.cursor === told.cursor];
+        """,
+    )
+    assert told == [True, True, True, "<p>Let me think…</p>\n", False, True]
+
+
+def test_the_journal_is_read_as_it_is_and_goes_on_behind_a_cursor(live: ServerProcess) -> None:
+    told = in_node(
+        live,
+        """
+        const chat = await client.create("talker", "hello");
+        await chat.turn();
+        const lines = await all(chat.journal());
+        const rest = await all(chat.journal({ after: lines[1].cursor }));
+        return [lines.map((line) => line.entry.seq), lines.at(-1).entry.kind, lines.length - rest.length];
+        """,
+    )
+    seqs, last, missing = told
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert (last, missing) == ("turn.ended", 2)
+
+
+def test_a_stream_says_when_it_is_live_and_when_it_comes_back(live: ServerProcess) -> None:
+    told = in_node(
+        live,
+        """
+        const answers = [() => new Response(": \\n\\n"), () => { throw new TypeError("the network is away") }];
+        const breaking = new holdfast.Holdfast({
+            url: client._connection._url, token: client._connection._token,
+            fetch: (...asked) => (String(asked[0]).includes("/events") && answers.shift()?.()) || fetch(...asked),
+        });
+        const states = [];
+        const controller = new AbortController();
+        const onconnection = (state) => { states.push(state); if (state === "live") controller.abort() };
+        const chat = await breaking.create("thinker", "hello");
+        await failing(all(chat.stream({ follow: true, onconnection, signal: controller.signal })));
+        await chat.stop();
+        return states;
+        """,
+    )
+    assert told == ["catching up", "reconnecting", "catching up", "live"]
+
+
 def test_errors_have_types_and_the_servers_codes(live: ServerProcess) -> None:
     told = in_node(
         live,

@@ -243,7 +243,7 @@ async def test_a_missing_scope_is_named(route: Guarded, tmp_path: Path) -> None:
             async with house.client("") as nobody:
                 answer = await answered(nobody, asked)
                 if route.path != LOGIN:  # which is public, and refuses a code that is none
-                    assert (answer.status_code == 401) == (scope is not None), answer.text
+                    assert (answer.status_code == 401) == (not route.need.public), answer.text
             if scope is None:
                 continue
             async with house.client(await house.token(None, SCOPES - {scope})) as without:
@@ -261,7 +261,9 @@ def test_every_route_of_the_description_is_walked_and_says_its_scope() -> None:
     for path, methods in DESCRIPTION["paths"].items():
         for method, operation in methods.items():
             scopes = [scope for line in operation["security"] for scope in line["token"]]
-            assert scopes == [walked[method, path].scope] if scopes else walked[method, path].public, (method, path)
+            need = walked[method, path]
+            assert scopes == ([need.scope] if need.scope is not None else []), (method, path)
+            assert need.public == (operation["security"] == []), (method, path)
 
 
 def test_only_health_the_client_links_and_the_way_in_and_out_are_public() -> None:

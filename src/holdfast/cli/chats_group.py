@@ -37,6 +37,26 @@ def list_chats(
 
 
 @chats.command()
+def inbox(
+    kind: A[str | None, typer.Option(help="Only: approval, question, client.")] = None,
+    owner: A[str | None, typer.Option(help="Only in this owner's chats.")] = None,
+    limit: A[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
+    json: Json = False,
+    verbose: Verbose = False,
+    app: AppName = None,
+    home: Home = None,
+    database: Database = None,
+) -> None:
+    """List what people and clients have to answer, in all chats.
+
+    Example: holdfast chats inbox --kind approval
+    """
+    from holdfast.cli.commands import chats
+
+    carry_out(chats.inbox(Where(app, home, database), kind, owner, limit, json=json), quiet=True)
+
+
+@chats.command()
 def show(
     chat: ChatId,
     call: A[str | None, typer.Option("--call", help="Only this call, and all of it.", metavar="ID")] = None,

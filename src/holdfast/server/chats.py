@@ -1,6 +1,8 @@
 """The routes of chats: each one call of `app`, nothing decided here."""
 
 import asyncio
+import contextlib
+import time
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,12 +13,14 @@ from holdfast.chat import Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import State
-from holdfast.errors import InvalidInput, NotFound, TurnTimeout
+from holdfast.errors import InvalidInput, NotFound, RecordError, TurnTimeout
 from holdfast.server import problems, views
 from holdfast.server.guarded import Routes
+from holdfast.server.html_feeds import html_of
 from holdfast.server.owned_app import AppOf, KeyOf, OwnedApp
 from holdfast.server.streams import EventStream
-from holdfast.store.records import PAGE_BYTES, Answer, ChatFilter
+from holdfast.store.open_calls import OpenCallKind
+from holdfast.store.records import PAGE_BYTES, Answer, ChatFilter, HistoryRow
 from holdfast.tools.files.pictures import media_type
 
 PROBLEM = {"content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
@@ -39,6 +43,7 @@ BYTES: dict[int | str, dict[str, Any]] = {
     },
 }
 
+RENDER_S = 2.0  # for the messages of a page; one of them is rendered however long that takes
 TURN_WAIT_S_MAX = 60.0  # proxies give up on a silent request soon after
 
 routes = Routes(prefix="/api", tags=["chats"], responses=PROBLEMS)
@@ -151,17 +156,34 @@ async def list_messages(
     app: AppOf,
     start: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    render: Annotated[
+        Literal["html"] | None, Query(description="what a model said as sanitised HTML, too: `html` of its messages")
+    ] = None,
 ) -> Response:
-    """The history from a position on, in order. Large messages make a page shorter than `limit`."""
+    """The history from a position on, in order. Large messages make a page shorter than `limit`, and so do those that
+    take long to render.
+    """
     await chat.snapshot()  # raises NotFound: an empty history is not a missing chat
     rows = await app.store.read_history(chat.id, start=start, limit=limit, bytes_max=PAGE_BYTES)
-    found = []
-    for row in rows:
-        entry = decode_entry(row.body)
-        assert isinstance(entry, MessageAdded)
-        found.append({"pos": row.pos, **msgspec.json.decode(entry.raw)})
     full = len(rows) == limit or sum(len(row.body) for row in rows) >= PAGE_BYTES
-    return as_json({"messages": found, "next": rows[-1].pos + 1 if full else None})
+    found: list[dict[str, Any]] = []
+    until = time.monotonic() + RENDER_S
+    for row in rows:
+        if found and render is not None and time.monotonic() > until:
+            full = True
+            break
+        found.append(await _history_message(row, render=render is not None))
+    return as_json({"messages": found, "next": found[-1]["pos"] + 1 if full else None})
+
+
+async def _history_message(row: HistoryRow, *, render: bool) -> dict[str, Any]:
+    entry = decode_entry(row.body)
+    assert isinstance(entry, MessageAdded)
+    shown = {"pos": row.pos, **msgspec.json.decode(entry.raw)}
+    if render and entry.attempt is not None:
+        with contextlib.suppress(RecordError):  # newer code wrote it
+            shown["html"] = await html_of(entry.message.text)
+    return shown
 
 
 @routes.post("/chats/{chat_id}/messages", scope="chat", response_model=views.AnswerShown)
@@ -257,6 +279,22 @@ async def go_on(chat: ChatOf, key: KeyOf) -> Response:
 async def compact_chat(chat: ChatOf, key: KeyOf) -> Response:
     """Have the older part of the history summarised for the model; nothing of it is deleted."""
     return _answered(await chat.compact(key=key))
+
+
+@routes.get("/calls", scope="read", response_model=views.OpenCallPage)
+async def list_calls_of_all_chats(
+    app: AppOf,
+    kind: Annotated[OpenCallKind | None, Query(description="only these")] = None,
+    owner: Annotated[str | None, Query(max_length=512, description="only in this one's chats")] = None,
+    before: Annotated[str | None, Query(max_length=1024, description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> Response:
+    """What people and clients have to answer, in every chat that you see: the newest chat first. Long arguments are
+    an excerpt here.
+    """
+    lines = await app.open_calls(kind=kind, owner=owner, before=before, limit=limit)
+    rest = lines[-1].place if len(lines) == limit else None
+    return as_json({"calls": [views.listed_call_of(line) for line in lines], "next": rest})
 
 
 @routes.get("/chats/{chat_id}/calls", scope="read", response_model=views.OpenCallList)

@@ -86,10 +86,11 @@ def _records() -> dict[str, Any]:
     known.struct(Message)
     message = known.found[Message.__name__]
     pos = {"type": "integer", "description": "its place in the history"}
+    html = {"type": "string", "description": "what a model said as sanitised HTML, where `render` asked for it"}
     history = {
         **message,
         "title": "HistoryMessage",
-        "properties": {"pos": pos, **message["properties"]},
+        "properties": {"pos": pos, **message["properties"], "html": html},
         "required": ["pos", *message["required"]],
     }
     events = {_kind(entry): known.struct(entry) for entry in get_args(AnyEntry) if entry is not Traced}

@@ -24,14 +24,13 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class Need(Frozen):
-    """What a route asks of who calls it. `all_owners`: it tells of the chats of every owner, as a whole."""
+    """What a route asks of who calls it. `scope`: None is for whoever it is. `all_owners`: it tells of the chats of
+    every owner, as a whole. `public`: nothing is asked for, not even a token.
+    """
 
     scope: Scope | None
     all_owners: bool = False
-
-    @property
-    def public(self) -> bool:
-        return self.scope is None
+    public: bool = False
 
     def check(self, principal: Principal) -> None:
         """Raises Forbidden."""
@@ -47,7 +46,11 @@ def need_of(route: APIRoute) -> Need:
     if "security" not in extra:
         raise TypeError(f"the route {route.path} declares no scope: say scope=… or public=True")
     asked = [scope for line in extra["security"] for scope in line[SCHEME]]
-    return Need(scope=asked[0] if asked else None, all_owners=extra.get(ALL_OWNERS, False))
+    return Need(
+        scope=asked[0] if asked else None,
+        all_owners=extra.get(ALL_OWNERS, False),
+        public=extra["security"] == [],
+    )
 
 
 def grant_of(request: Request) -> Grant:
@@ -80,7 +83,9 @@ def check_guarded(router: APIRouter) -> None:
 
 
 class Routes:
-    """A router whose routes declare what they need: `@routes.get("/chats", scope="read")`."""
+    """A router whose routes declare what they need: `@routes.get("/chats", scope="read")`; `any_scope=True` is for
+    any token that is valid.
+    """
 
     def __init__(self, **options: Any) -> None:
         self.router = APIRouter(route_class=GuardedRoute, **options)
@@ -88,11 +93,12 @@ class Routes:
     def _route(
         self, method: str, path: str, scope: Scope | None, public: bool, all_owners: bool, options: dict[str, Any]
     ) -> Callable[[Handler], Handler]:
-        if (scope is None) != public or (scope is not None and scope not in SCOPES):
-            raise TypeError(f"{method} {path} declares no scope: say scope=… or public=True")
+        any_scope = options.pop("any_scope", False)
+        if [scope is not None, public, any_scope].count(True) != 1 or (scope is not None and scope not in SCOPES):
+            raise TypeError(f"{method} {path} declares no scope: say scope=…, any_scope=True or public=True")
         extra: dict[str, Any] = {
             **options.pop("openapi_extra", {}),
-            "security": [{SCHEME: [scope]}] if scope is not None else [],
+            "security": [] if public else [{SCHEME: [scope] if scope is not None else []}],
         }
         if all_owners:
             extra[ALL_OWNERS] = True

@@ -141,12 +141,15 @@ class HtmlFeed:
             message: Message = entry.message
         except RecordError:  # newer code wrote it
             return b""
-        text = message.text
-        if len(text) <= INLINE_CHARS_MAX:
-            html = rendered(text)
-        else:
-            html = await _pool.run(lambda _: rendered(text))
+        html = await html_of(message.text)
         return event({"message_id": message.id, "attempt": entry.attempt, "html": html})
+
+
+async def html_of(text: str) -> str:
+    """The whole of what a model said, rendered: in a thread where it is long."""
+    if len(text) <= INLINE_CHARS_MAX:
+        return rendered(text)
+    return await _pool.run(lambda _: rendered(text))
 
 
 def event(told: dict[str, object]) -> bytes:

@@ -1,7 +1,8 @@
-"""The routes for operators: health, metrics, agents, workers."""
+"""The routes for operators: health, metrics, agents, workers; and who it is that asks."""
 
 from starlette.responses import Response
 
+from holdfast import __version__
 from holdfast.health.prometheus import CONTENT_TYPE, prometheus
 from holdfast.server import views
 from holdfast.server.chats import PROBLEMS, as_json
@@ -37,6 +38,14 @@ async def diagnostics(app: AppOf) -> Response:
 async def metrics(app: AppOf) -> Response:
     """For Prometheus."""
     return Response(prometheus(app.diagnosis()), media_type=CONTENT_TYPE)
+
+
+@routes.get("/api/me", any_scope=True, response_model=views.PrincipalShown)
+async def read_me(app: AppOf) -> Response:
+    """Whom the token, or the login, of this request stands for, and what that one may do."""
+    me = app.principal
+    told = {"name": me.name, "owner": me.owner, "scopes": sorted(me.scopes), "chat": me.chat}
+    return as_json({**told, "operates": app.operates, "expires_at": me.expires_at, "version": __version__})
 
 
 @routes.get("/api/agents", scope="read", response_model=views.AgentList)

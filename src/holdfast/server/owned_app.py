@@ -31,6 +31,7 @@ from holdfast.server.shares import stream_client
 from holdfast.server.streams import Streams
 from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
 from holdfast.store.driver_watch import DriverWatch
+from holdfast.store.open_calls import OpenCallFilter, OpenCallKind, OpenCallLine
 from holdfast.store.records import ChatFilter, ChatLine, Key
 from holdfast.store.tokens import NewToken, Token
 from holdfast.transfer import OwnerDeleted
@@ -106,6 +107,12 @@ class OwnedApp:
         self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
         return await self.store.list_chats(filter, before=before, limit=limit)
+
+    async def open_calls(
+        self, *, kind: OpenCallKind | None, owner: str | None, before: str | None, limit: int
+    ) -> list[OpenCallLine]:
+        """In all chats that this principal sees. Raises Forbidden where another owner is named."""
+        return await self.store.list_open_calls(OpenCallFilter(kind=kind, owner=owner), before=before, limit=limit)
 
     def key(self, key: str, request: str | None = None) -> Key:
         """An idempotency key in the principal's name space."""

@@ -19,7 +19,7 @@ from holdfast.server.audit import Answered, tell_answered
 from holdfast.store.contract import Store
 from holdfast.store.cursor import AfterCursor
 from holdfast.store.notify.bell import Bell
-from holdfast.store.open_calls import OpenCallRecord
+from holdfast.store.open_calls import ALL_OPEN_CALLS, OpenCallFilter, OpenCallLine, OpenCallRecord
 from holdfast.store.records import (
     ALL_CHATS,
     PAGE_BYTES,
@@ -154,6 +154,14 @@ class OwnedStore:
     async def open_calls(self, chat_id: str) -> list[OpenCallRecord]:
         await self.admit(chat_id)
         return await self._store.open_calls(chat_id)
+
+    async def list_open_calls(
+        self, filter: OpenCallFilter | None = None, *, before: str | None = None, limit: int = 100
+    ) -> list[OpenCallLine]:
+        wanted = replace(filter or ALL_OPEN_CALLS, owner=self.owner_for((filter or ALL_OPEN_CALLS).owner))
+        if self._principal.chat is not None:
+            wanted = replace(wanted, below=self._principal.chat)
+        return await self._store.list_open_calls(wanted, before=before, limit=limit)
 
     async def sub_agents(self, chat_id: str, *, deep: bool = False, limit: int = SUB_AGENTS_MAX) -> list[SubAgent]:
         await self.admit(chat_id)

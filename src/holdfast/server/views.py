@@ -27,9 +27,10 @@ from holdfast.core.records import (
 from holdfast.core.updates import TurnState
 from holdfast.ids import new_id
 from holdfast.models.choice import label_of
+from holdfast.principals import Scope
 from holdfast.server.bodies import FirstWrong, check_fields
 from holdfast.standing import Doing, Standing
-from holdfast.store.open_calls import OpenCallRecord
+from holdfast.store.open_calls import OpenCallLine, OpenCallRecord
 from holdfast.store.records import PAGE_BYTES, Answer, ChatLine, Placement
 from holdfast.store.sub_agents import SubAgent
 from holdfast.turn import Turn
@@ -188,6 +189,20 @@ class OpenCallShown(Shown):
     digest: str = Field(description="names the call with these arguments; who approves it gives it back")
     expires_at: int | None
     offer: list[str] = Field(description="the rules that `always` would keep; empty: it is not offered")
+
+
+class OpenCallListed(OpenCallShown):
+    """One of those in all chats; its arguments may be an excerpt."""
+
+    owner: str = Field(description="of the chat")
+    title: str | None = Field(description="of the chat")
+    parent_id: str | None = Field(description="the chat that this one works for; null: a person's own")
+    asked_at: int | None = Field(description="when the model asked for the call")
+
+
+class OpenCallPage(Shown):
+    calls: list[OpenCallListed]
+    next: str | None = Field(description="give it as `before` for the next page; null: there is none")
 
 
 class OpenCallList(Shown):
@@ -403,6 +418,18 @@ class WorkerList(Shown):
     workers: list[WorkerShown]
 
 
+class PrincipalShown(Shown):
+    """Whom a request comes from, and what that one may do."""
+
+    name: str
+    owner: str | None = Field(description="whose chats it sees and makes; null: those of every owner")
+    scopes: list[Scope]
+    operates: bool = Field(description="whether it is told what is told of all owners")
+    chat: str | None = Field(description="it sees this chat and those of its sub-agents alone; null: no such limit")
+    expires_at: int | None
+    version: str = Field(description="of the server")
+
+
 class Health(Shown):
     model_config = ConfigDict(extra="allow")
 
@@ -504,6 +531,10 @@ def agent_of(agent: Agent) -> dict[str, Any]:
 
 def open_call_of(call: OpenCallRecord) -> dict[str, Any]:
     return {name: getattr(call, name) for name in OpenCallShown.model_fields}
+
+
+def listed_call_of(call: OpenCallLine) -> dict[str, Any]:
+    return {name: getattr(call, name) for name in OpenCallListed.model_fields}
 
 
 def sub_agent_of(child: SubAgent) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from holdfast.core.records import State
 FilterNames = frozenset[str]  # the names of the filters that have a value
 
 # Chats at work, by their indexes: held, due, or neither.
-_AT_WORK = """
-    id IN (SELECT id FROM chats WHERE worker IS NOT NULL
-           UNION ALL SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stopping')
-           UNION ALL SELECT id FROM chats
-               WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping'))
+AT_WORK = """
+    SELECT id FROM chats WHERE worker IS NOT NULL
+    UNION ALL SELECT id FROM chats WHERE wake_at IS NOT NULL AND state IN ('running', 'stopping')
+    UNION ALL SELECT id FROM chats
+        WHERE worker IS NULL AND wake_at IS NULL AND state IN ('running', 'stopping')
 """
 
 
@@ -33,5 +33,5 @@ def where(
     if state is not None:
         wanted.append(f"state = '{State(state)}'")
         if state in (State.RUNNING, State.STOPPING):
-            wanted.append(_AT_WORK)
+            wanted.append(f"id IN ({AT_WORK})")
     return f"WHERE {' AND '.join(wanted)}" if wanted else ""

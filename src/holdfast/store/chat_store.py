@@ -9,7 +9,7 @@ from holdfast.core.commands import Command
 from holdfast.core.records import Lease, Message, Snapshot
 from holdfast.store.cursor import AfterCursor
 from holdfast.store.notify.bell import Bell
-from holdfast.store.open_calls import OpenCallRecord
+from holdfast.store.open_calls import OpenCallFilter, OpenCallLine, OpenCallRecord
 from holdfast.store.records import (
     PAGE_BYTES,
     PAGE_ROWS,
@@ -46,6 +46,10 @@ class ChatStore(Protocol):
     ) -> list[ChatLine]: ...
 
     async def open_calls(self, chat_id: str) -> list[OpenCallRecord]: ...
+
+    async def list_open_calls(
+        self, filter: OpenCallFilter | None = None, *, before: str | None = None, limit: int = 100
+    ) -> list[OpenCallLine]: ...
 
     async def sub_agents(
         self, chat_id: str, *, deep: bool = False, limit: int = SUB_AGENTS_MAX

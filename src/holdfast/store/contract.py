@@ -34,7 +34,15 @@ from holdfast.store.large_chats import LargeChats
 from holdfast.store.link_keys import LinkKeys
 from holdfast.store.notify.bell import Bell
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
-from holdfast.store.open_calls import ARGUMENTS_BYTES_MAX, AskedCall, GivenArguments, OpenCallRecord, open_call
+from holdfast.store.open_calls import (
+    ARGUMENTS_BYTES_MAX,
+    AskedCall,
+    GivenArguments,
+    OpenCallFilter,
+    OpenCallLine,
+    OpenCallRecord,
+    open_call,
+)
 from holdfast.store.receipts import RECEIPT_DAYS, RECEIPTS_STEP_MS_MAX, own_key, request_of
 from holdfast.store.records import (
     PAGE_BYTES,
@@ -268,6 +276,15 @@ class Store(ABC):
                 given = GivenArguments(asked, await self._response(chat_id, asked.call.batch))
                 return open_call(asked, given.of(asked))
         raise NotFound("open call", call_id)
+
+    @abstractmethod
+    async def list_open_calls(
+        self, filter: OpenCallFilter | None = None, *, before: str | None = None, limit: int = 100
+    ) -> list[OpenCallLine]:
+        """What people and clients have to answer in all chats: the newest chat first, each one's in order; `before`
+        is the `place` of the last one of the page before. What it costs goes by the chats that wait or are at work,
+        however many rest. Arguments as people are told of them, long ones as an excerpt. Raises InvalidInput.
+        """
 
     @abstractmethod
     async def _asked(self, chat_id: str) -> list[AskedCall]: ...

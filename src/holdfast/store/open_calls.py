@@ -1,14 +1,18 @@
 """What people and clients have to answer, as they are to see it: the arguments that would run, all of them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.call_words import told_arguments
+from holdfast.core.call_words import excerpt, told_arguments
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
 from holdfast.core.records import Call, CallState, External, Frozen
-from holdfast.store.rows import call_of
+from holdfast.errors import InvalidInput
+from holdfast.store.chat_lists import AT_WORK
+from holdfast.store.rows import CALL_COLUMNS, Row, call_of
+
+OpenCallKind = Literal["approval", "question", "client"]
 
 
 class OpenCallRecord(Frozen):
@@ -18,13 +22,39 @@ class OpenCallRecord(Frozen):
     agent: str
     call_id: str
     name: str
-    kind: Literal["approval", "question", "client"]
+    kind: OpenCallKind
     question: str | None
     arguments: str  # those that would run, without secrets
     whole: bool  # False: `arguments` is an excerpt; `read_open_call` has all of it
     digest: str  # names the call with these arguments: who approves it says what was seen
     expires_at: int | None
     offer: tuple[str, ...] = ()  # the rules that `always` would keep; empty: it is not offered
+
+
+class OpenCallLine(OpenCallRecord):
+    """An open call in a listing of those in all chats; its arguments may be an excerpt."""
+
+    pos: int
+    owner: str
+    title: str | None  # of the chat
+    parent_id: str | None
+    asked_at: int | None  # when the model asked for it
+
+    @property
+    def place(self) -> str:
+        """Where the next page of the listing begins."""
+        return f"{self.pos}.{self.chat_id}"
+
+
+class OpenCallFilter(Frozen):
+    """Which open calls a listing shows. `below`: of this chat and all that was spawned below it."""
+
+    kind: OpenCallKind | None = None
+    owner: str | None = None
+    below: str | None = None
+
+
+ALL_OPEN_CALLS = OpenCallFilter()
 
 
 class AskedCall(NamedTuple):
@@ -35,6 +65,7 @@ class AskedCall(NamedTuple):
     call: Call
 
 
+LISTED_CHARS_MAX = 4_000  # of the arguments of a call that is listed among those of all chats
 OPEN_CALLS_MAX = 1_000  # of one family, in one answer
 ARGUMENTS_BYTES_MAX = 32 << 20  # of responses that are read for one answer; what is beyond is told as an excerpt
 _EXCERPT = re.compile(r"… \([\d,]+ characters in all\)\Z")
@@ -86,3 +117,57 @@ def open_call(asked: AskedCall, given: str | None) -> OpenCallRecord:
         expires_at=call.expires_at,
         offer=tuple(call.offer.split("\n")) if call.offer is not None and call.state is CallState.ASKING else (),
     )
+
+
+def open_call_line(row: Row) -> OpenCallLine:
+    """A row of `open_call_listing`."""
+    *asked, owner, title, parent_id, asked_at = row
+    found = asked_of(asked)
+    told = open_call(found, None)
+    known = {name: getattr(told, name) for name in OpenCallRecord.__struct_fields__}
+    if len(told.arguments) > LISTED_CHARS_MAX:
+        known |= {"arguments": excerpt(told.arguments, LISTED_CHARS_MAX), "whole": False}
+    more = {"pos": found.call.pos, "owner": owner, "title": title, "parent_id": parent_id, "asked_at": asked_at}
+    return OpenCallLine(**known, **more)
+
+
+def place_of(before: str) -> tuple[str, int]:
+    """The chat and the position that a page ended with. Raises InvalidInput."""
+    pos, _, chat_id = before.partition(".")
+    if not chat_id or not pos.isascii() or not pos.isdigit() or len(pos) > 15:
+        raise InvalidInput("before", f"{before[:80]!r} is not the `next` of a page of open calls")
+    return chat_id, int(pos)
+
+
+# Chats that wait, or are at work while one of their calls waits, each by its index: those that rest are not looked
+# at. The order of the joins is written out: from the few to what is known of them.
+_LISTED = f"""
+WITH busy (id) AS MATERIALIZED (SELECT id FROM chats WHERE state = 'waiting' UNION {AT_WORK})
+SELECT chats.id, chats.agent, {", ".join(f"calls.{name}" for name in CALL_COLUMNS)}, chats.owner, chats.title,
+       chats.parent_id, (SELECT at FROM journal WHERE chat_id = calls.chat_id AND seq = calls.batch)
+FROM busy CROSS JOIN chats CROSS JOIN calls
+WHERE chats.id = busy.id AND calls.chat_id = chats.id AND calls.batch = chats.batch
+AND (calls.state = 'asking' OR (calls.state = 'external' AND calls.external IN ('client', 'question')))
+"""
+_BELOW = """
+chats.id IN (WITH RECURSIVE family (id, depth) AS (
+    SELECT id, depth FROM chats WHERE id = {below}
+    UNION SELECT child.id, child.depth FROM chats AS child JOIN family ON child.parent_id = family.id
+    WHERE child.depth > family.depth
+) SELECT id FROM family)
+"""
+_CONDITIONS = {
+    "kind": "CASE WHEN calls.state = 'asking' THEN 'approval' ELSE calls.external END = {kind}",
+    "owner": "chats.owner = {owner}",
+    "below": _BELOW,
+    "chat": "(chats.id < {chat} OR (chats.id = {chat} AND calls.pos > {pos}))",
+}
+
+
+def open_call_listing(given: frozenset[str], mark: Callable[[str], str]) -> str:
+    """The statement, with the conditions on what is given. `mark`: where the value of a name goes."""
+    wanted = [condition for name, condition in _CONDITIONS.items() if name in given]
+    text = " AND ".join([_LISTED, *wanted]) + " ORDER BY chats.id DESC, calls.pos LIMIT {limit}"
+    for name in ("kind", "owner", "below", "chat", "pos", "limit"):
+        text = text.replace(f"{{{name}}}", mark(name))
+    return text

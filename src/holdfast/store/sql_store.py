@@ -1,10 +1,21 @@
 """The verbs of a store that are one statement each. The contract tells of them; the two stores differ in the SQL."""
 
+from typing import Any
+
 from holdfast.core.records import ChatRecord, Compaction
 from holdfast.errors import NotFound
 from holdfast.store.checks import page_size
 from holdfast.store.contract import Store
-from holdfast.store.open_calls import OPEN_CALLS_MAX, AskedCall, asked_of
+from holdfast.store.open_calls import (
+    ALL_OPEN_CALLS,
+    OPEN_CALLS_MAX,
+    AskedCall,
+    OpenCallFilter,
+    OpenCallLine,
+    asked_of,
+    open_call_line,
+    place_of,
+)
 from holdfast.store.records import ALL_CHATS, ChatFilter, ChatLine, ChildCounts, DeltaRow, Located, Ownership
 from holdfast.store.retention import Cutoffs
 from holdfast.store.rows import chat_line, compaction_of, delta_row, located_of
@@ -29,6 +40,18 @@ class SqlStore(Store):
         values = wanted.values() | {"before": before, "limit": page_size(limit)}
         found = await self._transactor.scan(self._sql.list_chats(*wanted.given(before)), wanted.lane, **values)
         return [chat_line(row) for row in found]
+
+    async def list_open_calls(
+        self, filter: OpenCallFilter | None = None, *, before: str | None = None, limit: int = 100
+    ) -> list[OpenCallLine]:
+        wanted = filter or ALL_OPEN_CALLS
+        values = {"kind": wanted.kind, "owner": wanted.owner, "below": wanted.below}
+        values = {name: value for name, value in values.items() if value is not None}
+        given: dict[str, Any] = {**values, "limit": page_size(limit)}
+        if before is not None:
+            given["chat"], given["pos"] = place_of(before)
+        found = await self._transactor.scan(self._sql.list_open_calls(frozenset(given)), "lists", **given)
+        return [open_call_line(row) for row in found]
 
     async def _asked(self, chat_id: str) -> list[AskedCall]:
         return [asked_of(row) for row in await self._transactor.rows(self._sql.OPEN_CALLS, chat_id, OPEN_CALLS_MAX)]

@@ -39,6 +39,8 @@ class Statements(Protocol):
     NEXT_TORN: str
     READ_REPAIRS: str
 
+    def list_open_calls(self, given: frozenset[str]) -> str: ...
+
     def list_chats(self, state: State | None, archived: bool | None, given: FilterNames) -> str: ...
 
 

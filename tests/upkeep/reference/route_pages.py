@@ -36,6 +36,8 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> str:
         lines.append(f"- needs: {needs}{', for all owners' if operation.get('x-all-owners') else ''}")
     if operation.get("security") == []:
         lines.append("- needs no token")
+    elif not _scopes(operation):
+        lines.append("- needs any valid token")
     for parameter in operation.get("parameters", ()):
         said = f": {parameter['description']}" if parameter.get("description") else ""
         lines.append(f"- `{parameter['name']}` ({parameter['in']}): {_kind(parameter['schema'])}{said}")

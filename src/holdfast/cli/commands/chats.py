@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import get_args
+from typing import cast, get_args
 
 import click
 import msgspec
@@ -29,7 +29,7 @@ from holdfast.core.journal import FOR_OPERATORS, Traced
 from holdfast.core.records import Always, ChatRecord, Message, Role, SendMode, State, ToolCall, ToolResult
 from holdfast.core.states import AT_REST
 from holdfast.safe_text import revealed, safe
-from holdfast.store.open_calls import OpenCallRecord
+from holdfast.store.open_calls import OpenCallKind, OpenCallLine, OpenCallRecord
 from holdfast.store.records import Answer, ChatFilter, ChatLine
 from holdfast.store.sub_agents import SubAgent
 from holdfast.store.update_reader import event_of
@@ -95,6 +95,36 @@ def _row(found: ChatLine) -> Row:
         Field(shown=str(found.queued or ""), plain=str(found.queued)),
         Field(shown=ago(found.updated_at), plain=iso(found.updated_at)),
         Field(shown=line(found.called, 60), plain=found.called),
+    )
+
+
+async def inbox(where: Where, kind: str | None, owner: str | None, limit: int, *, json: bool) -> None:
+    if kind is not None and kind not in get_args(OpenCallKind):
+        raise UsageError(f"--kind is {kind!r}; it can be {', '.join(get_args(OpenCallKind))}")
+    async with opened(list_from_app(where)) as app:
+        calls = await app.open_calls(kind=cast("OpenCallKind | None", kind), owner=owner, limit=limit)
+    if json:
+        for call in calls:
+            write_line(msgspec.json.encode(call))
+        return
+    if not calls:
+        print("nothing waits for a person or a client", file=sys.stderr)
+        return
+    print_listing(
+        ("chat", "call", "kind", "tool", "asked", "until", "question"), [_asked_row(call) for call in calls]
+    )
+
+
+def _asked_row(call: OpenCallLine) -> Row:
+    asked = call.question or call.arguments
+    return (
+        Field(shown=call.chat_id),
+        Field(shown=call.call_id),
+        Field(shown=call.kind, style="yellow"),
+        Field(shown=line(call.name, 40), plain=call.name),
+        Field(shown=ago(call.asked_at), plain=iso(call.asked_at)) if call.asked_at is not None else Field(shown=""),
+        Field(shown=iso(call.expires_at) if call.expires_at is not None else ""),
+        Field(shown=line(asked, 80), plain=asked),
     )
 
 

@@ -82,7 +82,8 @@ export interface paths {
         };
         /**
          * List Messages
-         * @description The history from a position on, in order. Large messages make a page shorter than `limit`.
+         * @description The history from a position on, in order. Large messages make a page shorter than `limit`, and so do those that
+         *     take long to render.
          */
         get: operations["list_messages"];
         put?: never;
@@ -297,6 +298,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/calls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Calls Of All Chats
+         * @description What people and clients have to answer, in every chat that you see: the newest chat first. Long arguments are
+         *     an excerpt here.
+         */
+        get: operations["list_calls_of_all_chats"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/chats/{chat_id}/calls": {
         parameters: {
             query?: never;
@@ -491,6 +513,26 @@ export interface paths {
          * @description For Prometheus.
          */
         get: operations["metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read Me
+         * @description Whom the token, or the login, of this request stands for, and what that one may do.
+         */
+        get: operations["read_me"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1873,6 +1915,79 @@ export interface components {
             calls: components["schemas"]["OpenCallShown"][];
         };
         /**
+         * OpenCallListed
+         * @description One of those in all chats; its arguments may be an excerpt.
+         */
+        OpenCallListed: {
+            /** Chat Id */
+            chat_id: string;
+            /** Agent */
+            agent: string;
+            /** Call Id */
+            call_id: string;
+            /** Name */
+            name: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "approval" | "question" | "client";
+            /** Question */
+            question: string | null;
+            /**
+             * Arguments
+             * @description those that would run, without secrets
+             */
+            arguments: string;
+            /**
+             * Whole
+             * @description false: `arguments` is an excerpt, and the call's own route has the whole
+             */
+            whole: boolean;
+            /**
+             * Digest
+             * @description names the call with these arguments; who approves it gives it back
+             */
+            digest: string;
+            /** Expires At */
+            expires_at: number | null;
+            /**
+             * Offer
+             * @description the rules that `always` would keep; empty: it is not offered
+             */
+            offer: string[];
+            /**
+             * Owner
+             * @description of the chat
+             */
+            owner: string;
+            /**
+             * Title
+             * @description of the chat
+             */
+            title: string | null;
+            /**
+             * Parent Id
+             * @description the chat that this one works for; null: a person's own
+             */
+            parent_id: string | null;
+            /**
+             * Asked At
+             * @description when the model asked for the call
+             */
+            asked_at: number | null;
+        };
+        /** OpenCallPage */
+        OpenCallPage: {
+            /** Calls */
+            calls: components["schemas"]["OpenCallListed"][];
+            /**
+             * Next
+             * @description give it as `before` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /**
          * OpenCallShown
          * @description What a person or a client has to answer, in the chat that it names.
          */
@@ -1966,6 +2081,38 @@ export interface components {
         PreviewShown: {
             /** Next */
             next: number[];
+        };
+        /**
+         * PrincipalShown
+         * @description Whom a request comes from, and what that one may do.
+         */
+        PrincipalShown: {
+            /** Name */
+            name: string;
+            /**
+             * Owner
+             * @description whose chats it sees and makes; null: those of every owner
+             */
+            owner: string | null;
+            /** Scopes */
+            scopes: ("read" | "chat" | "approve" | "operate" | "work")[];
+            /**
+             * Operates
+             * @description whether it is told what is told of all owners
+             */
+            operates: boolean;
+            /**
+             * Chat
+             * @description it sees this chat and those of its sub-agents alone; null: no such limit
+             */
+            chat: string | null;
+            /** Expires At */
+            expires_at: number | null;
+            /**
+             * Version
+             * @description of the server
+             */
+            version: string;
         };
         /** QueuePage */
         QueuePage: {
@@ -3470,6 +3617,8 @@ export interface components {
             synthetic?: components["schemas"]["Synthetic"] | null;
             traceparent?: string | null;
             metadata?: unknown;
+            /** @description what a model said as sanitised HTML, where `render` asked for it */
+            html?: string;
         };
         /**
          * ChatEvent
@@ -3769,6 +3918,8 @@ export interface operations {
             query?: {
                 start?: number;
                 limit?: number;
+                /** @description what a model said as sanitised HTML, too: `html` of its messages */
+                render?: "html" | null;
             };
             header?: never;
             path: {
@@ -4295,6 +4446,52 @@ export interface operations {
             };
         };
     };
+    list_calls_of_all_chats: {
+        parameters: {
+            query?: {
+                /** @description only these */
+                kind?: ("approval" | "question" | "client") | null;
+                /** @description only in this one's chats */
+                owner?: string | null;
+                /** @description `next` of the page before */
+                before?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenCallPage"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_open_calls: {
         parameters: {
             query?: never;
@@ -4724,6 +4921,44 @@ export interface operations {
                 };
                 content: {
                     "text/plain": unknown;
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    read_me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PrincipalShown"];
                 };
             };
             /** @description The request was wrong, or not possible in this state */

@@ -17,12 +17,13 @@ export class Connection {
     patienceMs: number;
     _fetch: typeof fetch;
     /** Asks until there is an answer. A request that changes something has a key: however often it is sent, it is done once. */
-    ask(method: string, path: string, { query, body, key, signal, ms, bytes }?: Asked): Promise<any>;
+    ask(method: string, path: string, { query, body, key, signal, ms, bytes, also }?: Asked): Promise<any>;
     /**
-     * The events of one connection, until it ends, however that happens. Raises HoldfastError where coming back is useless.
+     * The events of one connection, until it ends, however that happens: `open` first, once there is one. Raises HoldfastError
+     * where coming back is useless.
      * @returns {AsyncGenerator<Seen, void, void>}
      */
-    events(path: string, query: object, signal: AbortSignal | undefined): AsyncGenerator<Seen, void, void>;
+    events(path: string, query: object, signal: AbortSignal | undefined, lost?: Lost): AsyncGenerator<Seen, void, void>;
     /** @returns {Promise<Response>} */
     _send(method: string, path: string, query: object | undefined, body: object | undefined, key: string | undefined, signal: AbortSignal): Promise<Response>;
 }
@@ -51,6 +52,9 @@ export type Seen = {
     event: string;
     data: any;
 };
+/**
+ * `also`: a status that is an answer like 200
+ */
 export type Asked = {
     query?: object;
     body?: object | undefined;
@@ -58,4 +62,11 @@ export type Asked = {
     signal?: AbortSignal | undefined;
     ms?: number;
     bytes?: boolean;
+    also?: number;
+};
+/**
+ * why a stream ended
+ */
+export type Lost = {
+    cause?: unknown;
 };

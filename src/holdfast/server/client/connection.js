@@ -12,7 +12,8 @@ const BACKOFF_MS_MAX = 5_000;
 
 /** @typedef {{ url?: string | undefined, token?: string | undefined, patience_ms?: number | undefined, fetch?: typeof fetch | undefined }} Options */
 /** @typedef {{ id: string, event: string, data: any }} Seen one event of a stream */
-/** @typedef {{ query?: object, body?: object | undefined, key?: string | undefined, signal?: AbortSignal | undefined, ms?: number, bytes?: boolean }} Asked */
+/** @typedef {{ query?: object, body?: object | undefined, key?: string | undefined, signal?: AbortSignal | undefined, ms?: number, bytes?: boolean, also?: number }} Asked `also`: a status that is an answer like 200 */
+/** @typedef {{ cause?: unknown }} Lost why a stream ended */
 
 /** As long as that, or until the signal. */
 function pause(/** @type {number} */ ms, /** @type {AbortSignal | undefined} */ signal) {
@@ -94,7 +95,7 @@ export class Connection {
   }
 
   /** Asks until there is an answer. A request that changes something has a key: however often it is sent, it is done once. */
-  async ask(/** @type {string} */ method, /** @type {string} */ path, /** @type {Asked} */ { query, body, key, signal, ms = REQUEST_MS, bytes = false } = {}) {
+  async ask(/** @type {string} */ method, /** @type {string} */ path, /** @type {Asked} */ { query, body, key, signal, ms = REQUEST_MS, bytes = false, also } = {}) {
     const backoff = new Backoff(this.patienceMs);
     const sent = method === "GET" ? undefined : key ?? newKey();
     for (;;) {
@@ -103,7 +104,7 @@ export class Connection {
       let cause;
       try {
         const answer = await this._send(method, path, query, body, sent, bound.signal);
-        if (answer.ok) return answer.status === 204 ? null : await (bytes ? answer.blob() : answer.json());
+        if (answer.ok || answer.status === also) return answer.status === 204 ? null : await (bytes ? answer.blob() : answer.json());
         const error = await problemOf(answer);
         if (answer.status !== 503 && answer.status !== 429) throw error;
         cause = error;
@@ -119,19 +120,22 @@ export class Connection {
   }
 
   /**
-   * The events of one connection, until it ends, however that happens. Raises HoldfastError where coming back is useless.
+   * The events of one connection, until it ends, however that happens: `open` first, once there is one. Raises HoldfastError
+   * where coming back is useless.
    * @returns {AsyncGenerator<Seen, void, void>}
    */
-  async *events(/** @type {string} */ path, /** @type {object} */ query, /** @type {AbortSignal | undefined} */ signal) {
+  async *events(/** @type {string} */ path, /** @type {object} */ query, /** @type {AbortSignal | undefined} */ signal, /** @type {Lost} */ lost = {}) {
     const bound = new Bound(signal, REQUEST_MS);
     try {
       const answer = await this._send("GET", path, query, undefined, undefined, bound.signal);
       if (answer.status === 204) return yield { id: "", event: "end", data: {} };
       if (!answer.ok) {
         const error = await problemOf(answer);
+        lost.cause = error;
         if (answer.status >= 500 || answer.status === 429) return;
         throw error;
       }
+      yield { id: "", event: "open", data: {} };
       const parser = new EventParser();
       const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
       const decoder = new TextDecoder();
@@ -144,6 +148,7 @@ export class Connection {
     } catch (error) {
       if (signal?.aborted) throw signal.reason;
       if (error instanceof Error && "problem" in error) throw error;
+      lost.cause = error;
     } finally {
       bound.end();
     }
@@ -160,7 +165,8 @@ export class Connection {
     if (key) headers["Idempotency-Key"] = key;
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const given = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null);
-    const asked = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+    const pairs = given.flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
+    const asked = new URLSearchParams(pairs).toString();
     return this._fetch(`${this._url}${path}${asked ? `?${asked}` : ""}`, {
       method, headers, signal, cache: "no-store", credentials: "same-origin",
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),

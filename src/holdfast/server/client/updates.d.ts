@@ -51,8 +51,13 @@
 /** @typedef {Told & { kind: "Finished" }} Finished */
 /** @typedef {Told & { kind: "Happened", entry: Entry }} Happened */
 /**
+ * What the model says as sanitised HTML, for a page: the block `block` of a response that is streamed, or a whole committed
+ * message (`message_id`). Only readers that ask for it are told.
+ * @typedef {Told & { kind: "Rendered", attempt: number, block: number | null, message_id: string | null, html: string }} Rendered
+ */
+/**
  * @typedef {TextAdded | ReasoningAdded | Restarted | Responded | CallDrafted | CallBegan | CallProgress | CallAsked
- *   | CallAnswered | CallDone | Retrying | Paused | Finished | Happened} Update
+ *   | CallAnswered | CallDone | Retrying | Paused | Finished | Happened | Rendered} Update
  */
 /** @returns {CallView} */
 export function newCall(id: string, name: string, fields?: Partial<CallView>): CallView;
@@ -216,4 +221,15 @@ export type Happened = Told & {
     kind: "Happened";
     entry: Entry;
 };
-export type Update = TextAdded | ReasoningAdded | Restarted | Responded | CallDrafted | CallBegan | CallProgress | CallAsked | CallAnswered | CallDone | Retrying | Paused | Finished | Happened;
+/**
+ * What the model says as sanitised HTML, for a page: the block `block` of a response that is streamed, or a whole committed
+ * message (`message_id`). Only readers that ask for it are told.
+ */
+export type Rendered = Told & {
+    kind: "Rendered";
+    attempt: number;
+    block: number | null;
+    message_id: string | null;
+    html: string;
+};
+export type Update = TextAdded | ReasoningAdded | Restarted | Responded | CallDrafted | CallBegan | CallProgress | CallAsked | CallAnswered | CallDone | Retrying | Paused | Finished | Happened | Rendered;

@@ -55,8 +55,13 @@
 /** @typedef {Told & { kind: "Finished" }} Finished */
 /** @typedef {Told & { kind: "Happened", entry: Entry }} Happened */
 /**
+ * What the model says as sanitised HTML, for a page: the block `block` of a response that is streamed, or a whole committed
+ * message (`message_id`). Only readers that ask for it are told.
+ * @typedef {Told & { kind: "Rendered", attempt: number, block: number | null, message_id: string | null, html: string }} Rendered
+ */
+/**
  * @typedef {TextAdded | ReasoningAdded | Restarted | Responded | CallDrafted | CallBegan | CallProgress | CallAsked
- *   | CallAnswered | CallDone | Retrying | Paused | Finished | Happened} Update
+ *   | CallAnswered | CallDone | Retrying | Paused | Finished | Happened | Rendered} Update
  */
 
 /** @returns {CallView} */

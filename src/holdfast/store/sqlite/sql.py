@@ -13,6 +13,7 @@ from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.link_keys import link_key_statements
 from holdfast.store.liveness import liveness_query
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES, NOTICE_COLUMNS
+from holdfast.store.open_calls import open_call_listing
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
 from holdfast.store.schedule_statements import schedule_statements
 from holdfast.store.tokens import token_statements
@@ -124,6 +125,12 @@ FROM family JOIN calls ON calls.chat_id = family.id AND calls.batch = family.bat
 WHERE calls.state = 'asking' OR (calls.state = 'external' AND calls.external IN ('client', 'question'))
 ORDER BY family.depth, family.id, calls.pos LIMIT ?
 """
+
+
+@cache
+def list_open_calls(given: frozenset[str]) -> str:
+    return open_call_listing(given, ":{}".format)
+
 
 # Open ones of a chat; those it made since an instant; open ones of the whole family.
 COUNT_CHILDREN = """

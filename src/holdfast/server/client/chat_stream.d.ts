@@ -1,0 +1,57 @@
+/** @typedef {import("./connection.js").Connection} Connection */
+/** @typedef {import("./connection.js").Seen} Seen */
+/** @typedef {import("./updates.js").ChatEvent} ChatEvent */
+/** @typedef {import("./updates.js").Update} Update */
+/** @typedef {{ cursor: string, entry: ChatEvent }} JournalLine an entry, and the place behind it */
+/**
+ * How a stream is connected: all was told that there is; it is connected and tells what it missed; it is not connected, and
+ * comes back.
+ * @typedef {"live" | "catching up" | "reconnecting"} ConnectionState
+ */
+/**
+ * @typedef {object} Following
+ * @property {string | null} [after] a cursor: what is behind it
+ * @property {boolean} [follow] stay when the chat rests
+ * @property {(state: ConnectionState, cause?: unknown) => void} [onconnection] told when it changes; `cause`: why it broke
+ * @property {AbortSignal} [signal]
+ */
+/** @returns {AsyncGenerator<Update, void, void>} */
+export function updatesOf(connection: Connection, path: string, { after, settled, render, ...following }?: Following & {
+    settled?: boolean;
+    render?: "html";
+}): AsyncGenerator<Update, void, void>;
+/** @returns {AsyncGenerator<JournalLine, void, void>} */
+export function journalOf(connection: Connection, path: string, { after, deltas, ...following }?: Following & {
+    deltas?: boolean;
+}): AsyncGenerator<JournalLine, void, void>;
+export type Connection = import("./connection.js").Connection;
+export type Seen = import("./connection.js").Seen;
+export type ChatEvent = import("./updates.js").ChatEvent;
+export type Update = import("./updates.js").Update;
+/**
+ * an entry, and the place behind it
+ */
+export type JournalLine = {
+    cursor: string;
+    entry: ChatEvent;
+};
+/**
+ * How a stream is connected: all was told that there is; it is connected and tells what it missed; it is not connected, and
+ * comes back.
+ */
+export type ConnectionState = "live" | "catching up" | "reconnecting";
+export type Following = {
+    /**
+     * a cursor: what is behind it
+     */
+    after?: string | null | undefined;
+    /**
+     * stay when the chat rests
+     */
+    follow?: boolean | undefined;
+    /**
+     * told when it changes; `cause`: why it broke
+     */
+    onconnection?: ((state: ConnectionState, cause?: unknown) => void) | undefined;
+    signal?: AbortSignal | undefined;
+};
