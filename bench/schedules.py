@@ -17,7 +17,7 @@ from typing import Any
 from bench.figures import Figures
 from holdfast import Agent, App
 from holdfast.core.schedules import Once
-from holdfast.store.schedule_programs import NewSchedule
+from holdfast.store.schedule_records import NewSchedule
 from holdfast.testing import ScriptedModel
 from tests.support.behind import sql
 from tests.support.postgres import PostgresServer

@@ -9,7 +9,7 @@ from holdfast.core.schedules import Cron, Every, Occurrence, Once, Overlap, Sche
 from holdfast.declared_schedules import Schedule
 from holdfast.errors import ConfigError, InvalidInput
 from holdfast.log_context import logger
-from holdfast.store.schedule_programs import Declared, NewSchedule
+from holdfast.store.schedule_records import Declared, NewSchedule
 from holdfast.store.schedules import Backfilled
 from holdfast.timetable import instant_of, shown_instants
 

@@ -13,7 +13,7 @@ from holdfast import faults
 from holdfast.core.schedules import ChatMode, Every
 from holdfast.store import open_store
 from holdfast.store.records import StoreOptions
-from holdfast.store.schedule_programs import NewSchedule
+from holdfast.store.schedule_records import NewSchedule
 from holdfast.system.clock import FakeClock
 
 MINUTE = 60_000

@@ -23,7 +23,7 @@ from holdfast.errors import ConfigError, InvalidInput, LimitReached, NotFound, R
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions
-from holdfast.store.schedule_programs import Attended, NewSchedule
+from holdfast.store.schedule_records import Attended, NewSchedule
 from holdfast.system.clock import FakeClock
 from holdfast.transfer import delete_owner
 from tests.support.chats import Hand, call, history, user

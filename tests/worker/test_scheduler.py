@@ -12,7 +12,7 @@ from holdfast.core.schedules import FIRES_TOGETHER_MAX, Every
 from holdfast.errors import ConfigError
 from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions
-from holdfast.store.schedule_programs import NewSchedule
+from holdfast.store.schedule_records import NewSchedule
 from holdfast.store.schedule_statements import LOOKED_AT_MAX, OCCURRENCE_COLUMNS
 from holdfast.system.clock import FakeClock
 from holdfast.testing import ScriptedModel

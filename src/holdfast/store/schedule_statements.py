@@ -54,23 +54,41 @@ def occurrence_of(row: Sequence[Any]) -> Occurrence:
 def moving_row(occurrence: Occurrence) -> Row:
     """For the statement `move`."""
     return (
-        *(getattr(occurrence, name) for name in _MOVING),
-        *(getattr(occurrence, name) for name in _KEY),
+        *(getattr(occurrence, name) for name in MOVING),
+        *(getattr(occurrence, name) for name in KEY),
     )
+
+
+def swap_values(before: ScheduleRecord, after: ScheduleRecord) -> Row:
+    """As SWAPPED_COLUMNS has them."""
+    return (after.id, before.stamp, *(getattr(after, name) for name in ATTENDED_COLUMNS))
+
+
+def swap_row(before: ScheduleRecord, after: ScheduleRecord) -> Row:
+    """For the statement `swap`."""
+    id, stamp, *values = swap_values(before, after)
+    return (*values, id, stamp)
 
 
 # --- statements ---
 
 
-def _list(names: Sequence[str], table: str = "") -> str:
+def columns_of(names: Sequence[str], table: str = "") -> str:
     return ", ".join(f"{table}.{name}" if table else name for name in names)
 
 
-_SCHEDULE = f"SELECT {_list(SCHEDULE_COLUMNS)} FROM schedules WHERE"
-_OCCURRENCE = f"SELECT {_list(OCCURRENCE_COLUMNS)} FROM occurrences WHERE"
+_SCHEDULE = f"SELECT {columns_of(SCHEDULE_COLUMNS)} FROM schedules WHERE"
+_OCCURRENCE = f"SELECT {columns_of(OCCURRENCE_COLUMNS)} FROM occurrences WHERE"
 _MARKS = ", ".join(["{}"] * len(OCCURRENCE_COLUMNS))
-_KEY = ("schedule_id", "at", "upto")
-_MOVING = tuple(name for name in OCCURRENCE_COLUMNS if name not in _KEY)
+KEY = ("schedule_id", "at", "upto")
+KEY_LENGTH = len(KEY)
+MOVING = tuple(name for name in OCCURRENCE_COLUMNS if name not in KEY)
+# What a look at a schedule changes of it.
+ATTENDED_COLUMNS = (
+    *("updated_at", "state", "paused_by", "note", "failures", "next_at", "due_at", "chat_id", "fired", "skipped"),
+    "stamp",
+)
+SWAPPED_COLUMNS = ("id", "was_stamp", *ATTENDED_COLUMNS)
 
 # What has become of the turn of a fired occurrence is told by its chat alone. `over`: there is something to settle.
 _OVER = """
@@ -80,8 +98,8 @@ _OVER = """
     SELECT 1 FROM queue WHERE queue.chat_id = occurrences.chat_id AND queue.id = occurrences.message_id)))
 """
 
-_SEEN = f"""
-SELECT {_list(OCCURRENCE_COLUMNS, "occurrences")},
+SEEN = f"""
+SELECT {columns_of(OCCURRENCE_COLUMNS, "occurrences")},
        chats.id, chats.state, chats.turn, chats.turn_started_at, chats.cause,
        CASE WHEN {_OVER} THEN 1 ELSE 0 END AS is_over
 FROM occurrences LEFT JOIN chats ON chats.id = occurrences.chat_id
@@ -144,7 +162,7 @@ DELETE FROM occurrences WHERE (schedule_id, at, upto) IN (
 """
 
 _BACKFILL = f"""
-INSERT INTO occurrences ({_list(OCCURRENCE_COLUMNS)}) VALUES ({_MARKS})
+INSERT INTO occurrences ({columns_of(OCCURRENCE_COLUMNS)}) VALUES ({_MARKS})
 ON CONFLICT (schedule_id, at, upto) DO UPDATE SET
     state = excluded.state, kind = excluded.kind, reason = NULL, detail = '', overlap = excluded.overlap,
     decided_at = excluded.decided_at
@@ -159,7 +177,8 @@ class ScheduleStatements(NamedTuple):
     update: str
     read: str
     lock: str
-    lock_if_free: str
+    lock_some: str
+    swap: str
     lock_named: str
     count_of: str
     page: str
@@ -186,35 +205,41 @@ class ScheduleStatements(NamedTuple):
     ends: str
 
 
-def schedule_statements(mark: str, *, lock: str, now: str | None = None) -> ScheduleStatements:
+def schedule_statements(mark: str, *, lock: str, listed: str, now: str | None = None) -> ScheduleStatements:
     """`lock`: what a SELECT ends with to keep a row for its transaction, where writers are not alone anyway.
-    `now`: the server's clock, in ms, where there is one."""
+    `listed`: selects the texts of a JSON list. `now`: the server's clock, in ms, where there is one."""
     skip = f"{lock} SKIP LOCKED" if lock else ""
     columns = ", ".join(f"{name} = {{}}" for name in SCHEDULE_COLUMNS[1:])
     found = {
-        "insert": f"INSERT INTO schedules ({_list(SCHEDULE_COLUMNS)}) "
+        "insert": f"INSERT INTO schedules ({columns_of(SCHEDULE_COLUMNS)}) "
         f"VALUES ({', '.join(['{}'] * len(SCHEDULE_COLUMNS))}) ON CONFLICT (id) DO NOTHING RETURNING id",
         "update": f"UPDATE schedules SET {columns} WHERE id = {{}} AND stamp = {{}} RETURNING id",
         "read": f"{_SCHEDULE} id = {{}}",
         "lock": f"{_SCHEDULE} id = {{}}{lock}",
-        "lock_if_free": f"{_SCHEDULE} id = {{}}{skip}",
+        "lock_some": f"{_SCHEDULE} id IN ({listed}) AND (CAST({{}} AS BIGINT) IS NULL OR due_at <= {{}}) "
+        f"ORDER BY due_at, id LIMIT {{}}{skip}",
+        "swap": f"UPDATE schedules SET {', '.join(f'{name} = {{}}' for name in ATTENDED_COLUMNS)} "
+        "WHERE id = {} AND stamp = {} RETURNING id",
         "lock_named": f"{_SCHEDULE} owner = {{}} AND name = {{}}{lock}",
         "count_of": "SELECT count(*) FROM schedules WHERE owner = {}",
         "page": _PAGE,
         "declared": f"{_SCHEDULE} source = {{}} AND source <> 'made' AND id > {{}} ORDER BY id LIMIT 1000{lock}",
         "of_owner": f"SELECT id FROM schedules WHERE owner = {{}} ORDER BY id LIMIT {FORGOTTEN_TOGETHER}{lock}",
-        "remove": f"DELETE FROM schedules WHERE id = {{}} RETURNING {_list(SCHEDULE_COLUMNS)}",
+        "remove": f"DELETE FROM schedules WHERE id = {{}} RETURNING {columns_of(SCHEDULE_COLUMNS)}",
         "remove_occurrences": "DELETE FROM occurrences WHERE schedule_id = {}",
         "look": _LOOK if now is None else f"SELECT 'now', '', {now} UNION ALL {_LOOK}",
-        "seen": _SEEN,
+        "seen": SEEN,
         "held": f"{_OCCURRENCE} schedule_id = {{}} AND state = 'held' "
         f"AND (kind <> 'scheduled' OR CAST({{}} AS TEXT) <> 'paused') ORDER BY at LIMIT {core.FIRES_TOGETHER_MAX}",
         "held_count": "SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'held'",
-        "counts": "SELECT (SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'fired'), "
-        "(SELECT count(*) FROM occurrences WHERE schedule_id = {} AND state = 'held')",
-        "put": f"INSERT INTO occurrences ({_list(OCCURRENCE_COLUMNS)}) VALUES ({_MARKS}) "
+        "counts": " UNION ALL ".join(
+            f"SELECT schedule_id, state, count(*) FROM occurrences "
+            f"WHERE schedule_id IN ({listed}) AND state = '{state}' GROUP BY schedule_id, state"
+            for state in ("fired", "held")
+        ),
+        "put": f"INSERT INTO occurrences ({columns_of(OCCURRENCE_COLUMNS)}) VALUES ({_MARKS}) "
         "ON CONFLICT (schedule_id, at, upto) DO NOTHING RETURNING at",
-        "move": f"UPDATE occurrences SET {', '.join(f'{name} = {{}}' for name in _MOVING)} "
+        "move": f"UPDATE occurrences SET {', '.join(f'{name} = {{}}' for name in MOVING)} "
         "WHERE schedule_id = {} AND at = {} AND upto = {}",
         "by_message": f"{_OCCURRENCE} kind = 'triggered' AND message_id = {{}}",
         "history": f"{_OCCURRENCE} schedule_id = {{}} AND (CAST({{}} AS BIGINT) IS NULL OR at < {{}}) "

@@ -1,6 +1,6 @@
 """Schedules and their occurrences as the database has them: made, changed, fired, and looked at.
 
-What each verb does inside its transaction is in `schedule_programs.py`.
+What each verb does inside its transaction is in `schedule_changes.py` and `schedule_firing.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,16 @@ from holdfast.errors import NotFound
 from holdfast.ids import new_id
 from holdfast.store.checks import page_size
 from holdfast.store.rows import Row
-from holdfast.store.schedule_programs import Attended, Declared, NewSchedule, Player, Programs, check_overlap
+from holdfast.store.schedule_changes import Changes
+from holdfast.store.schedule_firing import AttendedSome, Firing
+from holdfast.store.schedule_records import Attended, Declared, NewSchedule, check_overlap
 from holdfast.store.schedule_statements import LOOKED_AT_MAX, ScheduleStatements, occurrence_of, schedule_of
+from holdfast.store.schedule_steps import Player
 from holdfast.store.statements import StatementRunner
 
 KEPT_DAYS = 90
 PRUNED_MAX = 1_000
+TOGETHER_MAX = 100  # schedules of one transaction
 
 
 class Backfilled(Frozen):
@@ -51,7 +55,8 @@ class Schedules:
         runner: StatementRunner,
         play: Player,
         statements: ScheduleStatements,
-        programs: Programs,
+        changes: Changes,
+        firing: Firing,
         now_ms: Callable[[], int],
         observe: Callable[[int], int] | None = None,
     ) -> None:
@@ -61,7 +66,8 @@ class Schedules:
         self._runner = runner
         self._play = play
         self._sql = statements
-        self._programs = programs
+        self._changes = changes
+        self._firing = firing
 
     async def create(
         self, new: NewSchedule, *, source: Source = "made", by: str = "", schedule_id: str | None = None
@@ -72,18 +78,18 @@ class Schedules:
         new.check()
         check_text("by", by, bytes_max=1024)
         drawn = schedule_id or new_id("sched")
-        return await self._play(lambda: self._programs.create(drawn, new, source, by))
+        return await self._play(lambda: self._changes.create(drawn, new, source, by))
 
     async def change(self, schedule_id: str, new: NewSchedule) -> ScheduleRecord:
         """Everything but the owner. Raises NotFound, InvalidInput, RefusedError for one that is declared."""
         new.check()
-        return await self._play(lambda: self._programs.change(schedule_id, new))
+        return await self._play(lambda: self._changes.change(schedule_id, new))
 
     async def declare(self, source: Source, agents: Sequence[str], wanted: Sequence[NewSchedule]) -> Declared:
         """Raises InvalidInput, ConfigError."""
         for new in wanted:
             new.check()
-        return await self._play(lambda: self._programs.declare(source, frozenset(agents), wanted))
+        return await self._play(lambda: self._changes.declare(source, frozenset(agents), wanted))
 
     async def read(self, schedule_id: str) -> ScheduleRecord:
         """Raises NotFound."""
@@ -107,15 +113,15 @@ class Schedules:
     async def pause(self, schedule_id: str, note: str = "") -> ScheduleRecord:
         """Raises NotFound, RefusedError for one that has ended."""
         check_text("note", note, bytes_max=4096)
-        return await self._play(lambda: self._programs.pause(schedule_id, note))
+        return await self._play(lambda: self._changes.pause(schedule_id, note))
 
     async def resume(self, schedule_id: str) -> ScheduleRecord:
         """From now on: what the pause left out is for `backfill`."""
-        return await self._play(lambda: self._programs.resume(schedule_id))
+        return await self._play(lambda: self._changes.resume(schedule_id))
 
     async def remove(self, schedule_id: str) -> ScheduleRecord:
         """It never fires again. Its chats stay. Raises NotFound."""
-        return await self._play(lambda: self._programs.remove(schedule_id))
+        return await self._play(lambda: self._changes.remove(schedule_id))
 
     async def trigger(
         self, schedule_id: str, *, overlap: Overlap | None = None, message_id: str | None = None
@@ -125,7 +131,7 @@ class Schedules:
         """
         check_overlap(overlap)
         drawn = message_id or new_id("msg")
-        return await self._play(lambda: self._programs.trigger(schedule_id, drawn, overlap))
+        return await self._play(lambda: self._firing.trigger(schedule_id, drawn, overlap))
 
     async def backfill(
         self, schedule_id: str, since: int, until: int, *, overlap: Overlap = "queue_all"
@@ -134,13 +140,13 @@ class Schedules:
         and go one after the other, or with `allow` at once.
         """
         check_overlap(overlap)
-        schedule, taken, known = await self._play(lambda: self._programs.backfill(schedule_id, since, until, overlap))
+        schedule, taken, known = await self._play(lambda: self._firing.backfill(schedule_id, since, until, overlap))
         return Backfilled(schedule=schedule, waiting=taken, known=known)
 
     async def forget(self, owner: str) -> int:
         """All of an owner. Returns how many."""
         count = 0
-        while some := await self._play(lambda: self._programs.forget(owner)):
+        while some := await self._play(lambda: self._changes.forget(owner)):
             count += some
         return count
 
@@ -174,4 +180,13 @@ class Schedules:
 
     async def attend(self, schedule_id: str) -> Attended | None:
         """Settle, fire, hold and skip what there is of one schedule. None: it is gone, or another worker is at it."""
-        return await self._play(lambda: self._programs.attend(schedule_id))
+        return await self._play(lambda: self._firing.attend(schedule_id))
+
+    async def attend_some(
+        self, schedule_ids: Sequence[str], *, due_by: int | None = None, at_most: int = TOGETHER_MAX
+    ) -> AttendedSome:
+        """The same for several, in one transaction: the first ones that no other worker is at, with a `due_by` of
+        those that are still due by then. Some have to go alone. Where one of them fails nothing is done for any: the
+        caller then attends to each alone.
+        """
+        return await self._play(lambda: self._firing.attend_some(schedule_ids, due_by, at_most))

@@ -7,24 +7,33 @@ wakes it when a schedule is made or changed. Nothing is remembered between looks
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
+from holdfast.errors import StoreClosed, StoreUnavailable
 from holdfast.log_context import logger
 from holdfast.store.contract import Store
-from holdfast.store.schedule_programs import SCHEDULES, Attended
-from holdfast.store.schedules import Work
+from holdfast.store.schedule_records import Attended
+from holdfast.store.schedule_steps import SCHEDULES
+from holdfast.store.schedules import TOGETHER_MAX, Work
 from holdfast.system.clock import dice
 
 log = logger("holdfast.scheduler")
 
 OPEN_POLL_S = 1.0  # while occurrences are open: an end may be awaited by the next one
-AT_ONCE_MAX = 8
-TAKEN_MAX = 64  # of those that are due, until the next look: others are at work on them as well
+SIDE_BY_SIDE = 2  # transactions of several schedules at once: claims of chats want a connection, too
+AT_ONCE_MAX = 8  # of those that have a transaction each
+TAKEN_MAX = 200  # of those that are not due, but have something to settle, until the next look
 HINTS_S = 0.2  # two looks that hints ask for are at least so far apart
 BROKEN_S = 30.0  # until one that could not be attended to is tried again
 BROKEN_MAX = 1_000
 SILENT_POLLS = 6  # without a look that came to its end: then health says so
+
+
+class _Taken(NamedTuple):
+    ids: set[str]
+    more: bool  # to do at once
 
 
 class Scheduler:
@@ -98,23 +107,26 @@ class Scheduler:
         """Returns how long there is nothing to do, in seconds, as far as is known."""
         work = await self._store.schedules.look(self._after, self._after_held)
         self._after, self._after_held, self.open_count = work.after, work.after_held, work.open_count
-        found = self._wanted(work)
-        wanted, more = found[:TAKEN_MAX], len(found) > TAKEN_MAX
-        for start in range(0, len(wanted), AT_ONCE_MAX):
-            some = wanted[start : start + AT_ONCE_MAX]
-            more |= any(await asyncio.gather(*map(self._attend, some)))
+        due, others = self._wanted(work)
+        more = await self._attend_due(due, work.now)
+        more |= len(others) > TAKEN_MAX
+        for start in range(0, min(len(others), TAKEN_MAX), TOGETHER_MAX):
+            more |= (await self._attend_some(others[start : start + TOGETHER_MAX], None)).more
         self.runs += 1
         self._ran_at = time.monotonic()
         return 0.0 if more else self._pause_s(work)
 
-    def _wanted(self, work: Work) -> list[str]:
-        """In an order of this worker's own: those that come at the same moment begin at different ends."""
+    def _wanted(self, work: Work) -> tuple[list[str], list[str]]:
+        """What is due, the first one first; and the rest, in an order of this worker's own: those that come at the
+        same moment begin at different ends.
+        """
         now = time.monotonic()
         self._broken = {id: until for id, until in self._broken.items() if until > now}
-        due = [id for id, at in work.due if at <= work.now]
-        found = [id for id in dict.fromkeys((*due, *work.over, *work.released)) if id not in self._broken]
-        dice.shuffle(found)
-        return found
+        due = [id for id, at in work.due if at <= work.now and id not in self._broken]
+        left_alone = self._broken.keys() | set(due)
+        others = [id for id in dict.fromkeys((*work.over, *work.released)) if id not in left_alone]
+        dice.shuffle(others)
+        return due, others
 
     def _pause_s(self, work: Work) -> float:
         poll_s = min(self._poll_s, OPEN_POLL_S) if work.open_count or work.released else self._poll_s
@@ -122,6 +134,45 @@ class Scheduler:
         now = self._store.now_ms()
         ahead = [(at - now) / 1000 for id, at in work.due if id not in self._broken and at > work.now]
         return max(0.0, min([poll_s, *ahead[:1]]))
+
+    async def _attend_due(self, due: list[str], due_by: int) -> bool:
+        """Whether there is more to do at once. Each transaction takes the first ones that no other worker has, until
+        there are none: workers that come at the same moment share them out.
+        """
+        more = False
+        left = due
+        for _ in range(0, len(due), TOGETHER_MAX):
+            looks = (self._attend_some(left, due_by) for _ in range(min(SIDE_BY_SIDE, 1 + len(left) // TOGETHER_MAX)))
+            done = await asyncio.gather(*looks)
+            more |= any(one.more for one in done)
+            taken = {id for one in done for id in one.ids}
+            left = [id for id in left if id not in taken]
+            if not taken or not left:
+                break
+        return more
+
+    async def _attend_some(self, schedule_ids: Sequence[str], due_by: int | None) -> _Taken:
+        """In one transaction; where that fails, and not because the database is away, in one each: then the others
+        are done, and the one at fault is known.
+        """
+        ids: set[str] = set()
+        more = False
+        try:
+            found = await self._store.schedules.attend_some(schedule_ids, due_by=due_by)
+        except (StoreUnavailable, StoreClosed):
+            raise
+        except Exception:  # noqa: BLE001  told of when it fails alone
+            alone: Sequence[str] = schedule_ids
+        else:
+            alone = found.alone
+            for done in found.done:
+                self._count(done)
+                ids.add(done.schedule.id)
+                more |= done.more
+        for start in range(0, len(alone), AT_ONCE_MAX):
+            some = alone[start : start + AT_ONCE_MAX]
+            more |= any(await asyncio.gather(*map(self._attend, some)))
+        return _Taken(ids | set(alone), more)
 
     async def _attend(self, schedule_id: str) -> bool:
         """Whether there is more to do at once. One that fails keeps the others from nothing."""

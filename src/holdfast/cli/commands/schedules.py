@@ -18,7 +18,7 @@ from holdfast.core.schedules import Cron, Every, Occurrence, Overlap, ScheduleRe
 from holdfast.declared_schedules import Schedule
 from holdfast.errors import NotFound
 from holdfast.schedules import moment
-from holdfast.store.schedule_programs import OVERLAPS
+from holdfast.store.schedule_records import OVERLAPS
 from holdfast.timetable import local_time, parsed_instant
 
 FOUND_PAGE = 500

@@ -17,7 +17,15 @@ from holdfast.store.liveness import liveness_query
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES
 from holdfast.store.open_calls import open_call_listing
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
-from holdfast.store.schedule_statements import schedule_statements
+from holdfast.store.schedule_statements import (
+    ATTENDED_COLUMNS,
+    KEY,
+    MOVING,
+    OCCURRENCE_COLUMNS,
+    SEEN,
+    SWAPPED_COLUMNS,
+    schedule_statements,
+)
 from holdfast.store.tokens import token_statements
 from holdfast.store.webhooks import webhook_statements
 
@@ -769,7 +777,39 @@ LINK_KEYS = link_key_statements("%s")
 
 KEPT_RULES = kept_rule_statements("%s", "rule IN (SELECT json_array_elements_text(%s::json))")
 
-SCHEDULES = schedule_statements("%s", lock=" FOR UPDATE", now=NOW)
+SCHEDULES = schedule_statements("%s", lock=" FOR UPDATE", listed="SELECT json_array_elements_text({}::json)", now=NOW)
+
+# Several at once, as JSON lists of objects. Other columns of these tables are texts.
+_BIGINTS = {
+    *("at", "upto", "count", "turn", "seq", "decided_at", "fired_at", "ended_at"),
+    *("was_stamp", "updated_at", "failures", "next_at", "due_at", "fired", "skipped", "stamp"),
+}
+
+
+def _given(columns: tuple[str, ...]) -> str:
+    typed = ", ".join(f"{name} {'bigint' if name in _BIGINTS else 'text'}" for name in columns)
+    return f"json_to_recordset(%s::json) AS given({typed})"
+
+
+PUT_OCCURRENCES = f"""
+INSERT INTO occurrences ({_columns(OCCURRENCE_COLUMNS)}) SELECT {_columns(OCCURRENCE_COLUMNS, "given")}
+FROM {_given(OCCURRENCE_COLUMNS)} ON CONFLICT (schedule_id, at, upto) DO NOTHING RETURNING schedule_id, at, upto
+"""
+
+MOVE_OCCURRENCES = f"""
+UPDATE occurrences AS moved SET {", ".join(f"{name} = given.{name}" for name in MOVING)}
+FROM {_given(OCCURRENCE_COLUMNS)} WHERE {" AND ".join(f"moved.{name} = given.{name}" for name in KEY)}
+"""
+
+SWAP_SCHEDULES = f"""
+UPDATE schedules AS swapped SET {", ".join(f"{name} = given.{name}" for name in ATTENDED_COLUMNS)}
+FROM {_given(SWAPPED_COLUMNS)} WHERE swapped.id = given.id AND swapped.stamp = given.was_stamp RETURNING swapped.id
+"""
+
+FIRED_OF_SCHEDULES = (
+    "SELECT seen.* FROM json_array_elements_text(%s::json) AS wanted(id) "
+    f"CROSS JOIN LATERAL ({SEEN.format('wanted.id')}) AS seen"
+)
 
 FILES = file_statements(
     "%s", PUT_BESIDE_OTHERS, "digest IN (SELECT json_array_elements_text(%s::json))", "chat_id = ANY(%s)"

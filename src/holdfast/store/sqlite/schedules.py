@@ -1,26 +1,17 @@
-"""Plays the programs of schedules (`store/schedule_programs.py`) in a write transaction of SQLite."""
+"""Plays the programs of schedules (`store/schedule_steps.py`) in a write transaction of SQLite."""
 
 from typing import Any, TypeVar
 
-from holdfast.core.apply import create
+from msgspec.structs import astuple
+
 from holdfast.core.limits import Limits
 from holdfast.faults import reach
-from holdfast.store.checks import check_new_chat
+from holdfast.store import schedule_steps as steps
 from holdfast.store.decisions import decided
 from holdfast.store.receipts import answer_of
 from holdfast.store.records import Answer
-from holdfast.store.schedule_programs import (
-    REFUSALS,
-    MakeChat,
-    Now,
-    ProgramOf,
-    Ring,
-    Rows,
-    SendTo,
-    Step,
-    Tell,
-    sent_in,
-)
+from holdfast.store.schedule_statements import KEY_LENGTH, moving_row, swap_row
+from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.transactions import Transaction, Transactor
 
 T = TypeVar("T")
@@ -31,44 +22,55 @@ class SqlitePlayer:
         self._transactor = transactor
         self._limits = limits
 
-    async def __call__(self, program: ProgramOf[T]) -> T:
+    async def __call__(self, program: steps.ProgramOf[T]) -> T:
         def work(transaction: Transaction) -> T:
-            reach("schedule.before")
-            steps = program()
-            answer: Any = None
-            while True:
-                try:
-                    step = steps.send(answer)
-                except StopIteration as stop:
-                    reach("schedule.after")
-                    result: T = stop.value
-                    return result
-                answer = self._answer(transaction, step)
+            playing = steps.Playing(program)
+            while playing.step is not None:
+                playing.answer(self._answer(transaction, playing.step))
+            return playing.result
 
         return await self._transactor.write(work)
 
-    def _answer(self, transaction: Transaction, step: Step) -> Any:
-        if isinstance(step, Rows):
-            return transaction.rows(step.statement, *step.values)
-        if isinstance(step, Now):
-            return transaction.now
-        if isinstance(step, Tell):
-            return transaction.notice(*step.notices)
-        if isinstance(step, Ring):
-            return transaction.ring(step.topics)
-        try:
-            return self._write(transaction, step)
-        except REFUSALS as refusal:
-            return refusal
+    def _answer(self, transaction: Transaction, step: steps.Step) -> Any:
+        rows = transaction.rows
+        match step:
+            case steps.Now():
+                return transaction.now
+            case steps.Rows(statement, values):
+                return rows(statement, *values)
+            case steps.FiredOf(ids):
+                return {id: rows(sql.SCHEDULES.seen, id) for id in ids}
+            case steps.Put(occurrences):
+                written = [rows(sql.SCHEDULES.put, *astuple(one)) for one in occurrences]
+                return {astuple(one)[:KEY_LENGTH] for one, found in zip(occurrences, written, strict=True) if found}
+            case steps.Move(occurrences):
+                return transaction.change_each(sql.SCHEDULES.move, map(moving_row, occurrences))
+            case steps.Swap(schedules):
+                return {id for pair in schedules for (id,) in rows(sql.SCHEDULES.swap, *swap_row(*pair))}
+            case steps.Tell(notices):
+                return transaction.notice(*notices)
+            case steps.Ring(topics):
+                return transaction.ring(topics)
+            case steps.MakeChats():
+                return self._make(transaction, step)
+            case steps.SendTo():
+                try:
+                    return self._send(transaction, step)
+                except steps.REFUSALS as refusal:
+                    return refusal
 
-    def _write(self, transaction: Transaction, step: MakeChat | SendTo) -> Answer:
+    def _make(self, transaction: Transaction, step: steps.MakeChats) -> Any:
+        found = steps.made_chats(step, transaction.now, self._limits)
+        for made in found.made:
+            transaction.write(made.writes)
+        reach("schedule.chat")
+        transaction.tell(found.changes)
+        return found.answers
+
+    def _send(self, transaction: Transaction, step: steps.SendTo) -> Answer:
         """What refuses does so before anything is written."""
-        if isinstance(step, MakeChat):
-            check_new_chat(step.new, self._limits)
-            made = decided((create(step.new, transaction.now, self._limits),))
-        else:
-            made = decided(transaction.apply(transaction.must_load(step.chat_id), step.commands))
+        made = decided(transaction.apply(transaction.must_load(step.chat_id), step.commands))
         transaction.write(made.writes)
         reach("schedule.chat")
         transaction.tell(made.changes)
-        return answer_of(sent_in(made.changes))
+        return answer_of(steps.sent_in(made.changes))

@@ -523,7 +523,7 @@ LINK_KEYS = link_key_statements("?")
 
 KEPT_RULES = kept_rule_statements("?", "rule IN (SELECT value FROM json_each(?))")
 
-SCHEDULES = schedule_statements("?", lock="")
+SCHEDULES = schedule_statements("?", lock="", listed="SELECT value FROM json_each({})")
 
 FILES = file_statements("?", PUT_ALONE, "digest IN (SELECT value FROM json_each(?))", "chat_id = ?")
 

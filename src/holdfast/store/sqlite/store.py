@@ -48,7 +48,8 @@ from holdfast.store.records import (
 )
 from holdfast.store.retention import Amount, Leftover
 from holdfast.store.rows import Row, history_row, lease_of
-from holdfast.store.schedule_programs import Programs
+from holdfast.store.schedule_changes import Changes
+from holdfast.store.schedule_firing import Firing
 from holdfast.store.schedules import Schedules
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import sql
@@ -111,8 +112,8 @@ class SqliteStore(SqlStore):
         self.tokens = Tokens(self._transactor, sql.TOKENS, self.now_ms)
         self.kept_rules = KeptRules(self._transactor, sql.KEPT_RULES, self.now_ms)
         play = SqlitePlayer(self._transactor, options.limits)
-        programs = Programs(sql.SCHEDULES, options.limits)
-        self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, programs, self.now_ms)
+        programs = (Changes(sql.SCHEDULES, options.limits), Firing(sql.SCHEDULES, options.limits))
+        self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, *programs, self.now_ms)
         self.budgets = BudgetLedgers(self._transactor, sql.BUDGETS, self.now_ms)
         self.webhooks = Webhooks(self._transactor, sql.WEBHOOKS, self.now_ms)
         self.deliveries = Deliveries(self._transactor, sql.DELIVERIES, self.now_ms)
