@@ -266,7 +266,9 @@ async def test_bad_input_is_told_by_name_and_changes_nothing(client: httpx.Async
     assert "echo" in unknown.json()["detail"]
 
 
-async def test_agents_workers_health_metrics_and_the_page_tell_what_is_there(client: httpx.AsyncClient) -> None:
+async def test_agents_workers_health_and_metrics_tell_what_is_there_and_there_is_a_page(
+    client: httpx.AsyncClient,
+) -> None:
     agents = {agent["name"]: agent for agent in (await client.get("/api/agents")).json()["agents"]}
     assert agents["payer"]["tools"] == ["pay"]
     (worker,) = (await client.get("/api/workers")).json()["workers"]
@@ -278,8 +280,8 @@ async def test_agents_workers_health_metrics_and_the_page_tell_what_is_there(cli
     assert "holdfast_worker_commits_total" in (await client.get("/metrics")).text
     page = await client.get("/")
     assert page.status_code == 200
-    assert "<td>payer</td>" in page.text
-    assert (await client.get("/style.css")).headers["content-type"].startswith("text/css")
+    assert page.headers["content-type"].startswith("text/html")
+    assert (await client.get("/page/base.css")).headers["content-type"].startswith("text/css")
 
 
 async def test_a_reader_of_a_finished_chat_gets_everything_and_a_clean_end(client: httpx.AsyncClient) -> None:

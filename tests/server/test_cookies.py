@@ -88,7 +88,7 @@ async def test_two_servers_of_one_host_leave_each_other_logged_in(live: ServerPr
             page = await made.new_page()
             for one in (live, second):
                 await one.log_in(page)
-                await expect(page.get_by_role("heading", name="Workers")).to_be_visible()
+                await expect(page.get_by_role("link", name="Operations")).to_be_visible()
             for one in (live, second):
                 await page.goto(one.url)
-                await expect(page.get_by_role("heading", name="Workers")).to_be_visible()
+                await expect(page.get_by_role("link", name="Operations")).to_be_visible()

@@ -255,14 +255,14 @@ async def test_a_link_on_a_page_elsewhere_leads_in_and_out_again(page: Page, tmp
         page.on("request", lambda request: asked.append(request.url))
         await page.evaluate("link => { location.href = link }", link)
         await page.get_by_role("button", name="Log in").click()
-        await expect(page.get_by_role("heading", name="Workers")).to_be_visible()
+        await expect(page.get_by_role("link", name="Operations")).to_be_visible()
         assert page.url == f"{live.url}/"
         code = link.partition("#")[2]
         assert code.startswith("hf_")
         assert not any(code in url.partition("#")[0] for url in asked), "no server is told by a URL"
         await page.goto(elsewhere)
         await page.evaluate("url => { location.href = url }", live.url)
-        await expect(page.get_by_role("heading", name="Workers")).to_be_visible()
+        await expect(page.get_by_role("link", name="Operations")).to_be_visible()
         await page.get_by_role("button", name="Log out").click()
         await expect(page.get_by_role("button", name="Log in")).to_be_visible()
         await page.goto(live.url)
@@ -300,7 +300,7 @@ async def test_no_secret_is_in_the_log_of_the_program_that_mounts_it(
         async with mounted(program) as url:
             await page.goto(link_of(url, code))
             await page.get_by_role("button", name="Log in").click()
-            await expect(page.get_by_role("heading", name="Workers")).to_be_visible()
+            await expect(page.get_by_role("link", name="Operations")).to_be_visible()
             (cookie,) = await page.context.cookies()
             assert (cookie["path"], cookie["sameSite"], cookie["httpOnly"]) == ("/agents", "Lax", True)
     assert "POST /agents/login" in caplog.text

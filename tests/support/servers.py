@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -75,10 +75,11 @@ def server(
     worker: bool = True,
     settings: Mapping[str, str] = {},
     files_max: int | None = None,
+    begin: Callable[..., None] = run,
 ) -> Iterator[ServerProcess]:
-    """`settings`: variables of its environment. `files_max`: open files that it may have."""
+    """`settings`: variables of its environment. `files_max`: open files that it may have. `begin`: its program."""
     home.mkdir(parents=True, exist_ok=True)
-    begin = partial(run, store_url, str(home), port, worker=worker)
+    begin = partial(begin, store_url, str(home), port, worker=worker)
     process = Fork(begin, {**os.environ, **settings}, stderr=subprocess.PIPE, files_max=files_max)
     assert process.stderr is not None
     words = process.stderr

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.server import client_files, login
+from holdfast.server import client_files, login, page_files
 from holdfast.server.bodies import has_body
 from holdfast.server.grants import Grant, Grants, read_token
 from holdfast.server.guarded import GRANT
@@ -30,15 +30,16 @@ from holdfast.system.disk import create_path, make_home, write_path
 
 HEALTH = "/health"  # also for the health checks of HTTP/1.0, which name no host
 KNOWN_S = 1.0  # for a token that is shown there
-PUBLIC = frozenset({HEALTH}) | client_files.PATHS | login.PATHS
+PUBLIC = frozenset({HEALTH}) | client_files.PATHS | page_files.PATHS | login.PATHS
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 _ABSOLUTE_RAW = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 SECURITY_HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types holdfast"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

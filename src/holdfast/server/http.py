@@ -17,7 +17,7 @@ from holdfast.server import (
     kept_rules,
     login,
     operations,
-    page,
+    page_files,
     problems,
     schedules,
     tokens,
@@ -57,7 +57,7 @@ ROUTERS = (
     transfers.routes.router,
     openai.routes.router,
     stored_conversations.routes.router,
-    page.routes.router,
+    page_files.routes.router,
     login.routes.router,
     client_files.routes.router,
 )

@@ -1,0 +1,199 @@
+/** The start of the page: who this is, the frame around the views, and which view is shown. */
+
+import { Holdfast } from "../client/holdfast.js";
+import { chatList } from "./chats.js";
+import { h, replace } from "./dom.js";
+import { poll } from "./poll.js";
+import { link, placeOf } from "./router.js";
+import { plain } from "./words.js";
+
+/** @typedef {import("./router.js").Place} Place */
+/** @typedef {import("../client/holdfast.js").Schemas["PrincipalShown"]} Me */
+/** @typedef {"live" | "catching up" | "reconnecting"} ConnectionState */
+/**
+ * What a view is given.
+ * @typedef {object} Context
+ * @property {Holdfast} client
+ * @property {Me} me
+ * @property {(scope: string) => boolean} may
+ * @property {(hash: string) => void} go
+ * @property {(words: string, options?: { bad?: boolean }) => void} say a word that passes
+ * @property {(work: Promise<unknown> | (() => Promise<unknown>), failed: string) => Promise<boolean>} try says what went wrong
+ * @property {(state: ConnectionState) => void} connection how the stream of the view stands
+ * @property {() => void} changed the list of chats, and the inbox, look again
+ * @property {AbortSignal} signal aborted when the view is left
+ */
+/** @typedef {{ title: string, element: HTMLElement, close?: () => void }} View */
+
+const HEALTH_MS = 10_000;
+const INBOX_MS = 5000;
+const TOAST_MS = 6000;
+
+/** @type {Record<string, () => Promise<{ show: (context: Context, place: Place) => View }>>} */
+const VIEWS = {
+  new: () => import("./new_chat.js"),
+  chat: () => import("./chat.js"),
+};
+
+function nameOf(/** @type {Place} */ { path: [first, , third] }) {
+  if (first === "chats") return third !== undefined && third in VIEWS ? third : "chat";
+  return first !== undefined && first in VIEWS ? first : "new";
+}
+
+const root = /** @type {HTMLElement} */ (document.getElementById("app"));
+const client = new Holdfast({ url: location.pathname.replace(/\/+$/, "") });
+const main = h("main", { id: "main", class: "main", tabindex: "-1" });
+const banner = h("div", { class: "banner", role: "status", hidden: true });
+const toasts = h("div", { class: "toasts", role: "log", "aria-live": "polite", "aria-label": "Messages of this page" });
+/** @type {AbortController} */
+let leaving = new AbortController();
+/** @type {View | null} */
+let shown = null;
+/** @type {() => void} */
+let lookAgain = () => {};
+/** @type {ConnectionState} */
+let connection = "live";
+/** @type {{ words: string, bad: boolean } | null} */
+let trouble = null;
+
+function say(/** @type {string} */ words, { bad = false } = {}) {
+  const toast = h("div", { class: `toast ${bad ? "bad" : ""}` }, words);
+  toasts.append(toast);
+  setTimeout(() => toast.remove(), bad ? 2 * TOAST_MS : TOAST_MS);
+}
+
+/** @returns {Promise<boolean>} whether it was done */
+async function tryTo(/** @type {Promise<unknown> | (() => Promise<unknown>)} */ work, /** @type {string} */ failed) {
+  try {
+    await (typeof work === "function" ? work() : work);
+    return true;
+  } catch (error) {
+    if (leaving.signal.aborted && error === leaving.signal.reason) return false;
+    say(`${failed}: ${error instanceof Error ? plain(error.message) : "it went wrong"}`, { bad: true });
+    return false;
+  }
+}
+
+function showBanner() {
+  const words = trouble?.words ?? (connection === "reconnecting" ? "Reconnecting…" : connection === "catching up" ? "Catching up…" : "");
+  banner.hidden = !words;
+  banner.className = `banner ${trouble?.bad ? "bad" : ""}`;
+  if (banner.textContent !== words) banner.textContent = words;
+}
+
+/** How this server is, and whether there is one. */
+async function lookAtHealth() {
+  try {
+    const health = await client.health({ signal: AbortSignal.timeout(HEALTH_MS) });
+    const reasons = health.reasons.map(plain).join(", ");
+    trouble = health.status === "ok" ? null
+      : health.status === "draining" ? { words: "The server is being replaced. This page goes on by itself.", bad: false }
+        : { words: `The server is ${health.status}${reasons ? `: ${reasons}` : ""}`, bad: health.status === "unhealthy" };
+  } catch (error) {
+    trouble = { words: navigator.onLine ? "The server does not answer. Trying again…" : "Offline. This page goes on when the network is back.", bad: true };
+    throw error;
+  } finally {
+    showBanner();
+  }
+}
+
+function places(/** @type {HTMLElement} */ inboxCount, /** @type {Me} */ me) {
+  const entries = [["Inbox", "inbox", inboxCount], ["Schedules", "schedules", null]];
+  if (me.operates) entries.push(["Operations", "operations", null]);
+  return h("ul", { class: "places" }, entries.filter(([, place]) => String(place) in VIEWS).map(([words, place, more]) =>
+    h("li", null, h("a", { href: link(String(place)), data: { place } }, String(words), /** @type {Node | null} */ (more)))));
+}
+
+function frame(/** @type {Me} */ me, /** @type {HTMLElement} */ inboxCount, /** @type {HTMLElement} */ list) {
+  const who = me.owner || me.name;
+  return [
+    banner,
+    h("nav", { class: "side", "aria-label": "Chats and places" },
+      h("div", { class: "side-head" },
+        h("a", { class: "brand", href: "#/" }, h("img", { src: "page/icon.svg", alt: "" }), "holdfast"),
+        me.scopes.includes("chat") ? h("a", { class: "button primary", href: "#/new" }, "New chat") : null),
+      places(inboxCount, me),
+      list,
+      h("div", { class: "side-foot" },
+        h("span", { class: "ellipsis muted", title: `version ${me.version}` }, plain(who)),
+        h("form", { method: "post", action: "logout" }, h("button", { class: "button quiet" }, "Log out")))),
+    main,
+    toasts,
+  ];
+}
+
+/** @returns {Context} */
+function contextFor(/** @type {Me} */ me, /** @type {AbortSignal} */ signal) {
+  return {
+    client, me, signal, say, try: tryTo,
+    may: (scope) => me.scopes.includes(/** @type {any} */ (scope)),
+    go: (hash) => { location.hash = hash; },
+    changed: () => lookAgain(),
+    connection: (state) => {
+      if (signal.aborted) return;
+      connection = state;
+      showBanner();
+    },
+  };
+}
+
+async function showPlace(/** @type {Me} */ me) {
+  const place = placeOf(location.hash);
+  leaving.abort();
+  leaving = new AbortController();
+  shown?.close?.();
+  connection = "live";
+  showBanner();
+  const context = contextFor(me, leaving.signal);
+  root.dataset.place = place.path.length ? "view" : "list";
+  for (const anchor of root.querySelectorAll(".places a")) {
+    if (/** @type {HTMLElement} */ (anchor).dataset.place === place.path[0]) anchor.setAttribute("aria-current", "page");
+    else anchor.removeAttribute("aria-current");
+  }
+  document.dispatchEvent(new CustomEvent("place", { detail: place }));
+  try {
+    const module = await VIEWS[nameOf(place)]();
+    if (context.signal.aborted) return;
+    shown = module.show(context, place);
+  } catch (error) {
+    if (context.signal.aborted) return;
+    shown = { title: "Not loaded", element: broken(error) };
+  }
+  document.title = shown.title ? `${shown.title} · holdfast` : "holdfast";
+  replace(main, shown.element);
+}
+
+function broken(/** @type {unknown} */ error) {
+  return h("div", { class: "empty" }, h("h2", null, "This view could not be loaded"), h("p", null, plain(String(error))),
+    h("button", { type: "button", class: "button", on: { click: () => location.reload() } }, "Load the page again"));
+}
+
+async function start() {
+  let me;
+  try {
+    me = await client.me();
+  } catch (error) {
+    if (error instanceof Error && "status" in error && error.status === 401) location.assign("login");
+    replace(root, broken(error));
+    return;
+  }
+  const inboxCount = h("span", { class: "chip warn", hidden: true });
+  const forever = new AbortController().signal;
+  const list = chatList(contextFor(me, forever));
+  replace(root, ...frame(me, inboxCount, list.element));
+  const lookAtInbox = poll(INBOX_MS, async () => {
+    const { calls, next } = await client.openCalls({ limit: 100 });
+    inboxCount.hidden = !calls.length;
+    replace(inboxCount, `${calls.length}${next ? "+" : ""}`, h("span", { class: "sr" }, " wait for an answer"));
+    document.dispatchEvent(new CustomEvent("inbox", { detail: calls }));
+  }, forever);
+  poll(HEALTH_MS, lookAtHealth, forever);
+  lookAgain = () => {
+    list.look();
+    lookAtInbox();
+  };
+  addEventListener("hashchange", () => void showPlace(me).then(() => main.focus({ preventScroll: true })));
+  await showPlace(me);
+}
+
+void start();

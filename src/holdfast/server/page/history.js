@@ -1,0 +1,162 @@
+/**
+ * The history of a chat, however long: a place of its own for each page of it, which is filled while it is near to what is
+ * seen and emptied when it is far away. So a chat of 20,000 messages opens at once, at its end, and its scroll bar is true.
+ */
+
+import { h, replace } from "./dom.js";
+import { ResponseView, userMessage } from "./message.js";
+
+/** @typedef {import("./app.js").Context} Context */
+/** @typedef {import("../client/holdfast.js").Chat} Chat */
+/** @typedef {import("./calls.js").CallCard} CallCard */
+/** @typedef {import("../client/holdfast.js").Schemas["HistoryMessage"] & { html?: string }} HistoryMessage */
+
+const PAGE = 40; // positions
+const NEAR = "1200px 0px";
+const GUESS_PX = 90; // of a message that was not seen yet
+
+/** One page: its place in the history, and whether it is filled. */
+class HistoryPage {
+  constructor(/** @type {number} */ start, /** @type {number} */ end) {
+    this.start = start;
+    this.end = end;
+    this.near = false;
+    this.filled = false;
+    this.busy = false;
+    this.element = h("div", { class: "page", "aria-busy": "true" });
+    this.element.style.minHeight = `${(end - start) * GUESS_PX}px`;
+  }
+}
+
+export class History {
+  constructor(
+    /** @type {Context} */ context, /** @type {Chat} */ chat,
+    /** @type {import("./message.js").Actions} */ actions, /** @type {HTMLElement} */ scroller,
+  ) {
+    this._context = context;
+    this._chat = chat;
+    /** @type {Map<string, CallCard>} */
+    this._cards = new Map();
+    this._actions = actions;
+    this.element = h("div", { class: "history" });
+    /** @type {Map<Element, HistoryPage>} */
+    this._pages = new Map();
+    /** @type {Map<string, { part: any, at: number }>} results whose calls are on a page that is not filled */
+    this._results = new Map();
+    /** @type {Set<string>} messages that the live part shows */
+    this._elsewhere = new Set();
+    this._observer = new IntersectionObserver((seen) => this._moved(seen), { root: scroller, rootMargin: NEAR });
+    context.signal.addEventListener("abort", () => this._observer.disconnect());
+  }
+
+  /** So many positions, of which none was read yet. */
+  begin(/** @type {number} */ length) {
+    this._observer.disconnect();
+    this._pages.clear();
+    this.element.replaceChildren();
+    for (let start = 0; start < length; start += PAGE) {
+      const page = new HistoryPage(start, Math.min(length, start + PAGE));
+      this._pages.set(page.element, page);
+      this.element.append(page.element);
+      this._observer.observe(page.element);
+    }
+  }
+
+  /** A message is shown below: not here. */
+  leave(/** @type {string} */ id) {
+    this._elsewhere.add(id);
+    this.element.querySelector(`[data-id="${CSS.escape(id)}"]`)?.remove();
+  }
+
+  _moved(/** @type {IntersectionObserverEntry[]} */ seen) {
+    for (const { target, isIntersecting } of seen) {
+      const page = this._pages.get(target);
+      if (!page) continue;
+      page.near = isIntersecting;
+      if (isIntersecting) void this._fill(page);
+      else this._empty(page);
+    }
+  }
+
+  async _fill(/** @type {HistoryPage} */ page) {
+    if (page.filled || page.busy) return;
+    page.busy = true;
+    try {
+      const messages = await this._read(page);
+      if (!page.near || this._context.signal.aborted) return;
+      replace(page.element, this._elements(messages));
+      page.element.style.minHeight = "";
+      page.element.removeAttribute("aria-busy");
+      page.filled = true;
+    } catch (error) {
+      if (this._context.signal.aborted) return;
+      const again = h("button", { type: "button", class: "button", on: { click: () => void this._fill(page) } }, "Try again");
+      replace(page.element, h("p", { class: "notice bad" }, "These messages could not be read. ", again));
+    } finally {
+      page.busy = false;
+    }
+  }
+
+  async _read(/** @type {HistoryPage} */ page) {
+    /** @type {HistoryMessage[]} */
+    const found = [];
+    let start = page.start;
+    while (start < page.end) {
+      const answer = await this._chat.messages({ start, limit: page.end - start, render: "html", signal: this._context.signal });
+      found.push(.../** @type {HistoryMessage[]} */ (answer.messages));
+      if (answer.next === null || answer.next === undefined) break;
+      start = answer.next;
+    }
+    return found;
+  }
+
+  /** Far away: its height stays. Not while somebody is in it, by keyboard or with a selection. */
+  _empty(/** @type {HistoryPage} */ page) {
+    if (!page.filled || page.element.contains(document.activeElement)) return;
+    page.element.style.minHeight = `${page.element.offsetHeight}px`;
+    for (const card of page.element.querySelectorAll("[data-call]")) this._cards.delete(/** @type {HTMLElement} */ (card).dataset.call ?? "");
+    page.element.replaceChildren();
+    page.filled = false;
+  }
+
+  _elements(/** @type {HistoryMessage[]} */ messages) {
+    /** @type {Node[]} */
+    const made = [];
+    for (const message of messages) {
+      if (message.role === "tool") this._finish(message);
+      else if (this._elsewhere.has(message.id)) continue;
+      else if (message.role === "user") made.push(userMessage(this._chat, message, this._actions));
+      else if (message.role === "assistant") made.push(this._response(message));
+    }
+    return made;
+  }
+
+  _response(/** @type {HistoryMessage} */ message) {
+    const view = new ResponseView(this._chat, this._cards, this._actions);
+    view.commit(message, message.html ?? null);
+    for (const part of message.parts) {
+      if (part.kind !== "tool_call") continue;
+      const card = view.card(pastCall(part.call_id, part.name, part.arguments ?? ""));
+      const result = this._results.get(part.call_id);
+      if (result) card.finish(result.part, null, result.at);
+    }
+    return view.element;
+  }
+
+  _finish(/** @type {HistoryMessage} */ message) {
+    for (const part of message.parts) {
+      if (part.kind !== "tool_result") continue;
+      const at = message.created_at ?? 0;
+      this._results.set(part.call_id, { part, at });
+      this._cards.get(part.call_id)?.finish(part, null, at);
+    }
+  }
+}
+
+/** A call of the past, before its result is known. @returns {import("../client/holdfast.js").CallView} */
+function pastCall(/** @type {string} */ id, /** @type {string} */ name, /** @type {string} */ given) {
+  return {
+    id, name, arguments: given, state: "planned", chat_id: null, external: null, question: null, child_id: null, expires_at: null, by: null,
+    began_at: null, ended_at: null, result: null, error: false, progress: "", kind: null,
+  };
+}

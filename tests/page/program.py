@@ -1,0 +1,101 @@
+"""A server for the tests of the page: agents that show everything that a page has to show, with scripted models."""
+
+import asyncio
+import os
+
+from holdfast import Agent, App, ToolContext, tool
+from holdfast.server.serve import serve
+from holdfast.testing import Call, Fail, Say, ScriptedModel, Stall, Think
+from holdfast.tools.outside import ask_user
+from holdfast.tools.plan import plan_tool
+
+STORY = " ".join(f"word{n}" for n in range(120))
+HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+MARKDOWN = """## A heading
+
+Some **bold** words, a [link](https://example.com/) and `code`.
+
+```python
+def hold(fast: bool) -> str:
+    return "kelp"  # on its rock
+```
+
+| wave | height |
+| --- | --- |
+| first | 3 m |
+"""
+
+
+@tool(needs_approval=True)
+async def pay(amount: int, note: str = "") -> str:
+    """Pay somebody."""
+    return f"paid {amount}"
+
+
+@tool(replay="pure")
+async def measure(context: ToolContext) -> str:
+    """Measure the waves."""
+    for n in range(3):
+        context.progress(f"wave {n}: {n + 1} m\n")
+        await asyncio.sleep(0.05)
+    return "waves of 3 m\n" + HOSTILE
+
+
+@tool(replay="pure", output_bytes_max=6_000_000)
+async def flood() -> str:
+    """Say a lot."""
+    return "kelp " * 1_000_000
+
+
+def agents() -> list[Agent]:
+    steps = [{"text": "Look at the sea", "state": "done"}, {"text": "Measure the waves", "state": "in_progress"}]
+    edit = {"path": "notes.txt", "old": "one\ntwo\nthree", "new": "one\n2\nthree"}
+    return [
+        Agent("echo", "scripted"),
+        Agent("storyteller", ScriptedModel(STORY, per="turn", pace_s=0.03)),
+        Agent(
+            "writer", ScriptedModel([Think(text="The sea is rough."), Say(text=MARKDOWN)], per="turn", pace_s=0.01)
+        ),
+        Agent("thinker", ScriptedModel(["Let me think… ", Stall()], per="turn")),  # until it is stopped
+        Agent("payer", ScriptedModel([Call(name="pay", arguments={"amount": 7})], "Done.", per="turn"), tools=[pay]),
+        Agent(
+            "asker",
+            ScriptedModel([Call(name="ask_user", arguments={"question": "Which sea?"})], "Thank you.", per="turn"),
+            tools=[ask_user()],
+        ),
+        Agent(
+            "sailor",
+            ScriptedModel(
+                [Call(name="plan", arguments={"items": steps}), Call(name="measure")],
+                [Call(name="edit_file", arguments=edit)],
+                "The waves are 3 m high.",
+                per="turn",
+            ),
+            tools=[plan_tool(), measure, _edit_file],
+        ),
+        Agent("flooder", ScriptedModel([Call(name="flood")], "So much.", per="turn"), tools=[flood]),
+        Agent("broken", ScriptedModel([Fail(status=401, message="the key was refused")], per="turn")),
+        Agent(
+            "hostile", ScriptedModel(HOSTILE + "\n\n[x](javascript:alert(1))\n\n```" + "\nline" * 10_000, per="turn")
+        ),
+    ]
+
+
+@tool(name="edit_file", replay="pure")
+async def _edit_file(path: str, old: str, new: str) -> str:
+    """Pretends."""
+    return f"Edited {path}."
+
+
+def make_app(url: str, home: str, port: int = 0) -> App:
+    return App(url, agents=agents(), home=home, port=port, poll_s=0.2, grace_s=2.0)
+
+
+def run(url: str, home: str, port: int, *, worker: bool) -> None:
+    asyncio.run(serve(make_app(url, home, port), worker=worker))
+
+
+if __name__ == "__main__":
+    import sys
+
+    run(sys.argv[1], sys.argv[2], int(sys.argv[3]), worker=os.environ.get("WORKER", "1") == "1")
