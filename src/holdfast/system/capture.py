@@ -3,17 +3,24 @@
 The reader goes on reading after the kept part is full, and throws away what stands between head and tail. To stop
 reading would block the child until its deadline, and to end it for talking too much would turn a noisy success into a
 half-done failure. But a flood must not take the event loop from the chats: beyond the kept part it is read once per
-millisecond, out of a pipe made as large as the system allows, and the child waits for us now and then.
+millisecond, out of a pipe made as large as the system allows, and the child waits for us now and then. Where somebody
+makes sense of each piece, and takes long for it, pieces get smaller and pauses longer: the chats keep three quarters
+of the loop.
 """
 
 import asyncio
 import fcntl
 import os
 from collections.abc import Callable
+from time import monotonic
 
 CHUNK_BYTES = 65_536
 FLOOD_BYTES = 1 << 20  # what Linux lets any user make of a pipe
 FLOOD_PAUSE_S = 0.001
+LEAST_BYTES = 1_024  # of a piece that takes long
+LONG_S = 0.005  # for one piece: as long as others can do without the loop
+SHARE = 3  # a pause is so many times as long as what it follows
+PAUSE_S_MAX = 1.0
 
 
 class Kept:
@@ -88,6 +95,8 @@ class PipeReader:
         self._kept = kept
         self._heard = heard
         self._chunk_bytes = CHUNK_BYTES
+        self._wide = False
+        self._took_s = 0.0  # for the last piece
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
@@ -108,6 +117,7 @@ class PipeReader:
         if self._fd < 0:
             return
         for _ in range(FLOOD_BYTES // CHUNK_BYTES):
+            self._chunk_bytes = CHUNK_BYTES
             if not self._take():
                 break
         self._end()
@@ -115,11 +125,16 @@ class PipeReader:
     def _read(self) -> None:
         if not self._take():
             return
-        if self._kept is not None and self._kept.full:
-            if self._chunk_bytes == CHUNK_BYTES:
-                self._widen()
+        floods = self._kept is not None and self._kept.full
+        if floods and not self._wide:
+            self._widen()
+        if floods or self._took_s > LONG_S:
             self._loop.remove_reader(self._fd)
-            self._pause = self._loop.call_later(FLOOD_PAUSE_S, self._go_on)
+            self._pause = self._loop.call_later(self._pause_s, self._go_on)
+
+    @property
+    def _pause_s(self) -> float:
+        return min(max(FLOOD_PAUSE_S, SHARE * self._took_s), PAUSE_S_MAX)
 
     def _go_on(self) -> None:
         self._pause = None
@@ -141,11 +156,22 @@ class PipeReader:
         if self._kept is not None:
             self._kept.add(data)
         if self._heard is not None:
-            self._heard(data)
+            self._hear(data, self._heard)
         return True
 
+    def _hear(self, data: bytes, heard: Callable[[bytes], None]) -> None:
+        began = monotonic()
+        heard(data)
+        self._took_s = monotonic() - began
+        if self._took_s > LONG_S:
+            self._chunk_bytes = max(LEAST_BYTES, min(self._chunk_bytes, len(data)) // 2)
+        elif self._took_s < LONG_S / 4 and len(data) == self._chunk_bytes:
+            self._chunk_bytes = min(2 * self._chunk_bytes, FLOOD_BYTES if self._wide else CHUNK_BYTES)
+
     def _widen(self) -> None:
-        self._chunk_bytes = FLOOD_BYTES
+        self._wide = True
+        if self._heard is None:
+            self._chunk_bytes = FLOOD_BYTES
         try:
             fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, FLOOD_BYTES)
         except (AttributeError, OSError):  # macOS, or this user has enough of large pipes: slower, and as true
