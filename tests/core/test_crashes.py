@@ -430,6 +430,16 @@ def test_a_worker_that_lives_changes_nothing_once_a_person_has_dealt_with_the_ch
         story.refuses(cmd.LeaseOutlived(worker="w1"), reason="stale_writer")
 
 
+def test_a_chat_that_was_given_up_and_then_stopped_does_not_go_on_when_a_worker_lives() -> None:
+    """Nothing of it ran, and still the stop was heard: what nobody wants any more is not begun again."""
+    story = given_up_in_silence()
+    story.stops()
+    assert (story.state, story.chat.silent) == ("failed", "")
+    story.refuses(cmd.LeaseOutlived(worker="w1"), reason="stale_writer")
+    story.does(cmd.Retry())
+    assert (story.state, story.chat.unclean) == ("running", 0), "a person can"
+
+
 def test_a_chat_that_a_person_has_put_away_stays_so_and_no_longer_counts_the_worker_that_lives() -> None:
     story = given_up_in_silence(archived=True)
     story.does(cmd.LeaseOutlived(worker="w1"))

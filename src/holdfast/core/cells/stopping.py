@@ -14,9 +14,12 @@ from holdfast.core.spending import SpendingKind
 
 
 def nothing_to_stop(draft: Draft, command: cmd.Stop) -> None:
-    """But for what is below it: it may have left some of that at work."""
+    """But for what is below it: it may have left some of that at work. And one that was given up with its workers
+    does not go on when one of them turns out to live (`revive`): nobody wants it any more.
+    """
     if command.clear_queue:
         draft.drop(draft.queue, "cleared")
+    draft.set(silent="")
     _stop_all_below(draft, command)
 
 
