@@ -24,6 +24,7 @@ __all__ = [
     "Ask",
     "AttemptFailed",
     "Backfilled",
+    "BudgetLeft",
     "Budgets",
     "CallAnswered",
     "CallAsked",
@@ -301,6 +302,7 @@ _NAMES: dict[str, str] = {
         "Config, ConfigSettings, ModelFacts, PermissionMode, Permissions, Price, Retention, WorkerSettings, "
         "load_config"
     ),
+    "holdfast.core.budgets": "BudgetLeft",
     "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
     "holdfast.core.limits": "Limits",
     "holdfast.core.records": (
@@ -409,6 +411,7 @@ if TYPE_CHECKING:
         WorkerSettings,
         load_config,
     )
+    from holdfast.core.budgets import BudgetLeft
     from holdfast.core.deadlines import ModelDeadlines, WakeDeadlines
     from holdfast.core.limits import Limits
     from holdfast.core.records import (

@@ -313,6 +313,19 @@ def test_what_a_body_keeps_stays_with_the_chat_the_newest_last_and_bounded() -> 
     assert story.chat.keepsakes == ""
 
 
+def test_what_calls_that_run_have_kept_is_not_what_gives_way() -> None:
+    """A long call among many short ones has to find its own after a crash."""
+    limits = replace(LIMITS, keepsakes_max=2, keepsake_chars_max=10)
+    story = Story(limits=limits).claimed().calls("a", start=True)
+    for key in ("long", "x", "y", "z"):
+        story.does(cmd.Keep(by=story.by, key=key, text="1", spared=frozenset({"long"})))
+    assert list(decode_keepsakes(story.chat.keepsakes)) == ["long", "z"]
+    every = frozenset({"long", "z"})
+    story.refuses(cmd.Keep(by=story.by, key="more", text="1", spared=every), reason="limit")
+    story.does(cmd.Keep(by=story.by, key="long", text="2", spared=every))
+    assert decode_keepsakes(story.chat.keepsakes) == {"z": "1", "long": "2"}
+
+
 # --- the end of a turn ------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import faults
 from holdfast.core import commands as cmd
-from holdfast.core.budgets import Ceiling, Estimate, Reached, Verdict, chat_account
+from holdfast.core.budgets import BudgetLeft, Ceiling, Estimate, Reached, Verdict, chat_account
 from holdfast.core.records import Cause, NewChat, Purse, Snapshot
 from holdfast.core.spending import Bill, Spent
 from holdfast.errors import NotFound, StaleWriter
@@ -237,6 +237,38 @@ async def test_a_child_draws_on_what_is_left_of_its_parents_turn_and_the_parent_
     assert isinstance(told, Reached)
     assert f"budget of turn 1 of chat {parent.held.chat.id} above" in told.detail
     assert await sums(store) == (2, 105, 0.5), "one line each, whatever the accounts"
+
+
+async def test_what_is_left_is_told_and_is_what_the_tightest_of_the_limits_leaves(store: Store) -> None:
+    parent, child = await family(store)
+    await parent.commit(spends(parent, 60))
+    assert await store.budgets.left(wants(child)) == BudgetLeft(tokens=40, cost=1.0)
+    drawn = wants(child, 30, 0.25)
+    granted = await store.budgets.draw(drawn)
+    assert isinstance(granted, Granted)
+    assert await store.budgets.left(wants(child)) == BudgetLeft(tokens=10, cost=0.75), "what is reserved is taken"
+    await child.commit(spends(child, 45, 0.5, drawn, accounts=granted.accounts))
+    await store.budgets.fold(0)
+    assert await store.budgets.left(wants(child)) == BudgetLeft(tokens=0, cost=0.5)
+    narrow = OwnerLimits(cost=0.6, day_tokens=1_000)
+    assert await store.budgets.left(wants(child, limits=narrow)) == BudgetLeft(tokens=0, cost=pytest.approx(0.1))
+    other = await at_work(store, "bob")
+    assert await store.budgets.left(wants(other)) == BudgetLeft(), "no limit"
+    assert (await store.budgets.figures()).reservations == 0
+
+
+async def test_a_fork_of_a_sub_agents_chat_is_a_chat_of_its_own_and_its_owners(store: Store) -> None:
+    """A person made it: it is below no other, no stop of the family reaches it, and none of its budgets binds it."""
+    _, child = await family(store)
+    await child.commit(spends(child, 45, 0.5, accounts=()))
+    fork_id = (await store.fork_chat(child.held.chat.id, "fork")).chat_id
+    fork = (await store.read_chat(fork_id)).chat
+    assert (fork.parent_id, fork.root_id, fork.depth, fork.purses) == (None, None, 0, ())
+    assert (fork.owner, fork.chat_tokens) == (child.held.chat.owner, 0)
+    hand = Hand(store)
+    await store.submit(fork_id, cmd.Send(message=user()))
+    await hand.take(fork_id)
+    assert await store.budgets.left(wants(hand, limits=OwnerLimits(tokens=50))) == BudgetLeft(tokens=5)
 
 
 async def test_another_turn_of_the_parent_is_another_budget_and_the_family_has_one_for_all(store: Store) -> None:

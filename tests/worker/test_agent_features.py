@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import AgentLimits, CompactionPolicy
+from holdfast import AgentLimits, Budgets, CompactionPolicy, OwnerLimits
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.config import ModelFacts, Price
+from holdfast.core.codec import decode_keepsakes
 from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, MessageAdded, Noted, TurnEnded
 from holdfast.core.limits import Limits
 from holdfast.core.records import Cause, Role, State, Synthetic
@@ -29,7 +30,7 @@ from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 from holdfast.worker import plugins
 from tests.support.turns import QUICK, WAIT_S, Gate, entries, rested, running, said, weather
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 
 @tool(replay="pure")
@@ -146,6 +147,77 @@ async def test_what_a_tool_spends_counts_in_the_budget_and_in_what_the_turn_show
     assert (ended.cause, ended.detail, ended.cost) == (Cause.BUDGET, "max_cost: 2.7500 of 2.5", 2.75)
     spent = [(entry.text, entry.tokens, entry.cost) for entry in told if isinstance(entry, Noted)]
     assert spent == [("1,000 tokens, 2.7500", 1_000, 2.75)]
+
+
+async def test_a_tool_learns_what_is_left_of_every_budget_that_binds_it(store_url: str) -> None:
+    told: list[tuple[int | None, float | None]] = []
+
+    @tool(replay="pure")
+    async def research(context: ToolContext) -> str:
+        """Ask a model of its own."""
+        left = await context.budget_left()
+        told.append((left.tokens, left.cost))
+        context.spent(tokens=100, cost=1.25)
+        return "found"
+
+    model = ScriptedModel(*[[Call(name="research")]] * 2, "Done.", [Call(name="research")], "Done.")
+    limits = AgentLimits(cost=4.0, chat_cost=6.0)
+    budgets = Budgets(each=OwnerLimits(cost=3.5))
+    prices = priced({model.name: Price(input=0, output=0)})
+    app = App(store_url, agents=[Agent("a", model, tools=[research], limits=limits)], models=prices, budgets=budgets)
+    async with app, app.worker():
+        chat = await app.create("a", "go", owner="ann")
+        assert await rested(chat) is State.IDLE
+        await app.set_budget("ann", OwnerLimits(cost=100.0))
+        await chat.send("again")
+        assert await rested(chat) is State.IDLE
+    assert [cost for _, cost in told] == [3.5, 2.25, 3.5], "of the owner, twice; then of the chat"
+    assert [tokens for tokens, _ in told] == [None] * 3
+
+
+async def test_what_a_tool_says_it_spent_is_a_figure_that_a_store_can_hold() -> None:
+    context = ToolContext()
+    for wrong in ({"tokens": -1}, {"tokens": 1 << 50}, {"cost": 1e300}, {"cost": float("nan")}, {"cost": -0.1}):
+        with pytest.raises(ValueError, match="what is spent is nothing or more, up to 1,099,511,627,776 tokens"):
+            context.spent(**wrong)  # type: ignore[arg-type]
+    assert context.spending == (0, 0.0)
+
+
+async def test_what_a_long_call_kept_is_there_after_a_crash_however_much_others_keep(store_url: str) -> None:
+    gate, found = Gate(), []
+
+    @tool(replay="idempotent")
+    async def long(context: ToolContext) -> str:
+        """Keep something, and wait."""
+        found.append(context.kept.get("mine"))
+        await context.keep("mine", "7")
+        gate.entered.set()
+        await gate.opened.wait()
+        return "done"
+
+    @tool(replay="idempotent")
+    async def short(context: ToolContext) -> str:
+        """Keep a lot."""
+        await gate.entered.wait()
+        for number in range(40):
+            await context.keep(f"other-{number}", "x")
+        return "kept"
+
+    model = ScriptedModel([Call(name="long"), Call(name="short")], "Done.")
+    app = App(store_url, agents=[Agent("a", model, tools=[long, short])])
+    async with app:
+        chat = await app.create("a", "go")
+        async with app.worker(grace_s=0.01):
+            await eventually(lambda: _kept(chat, "other-39"))
+        gate.opened.set()
+        async with app.worker():
+            assert await rested(chat) is State.IDLE
+        assert len(decode_keepsakes((await chat.snapshot()).chat.keepsakes)) == 32
+    assert found == [None, "7"]
+
+
+async def _kept(chat: Chat, key: str) -> bool:
+    return key in decode_keepsakes((await chat.snapshot()).chat.keepsakes)
 
 
 @pytest.mark.parametrize("end", ["stop", "shutdown"])

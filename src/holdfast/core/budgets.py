@@ -7,6 +7,7 @@ reservation begins in any case, as long as the limit is not reached. So nothing 
 use, and it is exceeded by what one call took beyond the rest that it was given, if estimates are not too low.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from holdfast.core.decide import Budget
@@ -52,6 +53,13 @@ class Reached(Frozen):
     detail: str
 
 
+class BudgetLeft(Frozen):
+    """Of all limits that apply, what the tightest leaves. None: no limit; less than nothing is nothing."""
+
+    tokens: int | None = None
+    cost: float | None = None
+
+
 class Verdict(StrEnum):
     BEGIN = "begin"
     WAIT = "wait"  # what is left is reserved by calls under way, which may not need all of it
@@ -68,6 +76,39 @@ def judge(ceiling: Ceiling, standing: Standing, wanted: Estimate) -> Verdict | R
     cost = standing.cost + standing.reserved_cost + wanted.cost
     fits = (ceiling.tokens is None or tokens <= ceiling.tokens) and (ceiling.cost is None or cost <= ceiling.cost)
     return Verdict.BEGIN if fits else Verdict.WAIT
+
+
+def left_of(ceiling: Ceiling, standing: Standing) -> BudgetLeft:
+    """What calls under way have reserved is theirs."""
+    return _left(
+        (ceiling.tokens, standing.tokens + standing.reserved_tokens),
+        (ceiling.cost, standing.cost + standing.reserved_cost),
+    )
+
+
+def left_in_row(chat: ChatRecord, budget: Budget) -> BudgetLeft:
+    """Of the limits whose figures are in the chat's own row."""
+    found = [
+        _left((budget.tokens, chat.turn_tokens), (budget.cost, chat.turn_cost)),
+        _left((budget.chat_tokens, chat.chat_tokens), (budget.chat_cost, chat.chat_cost)),
+    ]
+    if chat.root_id is None:
+        found.append(_left((budget.family_tokens, chat.chat_tokens), (budget.family_cost, chat.chat_cost)))
+    return least(found)
+
+
+def least(of: Sequence[BudgetLeft]) -> BudgetLeft:
+    tokens = [left.tokens for left in of if left.tokens is not None]
+    costs = [left.cost for left in of if left.cost is not None]
+    return BudgetLeft(tokens=min(tokens, default=None), cost=min(costs, default=None))
+
+
+def _left(tokens: tuple[int | None, int], cost: tuple[float | None, float]) -> BudgetLeft:
+    """Of a limit, and what is gone of it."""
+    return BudgetLeft(
+        tokens=None if tokens[0] is None else max(0, tokens[0] - tokens[1]),
+        cost=None if cost[0] is None else max(0.0, cost[0] - cost[1]),
+    )
 
 
 def owner_account(owner: str) -> str:

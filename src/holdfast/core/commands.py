@@ -408,11 +408,13 @@ class Note(RunnerCommand):
 class Keep(RunnerCommand):
     """What a body wants to find again, when it is run again after a crash or in a later call of the chat.
 
-    Under a `key`, in place of what was kept under it before; an empty `text` keeps nothing.
+    Under a `key`, in place of what was kept under it before; an empty `text` keeps nothing. Where there are too many,
+    the oldest gives way that is not `spared`: those are of other calls that run.
     """
 
     key: str
     text: str
+    spared: frozenset[str] = frozenset()
 
     name = "keep"
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.budgets import (
     NOTHING,
+    BudgetLeft,
     Ceiling,
     Estimate,
     Reached,
@@ -25,6 +26,8 @@ from holdfast.core.budgets import (
     chat_account,
     day_account,
     judge,
+    least,
+    left_of,
     owner_account,
     owner_ceilings,
 )
@@ -278,12 +281,7 @@ def drawing(sql: BudgetStatements, draw: Draw, now: int) -> Steps[Granted | Verd
     known = yield sql.reservation, {"id": draw.id}
     if known:
         return _granted(draw, [account for (account,) in known])
-    found = yield sql.read_limits, {"owner": draw.owner}
-    limits = budget_of(found[0]).limits if found else draw.limits
-    ceilings = [*draw.own, *(owner_ceilings(draw.owner, draw.day, limits) if limits is not None else ())]
-    for purse in draw.purses:
-        above = yield sql.above, {"id": purse.chat_id}
-        ceilings += [_ceiling_above(purse, *row) for row in above]
+    ceilings = yield from _ceilings(sql, draw)
     if not ceilings:
         return Granted(reserved=False)
     accounts = sorted({ceiling.account for ceiling in ceilings})
@@ -292,15 +290,7 @@ def drawing(sql: BudgetStatements, draw: Draw, now: int) -> Steps[Granted | Verd
             yield sql.lock, {"account": account}
     verdict: Verdict | Reached = Verdict.BEGIN
     for ceiling in ceilings:
-        ((tokens, cost, reserved_tokens, reserved_cost, count),) = yield sql.standing, _where(ceiling, draw.owner)
-        standing = Standing(
-            tokens=tokens + draw.took.tokens,
-            cost=cost + draw.took.cost,
-            reserved_tokens=reserved_tokens,
-            reserved_cost=reserved_cost,
-            reservations=count,
-        )
-        ruling = judge(ceiling, standing, draw.wanted)
+        ruling = judge(ceiling, (yield from _standing(sql, ceiling, draw)), draw.wanted)
         if isinstance(ruling, Reached):
             return ruling
         if ruling is Verdict.WAIT:
@@ -314,6 +304,35 @@ def drawing(sql: BudgetStatements, draw: Draw, now: int) -> Steps[Granted | Verd
         yield sql.reserve, {**about, "account": account}
     reach("draw.after")
     return _granted(draw, accounts)
+
+
+def looking(sql: BudgetStatements, draw: Draw) -> Steps[BudgetLeft]:
+    """What is left for it, at this moment. Nothing is reserved."""
+    found = []
+    for ceiling in (yield from _ceilings(sql, draw)):
+        found.append(left_of(ceiling, (yield from _standing(sql, ceiling, draw))))
+    return least(found)
+
+
+def _ceilings(sql: BudgetStatements, draw: Draw) -> Steps[list[Ceiling]]:
+    found = yield sql.read_limits, {"owner": draw.owner}
+    limits = budget_of(found[0]).limits if found else draw.limits
+    ceilings = [*draw.own, *(owner_ceilings(draw.owner, draw.day, limits) if limits is not None else ())]
+    for purse in draw.purses:
+        above = yield sql.above, {"id": purse.chat_id}
+        ceilings += [_ceiling_above(purse, *row) for row in above]
+    return ceilings
+
+
+def _standing(sql: BudgetStatements, ceiling: Ceiling, draw: Draw) -> Steps[Standing]:
+    ((tokens, cost, reserved_tokens, reserved_cost, count),) = yield sql.standing, _where(ceiling, draw.owner)
+    return Standing(
+        tokens=tokens + draw.took.tokens,
+        cost=cost + draw.took.cost,
+        reserved_tokens=reserved_tokens,
+        reserved_cost=reserved_cost,
+        reservations=count,
+    )
 
 
 def _granted(draw: Draw, accounts: Sequence[str]) -> Granted:
@@ -414,6 +433,10 @@ class BudgetLedgers:
     async def draw(self, draw: Draw) -> Granted | Verdict | Reached:
         """Reserve what a call may take. Again under the same id, it is answered as done."""
         return await self._runner.run_steps(lambda: drawing(self._sql, draw, self._now_ms()))
+
+    async def left(self, draw: Draw) -> BudgetLeft:
+        """What a call could take now, of the limits that several chats draw on. It is not promised to it."""
+        return await self._runner.run_steps(lambda: looking(self._sql, draw))
 
     async def release(self, id: str) -> None:
         """Nothing came of it, and it cost nothing."""

@@ -1,17 +1,20 @@
 """What a tool's body knows about its call. Made per call, never stored on the tool."""
 
 import asyncio
-import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from holdfast.core.budgets import BudgetLeft
 from holdfast.core.records import Cause, ToolResult
 from holdfast.system import cover, processes, sandbox
 from holdfast.system.processes import Children
 from holdfast.tools.figures import show
 from holdfast.tools.permissions.rulebook import NO_RULES, Rulebook
+
+TOKENS_MAX = 1 << 40  # that a call says it spent at once: no database could hold the sum of what some might say
+COST_MAX = 1e9
 
 
 class ToolContext:
@@ -40,6 +43,7 @@ class ToolContext:
         rulebook: Rulebook = NO_RULES,
         kept: Callable[[], Mapping[str, str]] | None = None,
         keep: Callable[[str, str], Awaitable[None]] | None = None,
+        budget_left: Callable[[], Awaitable[BudgetLeft]] | None = None,
     ) -> None:
         self.call_id = call_id
         self.key = f"{chat_id}:{call_id}"
@@ -55,6 +59,7 @@ class ToolContext:
         self._whole_result = whole_result
         self._kept = kept
         self._keep = keep
+        self._budget_left = budget_left
         self._kept_here: dict[str, str] = {}  # outside of a run
         self.result_chars = result_chars  # of a result that the model is shown; None: all
         self._spending = threading.Lock()  # of the two below
@@ -91,7 +96,8 @@ class ToolContext:
     async def keep(self, key: str, text: str) -> None:
         """Keep a text of up to 1,000 characters with the chat, in place of what was kept under this key before.
         Durable when it returns, so that a rerun after a crash finds it. A chat keeps 32 of them, and the oldest
-        gives way. An empty text keeps nothing. Raises ToolFailed if it cannot be kept.
+        gives way that no other running call has kept. An empty text keeps nothing. Raises ToolFailed if it cannot be
+        kept.
         """
         if self._keep is not None:
             await self._keep(key, text)
@@ -104,11 +110,18 @@ class ToolContext:
         """Count what this call has spent since it last said so, such as on a model of its own: in the budget of its
         turn, and in what people are shown. From any thread; what was said counts however the call ends.
         """
-        if tokens < 0 or not 0 <= cost < math.inf:
-            raise ValueError(f"what is spent is nothing or more, not {tokens} tokens and {cost}")
+        if not 0 <= tokens <= TOKENS_MAX or not 0 <= cost <= COST_MAX:
+            most = f"{TOKENS_MAX:,} tokens and {COST_MAX:,.0f}"
+            raise ValueError(f"what is spent is nothing or more, up to {most}, not {tokens} tokens and {cost}")
         with self._spending:
             self._tokens += int(tokens)
             self._cost += float(cost)
+
+    async def budget_left(self) -> BudgetLeft:
+        """Tokens and cost that are left of the budgets of its turn, chat, family, owner and day, the tightest of
+        them: for a body that can bound what it spends. Nobody else is kept from them meanwhile. Raises ToolFailed.
+        """
+        return BudgetLeft() if self._budget_left is None else await self._budget_left()
 
     @property
     def spending(self) -> tuple[int, float]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.agent import Agent
 from holdfast.config import ModelFacts
-from holdfast.core.budgets import NOTHING, Estimate, Reached, Verdict, own_ceilings
+from holdfast.core.budgets import NOTHING, BudgetLeft, Estimate, Reached, Verdict, least, left_in_row, own_ceilings
 from holdfast.core.records import ChatRecord, Frozen
 from holdfast.core.spending import Bill, SpendingKind, SpendingLine, Spent
 from holdfast.errors import StoreError
@@ -130,6 +130,12 @@ class Draws:
         self.granted += answer.reserved
         id = asked.id if answer.reserved else None
         return Drawn(day=asked.day, id=id, accounts=answer.accounts, own=answer.own)
+
+    async def left(self, chat: ChatRecord, agent: Agent[Any]) -> BudgetLeft:
+        """What a call that spends by itself could take now. Raises StoreError."""
+        asked = await self._asked(chat, agent, lambda: NOTHING)
+        own = left_in_row(chat, agent.limits)
+        return own if asked is None else least((own, await self._store.budgets.left(asked)))
 
     async def _granted(self, asked: Draw, trusted: Callable[[], bool], *, patient: bool) -> Granted:
         pause_s, give_up_at = LOOK_S, asyncio.get_running_loop().time() + WAIT_S_MAX

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast import log_context
 from holdfast.core import commands as cmd
-from holdfast.core.budgets import purses_below
+from holdfast.core.budgets import BudgetLeft, purses_below
 from holdfast.core.call_words import SPENT, spent_text
 from holdfast.core.codec import decode_keepsakes, storable
 from holdfast.core.records import (
@@ -67,6 +67,7 @@ class ToolCalls:
         self._held = held
         self._children = Children(held)
         self._tasks: set[asyncio.Task[bool]] = set()
+        self._kept: dict[str, set[str]] = {}  # by call, while it has no outcome: the keys of what it kept
         self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
         self._ready: dict[str, _Ready] = {}  # calls that may start and wait for a place
         self.broken: BaseException | None = None  # what kept an outcome from being committed
@@ -384,18 +385,29 @@ class ToolCalls:
             result_chars=held.agent.limits.result_chars,
             rulebook=held.rulebook,
             kept=lambda: decode_keepsakes(held.snapshot.chat.keepsakes),
-            keep=self._keep,
+            keep=lambda key, text: self._keep(call.id, key, text),
+            budget_left=self._budget_left,
         )
 
-    async def _keep(self, key: str, text: str) -> None:
+    async def _budget_left(self) -> BudgetLeft:
+        held = self._held
+        try:
+            return await held.shared.draws.left(held.snapshot.chat, held.agent)
+        except HoldfastError as error:
+            raise ToolFailed(f"what is left of the budget could not be looked up: {error}") from error
+
+    async def _keep(self, call_id: str, key: str, text: str) -> None:
+        """What other calls that run now have kept does not give way to it: each finds it if it has to run again."""
         held = self._held
         limit = held.shared.store.options.limits.keepsake_chars_max
         if not key or max(len(key), len(text)) > limit:
             raise ToolFailed(f"what is kept has a key, and up to {limit:,} characters; this has {len(text):,}")
         try:
-            await held.commit(cmd.Keep(by=held.by, key=storable(key), text=storable(text)))
+            spared = frozenset(one for other, keys in self._kept.items() if other != call_id for one in keys)
+            await held.commit(cmd.Keep(by=held.by, key=storable(key), text=storable(text), spared=spared))
         except (Moved, HoldfastError) as error:
             raise ToolFailed(f"what the tool has to find after a crash could not be kept: {error}") from error
+        self._kept.setdefault(call_id, set()).add(storable(key))
 
     def _body_done(self, task: "asyncio.Task[bool]") -> None:
         self._tasks.discard(task)
@@ -432,6 +444,7 @@ class ToolCalls:
             except Moved:
                 return False  # the successor has answered it
             if not outcome.unknown:
+                self._kept.pop(call.id, None)
                 result = ToolResult(
                     call_id=call.id, name=call.name, content=kept.content, error=kept.error, files=kept.files
                 )

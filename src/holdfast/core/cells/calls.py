@@ -111,8 +111,12 @@ def keep(draft: Draft, command: cmd.Keep) -> None:
     kept.pop(command.key, None)
     if command.text:
         kept[command.key] = command.text
-    newest = list(kept.items())[-limits.keepsakes_max :]
-    draft.set(keepsakes=encode(dict(newest)).decode() if newest else "")
+    give_way = [key for key in kept if key not in command.spared and key != command.key]
+    for key in give_way[: max(0, len(kept) - limits.keepsakes_max)]:
+        del kept[key]
+    if len(kept) > limits.keepsakes_max:
+        raise Refusal("limit", f"other calls that run keep {limits.keepsakes_max} things already")
+    draft.set(keepsakes=encode(kept).decode() if kept else "")
 
 
 def lose(draft: Draft, call: Call, why: str = "", *, rerun: bool) -> None:

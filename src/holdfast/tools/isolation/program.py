@@ -37,6 +37,7 @@ def run(request: dict[str, Any], mouth: Mouth) -> str:
     import asyncio  # noqa: PLC0415  from here on, the import path is the worker's
     import importlib  # noqa: PLC0415
 
+    from holdfast.errors import ToolFailed  # noqa: PLC0415
     from holdfast.tools.base import Tool, ToolOutput, call_tool, tool  # noqa: PLC0415
     from holdfast.tools.context import ToolContext, enter  # noqa: PLC0415
     from holdfast.tools.permissions.rulebook import Rulebook  # noqa: PLC0415
@@ -57,7 +58,12 @@ def run(request: dict[str, Any], mouth: Mouth) -> str:
 
     # The rules are with the worker. What a body would ask of them here is denied.
     class Context(ToolContext):
-        """What it spends, the worker counts, as soon as it is said."""
+        """What it spends, the worker counts, as soon as it is said. What is left, only the worker knows."""
+
+        async def budget_left(self) -> Any:
+            raise ToolFailed(
+                "what is left of the budget is not known in a process of its own: run it in the worker's"
+            )
 
         def spent(self, *, tokens: int = 0, cost: float = 0.0) -> None:
             super().spent(tokens=tokens, cost=cost)
