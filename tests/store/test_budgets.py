@@ -250,8 +250,8 @@ async def test_what_is_left_is_told_and_is_what_the_tightest_of_the_limits_leave
     await child.commit(spends(child, 45, 0.5, drawn, accounts=granted.accounts))
     await store.budgets.fold(0)
     assert await store.budgets.left(wants(child)) == BudgetLeft(tokens=0, cost=0.5)
-    narrow = OwnerLimits(cost=0.6, day_tokens=1_000)
-    assert await store.budgets.left(wants(child, limits=narrow)) == BudgetLeft(tokens=0, cost=pytest.approx(0.1))
+    narrow = OwnerLimits(cost=0.625, day_tokens=1_000)
+    assert await store.budgets.left(wants(child, limits=narrow)) == BudgetLeft(tokens=0, cost=0.125)
     other = await at_work(store, "bob")
     assert await store.budgets.left(wants(other)) == BudgetLeft(), "no limit"
     assert (await store.budgets.figures()).reservations == 0

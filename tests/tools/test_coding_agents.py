@@ -18,15 +18,14 @@ from holdfast.tools.base import Tool
 from holdfast.tools.coding_agents.events import LINE_BYTES_MAX, Events
 from holdfast.tools.coding_agents.programs import CLAUDE, KNOWN
 from holdfast.tools.coding_agents.sessions import session_id
-from holdfast.tools.context import ToolContext
 from holdfast.tools.permissions.rulebook import Rulebook
 from holdfast.worker.guard import Guard
-from holdfast.worker.tool_body import Body, Returned, SyncPool
+from holdfast.worker.tool_body import SyncPool
 from tests.support.deaths import Mortal
 from tests.support.programs import Program
 from tests.support.turns import rested, running, said
 from tests.support.waiting import eventually, until
-from tests.tools.coded import KINDS, CodingBench
+from tests.tools.coded import KINDS, Caller, CodingBench
 from tests.tools.coding_worker import RULES, make_app
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="deaths are watched by pidfd, which Linux has")
@@ -38,38 +37,6 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture
 def bench(tmp_path: Path) -> CodingBench:
     return CodingBench(tmp_path)
-
-
-class Caller:
-    """Calls of one chat, one after the other, with what it keeps."""
-
-    def __init__(self, guard: Guard, pool: SyncPool) -> None:
-        self.guard, self.pool = guard, pool
-        self.kept: dict[str, str] = {}
-        self.progress: list[str] = []
-        self.spent = (0, 0.0)
-
-    def body(self, made: Tool, call_id: str) -> Body:
-        context = ToolContext(
-            call_id=call_id,
-            chat_id="chat_1",
-            say=self.progress.append,
-            children=self.guard,
-            kept=lambda: self.kept,
-            keep=self._keep,
-        )
-        return Body(made, call_id, context, set())
-
-    async def _keep(self, key: str, text: str) -> None:
-        self.kept.pop(key, None)
-        self.kept[key] = text
-
-    async def __call__(self, made: Tool, call_id: str = "call_1", **arguments: Any) -> Returned:
-        body = self.body(made, call_id)
-        returned = await body.run(json.dumps({"task": "mend it", **arguments}), self.pool.run)
-        assert returned is not None
-        self.spent = body.context.spending
-        return returned
 
 
 @pytest.fixture

@@ -78,6 +78,10 @@ def test_success_needs_a_last_event_without_its_error_flag() -> None:
         (Figures(tokens=10, cost=0.5), Figures(tokens=20, cost=1.0, run_tokens=10), "session", (10, 0.5)),
         (Figures(tokens=100, cost=0.5), Figures(tokens=20, cost=0.25), "session", (20, 0.25)),
         (Figures(tokens=10), Figures(), "session", (0, 0.0)),
+        # One that tells only one of them has not lost the other.
+        (Figures(tokens=10, cost=0.5), Figures(cost=0.75), "session", (0, 0.25)),
+        (Figures(tokens=10, cost=0.5), Figures(tokens=15), "session", (5, 0.0)),
+        (Figures(tokens=10, cost=0.1 + 0.2), Figures(tokens=10, cost=0.3), "session", (0, 0.0)),
         (Figures(), Figures(), "run", (0, 0.0)),
     ],
 )
@@ -85,3 +89,9 @@ def test_what_is_spent_is_the_difference_to_the_last_figures(
     before: Figures, now: Figures, counted: str, expected: tuple[int, float]
 ) -> None:
     assert spent(before, now, "session" if counted == "session" else "run") == expected
+
+
+def test_what_a_session_does_not_tell_is_as_it_told_before() -> None:
+    known = Figures(tokens=10, cost=0.5)
+    assert known.after(Figures(cost=0.75, run_tokens=3)) == Figures(tokens=10, cost=0.75)
+    assert known.after(Figures(tokens=12)) == Figures(tokens=12, cost=0.5)

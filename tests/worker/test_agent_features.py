@@ -179,7 +179,7 @@ async def test_what_a_tool_says_it_spent_is_a_figure_that_a_store_can_hold() -> 
     context = ToolContext()
     for wrong in ({"tokens": -1}, {"tokens": 1 << 50}, {"cost": 1e300}, {"cost": float("nan")}, {"cost": -0.1}):
         with pytest.raises(ValueError, match="what is spent is nothing or more, up to 1,099,511,627,776 tokens"):
-            context.spent(**wrong)  # type: ignore[arg-type]
+            context.spent(**wrong)
     assert context.spending == (0, 0.0)
 
 

@@ -43,8 +43,8 @@ class EventRule(Frozen):
 class CodingProgram(Frozen):
     """A coding agent on the command line that runs without a terminal and says what it does in lines of JSON.
 
-    In the templates stand {task}, {session}, {model} and {allowed}. With {session} in `start` its id is ours to
-    choose, and is durable before it starts; else the first event that names it is kept at once.
+    In the templates stand {task}, {session}, {model}, {allowed} and {budget}. With {session} in `start` its id is
+    ours to choose, and is durable before it starts; else the first event that names it is kept at once.
     """
 
     name: str
@@ -55,6 +55,7 @@ class CodingProgram(Frozen):
     access_on_resume: Templates | None = None  # None: as at the start
     model: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()  # what lets it do more; {allowed} is as many words as there are
+    budget: tuple[str, ...] = ()  # what bounds its cost; {budget} is the money that is left
     events: tuple[EventRule, ...]
     counted: Counted = "run"  # what its figures are of
     environment: Mapping[str, str] = {}
@@ -87,6 +88,7 @@ CLAUDE = CodingProgram(
     },
     model=("--model", "{model}"),
     allow=("--allowedTools", "{allowed}"),
+    budget=("--max-budget-usd", "{budget}"),
     events=(
         EventRule(when={"type": "system", "subtype": "init"}, session="session_id"),
         EventRule(when={"type": "assistant"}, each="message.content", item={"type": "text"}, say="{text}"),

@@ -26,6 +26,7 @@ class Session(Frozen):
     id: str
     call: str
     host: str  # where its files are
+    acted: bool = False  # it said or did something, for whichever call
     tokens: int | None = None  # its last figures
     cost: float | None = None
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from holdfast.core.call_words import spent_text
+from holdfast.core.records import Frozen
 from holdfast.errors import ConfigError, OutcomeUnknown, ToolFailed
 from holdfast.system import processes
 from holdfast.system.capture import Kept, PipeReader
@@ -50,6 +51,9 @@ ALLOWED_MAX = 20
 HEARD_BYTES_MAX = 65_536  # of standard output that is kept as it is; events are read from all of it
 STDERR_BYTES_MAX = 8_192
 STDERR_SHOWN = 2_000
+COST_MIN = 0.000001  # that a program is told it may spend: nothing at all would be no number to it
+
+_GAP = re.compile(r"\{\w+\}")
 
 INTERRUPTED = (
     "You were interrupted while you worked on the task below: the process that ran you ended before it could report. "
@@ -152,6 +156,14 @@ def _body(runner: "_Runner") -> Any:
     return with_allowances
 
 
+class _Words(Frozen):
+    """Of a call, for the command line."""
+
+    task: str
+    allow: tuple[str, ...] = ()
+    budget: str = ""
+
+
 class _Heard:
     """A run of the program, when its process is gone."""
 
@@ -161,8 +173,11 @@ class _Heard:
         self.words = words  # on standard error, and what is no event
         self.end = end  # of the process
 
-    def says(self, patterns: Sequence[str]) -> bool:
-        told = f"{self.events.words}\n{self.events.text}\n{self.words}"
+    def failed_with(self, patterns: Sequence[str], *, answer: bool = False) -> bool:
+        """It is an error, in these words of its own. Those of its model, its answer, can quote anything."""
+        if verdict_of(self.ending).verdict is not Verdict.ERROR:
+            return False
+        told = f"{self.events.words}\n{self.words}\n{self.events.text if answer else ''}"
         return any(fnmatchcase(told, f"*{pattern}*") for pattern in patterns)
 
 
@@ -216,7 +231,8 @@ class _Runner:
         """
         runs: list[Act] = [Run(argv=(self.program.name, self._access), unknown="it decides by itself what it does")]
         for allowed in arguments.get("allow") or ():
-            inner = re.fullmatch(r"(?:Bash|Shell|run_shell_command)\((.*)\)", allowed, re.DOTALL)
+            # A bracket within would end it for the program, and what follows would be a tool that is allowed.
+            inner = re.fullmatch(r"(?:Bash|Shell|run_shell_command)\(([^()]*)\)", allowed, re.DOTALL)
             if inner is not None and "*" not in inner[1] and not inner[1].endswith(":"):
                 runs += acts_of(inner[1])
             else:
@@ -230,8 +246,15 @@ class _Runner:
     async def run(self, task: str, named: str | None, allow: tuple[str, ...], context: ToolContext) -> str:
         if "\x00" in task or any("\x00" in word for word in allow):
             raise ToolFailed("A task cannot hold a NUL character.")
+        if wrong := [word for word in allow if not word[:1].isalpha()]:
+            raise ToolFailed(
+                f"{wrong[0][:80]!r} names no tool: `allow` has tools, as {self.program.name} names them."
+            )
         until = asyncio.get_running_loop().time() + self.deadline_s
-        await self._installed.check(self.environment, context.children)
+        try:
+            await self._installed.check(self.environment, context.children)
+        except OSError as error:
+            raise self._refused(error) from error
         sessions = Sessions(self._name, self.program.name, context)
         begun = sessions.begun_by_this_call()
         if begun is not None:
@@ -259,18 +282,20 @@ class _Runner:
         if interrupted:
             self._check_resumable(session)
             task = INTERRUPTED.format(task=task)
-        else:
-            await run.keep()
+        await run.keep()
         run.context.progress(f"[{session.name}{': goes on' if resumes else ''}]\n")
-        heard = await run.carry_out(self._argv(session, task, allow, resumes=resumes))
-        if resumes and heard.says(self.program.no_session):
-            if not interrupted or session.host != socket.gethostname() or not self.program.chooses_session:
+        words = _Words(task=task, allow=allow, budget=await self._budget(run.context))
+        heard = await run.carry_out(self._argv(session, words, resumes=resumes))
+        if resumes and heard.failed_with(self.program.no_session):
+            here = session.host == socket.gethostname() and self.program.chooses_session
+            if goes_on or session.acted or not (interrupted and here):
                 raise ToolFailed(self._no_session(session))
             # It was to start here, under this very id, and did not get as far.
-            heard = await run.carry_out(self._argv(session, task, allow, resumes=False))
-        elif not resumes and heard.says(self.program.session_taken):
+            heard = await run.carry_out(self._argv(session, words, resumes=False))
+        elif not resumes and heard.failed_with(self.program.session_taken):
             # There is a session of this call's id, and no keepsake of it: the database is older than what was done.
-            heard = await run.carry_out(self._argv(session, INTERRUPTED.format(task=task), allow, resumes=True))
+            words = replace(words, task=INTERRUPTED.format(task=task))
+            heard = await run.carry_out(self._argv(session, words, resumes=True))
         return self._told(heard, run)
 
     def _check_resumable(self, session: Session) -> None:
@@ -293,17 +318,27 @@ class _Runner:
             "and begin a new session with what it has to know."
         )
 
-    def _argv(self, session: Session, task: str, allow: tuple[str, ...], *, resumes: bool) -> list[str]:
+    async def _budget(self, context: ToolContext) -> str:
+        """What it may spend in money, for a program that bounds itself; empty: as much as it likes."""
+        left = await context.budget_left()
+        if left.cost == 0 or left.tokens == 0:
+            raise ToolFailed(f"Nothing was run: of the budget no {'tokens are' if left.cost else 'money is'} left.")
+        return "" if left.cost is None else f"{max(left.cost, COST_MIN):.6f}"
+
+    def _argv(self, session: Session, given: _Words, *, resumes: bool) -> list[str]:
         program = self.program
         template = program.resume if resumes else program.start
         access = program.access_on_resume if resumes and program.access_on_resume is not None else program.access
         more = [*access.get(self._access, ()), *(program.model if self._model is not None else ()), *self._options]
-        if allow:
-            more += [word for one in program.allow for word in (allow if one == "{allowed}" else (one,))]
+        if given.allow:
+            more += [word for one in program.allow for word in (given.allow if one == "{allowed}" else (one,))]
+        if given.budget:
+            more += program.budget
         # Options go before the first word that is not one, and a subcommand before options.
         head = 1 if template and not template[0].startswith("-") and "{" not in template[0] else 0
         words = [*template[:head], *more, *template[head:]]
-        values = {"{task}": task, "{session}": session.id, "{model}": self._model or ""}
+        values = {"{task}": given.task, "{session}": session.id, "{model}": self._model or ""}
+        values["{budget}"] = given.budget
         return [*program.command, *(_filled(word, values) for word in words)]
 
     # --- the end ----------------------------------------------------------------------------------------------
@@ -319,7 +354,7 @@ class _Runner:
                 return f"{text}\n\n{trailer}"
             case Verdict.PLACEHOLDER:
                 return f"{PLACEHOLDER}\n\n{trailer}"
-            case Verdict.ERROR if heard.says(self.program.no_login):
+            case Verdict.ERROR if heard.failed_with(self.program.no_login, answer=True):
                 advice = f"{self.program.name} is not logged in on {socket.gethostname()}: {self.program.login}."
                 raise ToolFailed(f"{advice}\n{_cut(why)}")
             case Verdict.ERROR:
@@ -360,7 +395,8 @@ class _Run:
         self.session = session
         self.context = context
         self._until = until  # by the loop's clock
-        self._counted = False
+        self._before = session.figures  # at the start of the process
+        self._counted = (0, 0.0)  # since then
         self._denied: tuple[str, ...] = ()
         self._tokens = 0
         self._cost = 0.0
@@ -369,7 +405,7 @@ class _Run:
         await self._sessions.keep(self.session)
 
     async def carry_out(self, argv: list[str]) -> _Heard:
-        self._counted = False
+        self._before, self._counted = self.session.figures, (0, 0.0)
         events = Events(self._runner.program)
         heard, printed = Kept(HEARD_BYTES_MAX), Kept(STDERR_BYTES_MAX)
         news = asyncio.Event()
@@ -426,7 +462,9 @@ class _Run:
                 await asyncio.wait((exits, hears), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 hears.cancel()
                 news.clear()
-                if events.session and events.session != self.session.id:
+                if (events.session and events.session != self.session.id) or (
+                    events.acted and not self.session.acted
+                ):
                     await self._remember(events)
                 if events.last:
                     self._count(events)
@@ -445,19 +483,26 @@ class _Run:
     async def _remember(self, events: Events) -> None:
         """The session as it is known now, at once: nothing is read on before it is durable."""
         known = self.session
-        figures = events.figures if self._counted and events.figures.known else known.figures
-        after = replace(known, id=events.session or known.id, tokens=figures.tokens, cost=figures.cost)
+        figures = known.figures.after(events.figures) if events.figures.known else known.figures
+        after = replace(
+            known,
+            id=events.session or known.id,
+            acted=known.acted or events.acted,
+            tokens=figures.tokens,
+            cost=figures.cost,
+        )
         if after != known:
             self.session = after
             await self._sessions.keep(after)
 
     def _count(self, events: Events) -> None:
-        """Once, before the figures are kept; also of a run that is being cancelled."""
-        if self._counted:
-            return
-        self._counted = events.last
-        tokens, cost = spent(self.session.figures, events.figures, self._runner.program.counted)
+        """Before the figures are kept; also of a run that is being cancelled. Some tell a result, and then another:
+        what was counted is not counted again.
+        """
+        tokens, cost = spent(self._before, events.figures, self._runner.program.counted)
+        tokens, cost = max(0, tokens - self._counted[0]), max(0.0, cost - self._counted[1])
         if tokens or cost:
+            self._counted = (self._counted[0] + tokens, self._counted[1] + cost)
             self._tokens, self._cost = self._tokens + tokens, self._cost + cost
             self.context.spent(tokens=tokens, cost=cost)
 
@@ -485,10 +530,8 @@ def _exit_of(code: int | None, *, cut: bool) -> Exit:
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        if name in word:
-            return word.replace(name, value)
-    return word
+    """In one go: what a task says in the place of a gap stays as it is."""
+    return _GAP.sub(lambda gap: values.get(gap[0], gap[0]), word)
 
 
 def _cut(text: str) -> str:

@@ -92,8 +92,16 @@ class Figures(Frozen):
     def known(self) -> bool:
         return bool(self.tokens or self.cost)
 
+    def after(self, now: "Figures") -> "Figures":
+        """The session's last ones: what it does not tell now is as it was told before."""
+        tokens = self.tokens if now.tokens is None else now.tokens
+        return Figures(tokens=tokens, cost=self.cost if now.cost is None else now.cost)
+
 
 Counted = Literal["session", "run"]
+
+
+ROUNDING = 1e-9  # of a sum of costs, which the program may add up in another order
 
 
 def spent(before: Figures, now: Figures, counted: Counted) -> tuple[int, float]:
@@ -106,6 +114,7 @@ def spent(before: Figures, now: Figures, counted: Counted) -> tuple[int, float]:
     if counted == "run":
         return tokens, cost
     held, paid = before.tokens or 0, before.cost or 0.0
-    if tokens < held + (now.run_tokens or 0) or cost < paid:
+    fewer = now.tokens is not None and tokens < held + (now.run_tokens or 0)
+    if fewer or (now.cost is not None and cost < paid - ROUNDING):
         return tokens, cost
-    return tokens - held, cost - paid
+    return (tokens - held if now.tokens is not None else 0), max(0.0, cost - paid)
