@@ -51,7 +51,7 @@ def test_it_serves_health_agents_and_chats_and_drains_on_ctrl_c(desk: Desk) -> N
         assert fetch(f"{url}/health")["status"] == "ok"
         token = (desk.folder / ".holdfast" / "token").read_text().strip()
         agents = fetch(f"{url}/api/agents", token)["agents"]
-        assert [agent["name"] for agent in agents] == ["assistant", "scripted"]  # type: ignore[attr-defined]
+        assert [agent["name"] for agent in agents] == ["assistant", "scripted", "demo"]  # type: ignore[attr-defined]
         done = desk.run("run", "both are workers", "--agent", "scripted")
         assert "You said: both are workers" in done.out
         process.send_signal(signal.SIGINT)

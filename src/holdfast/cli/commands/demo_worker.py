@@ -1,4 +1,5 @@
-"""The worker that the demo kills: `python -m holdfast.cli.commands.demo_worker URL LEDGER`.
+"""The worker that the demo kills: `python -m holdfast.cli.commands.demo_worker URL LEDGER`; an empty URL is in the
+environment (`DATABASE`), where it may have a password.
 
 Its tools write into a ledger, a plain file that outlives them, what they do to the world: one line when a body begins
 and one when it is done. The demo reads it to judge what really happened.
@@ -7,6 +8,7 @@ and one when it is done. The demo reads it to judge what really happened.
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 from holdfast import Agent, App, ToolContext, tool
@@ -15,9 +17,11 @@ from holdfast.models.scripted import Call, Say, ScriptedModel
 from holdfast.tools.base import Tool
 
 AGENT = "shop"
+DATABASE = "HOLDFAST_DATABASE"
 QUICK_S = 0.3
 RERUN_S = 2.0
 ENDLESS_S = 250.0
+SIGN_S = 0.5
 FIRST = "find_customer"
 BATCH = ("look_up_price", "reserve_stock", "charge_card")
 
@@ -78,10 +82,18 @@ def takes_s(ledger: Ledger, name: str) -> float:
     return RERUN_S if pids - {os.getpid()} else ENDLESS_S
 
 
+async def _work(context: ToolContext, seconds: float) -> None:
+    """It says so while it does, as tools do that take their time: the last sign of a worker that is killed."""
+    ends_at = time.monotonic() + seconds
+    while (left_s := ends_at - time.monotonic()) > 0:
+        await asyncio.sleep(min(SIGN_S, left_s))
+        context.progress(".")
+
+
 def _step(ledger: Ledger, name: str, replay: str, result: str) -> Tool:
     async def body(context: ToolContext) -> str:
         ledger.write("begins", name, context.key)
-        await asyncio.sleep(takes_s(ledger, name))
+        await _work(context, takes_s(ledger, name))
         ledger.write("done", name, context.key)
         return result
 
@@ -97,7 +109,7 @@ def _reserve(ledger: Ledger) -> Tool:
         reserved = {key for what, _, key, _ in ledger.read() if what == "reserves"}
         if context.key not in reserved:
             ledger.write("reserves", "reserve_stock", context.key)
-        await asyncio.sleep(takes_s(ledger, "reserve_stock"))
+        await _work(context, takes_s(ledger, "reserve_stock"))
         ledger.write("done", "reserve_stock", context.key)
         return "reserved 1"
 
@@ -119,4 +131,4 @@ async def main(url: str, ledger: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    asyncio.run(main(sys.argv[1] or os.environ[DATABASE], sys.argv[2]))

@@ -210,8 +210,9 @@ export class Chat {
 
   /**
    * The entries of its journal as they are, from its beginning or behind a `cursor` of one: what the updates are made of.
-   * Ends when the chat rests; with `follow` it goes on. With `deltas`, the pieces of a response that is open come, too.
-   * @param {import("./chat_stream.js").Following & { deltas?: boolean }} [options]
+   * Ends when the chat rests; with `follow` it goes on. With `deltas`, the pieces of a response that is open come, too. With
+   * `whole_turn` it begins with the turn that the cursor is in, or the last one.
+   * @param {import("./chat_stream.js").Following & { deltas?: boolean, whole_turn?: boolean }} [options]
    * @returns {AsyncGenerator<import("./chat_stream.js").JournalLine, void, void>}
    */
   journal(options = {}) {

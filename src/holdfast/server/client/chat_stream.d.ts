@@ -21,8 +21,9 @@ export function updatesOf(connection: Connection, path: string, { after, settled
     render?: "html";
 }): AsyncGenerator<Update, void, void>;
 /** @returns {AsyncGenerator<JournalLine, void, void>} */
-export function journalOf(connection: Connection, path: string, { after, deltas, ...following }?: Following & {
+export function journalOf(connection: Connection, path: string, { after, deltas, whole_turn, ...following }?: Following & {
     deltas?: boolean;
+    whole_turn?: boolean;
 }): AsyncGenerator<JournalLine, void, void>;
 export type Connection = import("./connection.js").Connection;
 export type Seen = import("./connection.js").Seen;

@@ -42,12 +42,12 @@ export async function* updatesOf(
 /** @returns {AsyncGenerator<JournalLine, void, void>} */
 export async function* journalOf(
   /** @type {Connection} */ connection, /** @type {string} */ path,
-  /** @type {Following & { deltas?: boolean }} */ { after = null, deltas = false, ...following } = {},
+  /** @type {Following & { deltas?: boolean, whole_turn?: boolean }} */ { after = null, deltas = false, whole_turn = false, ...following } = {},
 ) {
-  const place = { query: { after: after || null, live: true }, reconnect: () => {} };
+  const place = { query: { after: after || null, live: true, whole_turn }, reconnect: () => {} };
   for await (const { event, data, id } of eventsOf(connection, path, place, following)) {
     if (!id) continue;
-    place.query.after = id;
+    Object.assign(place.query, { after: id, whole_turn: false });
     if (deltas || event !== "delta") yield { cursor: id, entry: data };
   }
 }
