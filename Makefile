@@ -95,6 +95,10 @@ reference: setup ## Write docs/reference, docs/openapi.json and the table of set
 	@$(BIN)/python -m tests.upkeep.test_openapi
 	@$(BIN)/python -m tests.upkeep.reference
 
+.PHONY: pictures
+pictures: browser ## Make the pictures of the page in docs/pictures anew
+	@$(BIN)/python -m tests.page.screenshots
+
 .PHONY: bench
 bench: setup ## Measure (BENCH_OUT=file keeps the figures)
 	@$(BIN)/python -m bench $(BENCH_ARGS)

@@ -342,6 +342,7 @@ class Fold:
             ended_at=at,
             result=result.content,
             error=result.error,
+            files=result.files,
         )
         self._tell(up.CallDone, call=self._keep(call))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from holdfast.core.journal import AnyEntry
-from holdfast.core.records import FINAL, CallState, Cause, External, Failure, Frozen, Message
+from holdfast.core.records import FINAL, CallState, Cause, External, Failure, File, Frozen, Message
 
 # queued: the message that begins it waits for its turn. waiting: people or clients have to act.
 TurnState = Literal["queued", "running", "waiting", "done", "stopped", "failed"]
@@ -81,6 +81,7 @@ class CallView(Frozen):
     ended_at: int | None = None
     result: str | None = None
     error: bool = False
+    files: tuple[File, ...] = ()  # of the result
     _progress: Prose = NO_PROSE
 
     @property

@@ -18,6 +18,7 @@ import { TurnTimeout } from "./errors.js";
 
 const TURN_WAIT_S = 25;
 const KEPT = "holdfast:files/"; // before the digest of a file that is kept beside the messages
+const FILE_MS = 120_000; // for one that is elsewhere
 
 /** A handle on a chat. */
 export class Chat {
@@ -49,7 +50,8 @@ export class Chat {
    * @returns {Promise<Blob>}
    */
   async file(/** @type {{ uri: string }} */ file, /** @type {Asking} */ { signal } = {}) {
-    if (!file.uri.startsWith(KEPT)) return (await fetch(file.uri, { signal: signal ?? null })).blob();
+    if (file.uri.startsWith("data:")) return blobOf(file.uri);
+    if (!file.uri.startsWith(KEPT)) return (await fetch(file.uri, { signal: signal ?? AbortSignal.timeout(FILE_MS) })).blob();
     const digest = encodeURIComponent(file.uri.slice(KEPT.length));
     return this._connection.ask("GET", `${pathOf(this.id)}/files/${digest}`, { signal, bytes: true });
   }
@@ -222,4 +224,13 @@ export class Chat {
 
 function pathOf(/** @type {string} */ chatId) {
   return `/api/chats/${encodeURIComponent(chatId)}`;
+}
+
+/** What a data: URI holds. Nothing is fetched, which the policy of a page may forbid. */
+function blobOf(/** @type {string} */ uri) {
+  const comma = uri.indexOf(",");
+  const head = uri.slice("data:".length, comma);
+  const body = decodeURIComponent(uri.slice(comma + 1));
+  const bytes = /;base64$/i.test(head) ? Uint8Array.from(atob(body), (char) => char.charCodeAt(0)) : new TextEncoder().encode(body);
+  return new Blob([bytes], { type: head.replace(/;base64$/i, "") || "text/plain;charset=US-ASCII" });
 }

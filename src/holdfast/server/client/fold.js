@@ -313,7 +313,7 @@ export class Fold {
     /** @type {number} */ at,
   ) {
     const call = withFields(this._call(result.call_id, result.name), {
-      state, ended_at: at, result: result.content ?? "", error: result.error ?? false,
+      state, ended_at: at, result: result.content ?? "", error: result.error ?? false, files: result.files ?? [],
     });
     this._tell("CallDone", { call: this._keep(call) });
   }

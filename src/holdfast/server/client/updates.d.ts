@@ -27,6 +27,7 @@
  * @property {number | null} ended_at
  * @property {string | null} result
  * @property {boolean} error
+ * @property {readonly Schemas["File"][]} files of the result
  * @property {string} progress what its tool said while it ran
  * @property {AskedKind | null} kind what a person or a client is asked for; null: neither is asked
  */
@@ -136,6 +137,10 @@ export type CallView = {
     ended_at: number | null;
     result: string | null;
     error: boolean;
+    /**
+     * of the result
+     */
+    files: readonly Schemas["File"][];
     /**
      * what its tool said while it ran
      */

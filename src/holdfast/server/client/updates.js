@@ -29,6 +29,7 @@
  * @property {number | null} ended_at
  * @property {string | null} result
  * @property {boolean} error
+ * @property {readonly Schemas["File"][]} files of the result
  * @property {string} progress what its tool said while it ran
  * @property {AskedKind | null} kind what a person or a client is asked for; null: neither is asked
  */
@@ -68,7 +69,7 @@
 export function newCall(/** @type {string} */ id, /** @type {string} */ name, /** @type {Partial<CallView>} */ fields = {}) {
   return withKind({
     id, name, arguments: "", state: "planned", chat_id: null, external: null, question: null, child_id: null,
-    expires_at: null, by: null, began_at: null, ended_at: null, result: null, error: false, progress: "", kind: null,
+    expires_at: null, by: null, began_at: null, ended_at: null, result: null, error: false, files: [], progress: "", kind: null,
     ...fields,
   });
 }

@@ -28,6 +28,7 @@ import { plain } from "./words.js";
 const HEALTH_MS = 10_000;
 const INBOX_MS = 5000;
 const TOAST_MS = 6000;
+const SICK_LOOKS = 2; // in a row, before it is told: a busy machine stands still for a moment
 
 /** @type {Record<string, () => Promise<{ show: (context: Context, place: Place) => View }>>} */
 const VIEWS = {
@@ -55,6 +56,7 @@ let lookAgain = () => {};
 let connection = "live";
 /** @type {{ words: string, bad: boolean } | null} */
 let trouble = null;
+let sick = 0;
 
 function say(/** @type {string} */ words, { bad = false } = {}) {
   const toast = h("div", { class: `toast ${bad ? "bad" : ""}` }, words);
@@ -86,7 +88,8 @@ async function lookAtHealth() {
   try {
     const health = await client.health({ signal: AbortSignal.timeout(HEALTH_MS) });
     const reasons = health.reasons.map(plain).join(", ");
-    trouble = health.status === "ok" ? null
+    sick = health.status === "ok" ? 0 : sick + 1;
+    trouble = health.status === "ok" || (health.status !== "draining" && sick < SICK_LOOKS) ? null
       : health.status === "draining" ? { words: "The server is being replaced. This page goes on by itself.", bad: false }
         : { words: `The server is ${health.status}${reasons ? `: ${reasons}` : ""}`, bad: health.status === "unhealthy" };
   } catch (error) {

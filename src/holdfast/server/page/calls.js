@@ -43,8 +43,6 @@ export class CallCard {
   constructor(/** @type {Chat} */ chat, /** @type {CallView} */ call) {
     this._chat = chat;
     this.call = call;
-    /** @type {FileShown[]} */
-    this._files = [];
     this._synthetic = "";
     /** @type {number | null} when its deadline is, where that is known */
     this._deadline = null;
@@ -139,8 +137,7 @@ export class CallCard {
     this.files(part.files ?? []);
   }
 
-  files(/** @type {FileShown[]} */ files) {
-    this._files = files;
+  files(/** @type {readonly FileShown[]} */ files) {
     replace(this._pictures, pictures(this._chat, files));
   }
 

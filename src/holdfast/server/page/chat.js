@@ -185,6 +185,8 @@ class ChatView {
     }, `quiet ${kind}`);
     const menu = h("details", { class: "menu" }, h("summary", { class: "button quiet", "aria-label": "More" }, "⋯"),
       h("div", { class: "menu-items" },
+        item("Why is it where it is?", () => void this._askWhy(), "phone-only"),
+        h("a", { class: "button quiet phone-only", href: link("chats", chat.id, "timeline") }, "Timeline"),
         item("Rename", () => this._rename()),
         item("Fork", () => void this._fork(null)),
         item("Summarise the older part", () => void this._context.try(this._chat.compact(), "It was not summarised")),

@@ -25,7 +25,7 @@ export function pictures(/** @type {Chat} */ chat, /** @type {readonly FileShown
 
 async function showPicture(/** @type {Chat} */ chat, /** @type {FileShown} */ file, /** @type {string} */ name, /** @type {HTMLElement} */ place) {
   try {
-    const url = file.uri.startsWith("data:") ? file.uri : URL.createObjectURL(await chat.file(file));
+    const url = URL.createObjectURL(await chat.file(file));
     const picture = h("img", { alt: name, src: url, loading: "lazy", on: { load: () => URL.revokeObjectURL(url) } });
     replace(place, picture, h("figcaption", { class: "muted small" }, name));
   } catch {
@@ -34,7 +34,7 @@ async function showPicture(/** @type {Chat} */ chat, /** @type {FileShown} */ fi
 }
 
 async function save(/** @type {Chat} */ chat, /** @type {FileShown} */ file) {
-  const url = file.uri.startsWith("data:") ? file.uri : URL.createObjectURL(new Blob([await chat.file(file)], { type: "application/octet-stream" }));
+  const url = URL.createObjectURL(new Blob([await chat.file(file)], { type: "application/octet-stream" }));
   h("a", { href: url, download: file.name ?? "file" }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }

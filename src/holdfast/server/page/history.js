@@ -157,6 +157,6 @@ export class History {
 function pastCall(/** @type {string} */ id, /** @type {string} */ name, /** @type {string} */ given) {
   return {
     id, name, arguments: given, state: "planned", chat_id: null, external: null, question: null, child_id: null, expires_at: null, by: null,
-    began_at: null, ended_at: null, result: null, error: false, progress: "", kind: null,
+    began_at: null, ended_at: null, result: null, error: false, files: [], progress: "", kind: null,
   };
 }

@@ -5,7 +5,7 @@ import { h, replace } from "./dom.js";
 import { pictures } from "./files.js";
 import { fragmentOf } from "./html.js";
 import { copyButton, longText } from "./long_text.js";
-import { causeWords, clock, count, plain } from "./words.js";
+import { causeWords, clock, count, plain, when } from "./words.js";
 
 /** @typedef {import("../client/holdfast.js").Chat} Chat */
 /** @typedef {import("../client/holdfast.js").CallView} CallView */
@@ -26,7 +26,7 @@ export function userMessage(
       message.synthetic ? h("p", { class: "muted small" }, by) : null,
       words.length > INLINE_CHARS ? longText(words) : words ? h("div", { class: "words", dir: "auto" }, words) : null,
       pictures(chat, files)),
-    h("div", { class: "message-foot" }, at ? h("time", { class: "muted small", datetime: new Date(at).toISOString() }, clock(at)) : null,
+    h("div", { class: "message-foot" }, at ? h("time", { class: "muted small", datetime: new Date(at).toISOString(), title: clock(at) }, when(at)) : null,
       copyButton(() => words), actions.user?.(message) ?? []));
 }
 

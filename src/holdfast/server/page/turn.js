@@ -124,6 +124,7 @@ export class LiveTurns {
     else this._open().card(call);
     const card = /** @type {CallCard} */ (this._cards.get(call.id));
     if (call.kind === null) card.asking.replaceChildren();
+    if (call.files.length) card.files(call.files);
   }
 
   /** A person or a client has to answer, here or in the chat of a sub-agent; or did. */
@@ -201,7 +202,6 @@ export class LiveTurns {
       case "chat.repaired": this._add(h("p", { class: "event" }, `The chat was brought back into line (${plain(entry.reason)}).`)); break;
       case "chat.retried": this._add(h("p", { class: "event" }, "Tried again.")); break;
       case "turn.handed_over": this._add(h("p", { class: "event" }, causeWords(entry.cause))); break;
-      case "attempt.failed": this._add(h("p", { class: "event bad" }, `${plain(entry.model)}: ${plain(entry.error)}`)); break;
       case "note": if (entry.text) this._add(h("p", { class: "event" }, plain(entry.text))); break;
       case "call.changed": if (this._cards.has(entry.call_id)) this._card({ .../** @type {CallCard} */ (this._cards.get(entry.call_id)).call, state: entry.state }); break;
       default: break; // told elsewhere, or by newer code
@@ -228,6 +228,6 @@ function compaction(/** @type {any} */ entry) {
 function blankCall(/** @type {string} */ id, /** @type {string} */ name) {
   return {
     id, name, arguments: "", state: "planned", chat_id: null, external: null, question: null, child_id: null, expires_at: null, by: null,
-    began_at: null, ended_at: null, result: null, error: false, progress: "", kind: null,
+    began_at: null, ended_at: null, result: null, error: false, files: [], progress: "", kind: null,
   };
 }

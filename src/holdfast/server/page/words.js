@@ -25,6 +25,13 @@ export function ago(/** @type {number} */ at, now = Date.now()) {
 
 const CLOCK = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
+const TODAY = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
+
+/** An instant in few words: today's by its time alone. */
+export function when(/** @type {number} */ at, now = Date.now()) {
+  return new Date(at).toDateString() === new Date(now).toDateString() ? TODAY.format(at) : CLOCK.format(at);
+}
+
 export function clock(/** @type {number} */ at) {
   return CLOCK.format(at);
 }

@@ -1,0 +1,79 @@
+"""Pictures of every view, light, dark and on a phone: `make pictures` makes them anew, to be looked at.
+
+What is shown is made up and the same each time; instants are those of the run.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from playwright.async_api import Page, expect
+
+from tests.page import program
+from tests.page.conftest import begin_chat
+from tests.support.browser import NONE, browser, find
+from tests.support.servers import ServerProcess, server
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+SIZES = {"light": (1280, 820), "dark": (1280, 820), "phone": (400, 800)}
+
+View = Callable[[Page, ServerProcess], Awaitable[None]]
+
+
+async def _new(page: Page, live: ServerProcess) -> None:
+    await page.goto(f"{live.url}/#/new")
+    await expect(page.get_by_role("heading", name="What should be done?")).to_be_visible()
+
+
+async def _list(page: Page, live: ServerProcess) -> None:
+    await page.goto(f"{live.url}/#/")
+    await expect(page.get_by_role("list", name="Chats")).to_contain_text("sailor")
+
+
+def _chat(agent: str, words: str, until: str) -> View:
+    async def show(page: Page, live: ServerProcess) -> None:
+        await page.goto(f"{live.url}/#/new")
+        await begin_chat(page, agent, words)
+        await expect(page.locator("#main")).to_contain_text(until)
+
+    return show
+
+
+VIEWS: dict[str, View] = {
+    "new": _new,
+    "tools": _chat("sailor", "Go out and measure the waves.", "The waves are 3 m high."),
+    "answer": _chat("writer", "What holds kelp on its rock?", "first"),
+    "approval": _chat("payer", "Pay the harbour master.", "Approve"),
+    "failed": _chat("broken", "Are you there?", "This turn failed."),
+    "list": _list,
+}
+
+
+async def main() -> int:
+    found = find()
+    if found is None:
+        sys.stderr.write(f"{NONE}\n")
+        return 1
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        with server(f"sqlite:///{home}/chats.db", home, begin=program.run) as live:
+            async with browser(found) as made:
+                for name, (width, height) in SIZES.items():
+                    scheme = "dark" if name == "dark" else "light"
+                    context = await made.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+                    page = await context.new_page()
+                    await live.log_in(page)
+                    for view, show in VIEWS.items():
+                        await show(page, live)
+                        await page.wait_for_timeout(300)  # for what fades in
+                        await page.screenshot(path=FOLDER / f"{view}-{name}.png")
+                        sys.stdout.write(f"{view}-{name}.png\n")
+                    await context.close()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(asyncio.run(main()))

@@ -1,0 +1,78 @@
+"""Everybody can use the page: axe-core finds nothing serious in any view, and the keyboard reaches all of it."""
+
+import json
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.page.conftest import ONE_BROWSER, begin_chat
+from tests.support.client_tools import PACKAGES, needs_packages
+from tests.support.servers import ServerProcess
+
+pytestmark = [ONE_BROWSER, needs_packages]
+
+AXE = PACKAGES / "node_modules" / "axe-core" / "axe.min.js"
+RUN = "() => axe.run(document, { resultTypes: ['violations'] })"
+
+
+async def serious(page: Page) -> list[str]:
+    """What axe-core calls serious or worse, and where."""
+    await page.evaluate(AXE.read_text(encoding="utf-8"))
+    found: dict[str, Any] = await page.evaluate(RUN)
+    return [
+        f"{rule['id']}: {json.dumps([node['html'][:200] for node in rule['nodes'][:3]])}"
+        for rule in found["violations"]
+        if rule["impact"] in ("serious", "critical")
+    ]
+
+
+async def _show_chat(page: Page, agent: str, until: str) -> None:
+    await begin_chat(page, agent, "Tell me about the sea.")
+    await expect(page.locator("#main")).to_contain_text(until)
+
+
+async def _show_new(page: Page) -> None:
+    await expect(page.get_by_role("heading", name="What should be done?")).to_be_visible()
+
+
+VIEWS = {
+    "new": _show_new,
+    "markdown": lambda page: _show_chat(page, "writer", "first"),
+    "tools": lambda page: _show_chat(page, "sailor", "The waves are 3 m high."),
+    "asking": lambda page: _show_chat(page, "payer", "Approve"),
+    "failed": lambda page: _show_chat(page, "broken", "This turn failed."),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_a_view_has_no_serious_violation(page: Page, view: str) -> None:
+    await VIEWS[view](page)
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the two
+        assert await serious(page) == [], scheme
+
+
+async def test_a_chat_is_begun_and_an_approval_given_by_keyboard_alone(page: Page, live: ServerProcess) -> None:
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await _press_until(page, page.get_by_label("Agent", exact=True))
+    await page.keyboard.type("payer")
+    await _press_until(page, page.get_by_label("Your message"))
+    await page.keyboard.type("Pay.")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/#/chats/*")
+    approve = page.get_by_role("button", name="Approve", exact=True)
+    await expect(approve).to_be_visible()
+    await _press_until(page, approve)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("article", name="Answer").last).to_contain_text("Done.")
+
+
+async def _press_until(page: Page, wanted: Any, presses: int = 60) -> None:
+    for _ in range(presses):
+        if await wanted.evaluate("element => element === document.activeElement"):
+            return
+        await page.keyboard.press("Tab")
+    raise AssertionError("the keyboard does not come there")
