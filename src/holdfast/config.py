@@ -17,12 +17,12 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from holdfast.declared_schedules import Schedule, schedules_of
+from holdfast.declared_schedules import Schedule
 from holdfast.errors import ConfigError
 from holdfast.jwt_issuer import JwtIssuer
-from holdfast.mcp_servers import McpServer, servers_of
+from holdfast.mcp_servers import McpServer
 from holdfast.owner_limits import Budgets
-from holdfast.webhook_settings import DeclaredWebhook, webhooks_of
+from holdfast.webhook_settings import DeclaredWebhook
 
 FILE = "holdfast.toml"
 PREFIX = "HOLDFAST_"
@@ -481,14 +481,37 @@ def _table(file: str | Path | None) -> dict[str, Any]:
 def _from_key(name: str, value: Any, path: Path) -> Any:
     if name not in NAMES:
         raise ConfigError(f"{path}: {_unknown(name, 'key')}")
-    if name == "mcp":
-        return servers_of(value, str(path))
-    if name == "schedules":
-        return schedules_of(value, str(path))
-    if name == "webhooks":
-        return webhooks_of(value, str(path))
+    if name in _DECLARED:
+        return declared_in(value, str(path), name, *_DECLARED[name])
     _check(name, value, f"{path}: {name}")
     return value
+
+
+# Sections with a table for each of what they declare, whose name is the table's.
+_DECLARED: dict[str, tuple[str, type[Struct]]] = {
+    "mcp": ("an MCP server", McpServer),
+    "schedules": ("a schedule", Schedule),
+    "webhooks": ("a webhook", DeclaredWebhook),
+}
+
+
+def declared_in(table: Any, where: str, section: str, noun: str, kind: type[Struct]) -> tuple[Any, ...]:
+    """Those that `[section.NAME]` tables of a file declare. Raises ConfigError, which names the nearest key."""
+    if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
+        raise ConfigError(f"{where}: {section} holds a table for each of its own: [{section}.NAME] is {noun}")
+    keys = tuple(field for field in kind.__struct_fields__ if field != "name")
+    found = []
+    for name, entry in table.items():
+        for key in entry:
+            if key not in keys:
+                raise ConfigError(f"{where}: {section}.{name}: {key} is no key of {noun}; {_nearest(key, keys)}")
+        try:
+            found.append(msgspec.convert({"name": name, **entry}, kind))
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{where}: {section}.{name} does not fit: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    return tuple(found)
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -551,9 +574,12 @@ def _history_limit(text: str) -> int:
 
 def _unknown(name: str, what: str) -> str:
     known = [f"{PREFIX}{known.upper()}" for known in NAMES] if name.startswith(PREFIX) else NAMES
+    return f"{name} is no {what} of holdfast; {_nearest(name, known)}"
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
-    return f"{name} is no {what} of holdfast{hint}"
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
 
 
 _TYPES: dict[str, Any] = {field.name: field.type for field in structs.fields(Config)}

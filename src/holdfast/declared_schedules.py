@@ -1,10 +1,8 @@
 """A schedule as a program or `holdfast.toml` declares it: `Schedule(…)`, and `[schedules.NAME]`."""
 
-import difflib
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from holdfast.errors import ConfigError
@@ -42,26 +40,3 @@ class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"schedule {self.name!r}: give one of cron, every_s and at, not {told}")
         if self.starting is not None and self.every_s is None:
             raise ConfigError(f"schedule {self.name!r}: starting is for every_s alone")
-
-
-_KEYS = tuple(field for field in Schedule.__struct_fields__ if field != "name")
-
-
-def schedules_of(table: Any, where: str) -> tuple[Schedule, ...]:
-    """Those that `[schedules.NAME]` tables of a file declare. Raises ConfigError, which names the nearest key."""
-    if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
-        raise ConfigError(f"{where}: schedules holds a table for each schedule: [schedules.NAME]")
-    found = []
-    for name, entry in table.items():
-        for key in entry:
-            if key not in _KEYS:
-                near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
-                raise ConfigError(f"{where}: schedules.{name}: {key} is no key of a schedule; {hint}")
-        try:
-            found.append(msgspec.convert({"name": name, **entry}, Schedule))
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{where}: schedules.{name} does not fit: {error}") from error
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-    return tuple(found)

@@ -9,14 +9,12 @@
 Plain data; nothing here connects. `tools/mcp/connection.py` does.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct, structs
 
 from holdfast.errors import ConfigError
@@ -131,26 +129,3 @@ class McpServer(_Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if found is None:
             raise ConfigError(f"MCP server {self.name!r}: environment variable {name} is not set")
         return found
-
-
-_KEYS = tuple(field for field in McpServer.__struct_fields__ if field != "name")
-
-
-def servers_of(table: Any, where: str) -> tuple[McpServer, ...]:
-    """Those that `[mcp.NAME]` tables of a file declare. Raises ConfigError, which names the nearest key."""
-    if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
-        raise ConfigError(f"{where}: mcp holds a table for each server: [mcp.NAME]")
-    found = []
-    for name, entry in table.items():
-        for key in entry:
-            if key not in _KEYS:
-                near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
-                raise ConfigError(f"{where}: mcp.{name}: {key} is no key of an MCP server; {hint}")
-        try:
-            found.append(msgspec.convert({"name": name, **entry}, McpServer))
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{where}: mcp.{name} does not fit: {error}") from error
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-    return tuple(found)

@@ -9,13 +9,10 @@
 Plain data; nothing here connects, and the secret itself is in neither place.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import msgspec
 from msgspec import Struct, structs
 
 from holdfast.errors import ConfigError
@@ -54,26 +51,3 @@ class DeclaredWebhook(_Named, frozen=True, kw_only=True, forbid_unknown_fields=T
         if not found:
             raise ConfigError(f"webhook {self.name!r}: environment variable {self.secret_env} is not set")
         return found
-
-
-_KEYS = tuple(field for field in DeclaredWebhook.__struct_fields__ if field != "name")
-
-
-def webhooks_of(table: Any, where: str) -> tuple[DeclaredWebhook, ...]:
-    """Those that `[webhooks.NAME]` tables of a file declare. Raises ConfigError, which names the nearest key."""
-    if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
-        raise ConfigError(f"{where}: webhooks holds a table for each endpoint: [webhooks.NAME]")
-    found = []
-    for name, entry in table.items():
-        for key in entry:
-            if key not in _KEYS:
-                near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
-                raise ConfigError(f"{where}: webhooks.{name}: {key} is no key of a webhook; {hint}")
-        try:
-            found.append(msgspec.convert({"name": name, **entry}, DeclaredWebhook))
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{where}: webhooks.{name} does not fit: {error}") from error
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-    return tuple(found)

@@ -85,7 +85,7 @@ def test_the_settings_declare_endpoints_and_where_their_secrets_are(tmp_path: Pa
         ('[webhooks.ops]\nurl = "https://x/"', "secret_env"),
         ('[webhooks."a b"]\nurl = "https://x/"\nsecret_env = "A"', "up to 64 letters"),
         ('[webhooks.ops]\nurl = "https://x/"\nsecret_env = "A"\nkinds = "turn.ended"', "kinds"),
-        ("webhooks = 3", r"a table for each endpoint"),
+        ("webhooks = 3", r"a table for each"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, words: str) -> None:

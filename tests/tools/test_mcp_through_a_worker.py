@@ -335,7 +335,7 @@ async def test_servers_of_the_file_belong_to_the_agents_it_names(
         ("[mcp.t]\ncommand = 1", "mcp.t does not fit: Expected `str`, got `int` - at `\\$.command`"),
         ("[mcp.t]\nargs = []", "MCP server 't': give either command"),
         ("[mcp.t]\ncommand = 'x'\nagents = ['nobody']", "agents of mcp.t: there is no agent 'nobody'"),
-        ("mcp = 1", "a table for each server"),
+        ("mcp = 1", "a table for each"),
     ],
 )
 def test_a_file_that_makes_no_sense_says_where(
