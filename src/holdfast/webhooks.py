@@ -49,7 +49,8 @@ class AppWebhooks:
             try:
                 await self._store.webhooks.declare(new)
             except InvalidInput as error:
-                raise ConfigError(f"webhooks.{declared.name}: {declared.secret_env}: {error}") from None
+                variable = f"{declared.secret_env}: " if error.field == "secret" else ""
+                raise ConfigError(f"webhooks.{declared.name}: {variable}{error}") from None
 
     async def create(
         self,

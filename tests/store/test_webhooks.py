@@ -199,3 +199,31 @@ async def test_a_replay_of_what_is_under_way_changes_nothing(store: Store) -> No
     assert (replayed.state, replayed.attempts, replayed.notice_id) == ("pending", 0, delivery.notice_id)
     with pytest.raises(NotFound, match="delivery"):
         await store.deliveries.replay(hook.id, "evt_none")
+
+
+async def test_an_endpoint_of_the_settings_is_not_given_to_another_owner_with_what_it_was_told(store: Store) -> None:
+    declared = NewWebhook(name="ops", url=URL, owner="ada", secret=new_secret(), source="settings")
+    hook = await store.webhooks.declare(declared)
+    await a_turn_ends(store)
+    for owner in ("bob", None, ""):
+        with pytest.raises(InvalidInput, match=f"owner: .* remove {hook.id} first"):
+            await store.webhooks.declare(replace(declared, owner=owner))
+    assert await store.webhooks.read(hook.id) == hook
+    assert await store.webhooks.page(owner="bob") == []
+    await store.webhooks.remove(hook.id)  # and whoever does it is killed before the deliveries are gone
+    assert await store.deliveries.forget_gone() == 1
+    bobs = await store.webhooks.declare(replace(declared, owner="bob"))
+    await a_turn_ends(store, "bob")
+    assert [delivery.owner for delivery in await store.deliveries.page(bobs.id)] == ["bob"]
+    assert await store.deliveries.forget_gone() == 0
+
+
+async def test_what_arrived_is_delivered_though_it_was_given_up_meanwhile(store: Store) -> None:
+    hook = await made(store)
+    await a_turn_ends(store)
+    (delivery,) = await store.deliveries.due(hook.id, 1)
+    assert await store.deliveries.shed(0) == {hook.id: 1}
+    assert (await store.deliveries.read(hook.id, delivery.notice_id)).state == "failed"
+    await store.deliveries.settle_taken(delivery, Answer(status=200))
+    now = await store.deliveries.read(hook.id, delivery.notice_id)
+    assert (now.state, now.error) == ("delivered", "")

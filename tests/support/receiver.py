@@ -15,12 +15,16 @@ REACH = ("127.0.0.1:*",)  # what tests allow
 
 
 class Reply(NamedTuple):
-    """`hangs`: nothing is said until the connection is cut."""
+    """`hangs`: nothing is said until the connection is cut; with `raw`, nothing behind these bytes. `floods`: they
+    are said again and again, until it is.
+    """
 
     status: int = 204
     headers: tuple[tuple[str, str], ...] = ()
     hangs: bool = False
     body: bytes = b""
+    raw: bytes = b""
+    floods: bytes = b""
 
 
 class Received(NamedTuple):
@@ -122,8 +126,13 @@ class Receiver:
         async with self._arrived:
             self.got.append(Received(head[0].split(" ")[1], headers, body))
             self._arrived.notify_all()
+        writer.write(reply.raw)
+        while reply.floods:
+            writer.write(reply.floods)
+            await writer.drain()
         if reply.hangs:
             await reader.read()
+        if reply.hangs or reply.raw:
             return
         said = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
         length = "" if reply.status == 204 else f"content-length: {len(reply.body)}\r\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.agent import Agent
 from holdfast.app import App
@@ -218,6 +219,160 @@ async def test_a_receiver_that_hangs_costs_its_deadline_and_holds_up_no_other(
     tried = [delivery for delivery in await store.deliveries.page(hanging.id) if delivery.attempts]
     assert len(tried) >= module.SENDS_PER_HOOK_MAX
     assert all("timed out" in delivery.error for delivery in tried)
+
+
+CHUNKED = b"HTTP/1.1 200 so\r\ntransfer-encoding: chunked\r\n\r\n"
+SAID = {
+    "hangs in its body": Reply(raw=b"HTTP/1.1 200 so\r\ncontent-length: 100\r\n\r\nabc", hangs=True),
+    "floods": Reply(raw=CHUNKED, floods=b"10000\r\n" + b"x" * 65_536 + b"\r\n"),
+    "packs it badly": Reply(200, (("content-encoding", "gzip"),), body=b"this is not gzip"),
+    "ends before its end": Reply(raw=b"HTTP/1.1 201 so\r\ncontent-length: 100\r\n\r\nabc"),
+    "says garbage": Reply(raw=CHUNKED + b"kelp\r\n"),
+}
+
+
+@pytest.mark.parametrize("reply", SAID.values(), ids=SAID)
+async def test_a_2xx_is_success_whatever_the_receiver_says_behind_it(store: Store, reply: Reply) -> None:
+    async with Receiver(reply) as receiver:
+        hook, _ = await endpoint(store, receiver)
+        await turns_end(store)
+        assert await deliverer_of(store).run_once() == 1
+    (delivery,) = await store.deliveries.page(hook.id)
+    assert (delivery.state, delivery.attempts, delivery.error) == ("delivered", 1, "")
+
+
+async def test_a_410_disables_and_a_redirect_fails_whatever_comes_behind_them(store: Store) -> None:
+    gone = Reply(raw=b"HTTP/1.1 410 so\r\ncontent-length: 100\r\n\r\n", hangs=True)
+    moved = Reply(raw=b"HTTP/1.1 302 so\r\nlocation: http://127.0.0.1/\r\ncontent-length: 9\r\n\r\n", hangs=True)
+    async with Receiver(gone) as first, Receiver(moved) as second:
+        hooks = [(await endpoint(store, receiver))[0] for receiver in (first, second)]
+        await turns_end(store)
+        await deliverer_of(store).run_once()
+    assert [(await store.webhooks.read(hook.id)).state for hook in hooks] == ["disabled", "active"]
+    assert [(await store.deliveries.page(hook.id))[0].status for hook in hooks] == [410, 302]
+
+
+@pytest.mark.parametrize("raw", [b"HTTP/1.1 200 so\r\nx-half: a he", b"kelp\r\n\r\n", b"HTTP/1.1 100 so\r\n\r\n"])
+async def test_what_is_no_whole_head_is_no_answer(store: Store, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_targets, "ATTEMPT_S", 1.0)
+    async with Receiver(Reply(raw=raw, hangs=True)) as receiver:
+        hook, _ = await endpoint(store, receiver)
+        await turns_end(store)
+        await deliverer_of(store).run_once()
+    (delivery,) = await store.deliveries.page(hook.id)
+    assert (delivery.state, delivery.status, delivery.attempts) == ("pending", None, 1)
+
+
+async def test_where_there_is_room_for_few_each_endpoint_has_its_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SENDS_MAX", 1)
+    async with Receiver() as receiver:
+        for name in "abc":
+            await endpoint(store, receiver, url=f"{receiver.url}/{name}")
+        await turns_end(store, 3)
+        await deliverer_of(store).run_once()
+        paths = [received.path for received in receiver.got]
+    assert [len(set(paths[n : n + 3])) for n in (0, 3, 6)] == [3, 3, 3], (
+        "none waits until the others have all of theirs"
+    )
+
+
+async def test_a_look_ends_where_every_endpoint_has_all_the_attempts_that_it_may(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HOOKS_TOGETHER", 2)
+    monkeypatch.setattr(module, "SENDS_PER_HOOK_MAX", 1)
+    async with Receiver(Reply(hangs=True)) as receiver:
+        for _ in range(4):  # whole pages of them
+            await endpoint(store, receiver)
+        sender = deliverer_of(store)
+        await turns_end(store)
+        assert [await sender._begin() for _ in range(3)] == [2, 2, 0]
+        await turns_end(store)
+        async with asyncio.timeout(30.0):
+            assert await sender._begin() == 0
+        sender._sends, under_way = {}, list(sender._sends)
+        for task in under_way:
+            task.cancel()
+        await asyncio.wait(under_way)
+
+
+async def test_of_two_answers_the_one_that_asks_for_the_longer_wait_counts(store: Store, clock: FakeClock) -> None:
+    async with Receiver() as receiver:
+        receiver.replies += [Reply(429, (("retry-after", "3600"),)), Reply(502)]
+        hook, _ = await endpoint(store, receiver)
+        await turns_end(store, 2)
+        await deliverer_of(store).run_once()
+        assert len(receiver.got) == 2
+        until = (await store.webhooks.read(hook.id)).throttled_until
+        assert until == store.now_ms() + 3_600_000, "whichever of them came last"
+        moved = replace(hook, url=receiver.url + "/new")
+        assert (await store.webhooks.change(moved)).throttled_until == 0, "another address asked for nothing"
+
+
+async def test_what_the_old_address_answers_does_nothing_to_an_endpoint_that_has_moved(store: Store) -> None:
+    async with Receiver(Reply(hangs=True)) as old, Receiver() as new:
+        hook, _ = await endpoint(store, old)
+        await turns_end(store)
+        sending = asyncio.create_task(deliverer_of(store).run_once())
+        await old.until(lambda: len(old.got) == 1)
+        await store.webhooks.change(replace(hook, url=new.url))
+        sending.cancel()
+        assert not await store.webhooks.give_up(hook, "it answered 410", 1 << 62)
+        await store.webhooks.throttle(hook, store.now_ms() + 3_600_000)
+        known = await store.webhooks.read(hook.id)
+        assert (known.state, known.throttled_until) == ("active", 0)
+
+
+async def test_what_waits_for_an_endpoint_is_bounded_and_what_is_too_much_can_be_replayed(
+    store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver = Receiver()
+    await receiver.start()
+    hook, _ = await endpoint(store, receiver)
+    other, _ = await endpoint(store, receiver, kinds=("turn.failed",))
+    await receiver.stop()
+    await turns_end(store, 6)
+    sender = deliverer_of(store)
+    await sender.shed_some(6)
+    assert (sender.figures()["shed"], caplog.text) == (0, "")
+    await sender.shed_some(4)
+    assert sender.figures()["shed"] == 2
+    assert "too much waits" in caplog.text
+    states = [delivery.state for delivery in await store.deliveries.page(hook.id)]
+    assert states == ["pending"] * 4 + ["failed"] * 2, "the oldest went"
+    assert "unless it is replayed" in (await store.deliveries.page(hook.id))[-1].error
+    assert (await store.webhooks.read(hook.id)).state == "active"
+    await receiver.start()
+    assert await store.deliveries.replay_failed(hook.id, 0) == 2
+    assert await sender.run_once() == 6
+    await receiver.stop()
+    assert len(set(receiver.ids)) == len(receiver.got) == 6, "and none of them is lost"
+    assert await store.deliveries.page(other.id) == []
+
+
+async def test_what_waits_and_for_how_long_is_counted_of_endpoints_that_are_told(
+    store: Store, clock: FakeClock
+) -> None:
+    receiver = Receiver()
+    await receiver.start()
+    await receiver.stop()
+    hook, _ = await endpoint(store, receiver)
+    disabled, _ = await endpoint(store, receiver)
+    await turns_end(store)
+    clock.advance(90_000)
+    await turns_end(store)
+    await store.webhooks.disable(disabled.id, "so")
+    sender = deliverer_of(store)
+    await sender.sum_up()
+    told = sender.figures()
+    assert (told["endpoints"], told["endpoints_disabled"], told["pending"]) == (1, 1, 2)
+    assert told["oldest_pending_s"] == 90.0
+    await store.webhooks.disable(hook.id, "so")
+    await sender.sum_up()
+    told = sender.figures()
+    assert (told["endpoints_disabled"], told["pending"], told["oldest_pending_s"]) == (2, 0, 0.0)
 
 
 async def test_an_endpoint_that_is_asked_too_much_is_left_alone_for_as_long_as_it_says(

@@ -12,7 +12,9 @@ from holdfast.health.prometheus import prometheus
 from holdfast.server.http import http_app
 from holdfast.telemetry import LABELS_MAX, OTHER, Distribution, Tally
 from holdfast.testing import Call, Count, Fail, ScriptedModel
+from tests.support.receiver import REACH, Receiver
 from tests.support.turns import QUICK, rested
+from tests.support.waiting import eventually
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 
@@ -76,6 +78,28 @@ async def test_turns_calls_attempts_tokens_and_times_are_counted_by_what_became_
     assert found["holdfast_claim_delay_seconds_count[]"] == 2
 
 
+async def test_what_endpoints_are_told_is_in_the_metrics(store_url: str) -> None:
+    async with Receiver() as receiver:
+        app = App(store_url, agents=[Agent("echo", "scripted")], webhook_reach=REACH)
+        async with app, app.worker() as worker:
+            await app.webhooks.create("ops", receiver.url)
+            await app.webhooks.disable((await app.webhooks.create("other", receiver.url))[0].id)
+            await rested(await app.create("echo", "go"))
+            await receiver.until(lambda: len(receiver.got) == 1)
+
+            async def is_settled() -> bool:
+                return not await app.store.deliveries.any_pending()
+
+            await eventually(is_settled)
+            await worker.deliverer.sum_up()
+            found = figures()
+    told = {name: found[f"holdfast_webhooks_{name}{[worker.name]}"] for name in ("endpoints", "endpoints_disabled")}
+    assert told == {"endpoints": 1, "endpoints_disabled": 1}
+    for name in ("pending", "oldest_pending_s", "failed_attempts_total", "given_up_total", "shed_total"):
+        assert found[f"holdfast_webhooks_{name}{[worker.name]}"] == 0
+    assert found[f"holdfast_webhooks_delivered_total{[worker.name]}"] == 1
+
+
 def test_the_labels_of_a_figure_are_bounded() -> None:
     tally, times = Tally("tool"), Distribution((1.0,), "tool")
     for n in range(LABELS_MAX + 50):
@@ -105,8 +129,9 @@ async def test_every_figure_that_rules_and_dashboard_name_is_told(store_url: str
     panels = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))["panels"]
     asked = [target["expr"] for panel in panels for target in panel["targets"]]
     rules = (MONITORING / "alerts.yml").read_text(encoding="utf-8")
-    asked += re.findall(r"^        expr: (.+)$", rules, re.MULTILINE)
-    assert len(asked) == len(panels) + rules.count("- alert: ")
+    alerts = re.findall(r"^        expr: (.+)$", rules, re.MULTILINE)
+    assert len(alerts) == rules.count("- alert: ")
+    asked += alerts
     named = {name for expr in asked for name in re.findall(r"holdfast_[a-z_]+", expr)}
     assert named - told == set()
 

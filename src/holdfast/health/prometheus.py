@@ -1,6 +1,6 @@
 """The figures of `health` as Prometheus text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -70,6 +70,22 @@ _WORKER_COUNTERS = {
 }
 
 
+# What endpoints are told. What waits is of the whole store, and the same for all workers of it.
+_WEBHOOK_GAUGES = {
+    "pending": "events that wait for an endpoint, as far as they are counted",
+    "oldest_pending_s": "seconds since the oldest of them happened",
+    "endpoints": "endpoints that are told",
+    "endpoints_disabled": "endpoints that are told nothing, because a receiver or a person said so",
+    "sending": "attempts under way",
+}
+_WEBHOOK_COUNTERS = {
+    "delivered": "events that an endpoint took",
+    "failed_attempts": "attempts that failed",
+    "given_up": "events that no attempt is made for any more",
+    "shed": "events that were given up because too many waited for their endpoint",
+}
+
+
 # Of all workers of the process together; their labels are bounded (telemetry.LABELS_MAX).
 _TALLIES = {
     "turns": "turns that ended, by outcome and cause",
@@ -123,6 +139,11 @@ class _Collected(Collector):
             yield _of_workers(GaugeMetricFamily(f"holdfast_worker_{name}", text, labels=["worker"]), name, workers)
         for name, text in _WORKER_COUNTERS.items():
             yield _of_workers(CounterMetricFamily(f"holdfast_worker_{name}", text, labels=["worker"]), name, workers)
+        hooks = [{"worker": worker.get("worker"), **(worker.get("webhooks") or {})} for worker in workers]
+        for name, text in _WEBHOOK_GAUGES.items():
+            yield _of_workers(GaugeMetricFamily(f"holdfast_webhooks_{name}", text, labels=["worker"]), name, hooks)
+        for name, text in _WEBHOOK_COUNTERS.items():
+            yield _of_workers(CounterMetricFamily(f"holdfast_webhooks_{name}", text, labels=["worker"]), name, hooks)
         outcomes = [worker["outcomes"] for worker in workers if worker.get("outcomes")]
         yield from _tallies("holdfast_", _TALLIES, outcomes)
         yield from _durations("holdfast_", _DURATIONS, outcomes)
@@ -136,7 +157,7 @@ def _gauges(prefix: str, names: Mapping[str, str], values: Mapping[str, Any]) ->
             yield GaugeMetricFamily(f"{prefix}{name}", text, value=float(value))
 
 
-def _of_workers(family: Any, name: str, workers: list[Mapping[str, Any]]) -> Metric:
+def _of_workers(family: Any, name: str, workers: Sequence[Mapping[str, Any]]) -> Metric:
     for worker in workers:
         if isinstance(value := worker.get(name), int | float):
             family.add_metric([str(worker.get("worker"))], float(value))

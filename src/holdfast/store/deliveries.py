@@ -29,6 +29,11 @@ KEPT_DAYS = 30  # how long one is listed
 PRUNED_MAX = 1_000
 REPLAYED_MAX = 10_000
 COUNTED_MAX = 10_000
+PENDING_MAX = 100_000  # of one endpoint; what is beyond is failed, the oldest first, and can be replayed
+SHED_MAX = 1_000  # of them in one transaction
+CROWDED_MAX = 50
+ENDPOINTS_GONE_MAX = 100
+TOO_MANY = f"more than {PENDING_MAX:,} events waited for this endpoint: this one is not sent unless it is replayed"
 ERROR_CHARS_MAX = 500
 
 DeliveryState = Literal["pending", "delivered", "failed"]
@@ -72,6 +77,17 @@ class Delivery(Frozen):
         )
 
 
+class Backlog(NamedTuple):
+    """What there is to do: endpoints that are told and those that are disabled, what waits for the former, as far as
+    COUNTED_MAX, and when the oldest of that happened.
+    """
+
+    active: int
+    disabled: int
+    pending: int
+    oldest_at: int | None
+
+
 def delivery_of(row: Row) -> Delivery:
     values: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
     return Delivery(**values | {"data": Raw(values["data"].encode())})
@@ -99,9 +115,10 @@ SELECT min(next_at) FROM deliveries WHERE state = 'pending' AND next_at > {}
 
 _RESERVE = f"UPDATE deliveries SET next_at = {{}} WHERE {_THIS} AND state = 'pending' AND next_at = {{}} RETURNING 1"
 
+# Whoever has it: what arrived, arrived.
 _TAKEN = (
     "UPDATE deliveries SET state = 'delivered', attempts = attempts + 1, status = {}, error = '', ended_at = {} "
-    f"WHERE {_THIS} AND state = 'pending' RETURNING 1"
+    f"WHERE {_THIS} AND state <> 'delivered' RETURNING 1"
 )
 
 # Only by who still has it: it may be another's by now.
@@ -134,6 +151,41 @@ _PING = (
     "INSERT INTO deliveries (webhook_id, notice_id, kind, owner, chat_id, turn, life, at, data, next_at) "
     "SELECT id, {}, 'ping', '', '', 0, 0, {}, {}, {} FROM webhooks WHERE id = {} ON CONFLICT DO NOTHING"
 )
+
+_BACKLOG = """
+SELECT (SELECT count(*) FROM webhooks WHERE state = 'active'),
+    (SELECT count(*) FROM webhooks WHERE state = 'disabled'), count(*), min(at)
+FROM (
+    SELECT at FROM deliveries WHERE state = 'pending'
+        AND webhook_id IN (SELECT id FROM webhooks WHERE state = 'active')
+    ORDER BY next_at LIMIT {}
+) AS waiting
+"""
+
+_CROWDED = """
+SELECT id FROM webhooks WHERE state = 'active' AND EXISTS (
+    SELECT 1 FROM deliveries WHERE webhook_id = webhooks.id AND state = 'pending' LIMIT 1 OFFSET {}
+) ORDER BY id LIMIT {}
+"""
+
+# All but the newest.
+_SHED = """
+UPDATE deliveries SET state = 'failed', error = {}, ended_at = {} WHERE webhook_id = {} AND notice_id IN (
+    SELECT notice_id FROM deliveries WHERE webhook_id = {} AND state = 'pending'
+    ORDER BY notice_id DESC LIMIT {} OFFSET {}
+) AND state = 'pending' RETURNING 1
+"""
+
+# From one endpoint's rows to the next one's: a look at each endpoint, however many rows it has.
+_GONE = """
+WITH RECURSIVE known (id) AS (
+    SELECT min(webhook_id) FROM deliveries
+    UNION ALL
+    SELECT (SELECT min(webhook_id) FROM deliveries WHERE webhook_id > known.id) FROM known WHERE known.id IS NOT NULL
+)
+SELECT id FROM known WHERE id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM webhooks WHERE webhooks.id = known.id)
+LIMIT {}
+"""
 
 _PRUNE = """
 DELETE FROM deliveries WHERE (webhook_id, notice_id) IN (
@@ -169,7 +221,11 @@ class DeliveryStatements(NamedTuple):
     replay: str
     replay_failed: str
     ping: str
-    pending: str
+    any_pending: str
+    backlog: str
+    crowded: str
+    shed: str
+    gone: str
     prune: str
     forget: str
     forget_owner: str
@@ -190,9 +246,11 @@ def delivery_statements(mark: str) -> DeliveryStatements:
         replay=marked(_REPLAY, mark),
         replay_failed=marked(_REPLAY_FAILED, mark),
         ping=marked(_PING, mark),
-        pending=marked(
-            "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE state = 'pending' LIMIT {}) AS waiting", mark
-        ),
+        any_pending="SELECT 1 FROM deliveries WHERE state = 'pending' LIMIT 1",
+        backlog=marked(_BACKLOG, mark),
+        crowded=marked(_CROWDED, mark),
+        shed=marked(_SHED, mark),
+        gone=marked(_GONE, mark),
         prune=marked(_PRUNE, mark),
         forget=marked(_FORGET, mark),
         forget_owner=marked(_FORGET_OWNER, mark),
@@ -222,6 +280,9 @@ class Deliveries:
         now_ms = self._now_ms()
         found = await self._runner.rows(self._sql.due, webhook_id, now_ms, now_ms + FAR_MS, limit)
         return [delivery_of(row) for row in found]
+
+    async def any_pending(self) -> bool:
+        return bool(await self._runner.rows(self._sql.any_pending))
 
     async def soonest(self) -> int | None:
         """When the next one is due that is not due yet."""
@@ -284,9 +345,18 @@ class Deliveries:
 
     # --- upkeep -----------------------------------------------------------------------------------------------------
 
-    async def count_pending(self) -> int:
-        """As far as COUNTED_MAX."""
-        return int((await self._runner.rows(self._sql.pending, COUNTED_MAX))[0][0])
+    async def backlog(self) -> Backlog:
+        return Backlog(*(await self._runner.rows(self._sql.backlog, COUNTED_MAX))[0])
+
+    async def shed(self, pending_max: int = PENDING_MAX) -> dict[str, int]:
+        """Fail what is more than so many of one endpoint, the oldest first; SHED_MAX of each at most. Returns how
+        many of which endpoints. They are listed and can be replayed like all that failed.
+        """
+        shed = {}
+        for (webhook_id,) in await self._runner.rows(self._sql.crowded, pending_max, CROWDED_MAX):
+            values = (TOO_MANY, self._now_ms(), webhook_id, webhook_id, SHED_MAX, pending_max)
+            shed[webhook_id] = len(await self._runner.write_alone(self._sql.shed, *values))
+        return shed
 
     async def prune(self, before_ms: int) -> int:
         """Forget those of what happened before that instant, at most PRUNED_MAX. Returns how many."""
@@ -295,6 +365,13 @@ class Deliveries:
     async def forget(self, webhook_id: str) -> int:
         """All of an endpoint that is gone. Returns how many."""
         return await self._all(self._sql.forget, webhook_id, webhook_id)
+
+    async def forget_gone(self) -> int:
+        """What is left of endpoints that are gone: their remover was killed, or a writer still knew them. Returns how
+        many. An endpoint of the settings may come back under its id, and is not told what was meant for the other.
+        """
+        gone = await self._runner.rows(self._sql.gone, ENDPOINTS_GONE_MAX)
+        return sum([await self.forget(webhook_id) for (webhook_id,) in gone])
 
     async def forget_owner(self, owner: str) -> int:
         """All that tell of an owner's chats, whoever was told. Returns how many."""

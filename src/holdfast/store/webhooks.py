@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast.core.codec import check_text
-from holdfast.core.deliveries import SECRET_BYTES, key_of, secret_of
+from holdfast.core.deliveries import SECRET_BYTES, WAIT_S_MAX, key_of, secret_of
 from holdfast.core.notices import NOTICE_KINDS, NoticeKind
 from holdfast.core.records import Frozen
 from holdfast.errors import InvalidInput, LimitReached, NotFound
@@ -119,14 +119,17 @@ WHERE (SELECT count(*) FROM webhooks WHERE source = 'made' AND (owner = {{}} OR 
 ON CONFLICT (id) DO NOTHING RETURNING {_SHOWN}
 """
 
-# Only where something changed. A secret that is another one takes over from the one before.
+# A secret that is another one takes over from the one before. An owner that is another one would get what was told of
+# the one before: then nothing is changed.
 _DECLARE = f"""
 INSERT INTO webhooks (id, owner, name, url, kinds, links, state, secret, source, created_at, created_by)
 VALUES ({{}}, {{}}, {{}}, {{}}, {{}}, {{}}, 'active', {{}}, 'settings', {{}}, '')
 ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, url = excluded.url, kinds = excluded.kinds,
     links = excluded.links, secret = excluded.secret,
     old_secret = CASE WHEN webhooks.secret = excluded.secret THEN webhooks.old_secret ELSE webhooks.secret END,
-    old_until = CASE WHEN webhooks.secret = excluded.secret THEN webhooks.old_until ELSE {{}} END
+    old_until = CASE WHEN webhooks.secret = excluded.secret THEN webhooks.old_until ELSE {{}} END,
+    throttled_until = CASE WHEN webhooks.url = excluded.url THEN webhooks.throttled_until ELSE 0 END
+WHERE webhooks.owner IS NOT DISTINCT FROM excluded.owner
 RETURNING {_SHOWN}
 """
 
@@ -135,8 +138,10 @@ _LISTED = (
     "AND (CAST({} AS TEXT) IS NULL OR id < {}) ORDER BY id DESC LIMIT {}"
 )
 
+# What one address asked for, another did not.
 _CHANGE = (
-    f"UPDATE webhooks SET name = {{}}, url = {{}}, kinds = {{}}, links = {{}} WHERE id = {{}} RETURNING {_SHOWN}"
+    "UPDATE webhooks SET name = {}, throttled_until = CASE WHEN url = {} THEN throttled_until ELSE 0 END, url = {}, "
+    f"kinds = {{}}, links = {{}} WHERE id = {{}} RETURNING {_SHOWN}"
 )
 
 _SWITCH = (
@@ -144,12 +149,20 @@ _SWITCH = (
     f"RETURNING {_SHOWN}"
 )
 
-# By who found out that nothing gets there any more. What was taken meanwhile proves the contrary.
+# By who found out that nothing gets to that address any more. What was taken meanwhile proves the contrary.
 _GIVE_UP = f"""
-UPDATE webhooks SET state = 'disabled', why = {{}} WHERE id = {{}} AND state = 'active' AND NOT EXISTS (
+UPDATE webhooks SET state = 'disabled', why = {{}} WHERE id = {{}} AND url = {{}} AND state = 'active'
+AND NOT EXISTS (
     SELECT 1 FROM deliveries WHERE webhook_id = webhooks.id AND state = 'delivered' AND ended_at >= {{}}
 ) RETURNING {_SHOWN}
 """
+
+# Of two answers the one that asks for the longer wait counts. What lies further ahead than any wait does not: the
+# clock was set back.
+_THROTTLE = (
+    "UPDATE webhooks SET throttled_until = {} WHERE id = {} AND url = {} "
+    "AND (throttled_until < {} OR throttled_until > {}) RETURNING id"
+)
 
 _ROTATE = (
     "UPDATE webhooks SET old_secret = CASE WHEN secret = {} THEN old_secret ELSE secret END, "
@@ -173,7 +186,6 @@ class WebhookStatements(NamedTuple):
     signing: str
     remove: str
     forget: str
-    active: str
 
 
 def webhook_statements(mark: str) -> WebhookStatements:
@@ -186,14 +198,13 @@ def webhook_statements(mark: str) -> WebhookStatements:
         change=marked(_CHANGE, mark),
         switch=marked(_SWITCH, mark),
         give_up=marked(_GIVE_UP, mark),
-        throttle=marked("UPDATE webhooks SET throttled_until = {} WHERE id = {} RETURNING id", mark),
+        throttle=marked(_THROTTLE, mark),
         rotate=marked(_ROTATE, mark),
         signing=marked(
             "SELECT secret, CASE WHEN old_until > {} THEN old_secret END FROM webhooks WHERE id = {}", mark
         ),
         remove=marked(f"DELETE FROM webhooks WHERE id = {{}} RETURNING {_SHOWN}", mark),
         forget=marked("DELETE FROM webhooks WHERE owner = {} RETURNING id", mark),
-        active="SELECT count(*) FROM webhooks WHERE state = 'active'",
     )
 
 
@@ -221,13 +232,16 @@ class Webhooks:
 
     async def declare(self, new: NewWebhook) -> Webhook:
         """As the settings have it, under an id of its name. Safe to repeat: what is as it was stays as it is, and one
-        that was disabled stays so. Raises InvalidInput.
+        that was disabled stays so. Raises InvalidInput, also for another owner than it has.
         """
         new.check()
         assert new.secret is not None
         values = (declared_id(new.name), new.owner, new.name, new.url, _kept(new.kinds), new.links, new.secret)
         now_ms = self._now_ms()
         made = await self._runner.write_alone(self._sql.declare, *values, now_ms, now_ms + int(OVERLAP_S * 1000))
+        if not made:
+            words = f"is another one than it had: give it another name, or remove {declared_id(new.name)} first"
+            raise InvalidInput("owner", words)
         return webhook_of(made[0])
 
     async def read(self, webhook_id: str) -> Webhook:
@@ -243,7 +257,7 @@ class Webhooks:
         """Name, URL, kinds and links as they are here. Safe to repeat. Raises NotFound, InvalidInput."""
         check_webhook_text(hook.name, hook.url)
         check_kinds(hook.kinds)
-        values = (hook.name, hook.url, _kept(hook.kinds), hook.links, hook.id)
+        values = (hook.name, hook.url, hook.url, _kept(hook.kinds), hook.links, hook.id)
         return self._one(await self._runner.write_alone(self._sql.change, *values), hook.id)
 
     async def enable(self, webhook_id: str) -> Webhook:
@@ -258,12 +272,16 @@ class Webhooks:
         await self._runner.write_alone(self._sql.switch, state, why, webhook_id, state)
         return await self.read(webhook_id)
 
-    async def give_up(self, webhook_id: str, why: str, since_ms: int) -> bool:
-        """Disable it, unless it took something since that instant. Whether it is disabled now by this."""
-        return bool(await self._runner.write_alone(self._sql.give_up, why, webhook_id, since_ms))
+    async def give_up(self, hook: Webhook, why: str, since_ms: int) -> bool:
+        """Disable it, unless it took something since that instant or has another URL by now. Whether it is disabled
+        now by this.
+        """
+        return bool(await self._runner.write_alone(self._sql.give_up, why, hook.id, hook.url, since_ms))
 
-    async def throttle(self, webhook_id: str, until_ms: int) -> None:
-        await self._runner.write_alone(self._sql.throttle, until_ms, webhook_id)
+    async def throttle(self, hook: Webhook, until_ms: int) -> None:
+        """Nothing is sent to this URL of it before. A longer wait that it asked for stays."""
+        far_ms = until_ms + int(WAIT_S_MAX * 1000)
+        await self._runner.write_alone(self._sql.throttle, until_ms, hook.id, hook.url, until_ms, far_ms)
 
     async def rotate(self, webhook_id: str, *, overlap_s: float = OVERLAP_S, secret: str | None = None) -> str:
         """A new secret, or this one; the one before signs as well for so long. Raises NotFound, InvalidInput."""
@@ -291,9 +309,6 @@ class Webhooks:
     async def forget(self, owner: str) -> list[str]:
         """All of an owner. Returns their ids."""
         return [id for (id,) in await self._runner.forget(self._sql.forget, owner)]
-
-    async def count_active(self) -> int:
-        return int((await self._runner.rows(self._sql.active))[0][0])
 
     def _one(self, found: list[Row], webhook_id: str) -> Webhook:
         if not found:

@@ -18,7 +18,7 @@ from holdfast.core.deliveries import Again, Answer, GivenUp, Taken, Verdict, bod
 from holdfast.errors import NotFound
 from holdfast.log_context import logger
 from holdfast.store.contract import Store
-from holdfast.store.deliveries import COUNTED_MAX, Delivery
+from holdfast.store.deliveries import COUNTED_MAX, PENDING_MAX, Backlog, Delivery
 from holdfast.store.notify.bell import DELIVERIES, WEBHOOKS, BellListener
 from holdfast.store.webhooks import Webhook
 from holdfast.system.clock import dice
@@ -30,6 +30,8 @@ SENDS_MAX = 64  # at once, of a worker
 SENDS_PER_HOOK_MAX = 4
 HOOKS_TOGETHER = 50  # that are looked at in one statement
 LOOK_S = 5.0  # how often it looks, whatever it was told
+SUM_S = 5.0  # how often it counts what waits
+SHED_S = 60.0  # how often it looks for endpoints that too much waits for
 AILING_MAX = 10_000
 CLOSE_S = 3.0
 FOR_GOOD_MS = 1 << 62
@@ -52,13 +54,15 @@ class Deliverer:
         self._sends: dict[asyncio.Task[None], str] = {}  # with the endpoint of each
         self._ailing: dict[str, None] = {}  # endpoints whose last attempt from here failed
         self._after = ""  # the endpoint that was looked at last
-        self._any_hooks = False
         self._done = asyncio.Event()
-        self.pending = 0  # at the last look, as far as it is counted
+        self._summed_s = self._shed_s = float("-inf")  # when it last did, by the loop's clock
+        self.backlog = Backlog(0, 0, 0, None)  # when it was last counted
+        self.oldest_pending_s = 0.0  # how old it was then
         self.attempts = 0
         self.delivered = 0
         self.failed_attempts = 0
         self.given_up = 0
+        self.shed = 0
 
     async def run_forever(self) -> None:
         bell = self._store.bell
@@ -71,7 +75,7 @@ class Deliverer:
                 except Exception as error:  # noqa: BLE001  a worker that tells nobody still drives its chats
                     self._on_trouble("deliveries_failed", error)
                 # Where there is no endpoint, the end of a turn is nothing to look for.
-                heard = (deliveries, webhooks) if self._any_hooks else (webhooks,)
+                heard = (deliveries, webhooks) if self.backlog.active else (webhooks,)
                 await self._wait(heard, wait_s * dice.uniform(0.8, 1.0))
 
     async def _wait(self, heard: Sequence[BellListener], wait_s: float) -> None:
@@ -88,19 +92,34 @@ class Deliverer:
 
     async def _look(self) -> float:
         """Begin what is due, as far as there is room. How long until the next look, in seconds."""
-        self._any_hooks = bool(await self._store.webhooks.count_active())
-        if not self._any_hooks:
-            self.pending = 0
+        now_s = asyncio.get_running_loop().time()
+        if not self.backlog.active or now_s - self._summed_s >= SUM_S:
+            await self.sum_up()
+            self._summed_s = now_s
+        if not self.backlog.active or not await self._store.deliveries.any_pending():
             return LOOK_S
-        self.pending = await self._store.deliveries.count_pending()
-        if not self.pending:
-            return LOOK_S
+        if self.backlog.pending >= COUNTED_MAX and now_s - self._shed_s >= SHED_S:
+            await self.shed_some()
+            self._shed_s = now_s
         if await self._begin():
             return 0.0
         soonest = await self._store.deliveries.soonest()
         if soonest is None:
             return LOOK_S
         return min(LOOK_S, max(0.05, (soonest - self._store.now_ms()) / 1000))
+
+    async def sum_up(self) -> None:
+        """Count what waits, for who looks at the figures."""
+        self.backlog = await self._store.deliveries.backlog()
+        oldest_at = self.backlog.oldest_at
+        self.oldest_pending_s = 0.0 if oldest_at is None else max(0.0, (self._store.now_ms() - oldest_at) / 1000)
+
+    async def shed_some(self, pending_max: int = PENDING_MAX) -> None:
+        """What is more than so many of one endpoint is failed, the oldest first, so that what waits is bounded."""
+        for webhook_id, count in (await self._store.deliveries.shed(pending_max)).items():
+            self.shed += count
+            about = {"webhook": webhook_id, "count": count}
+            log.error("too much waits for an endpoint", extra={"action": "webhook.shed", **about})
 
     async def run_once(self) -> int:
         """All that is due now, to its end. How many attempts that were."""
@@ -125,23 +144,26 @@ class Deliverer:
 
     async def _begin(self) -> int:
         """How many attempts were begun. It goes on behind the endpoint where the last one ended, once around."""
-        first, begun = self._after, 0
+        first, begun, around = self._after, 0, False
         while len(self._sends) < SENDS_MAX and not begun:
             hooks = await self._store.deliveries.due_hooks(self._after, HOOKS_TOGETHER)
             begun = await self._begin_for(hooks)
-            if not hooks:
-                if not self._after:
-                    break
+            if len(hooks) < HOOKS_TOGETHER and not begun:
                 self._after = ""
-            elif (first and self._after >= first) or (not first and len(hooks) < HOOKS_TOGETHER):
+                if around or not first:
+                    break
+                around = True
+            elif around and self._after >= first:
                 break
         return begun
 
     async def _begin_for(self, hooks: Sequence[Webhook]) -> int:
         begun = 0
         for hook in hooks:
-            room = min(SENDS_MAX - len(self._sends), self._room_for(hook.id))
-            if room > 0:
+            left = SENDS_MAX - len(self._sends)
+            if left <= 0:
+                break  # this one is the first when there is room again
+            if (room := min(left, self._room_for(hook.id))) > 0:
                 for delivery in await self._store.deliveries.due(hook.id, room):
                     begun += await self._begin_one(hook, delivery)
             self._after = hook.id
@@ -216,7 +238,7 @@ class Deliverer:
                 await deliveries.settle_taken(delivery, answer)
             case Again(wait_ms=wait_ms, throttle_ms=throttle_ms):
                 if throttle_ms:
-                    await self._store.webhooks.throttle(hook.id, self._store.now_ms() + throttle_ms)
+                    await self._store.webhooks.throttle(hook, self._store.now_ms() + throttle_ms)
                 next_at = self._store.now_ms() + wait_ms
                 await deliveries.settle_again(delivery, answer, reserved_until, next_at)
             case GivenUp(gone=gone):
@@ -231,7 +253,7 @@ class Deliverer:
                 f"nothing got there in {delivery.attempts + 1} attempts; last: {answer.words}",
                 delivery.at,
             )
-        if await self._store.webhooks.give_up(hook.id, why[:500], since_ms):
+        if await self._store.webhooks.give_up(hook, why[:500], since_ms):
             about = {"webhook": hook.id, "owner": hook.owner, "why": why}
             log.error("an endpoint was disabled", extra={"action": "webhook.disabled", **about})
 
@@ -251,11 +273,15 @@ class Deliverer:
 
     # --- figures, from any thread -----------------------------------------------------------------------------------
 
-    def figures(self) -> dict[str, int]:
+    def figures(self) -> dict[str, int | float]:
         with suppress(RuntimeError):  # it changed while it was counted
             return {
-                "pending": self.pending,
+                "endpoints": self.backlog.active,
+                "endpoints_disabled": self.backlog.disabled,
+                "pending": self.backlog.pending,
                 "pending_counted_max": COUNTED_MAX,
+                "pending_of_one_max": PENDING_MAX,
+                "oldest_pending_s": round(self.oldest_pending_s, 1),
                 "sending": len(self._sends),
                 "sending_max": SENDS_MAX,
                 "sending_to_one": max(self.sends_by_hook().values(), default=0),
@@ -266,5 +292,6 @@ class Deliverer:
                 "delivered": self.delivered,
                 "failed_attempts": self.failed_attempts,
                 "given_up": self.given_up,
+                "shed": self.shed,
             }
         return {}

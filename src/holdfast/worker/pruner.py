@@ -78,6 +78,7 @@ class Pruner:
         oldest = datetime.fromtimestamp(aged_ms / 1000, UTC).date() - timedelta(days=self._keep_days)
         await self._store.budgets.prune(oldest.isoformat(), aged_ms - HOUR_MS)
         told = await self._store.deliveries.prune(aged_ms - TOLD_DAYS * 86_400_000)
+        await self._store.deliveries.forget_gone()
         self._add("receipts", Amount(count))
         # If there are more: others want to write as well.
         self._receipts_left_s = 1.0 if max(count, told) >= PRUNED_MAX else RECEIPTS_S

@@ -1,8 +1,8 @@
 """Where webhooks may lead, and one attempt to get there: public addresses over TLS, and what the settings name.
 
 It is the guard of `fetch` (tools/web/client.py): a name is looked up anew for every attempt, all of its addresses are
-checked, and the connection goes to one of those. A redirect is not followed. What a receiver says beside its status
-is read as far as it has to be, and nothing is made of it.
+checked, and the connection goes to one of those. A redirect is not followed. The status is the answer: what a
+receiver says behind it is passed over, and may hang or be anything.
 """
 
 from collections.abc import Sequence
@@ -59,9 +59,8 @@ class WebhookTargets:
         sent += (("accept", "*/*"), ("accept-encoding", "identity"))
         try:
             self.check(url)  # the settings may be others since it was made
-            got = await self._client().ask(
-                url, Outgoing(method="POST", headers=sent, body=body), rulebook=self._rulebook
-            )
+            outgoing = Outgoing(method="POST", headers=sent, body=body, status_only=True)
+            got = await self._client().ask(url, outgoing, rulebook=self._rulebook)
         except (ToolFailed, InvalidInput) as error:
             return Answer(error=str(error))
         waits_s = asked_to_wait_s({name.lower(): value for name, value in got.headers}, now_ms / 1000)

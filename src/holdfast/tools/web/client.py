@@ -37,6 +37,7 @@ CONNECT_S = 10.0
 LOOKUPS_MAX = 4  # at once; one that hangs and was given up does not count
 LOOKUP_SLOW_S = 1.0  # one that takes longer may hang: others go past it
 ADDRESSES_MAX = 64
+PASSED_OVER_S = 1.0  # for which a body is heard that nothing is made of: who is cut off may see a failure
 USER_AGENT = "holdfast-fetch"
 
 Resolver = Callable[[str], Awaitable[Sequence[str]]]
@@ -147,11 +148,14 @@ class Target:
 
 
 class Outgoing(Frozen):
-    """What is asked. `headers` are for the origin of the first URL alone."""
+    """What is asked. `headers` are for the origin of the first URL alone. `status_only`: the status and the headers
+    are the answer, whatever the body does.
+    """
 
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
+    status_only: bool = False
 
     @property
     def safe(self) -> bool:
@@ -167,6 +171,14 @@ class Fetched(Frozen):
     body: bytes
     cut: bool  # there was more than the limit
     cached: bool
+
+
+class _Course:
+    """How far a request got."""
+
+    def __init__(self) -> None:
+        self.connected: list[Address] = []
+        self.answered: Fetched | None = None  # by its status, where that is all that is asked for
 
 
 class Web:
@@ -195,16 +207,19 @@ class Web:
         self, url: str, outgoing: Outgoing, cache: WebCache | None = None, rulebook: Rulebook = NO_RULES
     ) -> Fetched:
         """Raises ToolFailed, also when the time is up; OutcomeUnknown where it may have taken effect all the same."""
-        connected: list[Address] = []
+        course = _Course()
         try:
             async with asyncio.timeout(self._limits.time_s):
-                return await self._ask(Target(url), outgoing, cache, Bounds(rulebook, self._only_hosts), connected)
-        except TimeoutError:
-            raise _failure(f"timed out after {self._limits.time_s:g} s", outgoing, connected) from None
-        except ToolFailed as error:
-            raise _failure(str(error), outgoing, connected) from error.__cause__
-        except Exception as error:  # whatever a hostile server brings about is its own URL's failure
-            raise _failure(f"it failed: {str(error) or type(error).__name__}", outgoing, connected) from error
+                return await self._ask(Target(url), outgoing, cache, Bounds(rulebook, self._only_hosts), course)
+        except Exception as error:
+            if course.answered is not None:
+                return course.answered
+            if isinstance(error, TimeoutError):
+                raise _failure(f"timed out after {self._limits.time_s:g} s", outgoing, course) from None
+            if isinstance(error, ToolFailed):
+                raise _failure(str(error), outgoing, course) from error.__cause__
+            # Whatever a hostile server brings about is its own URL's failure.
+            raise _failure(f"it failed: {str(error) or type(error).__name__}", outgoing, course) from error
 
     async def _ask(
         self,
@@ -212,7 +227,7 @@ class Web:
         outgoing: Outgoing,
         cache: WebCache | None,
         bounds: Bounds,
-        connected: list[Address],
+        course: _Course,
     ) -> Fetched:
         userinfo, origin, first = target.userinfo, target.origin, target
         for _ in range(REDIRECTS_MAX + 1):
@@ -222,10 +237,12 @@ class Web:
             # for none.
             if target.origin != origin:
                 userinfo, outgoing = b"", Outgoing(method=outgoing.method)
-            response = await self._send(target, checked, userinfo, outgoing, cache, connected)
+            response = await self._send(target, checked, userinfo, outgoing, cache, course.connected)
             try:
                 location = response.headers.get("location")
                 if response.status_code not in _REDIRECTS or not location or not outgoing.safe:
+                    if outgoing.status_only:
+                        return await self._pass_over(target, response, course)
                     return await self._read(target, response, outgoing)
             finally:
                 await response.aclose()
@@ -281,6 +298,17 @@ class Web:
             self._ssl_context = httpcore2.default_ssl_context()  # reads some hundred certificates: once
         return self._ssl_context
 
+    async def _pass_over(self, target: Target, response: httpx2.Response, course: _Course) -> Fetched:
+        """The rest is heard for a moment and as far as the limit, and may hang, fail or mean nothing."""
+        course.answered = _fetched(target, response, b"", cut=False)
+        size = 0
+        async with asyncio.timeout(PASSED_OVER_S):
+            async for piece in response.aiter_raw():
+                size += len(piece)
+                if size > self._limits.bytes_max:
+                    break
+        return course.answered
+
     async def _read(self, target: Target, response: httpx2.Response, outgoing: Outgoing) -> Fetched:
         empty = outgoing.method == "HEAD" or response.status_code in (204, 304)
         unpacker = Unpacker("" if empty else response.headers.get("content-encoding", ""), self._limits.bytes_max)
@@ -289,20 +317,24 @@ class Web:
                 break
         else:
             unpacker.end()
-        status = cast("dict[str, bool]", response.extensions.get("caching", {}))
-        return Fetched(
-            url=target.shown,
-            status=response.status_code,
-            content_type=response.headers.get("content-type", ""),
-            headers=tuple(response.headers.items()),
-            body=bytes(unpacker.data),
-            cut=unpacker.cut,
-            cached=status.get("from_cache", False),
-        )
+        return _fetched(target, response, bytes(unpacker.data), cut=unpacker.cut)
 
 
-def _failure(why: str, outgoing: Outgoing, connected: Sequence[Address]) -> ToolFailed:
-    if outgoing.safe or not connected:
+def _fetched(target: Target, response: httpx2.Response, body: bytes, *, cut: bool) -> Fetched:
+    status = cast("dict[str, bool]", response.extensions.get("caching", {}))
+    return Fetched(
+        url=target.shown,
+        status=response.status_code,
+        content_type=response.headers.get("content-type", ""),
+        headers=tuple(response.headers.items()),
+        body=body,
+        cut=cut,
+        cached=status.get("from_cache", False),
+    )
+
+
+def _failure(why: str, outgoing: Outgoing, course: _Course) -> ToolFailed:
+    if outgoing.safe or not course.connected:
         return ToolFailed(why)
     return OutcomeUnknown(f"{why}; whether it took effect is not known: look before you ask again")
 
