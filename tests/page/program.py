@@ -3,13 +3,14 @@
 import asyncio
 import os
 
-from holdfast import Agent, App, ToolContext, tool
+from holdfast import Agent, App, Permissions, ToolContext, tool
 from holdfast.server.serve import serve
 from holdfast.testing import Call, Fail, Say, ScriptedModel, Stall, Think
 from holdfast.tools.outside import ask_user
 from holdfast.tools.plan import plan_tool
 
 STORY = " ".join(f"word{n}" for n in range(120))
+LONG = "kelp " * 2_000 + "PAYLOAD"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 MARKDOWN = """## A heading
 
@@ -39,6 +40,19 @@ async def measure(context: ToolContext) -> str:
         context.progress(f"wave {n}: {n + 1} m\n")
         await asyncio.sleep(0.05)
     return "waves of 3 m\n" + HOSTILE
+
+
+@tool
+async def sell(boats: int) -> str:
+    """Sell boats."""
+    return f"sold {boats}"
+
+
+@tool(replay="pure")
+async def haul() -> str:
+    """Haul the net in, until it is stopped."""
+    await asyncio.Event().wait()
+    return "a fish"
 
 
 @tool(replay="pure", output_bytes_max=6_000_000)
@@ -73,6 +87,23 @@ def agents() -> list[Agent]:
             ),
             tools=[plan_tool(), measure, _edit_file],
         ),
+        Agent(
+            "seller",
+            ScriptedModel([Call(name="sell", arguments={"boats": 2})], "Sold.", per="turn"),
+            tools=[sell],
+            permissions=Permissions(mode="ask"),
+        ),
+        Agent(
+            "spender",
+            ScriptedModel([Call(name="pay", arguments={"amount": 7, "note": LONG})], "Done.", per="turn"),
+            tools=[pay],
+        ),
+        Agent(
+            "hurried",
+            ScriptedModel([Call(name="ask_user", arguments={"question": "Now?"})], "Late.", per="turn"),
+            tools=[ask_user(expires_s=3600)],
+        ),
+        Agent("fisher", ScriptedModel([Call(name="haul")], "Caught.", per="turn"), tools=[haul]),
         Agent("flooder", ScriptedModel([Call(name="flood")], "So much.", per="turn"), tools=[flood]),
         Agent("broken", ScriptedModel([Fail(status=401, message="the key was refused")], per="turn")),
         Agent(

@@ -38,6 +38,11 @@ export class Holdfast {
     openCalls({ signal, ...query }?: CallsAsked & Asking): Promise<Schemas["OpenCallPage"]>;
     /** Who spent what. @returns {Promise<Schemas["UsageShown"][]>} */
     usage({ signal, ...query }?: UsageAsked & Asking): Promise<Schemas["UsageShown"][]>;
+    /** What owners may use, as it was set at run time, by owner, a page of it. @returns {Promise<Schemas["BudgetPage"]>} */
+    budgets({ signal, ...query }?: {
+        after?: string;
+        limit?: number;
+    } & Asking): Promise<Schemas["BudgetPage"]>;
     /** How the server is. Open to anyone; operators get the figures, too. @returns {Promise<Schemas["Health"]>} */
     health(asking?: Asking): Promise<Schemas["Health"]>;
     /** All that the server knows of itself: for operators. @returns {Promise<Schemas["Diagnostics"]>} */

@@ -71,6 +71,11 @@ export class Holdfast {
     return (await this._connection.ask("GET", "/api/usage", { query, signal })).usage;
   }
 
+  /** What owners may use, as it was set at run time, by owner, a page of it. @returns {Promise<Schemas["BudgetPage"]>} */
+  budgets(/** @type {{ after?: string, limit?: number } & Asking} */ { signal, ...query } = {}) {
+    return this._connection.ask("GET", "/api/budgets", { query, signal });
+  }
+
   /** How the server is. Open to anyone; operators get the figures, too. @returns {Promise<Schemas["Health"]>} */
   health(/** @type {Asking} */ asking = {}) {
     return this._connection.ask("GET", "/health", { ...asking, also: 503 }); // 503 says that it should get no work

@@ -34,6 +34,9 @@ const SICK_LOOKS = 2; // in a row, before it is told: a busy machine stands stil
 const VIEWS = {
   new: () => import("./new_chat.js"),
   chat: () => import("./chat.js"),
+  inbox: () => import("./inbox.js"),
+  schedules: () => import("./schedules.js"),
+  operations: () => import("./operations.js"),
 };
 
 function nameOf(/** @type {Place} */ { path: [first, , third] }) {
