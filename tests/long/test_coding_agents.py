@@ -15,18 +15,22 @@ import pytest
 
 from holdfast.app import App
 from holdfast.chat import Chat
+from holdfast.core.budgets import BudgetLeft
 from holdfast.core.journal import CallChanged, Noted
 from holdfast.core.records import CallState, State, ToolResult
 from holdfast.system import processes
+from holdfast.worker.guard import Guard
+from holdfast.worker.tool_body import SyncPool
 from tests.clients.install import NotInstalled
 from tests.long.coding_agent_worker import TASK, make_app
-from tests.support.coding_programs import NAMES, coding_programs, versions, write_call
+from tests.support.coding_programs import NAMES, coding_programs, real_agent, versions, write_call
 from tests.support.coding_provider import CodingProvider, Refusal, Script, Silence, Words, coding_provider, in_turn
 from tests.support.programs import Program
 from tests.support.speakers import Call
 from tests.support.tallies import Tell
 from tests.support.turns import entries
 from tests.support.waiting import eventually, until
+from tests.tools.coded import Caller
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -221,6 +225,27 @@ async def test_figures_are_the_runs_own_when_a_session_goes_on(name: str, tmp_pa
     first_run, second_run = ((entry.tokens, round(entry.cost, 9)) for entry in told)
     assert first_run == second_run
     ends_as(name, "a second run of the session", f"{first_run[0]} and {second_run[0]} tokens, {second_run[1]:g} each")
+
+
+async def test_claude_ends_itself_at_what_is_left_of_the_budget(tmp_path: Path, ends_as: Ends) -> None:
+    """A session that would never end: it asks for one more file with each answer."""
+    script = in_turn(Words("I write.", (write_call("claude", tmp_path / "work"),)))
+    left = BudgetLeft(cost=0.0004)
+    guard, pool = Guard(), SyncPool()
+    guard.start()
+    try:
+        with coding_provider(script) as provider:
+            call = Caller(guard, pool)
+            call.left = left
+            told = await call(real_agent("claude", tmp_path, provider.url))
+            asked = len(provider.asked)
+    finally:
+        pool.stop()
+        guard.stop()
+    assert told.error
+    assert told.content.startswith("claude failed: Reached maximum budget ($0.0004)")
+    assert 0.0004 <= call.spent[1] <= 2 * 0.0004
+    ends_as("claude", "a budget of 0.0004", f"error after {asked} requests: {first(told.content)} {call.spent[1]:g}")
 
 
 async def test_what_claude_would_ask_is_asked_of_a_person_of_ours(tmp_path: Path, ends_as: Ends) -> None:

@@ -10,7 +10,9 @@ import pytest
 from holdfast.core import commands as cmd
 from holdfast.core.records import Cause, External, Message, NewChat, State, Text
 from holdfast.errors import RefusedError
+from holdfast.store import open_store
 from holdfast.store.contract import Store
+from holdfast.store.records import StoreOptions
 from holdfast.store.sub_agents import SubAgent
 from tests.store.test_descendants import spawn
 from tests.support.chats import Hand, call, history, new_chat, texts, user
@@ -68,6 +70,28 @@ async def test_a_child_that_is_spawned_as_its_family_is_stopped_does_not_escape(
         made = hand.commit(cmd.Outcome(by=hand.by, call_id="late", content="spawned", spawn=late))
         await asyncio.gather(made, store.submit(f"{number}-root", cmd.Stop()))
         assert await states(store, f"{number}-late", f"{number}-grandchild") == ["stopping", "stopping"]
+
+
+async def test_a_chat_that_is_spawned_four_levels_below_as_the_top_is_stopped_does_not_escape(
+    store: Store, store_url: str
+) -> None:
+    """By two processes, as far as the database can tell: neither waits in the other's queue."""
+    async with open_store(store_url, StoreOptions()) as other:
+        for number in range(4):
+            line = [f"{number}-{depth}" for depth in range(4)]
+            await store.create_chat(new_chat(id=line[0]))
+            hand = Hand(store, f"{number}-w0")
+            await hand.take(line[0])
+            for below in line[1:]:
+                await spawn(hand, below)
+                hand = Hand(store, f"{below}-w")
+                await hand.take(below)
+            await hand.respond(call("late"))
+            late = NewChat(id=f"{number}-late", agent="agent", message=user("task"))
+            made = hand.commit(cmd.Outcome(by=hand.by, call_id="late", content="spawned", spawn=late))
+            await asyncio.gather(made, other.submit(line[0], cmd.Stop()))
+            assert await states(store, *line, late.id) == ["stopping"] * 5
+        assert await store.find_violations() == []
 
 
 async def reach(hand: Hand, child_id: str, message: Message | None = None) -> str:
