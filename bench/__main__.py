@@ -20,6 +20,7 @@ from bench.large import large
 from bench.long_chats import long_chats
 from bench.many import many
 from bench.models import models
+from bench.page import page
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
 from bench.schedules import schedules
 from bench.server import server
@@ -221,6 +222,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "long-chats": long_chats,
     "many": many,
     "schedules": schedules,
+    "page": page,
     "tenants": tenants,
     "large": large,
     "handover": handover,
@@ -230,7 +232,7 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
 }
 
 
-LONG = ("many", "schedules", "tenants", "large", "hostile")  # measured when asked for
+LONG = ("many", "schedules", "page", "tenants", "large", "hostile")  # measured when asked for
 
 
 def main() -> None:

@@ -70,6 +70,7 @@ def agents() -> list[Agent]:
         Agent(
             "writer", ScriptedModel([Think(text="The sea is rough."), Say(text=MARKDOWN)], per="turn", pace_s=0.01)
         ),
+        Agent("lecturer", ScriptedModel(" ".join(f"kelp{n}" for n in range(2_000)), per="turn")),
         Agent("thinker", ScriptedModel(["Let me think… ", Stall()], per="turn")),  # until it is stopped
         Agent("payer", ScriptedModel([Call(name="pay", arguments={"amount": 7})], "Done.", per="turn"), tools=[pay]),
         Agent(

@@ -62,8 +62,10 @@ async def main() -> int:
         with server(f"sqlite:///{home}/chats.db", home, begin=program.run) as live:
             async with browser(found) as made:
                 for name, (width, height) in SIZES.items():
-                    scheme = "dark" if name == "dark" else "light"
-                    context = await made.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+                    context = await made.new_context(
+                        viewport={"width": width, "height": height},
+                        color_scheme="dark" if name == "dark" else "light",
+                    )
                     page = await context.new_page()
                     await live.log_in(page)
                     for view, show in VIEWS.items():

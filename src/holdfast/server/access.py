@@ -215,6 +215,10 @@ def _with_headers(send: Send) -> Send:
 
 
 _SIGN_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>holdfast</title>
-<h1>holdfast</h1><p>Open the link that the server showed on its terminal, or run <code>holdfast login</code> where it
-runs. With a token, <a href="login">log in here</a>.</p></html>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<link rel="icon" href="page/icon.svg">
+<link rel="stylesheet" href="page/base.css"><link rel="stylesheet" href="page/shell.css">
+<main class="entrance card"><h1><img src="page/icon.svg" alt=""> holdfast</h1>
+<p>Open the link that the server showed on its terminal, or run <code>holdfast login</code> where it runs.</p>
+<p><a class="button" href="login">Log in with a token</a></p></main></html>
 """

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast.chat import Chat
 from holdfast.core.codec import decode_entry
 from holdfast.core.journal import MessageAdded
-from holdfast.core.records import State
+from holdfast.core.records import Role, State
 from holdfast.errors import InvalidInput, NotFound, RecordError, TurnTimeout
 from holdfast.server import problems, views
 from holdfast.server.guarded import Routes
@@ -180,7 +180,7 @@ async def _history_message(row: HistoryRow, *, render: bool) -> dict[str, Any]:
     entry = decode_entry(row.body)
     assert isinstance(entry, MessageAdded)
     shown = {"pos": row.pos, **msgspec.json.decode(entry.raw)}
-    if render and entry.attempt is not None:
+    if render and shown["role"] == Role.ASSISTANT:
         with contextlib.suppress(RecordError):  # newer code wrote it
             shown["html"] = await html_of(entry.message.text)
     return shown

@@ -73,10 +73,13 @@ def _code_in(body: bytes) -> str:
 
 _USED = "This link was used, or its time is over. <code>holdfast login</code> makes a new one, where the server runs."
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>holdfast</title>
-<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,"><h1>holdfast</h1><p>{words}</p>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<link rel="icon" href="page/icon.svg">
+<link rel="stylesheet" href="page/base.css"><link rel="stylesheet" href="page/shell.css">
+<main class="entrance card"><h1><img src="page/icon.svg" alt=""> holdfast</h1><p>{words}</p>
 <form method="post" action="login"><p><label id="field">Code or token
-<input name="code" type="password" autocomplete="off" required></label>
-<button>Log in</button></p></form><script src="login.js"></script></html>
+<input class="field" name="code" type="password" autocomplete="off" required></label></p>
+<p><button class="button primary">Log in</button></p></form></main><script src="login.js"></script></html>
 """
 _SCRIPT = """// The code of the link, which no server is told until a person presses the button.
 const code = location.hash.slice(1);

@@ -2,6 +2,7 @@
 
 import { ticking } from "./calls.js";
 import { nameOf } from "./chats.js";
+import { ChildrenView } from "./children.js";
 import { composer } from "./composer.js";
 import { asked, button, h, replace } from "./dom.js";
 import { History } from "./history.js";
@@ -49,6 +50,7 @@ class ChatView {
     this._scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Messages" });
     this._newer = button("↓ Newest", () => this._toEnd(), "newer", { hidden: true });
     this._queue = new QueueView(context, this._chat);
+    this._children = new ChildrenView(context, this._chat);
     this._composer = context.may("chat") ? composer(context, {
       draft: id, label: "Your message", placeholder: "Write a message",
       send: async (content, mode) => {
@@ -62,7 +64,7 @@ class ChatView {
     this.element = h("div", { class: "chat" },
       h("header", { class: "chat-head" }, h("a", { class: "button quiet menu-button", href: "#/", "aria-label": "All chats" }, "‹"),
         h("div", { class: "grow" }, h("div", { class: "row chat-name" }, this._title, this._chip), this._facts), this._actions),
-      this._why, this._scroller, this._newer,
+      this._why, this._children.element, this._scroller, this._newer,
       h("div", { class: "chat-foot" }, this._queue.element, this._composer?.element ?? h("p", { class: "muted small empty" }, "Your token lets you read this chat.")));
     this._following = true; // the end of it
     this._scroller.addEventListener("scroll", () => this._scrolled(), { passive: true });
@@ -107,6 +109,7 @@ class ChatView {
       queue: () => void this._queue.look().catch(() => {}),
       renamed: (title) => this._showTitle(title),
       cut: () => void this.begin(),
+      spawned: () => void this._children.look(),
       turn: (turn) => this._showTurn(turn),
     });
     replace(this._scroller, history.element, live.element);
@@ -115,6 +118,7 @@ class ChatView {
     this._following = true;
     setTimeout(begin, HISTORY_MS);
     this._watchSilence(reading.signal);
+    void this._children.look();
     await this._follow(live, reading.signal, begin);
   }
 

@@ -21,6 +21,7 @@ const COMPACTED = { asked: "as somebody asked", near_limit: "near the model's li
  * @property {(id: string) => void} shows a message is shown here
  * @property {() => void} queue the queue changed
  * @property {(title: string) => void} renamed
+ * @property {() => void} spawned a call has a chat of its own now
  * @property {() => void} cut the history was cut: what is shown does not stand
  * @property {(turn: TurnView) => void} turn it stands so
  */
@@ -120,6 +121,7 @@ export class LiveTurns {
 
   _card(/** @type {import("../client/holdfast.js").CallView} */ call) {
     const known = this._cards.get(call.id);
+    if (call.child_id && known?.call.child_id !== call.child_id) this._needs.spawned();
     if (known) known.show(call);
     else this._open().card(call);
     const card = /** @type {CallCard} */ (this._cards.get(call.id));

@@ -1,0 +1,111 @@
+"""The page in a real browser: `make bench BENCH_ARGS=page`.
+
+How soon a chat of 20,000 messages is painted and can be used, what a page holds after as many words as a model says
+in an hour, and what many tabs cost the server.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+from playwright.async_api import Browser, CDPSession, Page, expect
+
+from bench.figures import Figures
+from tests.page import program
+from tests.page.conftest import begin_chat
+from tests.page.test_long_chat import long_chat
+from tests.support.browser import NONE, browser, find
+from tests.support.servers import ServerProcess, server
+
+MESSAGES = int(os.environ.get("BENCH_PAGE_MESSAGES", "20000"))
+TURNS = int(os.environ.get("BENCH_PAGE_TURNS", "90"))  # of 2,000 words each: 50 words a second for an hour
+TABS = 20
+IDLE_S = 30.0
+WAIT_MS = 120_000
+
+PAINTED = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+
+async def page(figures: Figures) -> None:
+    found = find()
+    if found is None:
+        figures.add(f"page: {NONE}", 0, "")
+        return
+    expect.set_options(timeout=WAIT_MS)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        url = f"sqlite:///{home}/chats.db"
+        with server(url, home, begin=program.run) as live:
+            async with browser(found) as made:
+                await _long(figures, made, live, await long_chat(url, MESSAGES))
+                await _hour(figures, made, live)
+                await _tabs(figures, made, live)
+
+
+async def _entered(made: Browser, live: ServerProcess) -> Page:
+    context = await made.new_context(viewport={"width": 1280, "height": 820})
+    context.set_default_timeout(WAIT_MS)
+    page = await context.new_page()
+    await live.log_in(page)
+    return page
+
+
+async def _long(figures: Figures, made: Browser, live: ServerProcess, chat_id: str) -> None:
+    page = await _entered(made, live)
+    await page.goto("about:blank")
+    began = time.perf_counter()
+    await page.goto(f"{live.url}/#/chats/{chat_id}")
+    await expect(page.get_by_text(f"message {MESSAGES - 1} of many")).to_be_in_viewport()
+    usable_ms = (time.perf_counter() - began) * 1e3
+    figures.add(f"page: a chat of {MESSAGES:,} messages, first paint", await page.evaluate(PAINTED), "ms")
+    figures.add("page: its last message is seen", usable_ms, "ms")
+    await page.locator(".scroller").evaluate("element => { element.scrollTop = 0 }")
+    began = time.perf_counter()
+    await expect(page.get_by_text("message 0 of many")).to_be_in_viewport()
+    figures.add("page: its first message is seen, from the end", (time.perf_counter() - began) * 1e3, "ms")
+    figures.add("page: messages that it then holds", await page.locator(".history article").count(), "messages")
+    await page.context.close()
+
+
+async def _heap_mb(session: CDPSession) -> float:
+    await session.send("HeapProfiler.collectGarbage")
+    used: dict[str, Any] = await session.send("Runtime.getHeapUsage")
+    return float(used["usedSize"]) / 1e6
+
+
+async def _hour(figures: Figures, made: Browser, live: ServerProcess) -> None:
+    page = await _entered(made, live)
+    session = await page.context.new_cdp_session(page)
+    await begin_chat(page, "lecturer", "Begin.")
+    heaps = []
+    for turn in range(TURNS):
+        await expect(page.locator(".chat-head .chip")).to_have_text("at rest")
+        if turn in (4, TURNS - 1):
+            heaps.append(await _heap_mb(session))
+        if turn < TURNS - 1:
+            await page.get_by_label("Your message").fill(f"Go on, {turn}.")
+            await page.keyboard.press("Enter")
+            await expect(page.locator(".message.user").last).to_contain_text(f"Go on, {turn}.")
+    figures.add("page: heap after 5 turns of 2,000 words", heaps[0], "MB")
+    figures.add(f"page: heap after {TURNS} of them, an hour's words", heaps[1], "MB", at_most=heaps[0] + 40)
+    await page.context.close()
+
+
+async def _tabs(figures: Figures, made: Browser, live: ServerProcess) -> None:
+    first = await _entered(made, live)
+    chat_id = await begin_chat(first, "echo", "hello")
+    for _ in range(TABS - 1):
+        tab = await first.context.new_page()
+        await tab.goto(f"{live.url}/#/chats/{chat_id}")
+        await expect(tab.get_by_text("You said: hello")).to_be_visible()
+    served = psutil.Process(live.process.pid)
+    began = served.cpu_times()
+    await asyncio.sleep(IDLE_S)
+    ended = served.cpu_times()
+    used_s = ended.user + ended.system - began.user - began.system
+    figures.add(f"page: server's CPU with {TABS} tabs that rest", used_s / IDLE_S * 100, "% of a core")
+    await first.context.close()
