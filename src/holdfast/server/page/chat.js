@@ -105,7 +105,10 @@ class ChatView {
       this._toEnd();
     });
     const live = this._live = new LiveTurns(local, this._chat, cards, actions, {
-      shows: (id) => history.leave(id),
+      shows: (id) => {
+        history.leave(id);
+        this._queue.took(id);
+      },
       queue: () => void this._queue.look().catch(() => {}),
       renamed: (title) => this._showTitle(title),
       cut: () => void this.begin(),

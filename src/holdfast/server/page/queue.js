@@ -12,12 +12,16 @@ export class QueueView {
   constructor(/** @type {Context} */ context, /** @type {Chat} */ chat) {
     this._context = context;
     this._chat = chat;
+    /** @type {Set<string>} those that are shown */
+    this._ids = new Set();
+    this._looks = 0;
     this._list = h("ol", { class: "queue-list" });
     this._words = h("span", { class: "small muted" });
     this.element = h("section", { class: "queue", "aria-label": "Queued messages", hidden: true }, this._words, this._list);
   }
 
   show(/** @type {Queued[]} */ queue) {
+    this._ids = new Set(queue.map(({ id }) => id));
     this.element.hidden = !queue.length;
     this._words.textContent = queue.length === 1 ? "1 message waits for its turn" : `${queue.length} messages wait for their turn`;
     replace(this._list, queue.map((queued) => this._line(queued)));
@@ -25,8 +29,14 @@ export class QueueView {
 
   /** As the server has it now. */
   async look() {
+    const look = ++this._looks;
     const { queue } = await this._chat.queue({ signal: this._context.signal });
-    this.show(queue);
+    if (look === this._looks) this.show(queue); // an older answer tells of an older queue
+  }
+
+  /** A message has its turn: it waits no more. */
+  took(/** @type {string} */ id) {
+    if (this._ids.has(id)) void this.look().catch(() => {});
   }
 
   _line(/** @type {Queued} */ queued) {
