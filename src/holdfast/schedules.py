@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.schedules import Cron, Every, Occurrence, Once, Overlap, ScheduleRecord, Source, Timing
 from holdfast.declared_schedules import Schedule
-from holdfast.errors import ConfigError, InvalidInput
+from holdfast.errors import ConfigError, InvalidInput, KeyReused
 from holdfast.log_context import logger
+from holdfast.store.receipts import request_hash
 from holdfast.store.schedule_records import Declared, NewSchedule
 from holdfast.store.schedules import Backfilled
 from holdfast.timetable import instant_of, shown_instants
@@ -52,10 +53,19 @@ class AppSchedules:
             _tell(source, await app.store.schedules.declare(source, [*app.agents], wanted))
 
     async def create(self, schedule: Schedule, *, by: str = "", key: str | None = None) -> ScheduleRecord:
-        """With a `key` the same one is made once. Raises InvalidInput, LimitReached, UnknownAgent."""
+        """With a `key` the same one is made once. Raises InvalidInput, LimitReached, UnknownAgent, and KeyReused
+        where the key came with another schedule before.
+        """
         self._app.agent(schedule.agent)
-        drawn = None if key is None else f"sched_{_digest(by, key)}"
-        return await self._app.store.schedules.create(as_new(schedule), by=by, schedule_id=drawn)
+        new = as_new(schedule)
+        if key is None:
+            return await self._app.store.schedules.create(new, by=by)
+        asked_as = f"sched_{_digest(by, key)}"
+        drawn = f"{asked_as}{request_hash(new)[:8]}"
+        found = await self._app.store.schedules.create(new, by=by, schedule_id=drawn, asked_as=asked_as)
+        if found.id not in (drawn, asked_as):
+            raise KeyReused(key)
+        return found
 
     async def change(self, schedule_id: str, schedule: Schedule) -> ScheduleRecord:
         """All of it but its owner; another time begins now. Raises NotFound, InvalidInput, RefusedError for one that
@@ -105,10 +115,12 @@ class AppSchedules:
         self, schedule_id: str, *, overlap: Overlap | None = None, key: str | None = None, by: str = ""
     ) -> Occurrence:
         """One occurrence now, also of a paused one, by its policy or the one given. With a `key` it is one, however
-        often it is asked for.
+        often it is asked for. Raises NotFound, and KeyReused where the key came with another `overlap` before.
         """
         drawn = None if key is None else f"msg_{_digest(schedule_id, by, key)}"
         _, occurrence = await self._app.store.schedules.trigger(schedule_id, overlap=overlap, message_id=drawn)
+        if key is not None and occurrence.overlap != overlap:
+            raise KeyReused(key)
         return occurrence
 
     async def backfill(

@@ -24,6 +24,7 @@ from holdfast.core.schedules import EVERY_MS_MIN, Cron, Due, Every, Once, Schedu
 from holdfast.errors import InvalidInput
 
 DUE_TOGETHER_MAX = 500  # instants that one look decides
+LEFT_OUT_MAX = 10_000  # instants that a pause or a change finds due and skips
 SHOWN_MAX = 1_000  # instants of a preview
 MS_MAX = 253_402_214_399_000  # a day before the year 9999 ends: every zone's clock can show it
 _MESSAGE_FIELDS = ("at", "date", "time", "schedule")
@@ -38,6 +39,7 @@ _ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+_NO_ZONES = ("localtime", "posixrules", "Factory")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001  on a wall clock: what begins here is walked without a zone
 
@@ -48,6 +50,9 @@ _ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001  on a wall clock: what begins he
 def check_timing(timing: Timing) -> None:
     """Raises InvalidInput, which says what is wrong and what would do."""
     zone_of(timing.zone)
+    if timing.zone in _NO_ZONES or timing.zone.startswith(("posix/", "right/")):
+        words = f"{timing.zone!r} is a file of this machine, and another's may say otherwise"
+        raise InvalidInput("zone", f"{words}; use a name such as Europe/Berlin or UTC")
     if isinstance(timing, Every):
         if not EVERY_MS_MIN <= timing.ms <= MS_MAX:
             raise InvalidInput("every", "is a whole number of milliseconds, one second or more")
@@ -158,11 +163,11 @@ def shown_instants(timing: Timing, after: int, count: int) -> list[int]:
     return list(islice(instants(timing, after), count))
 
 
-def due_now(schedule: ScheduleRecord, now: int) -> Due:
-    """What is due of an active schedule, at most DUE_TOGETHER_MAX."""
+def due_now(schedule: ScheduleRecord, now: int, at_most: int = DUE_TOGETHER_MAX) -> Due:
+    """What is due of an active schedule."""
     at = schedule.next_at
     found: list[int] = []
-    while at is not None and due_of(schedule, at) <= now and len(found) < DUE_TOGETHER_MAX:
+    while at is not None and due_of(schedule, at) <= now and len(found) < at_most:
         found.append(at)
         at = next_after(schedule.timing, at)
     return Due(instants=tuple(found), next_at=at, more=at is not None and due_of(schedule, at) <= now)

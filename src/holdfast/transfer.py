@@ -420,7 +420,8 @@ async def delete_owner(
     """
     deleted = stopped = 0
     until = time.monotonic() + within_s
-    while lines := await _some(store, owner, deleted == 0):
+    # A schedule that fired when there was no chat yet has made one since: then there is more to do.
+    while (lines := await _some(store, owner, deleted == 0)) or await store.schedules.forget(owner):
         busy = [line for line in lines if line.state not in (State.IDLE, State.FAILED)]
         if busy and not stop:
             raise RefusedError(
@@ -441,7 +442,6 @@ async def delete_owner(
             except NotFound:
                 continue  # it went with its family
             told(deleted)
-    await store.schedules.forget(owner)
     await store.kept_rules.forget(owner)
     await store.budgets.forget(owner)
     for webhook_id in await store.webhooks.forget(owner):

@@ -12,6 +12,7 @@ from holdfast.core.schedules import (
     FIRES_TOGETHER_MAX,
     HELD_MAX,
     OCCURRENCES,
+    ON_TIME_MS,
     OVERLAPS,
     SCHEDULES,
     SKIPS_APART_MAX,
@@ -108,11 +109,17 @@ def test_an_instant_does_what_the_policy_says(overlap: Overlap, situation: Situa
 
 def test_what_is_found_behind_the_catch_up_window_is_skipped_as_late() -> None:
     at = START + MINUTE
-    on_time = attend(schedule(catch_up_ms=5_000), [], [], due(at), at + 5_000)
-    late = attend(schedule(catch_up_ms=5_000), [], [], due(at), at + 5_001)
+    on_time = attend(schedule(catch_up_ms=15_000), [], [], due(at), at + 15_000)
+    late = attend(schedule(catch_up_ms=15_000), [], [], due(at), at + 15_001)
     assert [fire.occurrence.at for fire in on_time.fires] == [at]
     assert [(one.at, one.reason) for one in late.skipped] == [(at, "late")]
     assert (late.schedule.fired, late.schedule.skipped) == (0, 1)
+
+
+def test_without_a_catch_up_window_what_is_found_at_its_time_fires() -> None:
+    at = START + MINUTE
+    for found_at, count in ((at, 1), (at + ON_TIME_MS, 1), (at + ON_TIME_MS + 1, 0)):
+        assert len(attend(schedule(catch_up_ms=0), [], [], due(at), found_at).fires) == count
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue_one", "cancel"])

@@ -80,6 +80,28 @@ async def test_a_trigger_fires_once_for_its_key_and_the_history_tells_of_it(hous
         assert (len(first["occurrences"]), len(rest["occurrences"]), rest["next"]) == (2, 3, None)
 
 
+async def test_a_key_that_comes_back_with_another_body_is_refused(house: House) -> None:
+    key = {"Idempotency-Key": "k"}
+    async with house.client() as ada:
+        made = [(await ada.post("/api/schedules", json=DAILY, headers=key)).json() for _ in range(2)]
+        assert made[0] == made[1]
+        path = f"/api/schedules/{made[0]['id']}"
+        await ada.put(path, json=DAILY | {"message": "changed since"})
+        again = await ada.post("/api/schedules", json=DAILY, headers=key)
+        assert (again.status_code, again.json()["message"]) == (201, "changed since")
+        for answer in (
+            await ada.post("/api/schedules", json=DAILY | {"name": "another"}, headers=key),
+            await _twice(ada, f"{path}/trigger", key),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (422, "key_reused")
+        assert len((await ada.get("/api/schedules")).json()["schedules"]) == 1
+
+
+async def _twice(client: Any, path: str, key: dict[str, str]) -> Any:
+    await client.post(path, json={}, headers=key)
+    return await client.post(path, json={"overlap": "allow"}, headers=key)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

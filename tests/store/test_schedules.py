@@ -376,7 +376,7 @@ async def test_failures_in_a_row_pause_it(store: Store, clock: FakeClock) -> Non
     done = await minute_passes(store, clock, schedule.id)
     assert done.paused
     assert (done.schedule.state, done.schedule.paused_by) == (ScheduleState.PAUSED, "failures")
-    assert told(await store.schedules.history(schedule.id)) == ["ended failed"] * 2
+    assert told(await store.schedules.history(schedule.id)) == ["ended failed", "ended failed", "skipped paused"]
     assert (await store.schedules.resume(schedule.id)).failures == 0
 
 
@@ -453,6 +453,8 @@ async def test_what_is_wrong_is_refused_before_anything_is_saved(store: Store, c
     wrong: list[dict[str, Any]] = [
         {"timing": Cron(expression="0 0 30 2 *")},
         {"timing": Cron(expression="0 9 * * *", zone="Europe/Berln")},
+        {"timing": Cron(expression="0 9 * * *", zone="localtime")},
+        {"timing": Cron(expression="0 9 * * *", zone="right/Europe/Berlin")},
         {"timing": Every(ms=999)},
         {"timing": Once(at=clock.wall_ms() - 1)},
         {"message": "{year}"},

@@ -20,6 +20,7 @@ FIRES_TOGETHER_MAX = 10  # in one transaction; the rest stays due
 HELD_MAX = 1_000  # occurrences of one schedule that wait for another one's end
 SKIPS_APART_MAX = 100  # skipped instants of one look that get a row each; older ones share one
 EVERY_MS_MIN = 1_000
+ON_TIME_MS = 10_000  # an instant that is found so late is on time, whatever the catch-up window: workers are busy
 DAY_MS = 86_400_000
 
 
@@ -91,6 +92,8 @@ class ScheduleRecord(Frozen):
     fired: int = 0
     skipped: int = 0
     stamp: int = 0  # drawn for each write, as a chat's is
+    forgotten_to: int = 0  # up to this instant rows of occurrences were deleted: nothing tells what became of them
+    decided_to: int = 0  # the last instant that was decided, by whatever clock
 
 
 class OccurrenceState(StrEnum):
@@ -102,8 +105,9 @@ class OccurrenceState(StrEnum):
 
 OccurrenceKind = Literal["scheduled", "triggered", "backfill"]
 # late: found behind the catch-up window. superseded: a later instant was due at the same look. overlap: another one
-# was open. queue_full: too many wait. refused: its chat did not take the message.
-SkipReason = Literal["late", "superseded", "overlap", "queue_full", "refused"]
+# was open. queue_full: too many wait. refused: its chat did not take the message. paused, changed: it was due, and
+# not yet decided, when its schedule was paused or got another time.
+SkipReason = Literal["late", "superseded", "overlap", "queue_full", "refused", "paused", "changed"]
 # withdrawn: its message was taken out of the queue, or its history was edited away. deleted: with its chat.
 Outcome = Literal["done", "failed", "stopped", "budget", "deadline", "superseded", "withdrawn", "deleted"]
 FAILURES: frozenset[Outcome] = frozenset({"failed", "budget", "deadline"})
@@ -292,6 +296,8 @@ def attend(
     look.release(held)
     if look.schedule.state is ACTIVE:
         look.decide(due)
+    elif schedule.state is ACTIVE:
+        look.leave_out(due)
     return look.attendance()
 
 
@@ -374,11 +380,15 @@ class _Look:
         due_at = due_of(self.schedule, next_at) if next_at is not None else None
         self.schedule = replace(self.schedule, state=state, next_at=next_at, due_at=due_at)
 
+    def leave_out(self, due: Due) -> None:
+        """What was due when this look paused the schedule."""
+        self.skipped += left_out(self.schedule, due, self.now, "paused")
+
     def _decide_one(self, at: int, *, newest: bool) -> bool:
         """False: there is no room for it in this transaction."""
         schedule = self.schedule
         new = Occurrence(schedule_id=schedule.id, at=at, upto=at, state=HELD, decided_at=self.now)
-        if self.now - due_of(schedule, at) > schedule.catch_up_ms:
+        if self.now - due_of(schedule, at) > max(schedule.catch_up_ms, ON_TIME_MS):
             self._skip(new, "late")
             return True
         if not newest and schedule.overlap in ONLY_THE_NEWEST:
@@ -452,6 +462,14 @@ def ask_for(
             look.more = True
             look._hold(occurrence)
     return look.attendance()
+
+
+def left_out(schedule: ScheduleRecord, due: Due, now: int, reason: SkipReason) -> list[Occurrence]:
+    """Instants that were due, and that nobody decides any more: each has its reason all the same."""
+    return [
+        Occurrence(schedule_id=schedule.id, at=at, upto=at, state=SKIPPED, reason=reason, decided_at=now)
+        for at in due.instants
+    ]
 
 
 def together(skipped: Sequence[Occurrence]) -> tuple[Occurrence, ...]:

@@ -102,7 +102,9 @@ class OccurrenceShown(BaseModel):
     count: int
     kind: Literal["scheduled", "triggered", "backfill"]
     state: Literal["held", "fired", "ended", "skipped"]
-    reason: Literal["late", "superseded", "overlap", "queue_full", "refused"] | None = Field(description="of a skip")
+    reason: Literal["late", "superseded", "overlap", "queue_full", "refused", "paused", "changed"] | None = Field(
+        description="of a skip"
+    )
     detail: str
     chat_id: str | None
     message_id: str | None
@@ -245,5 +247,5 @@ async def list_occurrences(
 ) -> Response:
     """What became of each instant, newest first."""
     found = await app.schedules.history(schedule_id, before=before, limit=limit)
-    last = found[-1].at if len(found) == limit else None
+    last = found[-1].at if len(found) >= limit else None
     return as_json({"occurrences": [occurrence_shown(one) for one in found], "next": last})

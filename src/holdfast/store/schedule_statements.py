@@ -51,6 +51,10 @@ def occurrence_of(row: Sequence[Any]) -> Occurrence:
     return Occurrence(**values)
 
 
+def key_of(occurrence: Occurrence) -> tuple[str, int, int]:
+    return occurrence.schedule_id, occurrence.at, occurrence.upto
+
+
 def moving_row(occurrence: Occurrence) -> Row:
     """For the statement `move`."""
     return (
@@ -86,7 +90,7 @@ MOVING = tuple(name for name in OCCURRENCE_COLUMNS if name not in KEY)
 # What a look at a schedule changes of it.
 ATTENDED_COLUMNS = (
     *("updated_at", "state", "paused_by", "note", "failures", "next_at", "due_at", "chat_id", "fired", "skipped"),
-    "stamp",
+    *("stamp", "forgotten_to", "decided_to"),
 )
 SWAPPED_COLUMNS = ("id", "was_stamp", *ATTENDED_COLUMNS)
 
@@ -148,17 +152,38 @@ _PAGE = (
 )
 
 # Those that are over: what is open or waits stays, however old.
-_TRIM = """
-DELETE FROM occurrences WHERE schedule_id = {} AND state IN ('ended', 'skipped') AND at < (
-    SELECT at FROM occurrences WHERE schedule_id = {} ORDER BY at DESC LIMIT 1 OFFSET {}
-)
+_TRIM = "DELETE FROM occurrences WHERE schedule_id = {} AND state IN ('ended', 'skipped') AND at < {}"
+
+# The schedules first, by their locks; what one deletes of them, it notes with them.
+_PRUNABLE = """
+SELECT schedule_id, max(upto) FROM (
+    SELECT schedule_id, upto FROM occurrences WHERE state IN ('ended', 'skipped') AND decided_at < {}
+    ORDER BY decided_at LIMIT {}
+) AS old GROUP BY schedule_id ORDER BY schedule_id
 """
 
 _PRUNE = """
-DELETE FROM occurrences WHERE (schedule_id, at, upto) IN (
-    SELECT schedule_id, at, upto FROM occurrences WHERE state IN ('ended', 'skipped') AND decided_at < {}
-    ORDER BY decided_at LIMIT {}
-) RETURNING at
+DELETE FROM occurrences WHERE schedule_id = {} AND upto <= {} AND state IN ('ended', 'skipped') AND decided_at < {}
+RETURNING at
+"""
+
+# Skipped instants that share a row.
+_SHARED = f"""
+{_OCCURRENCE} schedule_id = {{}} AND at <= {{}} AND upto >= {{}} AND upto > at AND state = 'skipped' ORDER BY at
+"""
+
+# What a clock that was ahead said of instants that are still to come.
+_TAKE_BACK = """
+DELETE FROM occurrences WHERE schedule_id = {} AND at > {} AND state = 'skipped' AND kind = 'scheduled'
+AND reason IN ('late', 'superseded') RETURNING count
+"""
+
+# All rows of an instant are on one page.
+_HISTORY = f"""
+{_OCCURRENCE} schedule_id = {{}} AND (CAST({{}} AS BIGINT) IS NULL OR at < {{}}) AND at >= coalesce((
+    SELECT at FROM occurrences WHERE schedule_id = {{}} AND (CAST({{}} AS BIGINT) IS NULL OR at < {{}})
+    ORDER BY at DESC LIMIT 1 OFFSET {{}}
+), 0) ORDER BY at DESC, upto DESC
 """
 
 _BACKFILL = f"""
@@ -198,7 +223,15 @@ class ScheduleStatements(NamedTuple):
     read_occurrence: str
     backfill: str
     trim: str
+    oldest_kept: str
+    prunable: str
     prune: str
+    forgotten: str
+    shared: str
+    drop: str
+    take_back: str
+    ahead: str
+    keyed: str
     chat_state: str
     line_of: str
     entry_at: str
@@ -242,12 +275,19 @@ def schedule_statements(mark: str, *, lock: str, listed: str, now: str | None = 
         "move": f"UPDATE occurrences SET {', '.join(f'{name} = {{}}' for name in MOVING)} "
         "WHERE schedule_id = {} AND at = {} AND upto = {}",
         "by_message": f"{_OCCURRENCE} kind = 'triggered' AND message_id = {{}}",
-        "history": f"{_OCCURRENCE} schedule_id = {{}} AND (CAST({{}} AS BIGINT) IS NULL OR at < {{}}) "
-        "ORDER BY at DESC, upto DESC LIMIT {}",
+        "history": _HISTORY,
         "read_occurrence": f"{_OCCURRENCE} schedule_id = {{}} AND at = {{}} AND upto = {{}}",
         "backfill": _BACKFILL,
         "trim": _TRIM,
+        "oldest_kept": "SELECT at FROM occurrences WHERE schedule_id = {} ORDER BY at DESC LIMIT 1 OFFSET {}",
+        "prunable": _PRUNABLE,
         "prune": _PRUNE,
+        "forgotten": "UPDATE schedules SET forgotten_to = {} WHERE id = {} AND forgotten_to < {}",
+        "shared": _SHARED,
+        "drop": "DELETE FROM occurrences WHERE schedule_id = {} AND at = {} AND upto = {}",
+        "take_back": _TAKE_BACK,
+        "ahead": "SELECT id FROM schedules WHERE due_at > {} AND decided_to > {} ORDER BY id LIMIT 1000",
+        "keyed": f"{_SCHEDULE} id >= {{}} AND id <= {{}} ORDER BY id LIMIT 1",
         "chat_state": "SELECT state FROM chats WHERE id = {}",
         "line_of": "SELECT seq FROM journal WHERE chat_id = {} AND seq > {} AND ref = {} ORDER BY seq LIMIT 1",
         "entry_at": "SELECT body FROM journal WHERE chat_id = {} AND seq = {}",

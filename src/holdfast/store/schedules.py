@@ -26,6 +26,7 @@ from holdfast.store.statements import StatementRunner
 
 KEPT_DAYS = 90
 PRUNED_MAX = 1_000
+AHEAD_MS = 3_600_000  # a clock that was less ahead is waited for
 TOGETHER_MAX = 100  # schedules of one transaction
 
 
@@ -70,15 +71,21 @@ class Schedules:
         self._firing = firing
 
     async def create(
-        self, new: NewSchedule, *, source: Source = "made", by: str = "", schedule_id: str | None = None
+        self,
+        new: NewSchedule,
+        *,
+        source: Source = "made",
+        by: str = "",
+        schedule_id: str | None = None,
+        asked_as: str | None = None,
     ) -> ScheduleRecord:
-        """With a `schedule_id` of the caller's the same one may be asked for again. Raises InvalidInput,
-        LimitReached.
+        """With a `schedule_id` of the caller's the same one may be asked for again. Where there is another one whose
+        id begins with `asked_as`, it is returned in its place. Raises InvalidInput, LimitReached.
         """
         new.check()
         check_text("by", by, bytes_max=1024)
         drawn = schedule_id or new_id("sched")
-        return await self._play(lambda: self._changes.create(drawn, new, source, by))
+        return await self._play(lambda: self._changes.create(drawn, new, source, by, asked_as or drawn))
 
     async def change(self, schedule_id: str, new: NewSchedule) -> ScheduleRecord:
         """Everything but the owner. Raises NotFound, InvalidInput, RefusedError for one that is declared."""
@@ -106,8 +113,10 @@ class Schedules:
         return [schedule_of(row) for row in await self._runner.rows(self._sql.page, *values)]
 
     async def history(self, schedule_id: str, *, before: int | None = None, limit: int = 100) -> list[Occurrence]:
-        """Newest first: `before` is the instant of the last one of the page before."""
-        values = (schedule_id, before, before, page_size(limit))
+        """Newest first: `before` is the instant of the last one of the page before. Rows of one instant are on one
+        page, so it may be a little longer than asked for.
+        """
+        values = (schedule_id, before, before, schedule_id, before, before, page_size(limit) - 1)
         return [occurrence_of(row) for row in await self._runner.rows(self._sql.history, *values)]
 
     async def pause(self, schedule_id: str, note: str = "") -> ScheduleRecord:
@@ -121,7 +130,8 @@ class Schedules:
 
     async def remove(self, schedule_id: str) -> ScheduleRecord:
         """It never fires again. Its chats stay. Raises NotFound."""
-        return await self._play(lambda: self._changes.remove(schedule_id))
+        found: list[ScheduleRecord] = []
+        return await self._play(lambda: self._changes.remove(schedule_id, found))
 
     async def trigger(
         self, schedule_id: str, *, overlap: Overlap | None = None, message_id: str | None = None
@@ -151,8 +161,8 @@ class Schedules:
         return count
 
     async def prune(self, before_ms: int) -> int:
-        """Forget occurrences that were over before that instant, at most PRUNED_MAX. Returns how many."""
-        return len(await self._runner.write_alone(self._sql.prune, before_ms, PRUNED_MAX))
+        """Forget occurrences that were over before that instant, about PRUNED_MAX. Returns how many."""
+        return await self._play(lambda: self._firing.prune(before_ms, PRUNED_MAX))
 
     # --- for the scheduler ----------------------------------------------------------------------------------------
 
@@ -177,6 +187,16 @@ class Schedules:
             after_held=last_held if held_count >= LOOKED_AT_MAX else "",
             now=self._now_ms(),
         )
+
+    async def rewind(self) -> list[str]:
+        """Active schedules that a clock decided about which was more than AHEAD_MS ahead of this one's: they go on
+        from now. Returns their ids. It reads all schedules.
+        """
+        now = self._now_ms()
+        found = await self._runner.rows(self._sql.ahead, now, now + AHEAD_MS)
+        ids = [schedule_id for (schedule_id,) in found]
+        done = [await self._play(lambda id=id: self._firing.rewind(id)) for id in ids]
+        return [one.id for one in done if one is not None]
 
     async def attend(self, schedule_id: str) -> Attended | None:
         """Settle, fire, hold and skip what there is of one schedule. None: it is gone, or another worker is at it."""

@@ -16,7 +16,7 @@ from holdfast.log_context import logger
 from holdfast.store.contract import Store
 from holdfast.store.schedule_records import Attended
 from holdfast.store.schedule_steps import SCHEDULES
-from holdfast.store.schedules import TOGETHER_MAX, Work
+from holdfast.store.schedules import AHEAD_MS, TOGETHER_MAX, Work
 from holdfast.system.clock import dice
 
 log = logger("holdfast.scheduler")
@@ -46,6 +46,7 @@ class Scheduler:
         self._after = ""  # where the next look at open occurrences goes on
         self._after_held = ""  # and at those that wait
         self._broken: dict[str, float] = {}  # schedules that failed, and until when they are left alone
+        self._latest: int | None = None  # the latest time that a look was made at
         self._ran_at: float | None = None
         self._started_at: float | None = None
         self.runs = 0
@@ -106,6 +107,10 @@ class Scheduler:
     async def run_once(self) -> float:
         """Returns how long there is nothing to do, in seconds, as far as is known."""
         work = await self._store.schedules.look(self._after, self._after_held)
+        if self._latest is None or work.now < self._latest - AHEAD_MS:
+            await self._store.schedules.rewind()  # at the start, and when the clock was set far back
+            self._latest = work.now
+        self._latest = max(self._latest, work.now)
         self._after, self._after_held, self.open_count = work.after, work.after_held, work.open_count
         due, others = self._wanted(work)
         more = await self._attend_due(due, work.now)

@@ -1885,7 +1885,7 @@ export interface components {
              * Reason
              * @description of a skip
              */
-            reason: ("late" | "superseded" | "overlap" | "queue_full" | "refused") | null;
+            reason: ("late" | "superseded" | "overlap" | "queue_full" | "refused" | "paused" | "changed") | null;
             /** Detail */
             detail: string;
             /** Chat Id */

@@ -782,7 +782,18 @@ SCHEDULES = schedule_statements("%s", lock=" FOR UPDATE", listed="SELECT json_ar
 # Several at once, as JSON lists of objects. Other columns of these tables are texts.
 _BIGINTS = {
     *("at", "upto", "count", "turn", "seq", "decided_at", "fired_at", "ended_at"),
-    *("was_stamp", "updated_at", "failures", "next_at", "due_at", "fired", "skipped", "stamp"),
+    *(
+        "was_stamp",
+        "updated_at",
+        "failures",
+        "next_at",
+        "due_at",
+        "fired",
+        "skipped",
+        "stamp",
+        "forgotten_to",
+        "decided_to",
+    ),
 }
 
 
