@@ -19,6 +19,11 @@ from tests.support.servers import ServerProcess, server
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SIZES = {"light": (1280, 820), "dark": (1280, 820), "phone": (400, 800)}
 
+SCHEDULES: tuple[dict[str, object], ...] = (
+    {"name": "tides", "message": "Read the tide tables of {date}.", "cron": "0 6 * * *", "zone": "Europe/Berlin"},
+    {"name": "buoy", "message": "What does the buoy say?", "every_s": 2},
+)
+
 View = Callable[[Page, ServerProcess], Awaitable[None]]
 
 
@@ -41,6 +46,22 @@ def _chat(agent: str, words: str, until: str) -> View:
     return show
 
 
+def _place(place: str, until: str) -> View:
+    async def show(page: Page, live: ServerProcess) -> None:
+        await page.goto(f"{live.url}/#/{place}")
+        await expect(page.locator("#main")).to_contain_text(until)
+
+    return show
+
+
+async def _schedules(page: Page, live: ServerProcess) -> None:
+    async with live.client() as client:
+        for given in SCHEDULES:
+            await client.post("/api/schedules", json={"agent": "echo", **given})
+    await page.goto(f"{live.url}/#/schedules")
+    await expect(page.locator("#main")).to_contain_text("tide")
+
+
 VIEWS: dict[str, View] = {
     "new": _new,
     "tools": _chat("sailor", "Go out and measure the waves.", "The waves are 3 m high."),
@@ -48,6 +69,9 @@ VIEWS: dict[str, View] = {
     "approval": _chat("payer", "Pay the harbour master.", "Approve"),
     "failed": _chat("broken", "Are you there?", "This turn failed."),
     "list": _list,
+    "inbox": _place("inbox", "Approve"),
+    "operations": _place("operations", "Workers"),
+    "schedules": _schedules,
 }
 
 
