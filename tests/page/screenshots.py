@@ -46,20 +46,29 @@ def _chat(agent: str, words: str, until: str) -> View:
     return show
 
 
-def _place(place: str, until: str) -> View:
-    async def show(page: Page, live: ServerProcess) -> None:
-        await page.goto(f"{live.url}/#/{place}")
-        await expect(page.locator("#main")).to_contain_text(until)
-
-    return show
-
-
 async def _schedules(page: Page, live: ServerProcess) -> None:
     async with live.client() as client:
         for given in SCHEDULES:
             await client.post("/api/schedules", json={"agent": "echo", **given})
     await page.goto(f"{live.url}/#/schedules")
     await expect(page.locator("#main")).to_contain_text("tide")
+
+
+async def _inbox(page: Page, live: ServerProcess) -> None:
+    for agent in ("asker", "seller"):
+        await page.goto(f"{live.url}/#/new")
+        await begin_chat(page, agent, "Sell the boats that we do not need.")
+        await expect(page.locator(".asked-controls")).to_be_visible()
+    await page.goto(f"{live.url}/#/inbox")
+    await expect(page.locator(".inbox-item").nth(2)).to_be_visible()
+
+
+async def _operations(page: Page, live: ServerProcess) -> None:
+    await page.goto(f"{live.url}/#/new")
+    await begin_chat(page, "fisher", "Haul the net in.")
+    await page.goto(f"{live.url}/#/operations")
+    await expect(page.get_by_role("region", name="Running tools")).to_contain_text("haul")
+    await page.wait_for_timeout(10_000)  # for figures to be drawn
 
 
 VIEWS: dict[str, View] = {
@@ -69,8 +78,8 @@ VIEWS: dict[str, View] = {
     "approval": _chat("payer", "Pay the harbour master.", "Approve"),
     "failed": _chat("broken", "Are you there?", "This turn failed."),
     "list": _list,
-    "inbox": _place("inbox", "Approve"),
-    "operations": _place("operations", "Workers"),
+    "inbox": _inbox,
+    "operations": _operations,
     "schedules": _schedules,
 }
 

@@ -37,7 +37,29 @@ async def _show_new(page: Page) -> None:
     await expect(page.get_by_role("heading", name="What should be done?")).to_be_visible()
 
 
+async def _show_place(page: Page, place: str, until: str) -> None:
+    await page.goto(f"{page.url.partition('#')[0]}#/{place}")
+    await expect(page.locator("#main")).to_contain_text(until)
+
+
+async def _show_inbox(page: Page) -> None:
+    for agent in ("payer", "seller", "hurried"):
+        await _show_chat(page, agent, "Deny" if agent != "hurried" else "Now?")
+    await _show_place(page, "inbox", "waiting")
+    await page.get_by_role("button", name="Always…").click()
+
+
+async def _show_schedules(page: Page) -> None:
+    given = {"name": "tides", "agent": "echo", "message": "Look", "every_s": 3600}
+    await page.request.post(f"{page.url.partition('#')[0]}api/schedules", data=given)
+    await _show_place(page, "schedules", "tides")
+
+
 VIEWS: dict[str, Callable[[Page], Awaitable[None]]] = {
+    "nothing waits": lambda page: _show_place(page, "inbox", "Nothing waits for you"),
+    "inbox": _show_inbox,
+    "operations": lambda page: _show_place(page, "operations", "at work"),
+    "schedules": _show_schedules,
     "new": _show_new,
     "markdown": lambda page: _show_chat(page, "writer", "first"),
     "tools": lambda page: _show_chat(page, "sailor", "The waves are 3 m high."),

@@ -264,7 +264,7 @@ function argumentsOf(/** @type {CallView | OpenCall} */ call, /** @type {(() => 
   if (given === null) return call.arguments ? longText(visible(call.arguments)) : null;
   const rows = Object.entries(given);
   if (!rows.length) return null;
-  return h("dl", { class: "facts" }, rows.slice(0, ROWS_MAX).flatMap(([name, value]) => [h("dt", null, plain(name)), h("dd", null, shown(value))]),
+  return h("dl", { class: "pairs" }, rows.slice(0, ROWS_MAX).flatMap(([name, value]) => [h("dt", null, plain(name)), h("dd", null, shown(value))]),
     rows.length > ROWS_MAX ? [h("dt", null, "…"), h("dd", null, longText(visible(call.arguments)))] : []);
 }
 

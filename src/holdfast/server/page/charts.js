@@ -1,10 +1,10 @@
 /** Small pictures of figures as they change: a line for the last minutes, the value now, the most of it. */
 
-import { h, s } from "./dom.js";
+import { h, replace, s } from "./dom.js";
 
 const WIDTH = 240;
 const HEIGHT = 44;
-const SAMPLES_MAX = 150;
+const SAMPLES_MAX = 90;
 
 /** The line through these values, and the area below it, as paths in a box. Pure. */
 export function pathsOf(/** @type {number[]} */ values, /** @type {number} */ most, width = WIDTH, height = HEIGHT, samples = SAMPLES_MAX) {
@@ -20,18 +20,19 @@ export function pathsOf(/** @type {number[]} */ values, /** @type {number} */ mo
 export class Spark {
   /**
    * @param {string} label
-   * @param {(value: number) => string} words the value with its unit
-   * @param {{ tone?: string, least?: number, hint?: string }} [options] `least`: what the top of the picture is at least
+   * @param {string} unit
+   * @param {(value: number) => string} words the value, without it
+   * @param {{ tone?: string, least?: number }} [options] `least`: what the top of the picture is at least
    */
-  constructor(label, words, { tone = "", least = 1, hint = "" } = {}) {
+  constructor(label, unit, words, { tone = "", least = 1 } = {}) {
     this._label = label;
     this._words = words;
+    this._unit = unit;
     this._least = least;
     /** @type {number[]} */
     this._values = [];
     this._now = h("span", { class: "spark-now" }, "–");
-    this._most = h("span", { class: "muted small" }, hint);
-    this._hint = hint;
+    this._most = h("span", { class: "muted small" }, "looking…");
     this._line = s("path", { class: "spark-line" });
     this._area = s("path", { class: "spark-area" });
     this._picture = s("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
@@ -40,10 +41,10 @@ export class Spark {
       h("figcaption", { class: "muted small" }, label), this._now, this._picture, this._most);
   }
 
-  /** One more; null: it is not known now. `now`: words in place of the value's own. */
-  add(/** @type {number | null} */ value, /** @type {string | null} */ now = null) {
+  /** One more; null: it is not known now. */
+  add(/** @type {number | null} */ value) {
     if (value === null || !Number.isFinite(value)) {
-      this._now.textContent = now ?? "–";
+      this._now.textContent = "–";
       return;
     }
     this._values.push(value);
@@ -52,9 +53,9 @@ export class Spark {
     const { line, area } = pathsOf(this._values, Math.max(peak, this._least));
     this._line.setAttribute("d", line);
     this._area.setAttribute("d", area);
-    this._now.textContent = now ?? this._words(value);
-    this._most.textContent = this._hint || `at most ${this._words(peak)}`;
-    this._picture.setAttribute("aria-label", `${this._label}: ${this._now.textContent} now, at most ${this._words(peak)} while this page looks`);
+    replace(this._now, this._words(value), " ", h("span", { class: "spark-unit" }, this._unit));
+    this._most.textContent = `at most ${this._words(peak)}`;
+    this._picture.setAttribute("aria-label", `${this._label}: ${this._words(value)} ${this._unit} now, at most ${this._words(peak)} while this page looks`);
   }
 }
 

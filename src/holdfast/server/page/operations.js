@@ -40,22 +40,22 @@ class Operations {
     this._failed = h("div", null);
     this._spending = h("div", { class: "scroll-x" });
     this._sparks = {
-      turns: new Spark("Throughput", (value) => `${value.toFixed(value < 10 ? 1 : 0)} commits/s`),
-      lag: new Spark("Loop lag", (value) => `${Math.round(value)} ms`, { tone: "info", least: 50 }),
-      retries: new Spark("Failed attempts", (value) => `${value.toFixed(value < 10 ? 1 : 0)}/min`, { tone: "warn", least: 5 }),
-      tokens: new Spark("Spending", (value) => `${count(Math.round(value))} tokens/min`, { tone: "info", least: 100 }),
+      turns: new Spark("Throughput", "commits/s", tenths),
+      lag: new Spark("Loop lag", "ms", (value) => String(Math.round(value)), { tone: "info", least: 50 }),
+      retries: new Spark("Failed attempts", "per minute", tenths, { tone: "warn", least: 5 }),
+      tokens: new Spark("Spending", "tokens/min", (value) => count(Math.round(value)), { tone: "info", least: 100 }),
     };
     this._rates = { turns: new Rate(), retries: new Rate(), tokens: new Rate() };
     this.element = h("div", { class: "view wide" },
       h("header", { class: "view-head" },
         h("div", { class: "row" }, h("a", { class: "button quiet menu-button", href: "#/" }, "Menu"), h("h1", null, "Operations"), this._status),
         h("a", { href: link("schedules") }, "Schedules")),
-      this._reasons,
+      h("div", { class: "panels" }, this._reasons,
       h("section", { class: "sparks", "aria-label": "As it goes, while this page looks" }, Object.values(this._sparks).map((spark) => spark.element)),
       section("Workers", this._workers),
       section("Running tools", this._tools),
-      h("div", { class: "columns" }, section("Stuck-chat check", this._checks), section("Failed chats", this._failed)),
-      section("Spending today", this._spending));
+      h("div", { class: "columns" }, section("Stuck-chat check", this._checks),
+        h("div", { class: "panels" }, section("Failed chats", this._failed), section("Spending today", this._spending)))));
     poll(LOOK_MS, () => this._look(), context.signal);
     poll(SPENDING_MS, () => this._lookAtChats(), context.signal);
   }
@@ -165,25 +165,29 @@ class Operations {
       const budget = budgets.get(line.owner);
       const [spent, limit, words] = budget?.day_cost != null ? [line.cost, budget.day_cost, money(budget.day_cost)]
         : budget?.day_tokens != null ? [line.tokens, budget.day_tokens, `${count(budget.day_tokens)} tokens`] : [0, 0, ""];
-      return [line.owner ? plain(line.owner) : h("span", { class: "muted" }, "no owner"), count(line.lines), count(line.tokens), money(line.cost),
+      return [line.owner ? plain(line.owner) : h("span", { class: "muted" }, "no owner"), count(line.tokens), money(line.cost),
         limit ? h("span", { class: "row nowrap" }, words, meter(spent, limit, `${Math.round((100 * spent) / limit)} % of the day's budget`)) : h("span", { class: "muted" }, "none set")];
     });
-    const sum = most.reduce((all, line) => ({ lines: all.lines + line.lines, tokens: all.tokens + line.tokens, cost: all.cost + line.cost }), { lines: 0, tokens: 0, cost: 0 });
-    const foot = most.length > 1 ? [[h("b", null, `all ${most.length} owners`), count(sum.lines), count(sum.tokens), money(sum.cost), ""]] : [];
-    replace(this._spending, table(["owner", "calls", "tokens", "cost", "budget of the day"], [...rows, ...foot], [1, 2, 3]));
+    const sum = most.reduce((all, line) => ({ tokens: all.tokens + line.tokens, cost: all.cost + line.cost }), { tokens: 0, cost: 0 });
+    const foot = most.length > 1 ? [[h("b", null, `all ${most.length} owners`), count(sum.tokens), money(sum.cost), ""]] : [];
+    replace(this._spending, table(["owner", "tokens", "cost", "budget of the day"], [...rows, ...foot], [1, 2]));
   }
+}
+
+function tenths(/** @type {number} */ value) {
+  return value === 0 || value >= 10 ? String(Math.round(value)) : value.toFixed(1);
 }
 
 /** @type {Record<string, string>} */
 const ENDED = { retired: "left", died: "died", silent: "fell silent" };
 
 function section(/** @type {string} */ title, /** @type {HTMLElement} */ content) {
-  return h("section", { class: "card block", "aria-label": title }, h("h2", null, title), content);
+  return h("section", { class: "card panel", "aria-label": title }, h("h2", null, title), content);
 }
 
 /** `numbers`: the columns that are. */
 function table(/** @type {string[]} */ heads, /** @type {(Node | string)[][]} */ rows, /** @type {number[]} */ numbers = []) {
   const of = (/** @type {number} */ n) => (numbers.includes(n) ? "number" : null);
-  return h("table", { class: "table" }, h("thead", null, h("tr", null, heads.map((head, n) => h("th", { scope: "col", class: of(n) }, head)))),
-    h("tbody", null, rows.map((row) => h("tr", null, row.map((cell, n) => h("td", { class: of(n) }, cell))))));
+  return h("table", { class: "table stack" }, h("thead", null, h("tr", null, heads.map((head, n) => h("th", { scope: "col", class: of(n) }, head)))),
+    h("tbody", null, rows.map((row) => h("tr", null, row.map((cell, n) => h("td", { class: of(n), data: { label: heads[n] } }, cell))))));
 }

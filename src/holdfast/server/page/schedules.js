@@ -9,7 +9,7 @@ import { ago, clock, duration, plain } from "./words.js";
 /** @typedef {import("../client/holdfast.js").Schemas["ScheduleShown"]} Schedule */
 /** @typedef {import("../client/holdfast.js").Schemas["OccurrenceShown"]} Occurrence */
 
-const LOOK_MS = 5000;
+const LOOK_MS = 3000;
 const SHOWN = 100;
 const OCCURRENCES_SHOWN = 15;
 /** @type {Record<string, [string, string]>} */
@@ -85,8 +85,9 @@ class ScheduleCard {
     this._context = context;
     this._schedule = schedule;
     this._changed = changed;
+    this._told = "";
     this._head = h("div", { class: "schedule-head" });
-    this._facts = h("dl", { class: "facts" });
+    this._facts = h("dl", { class: "pairs" });
     this._occurrences = h("div", { class: "scroll-x" });
     this._actions = h("div", { class: "row" });
     this._details = h("details", { on: { toggle: () => void this._showOccurrences() } }, h("summary", null, "What became of each instant"), this._occurrences);
@@ -95,7 +96,6 @@ class ScheduleCard {
   }
 
   show(/** @type {Schedule} */ schedule) {
-    const moved = schedule.fired !== this._schedule.fired || schedule.skipped !== this._schedule.skipped;
     this._schedule = schedule;
     const [words, tone] = STATES[schedule.state] ?? [schedule.state, ""];
     const why = schedule.state === "paused" && schedule.paused_by ? ` ${PAUSED_BY[schedule.paused_by] ?? ""}` : "";
@@ -110,7 +110,7 @@ class ScheduleCard {
     ];
     replace(this._facts, rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
     if (!this._actions.contains(document.activeElement) || this._shownState !== schedule.state) this._showActions(schedule);
-    if (moved) void this._showOccurrences();
+    void this._showOccurrences();
   }
 
   _next(/** @type {Schedule} */ { next }) {
@@ -156,11 +156,15 @@ class ScheduleCard {
     }, "It was not resumed");
   }
 
+  /** While they are looked at. */
   async _showOccurrences() {
     if (!this._details.open) return;
     const { client, signal } = this._context;
     try {
       const { occurrences } = await client.schedules.occurrences(this._schedule.id, { limit: OCCURRENCES_SHOWN, signal });
+      const told = JSON.stringify(occurrences);
+      if (told === this._told) return; // what has the focus in it keeps it
+      this._told = told;
       replace(this._occurrences, occurrences.length ? h("table", { class: "table" },
         h("thead", null, h("tr", null, ["instant", "what became of it", "took", "chat"].map((head) => h("th", { scope: "col" }, head)))),
         h("tbody", null, occurrences.map(row))) : h("p", { class: "muted" }, "None yet."));
