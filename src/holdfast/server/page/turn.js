@@ -203,7 +203,7 @@ export class LiveTurns {
       case "compaction.failed": this._add(h("p", { class: "event" }, `No summary could be made: ${plain(entry.error)}`)); break;
       case "chat.repaired": this._add(h("p", { class: "event" }, `The chat was brought back into line (${plain(entry.reason)}).`)); break;
       case "chat.retried": this._add(h("p", { class: "event" }, "Tried again.")); break;
-      case "turn.handed_over": this._add(h("p", { class: "event" }, causeWords(entry.cause))); break;
+      case "chat.handed_over": this._add(h("p", { class: "event" }, causeWords(entry.cause))); break;
       case "note": if (entry.text) this._add(h("p", { class: "event" }, plain(entry.text))); break;
       case "call.changed": if (this._cards.has(entry.call_id)) this._card({ .../** @type {CallCard} */ (this._cards.get(entry.call_id)).call, state: entry.state }); break;
       default: break; // told elsewhere, or by newer code
