@@ -167,9 +167,20 @@ def test_a_kill_in_mid_tool_has_its_gap_from_the_last_sign_to_the_next_workers_f
     ]
     (gap,) = [span for span in picture["spans"] if span["kind"] == "gap"]
     assert gap["words"] == (
-        "Worker w1 died while it held the chat. That was found out 300 ms after its last sign. "
-        "900 ms later worker w2 went on."
+        "Worker w1 died while it held the chat. It was missed 300 ms after its last sign. "
+        "After 900 ms worker w2 went on."
     )
+
+
+def test_what_may_have_happened_is_marked_where_it_was_lost(tmp_path: Path) -> None:
+    story = Told()
+    story.later(1_000).calls("pay", start=True)
+    story.later(900).dies(heard_at=story.now)
+    story.later(600).claimed("w2")
+    (picture,) = pictures(tmp_path, story.journal_file())
+    assert spans(picture, "call") == [("call", "unknown", 1_040, 1_940, "w1")]
+    (call,) = [span for span in picture["spans"] if span["kind"] == "call"]
+    assert "outcome unknown" in call["words"]
 
 
 def test_a_kill_in_mid_stream_loses_the_attempt_and_the_next_worker_asks_again(tmp_path: Path) -> None:

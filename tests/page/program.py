@@ -4,6 +4,8 @@ import asyncio
 import os
 
 from holdfast import Agent, App, Permissions, ToolContext, tool
+from holdfast.cli.demo_agent import NAME as DEMO
+from holdfast.cli.demo_agent import demo_agent
 from holdfast.server.serve import serve
 from holdfast.testing import Call, Fail, Say, ScriptedModel, Stall, Think
 from holdfast.tools.outside import ask_user
@@ -120,7 +122,9 @@ async def _edit_file(path: str, old: str, new: str) -> str:
 
 
 def make_app(url: str, home: str, port: int = 0) -> App:
-    return App(url, agents=agents(), home=home, port=port, poll_s=0.2, grace_s=2.0)
+    app = App(database=url, agents=agents(), home=home, port=port, poll_s=0.2, grace_s=2.0)
+    app.agents[DEMO] = demo_agent(app)  # as `holdfast serve` has it
+    return app
 
 
 def run(url: str, home: str, port: int, *, worker: bool) -> None:

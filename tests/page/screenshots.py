@@ -71,12 +71,25 @@ async def _operations(page: Page, live: ServerProcess) -> None:
     await page.wait_for_timeout(10_000)  # for figures to be drawn
 
 
+async def _timeline(page: Page, live: ServerProcess) -> None:
+    """One kill is shown in all sizes."""
+    async with live.client() as client:
+        chats = (await client.get("/api/chats", params={"agent": "shop"})).json()["chats"]
+    if chats:
+        await page.goto(f"{live.url}/#/chats/{chats[0]['id']}/timeline")
+    else:
+        await page.goto(f"{live.url}/#/new")
+        await page.get_by_role("button", name="Watch a kill").click()
+    await expect(page.locator(".span.turn.done")).to_be_visible(timeout=60_000)
+
+
 VIEWS: dict[str, View] = {
     "new": _new,
     "tools": _chat("sailor", "Go out and measure the waves.", "The waves are 3 m high."),
     "answer": _chat("writer", "What holds kelp on its rock?", "first"),
     "approval": _chat("payer", "Pay the harbour master.", "Approve"),
     "failed": _chat("broken", "Are you there?", "This turn failed."),
+    "timeline": _timeline,
     "list": _list,
     "inbox": _inbox,
     "operations": _operations,

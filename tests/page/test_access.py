@@ -55,6 +55,15 @@ async def _show_schedules(page: Page) -> None:
     await _show_place(page, "schedules", "tides")
 
 
+async def _show_timeline(page: Page) -> None:
+    await _show_chat(page, "payer", "Approve")
+    await page.get_by_role("link", name="Timeline").click()
+    await page.get_by_role("button", name="Why is it waiting?").click()
+    await expect(page.locator("#main")).to_contain_text("It waits for a person to approve or deny")
+    await page.get_by_text("All of it as a table").click()
+    await expect(page.get_by_role("table")).to_contain_text("approval: pay")
+
+
 VIEWS: dict[str, Callable[[Page], Awaitable[None]]] = {
     "nothing waits": lambda page: _show_place(page, "inbox", "Nothing waits for you"),
     "inbox": _show_inbox,
@@ -64,6 +73,7 @@ VIEWS: dict[str, Callable[[Page], Awaitable[None]]] = {
     "markdown": lambda page: _show_chat(page, "writer", "first"),
     "tools": lambda page: _show_chat(page, "sailor", "The waves are 3 m high."),
     "asking": lambda page: _show_chat(page, "payer", "Approve"),
+    "timeline": _show_timeline,
     "failed": lambda page: _show_chat(page, "broken", "This turn failed."),
 }
 

@@ -37,6 +37,7 @@ const VIEWS = {
   inbox: () => import("./inbox.js"),
   schedules: () => import("./schedules.js"),
   operations: () => import("./operations.js"),
+  timeline: () => import("./timeline.js"),
 };
 
 function nameOf(/** @type {Place} */ { path: [first, , third] }) {

@@ -3,6 +3,7 @@
 import { composer } from "./composer.js";
 import { button, h, replace } from "./dom.js";
 import { link } from "./router.js";
+import { victimOf } from "./watch_kill.js";
 import { plain } from "./words.js";
 
 /** @typedef {import("./app.js").Context} Context */
@@ -73,9 +74,9 @@ function demo(/** @type {Context} */ context) {
   const watch = button("Watch a kill", async () => {
     watch.disabled = true;
     const done = await context.try(async () => {
-      const chat = await context.client.create(DEMO, "Show me a kill -9.");
+      const victim = await victimOf(context, DEMO);
       context.changed();
-      context.go(`${link("chats", chat.id)}`);
+      context.go(link("chats", victim, "timeline"));
     }, "The demo could not be started");
     watch.disabled = done;
   });

@@ -8,7 +8,8 @@
 /** @typedef {import("./timeline_model.js").Span} Span */
 /** @typedef {import("./timeline_model.js").Picture} Picture */
 /** @typedef {{ from: number, until: number, x: number, width: number, folded: boolean }} Piece x and width in milliseconds as drawn */
-/** @typedef {{ id: string, title: string, rows: Span[][], from: number, until: number | null, cause: string | null }} Lane */
+/** @typedef {import("./timeline_model.js").Hold} Hold */
+/** @typedef {{ id: string, title: string, rows: Span[][], holds: Hold[], cause: string | null }} Lane `cause`: how its worker lost the chat at last */
 
 const QUIET_MS = 5_000; // a stretch that is shorter is drawn as it is
 const FOLDED_SHARE = 0.05; // of all that is busy
@@ -93,15 +94,15 @@ function inRows(/** @type {Span[]} */ spans, /** @type {number} */ now) {
 export function lanesOf(/** @type {Picture} */ picture, /** @type {number} */ now) {
   const own = picture.spans.filter((span) => isOwn(span));
   /** @type {Lane[]} */
-  const lanes = [{ id: "chat", title: "chat", rows: inRows(own, now), from: picture.from, until: null, cause: null }];
+  const lanes = [{ id: "chat", title: "chat", rows: inRows(own, now), holds: [], cause: null }];
   /** @type {Map<string, { spans: Span[], lane: Lane }>} */
   const workers = new Map();
   for (const hold of picture.holds) {
     const name = hold.worker ?? "";
-    const found = workers.get(name) ?? { spans: [], lane: { id: `worker ${name}`, title: name || "a worker", rows: [], from: hold.from, until: hold.until, cause: null } };
+    const found = workers.get(name) ?? { spans: [], lane: { id: `worker ${name}`, title: name || "a worker", rows: [], holds: [], cause: null } };
     workers.set(name, found);
     found.spans.push(...picture.spans.filter((span) => span.hold === hold && !isOwn(span)));
-    found.lane.until = hold.until;
+    found.lane.holds.push(hold);
     found.lane.cause = hold.cause;
   }
   for (const { spans, lane } of workers.values()) lanes.push({ ...lane, rows: inRows(spans, now) });

@@ -49,6 +49,11 @@ export function lasting(/** @type {number} */ ms) {
   return `${Math.floor(minutes / 1_440)} d ${Math.floor((minutes % 1_440) / 60)} h`;
 }
 
+/** `worker_01m7…bcde`: what tells one from another are its last letters. */
+export function shortName(/** @type {string} */ name) {
+  return name.length > 16 && name.startsWith("worker_") ? `worker …${name.slice(-5)}` : name;
+}
+
 export class TimelineModel {
   constructor() {
     /** @type {Entry[]} */
@@ -63,7 +68,7 @@ export class TimelineModel {
     this._hold = null;
     /** @type {Partial<Record<"turn" | "attempt" | "retry" | "stop" | "loss" | "due", Span | null>>} those that are open */
     this._open = {};
-    /** @type {Map<string, { name: string, run: Span | null, wait: Span | null }>} calls that are not answered */
+    /** @type {Map<string, { name: string, run: Span | null, wait: Span | null, lost: Span | null }>} calls that are not answered; `lost`: the run that was lost with its worker */
     this._calls = new Map();
     this._asking = false; // the model is next
   }
@@ -153,8 +158,8 @@ export class TimelineModel {
   _found(/** @type {number} */ at, /** @type {string | null} */ worker, /** @type {number | null} */ seq) {
     const { loss, due } = this._open;
     if (loss) {
-      const who = worker === null ? "another worker" : `worker ${worker}`;
-      this._end(loss, at, "over", `${loss.words} ${lasting(at - loss.from)} later ${who} went on.`, seq);
+      const who = worker === null ? "another worker" : shortName(worker.startsWith("worker") ? worker : `worker ${worker}`);
+      this._end(loss, at, "over", `${loss.words} After ${lasting(at - loss.from)} ${who} went on.`, seq);
     }
     this._end(due, at, "over", "", seq);
     this._open.loss = this._open.due = null;
@@ -215,10 +220,11 @@ export class TimelineModel {
     for (const span of [this._open.attempt, this._open.retry]) this._end(span, from, "lost", "Lost with its worker: the model is asked again.", entry.seq);
     for (const call of this._calls.values()) {
       this._end(call.run, from, "lost", `${call.name} was running when its worker was lost.`, entry.seq);
+      call.lost = call.run ?? call.lost;
       call.run = null;
     }
-    const who = worker === null ? "The worker" : `Worker ${worker}`;
-    const found = clean || entry.at - from < 1 ? "" : ` That was found out ${lasting(entry.at - from)} after its last sign.`;
+    const who = worker === null ? "The worker" : shortName(worker.startsWith("worker") ? worker : `worker ${worker}`).replace(/^w/, "W");
+    const found = clean || entry.at - from < 1 ? "" : ` It was missed ${lasting(entry.at - from)} after its last sign.`;
     const words = `${who} ${CAUSES[entry.cause] ?? `left the chat (${entry.cause})`}.${found}`;
     this._open.loss = this._begin(clean ? "handover" : "gap", from, { name: worker ?? "", words, seqs: [entry.seq] });
     if (hold) Object.assign(hold, { until: from, cause: entry.cause, worker: worker ?? hold.worker });
@@ -252,17 +258,17 @@ export class TimelineModel {
     if (attempt && message.model) attempt.name = message.model;
     this._end(attempt, entry.at, message.stopped ? "stopped" : "answered", words, entry.seq);
     for (const part of calls) {
-      this._calls.set(part.call_id, { name: part.name, run: null, wait: null });
+      this._calls.set(part.call_id, { name: part.name, run: null, wait: null, lost: null });
       if ((entry.started ?? []).includes(part.call_id)) this._run(part.call_id, entry);
     }
     this._asking = calls.length === 0;
   }
 
   _run(/** @type {string} */ id, /** @type {Entry} */ entry) {
-    const call = this._calls.get(id) ?? { name: "a call", run: null, wait: null };
+    const call = this._calls.get(id) ?? { name: "a call", run: null, wait: null, lost: null };
     this._calls.set(id, call);
     this._end(call.wait, entry.at, "over", "", entry.seq);
-    call.run = this._begin("call", entry.at, { name: call.name, words: `${call.name} runs.`, call_id: id, seqs: [entry.seq] });
+    call.run = this._begin("call", entry.at, { name: call.name, words: `${call.name} runs${call.lost ? " again" : ""}.`, call_id: id, seqs: [entry.seq] });
   }
 
   _result(/** @type {Entry} */ entry) {
@@ -274,7 +280,10 @@ export class TimelineModel {
       const took = call.run ? ` after ${lasting(entry.at - call.run.from)}` : "";
       this._end(call.run, entry.at, state, `${call.name}: ${OUTCOMES[state] ?? state}${took}.`, entry.seq);
       this._end(call.wait, entry.at, state === "done" ? "over" : state, "", entry.seq);
-      if (!call.run && !call.wait) this._mark(entry, `${call.name}: ${OUTCOMES[state] ?? state}.`, state);
+      if (!call.run && call.lost && state === "unknown") {
+        Object.assign(call.lost, { state, words: `${call.name} was running when its worker was lost: outcome unknown, so it was not run again.` });
+        call.lost.seqs.push(entry.seq);
+      } else if (!call.run && !call.wait) this._mark(entry, `${call.name}: ${OUTCOMES[state] ?? state}.`, state);
       this._calls.delete(part.call_id);
     }
     if (this._calls.size) return;
@@ -283,7 +292,7 @@ export class TimelineModel {
   }
 
   _change(/** @type {Entry} */ entry) {
-    const call = this._calls.get(entry.call_id) ?? { name: entry.name, run: null, wait: null };
+    const call = this._calls.get(entry.call_id) ?? { name: entry.name, run: null, wait: null, lost: null };
     this._calls.set(entry.call_id, call);
     this._end(call.wait, entry.at, "over", entry.by ? `${call.wait?.words} ${entry.by} answered.` : "", entry.seq);
     if (entry.state === "asking" || entry.state === "external") {
