@@ -30,6 +30,7 @@ SENDS_MAX = 64  # at once, of a worker
 SENDS_PER_HOOK_MAX = 4
 HOOKS_TOGETHER = 50  # that are looked at in one statement
 LOOK_S = 5.0  # how often it looks, whatever it was told
+NONE_LOOK_S = 15.0  # the same where there is no endpoint: another process may make one
 SUM_S = 5.0  # how often it counts what waits
 SHED_S = 60.0  # how often it looks for endpoints that too much waits for
 AILING_MAX = 10_000
@@ -96,7 +97,9 @@ class Deliverer:
         if not self.backlog.active or now_s - self._summed_s >= SUM_S:
             await self.sum_up()
             self._summed_s = now_s
-        if not self.backlog.active or not await self._store.deliveries.any_pending():
+        if not self.backlog.active:
+            return NONE_LOOK_S
+        if not await self._store.deliveries.any_pending():
             return LOOK_S
         if self.backlog.pending >= COUNTED_MAX and now_s - self._shed_s >= SHED_S:
             await self.shed_some()
