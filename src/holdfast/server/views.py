@@ -196,6 +196,7 @@ class OpenCallListed(OpenCallShown):
 
     owner: str = Field(description="of the chat")
     title: str | None = Field(description="of the chat")
+    opening: str | None = Field(description="the first words of the chat")
     parent_id: str | None = Field(description="the chat that this one works for; null: a person's own")
     asked_at: int | None = Field(description="when the model asked for the call")
 

@@ -37,6 +37,7 @@ class OpenCallLine(OpenCallRecord):
     pos: int
     owner: str
     title: str | None  # of the chat
+    opening: str | None  # of the chat, as in a ChatLine
     parent_id: str | None
     asked_at: int | None  # when the model asked for it
 
@@ -121,14 +122,14 @@ def open_call(asked: AskedCall, given: str | None) -> OpenCallRecord:
 
 def open_call_line(row: Row) -> OpenCallLine:
     """A row of `open_call_listing`."""
-    *asked, owner, title, parent_id, asked_at = row
+    *asked, owner, title, opening, parent_id, asked_at = row
     found = asked_of(asked)
     told = open_call(found, None)
     known = {name: getattr(told, name) for name in OpenCallRecord.__struct_fields__}
     if len(told.arguments) > LISTED_CHARS_MAX:
         known |= {"arguments": excerpt(told.arguments, LISTED_CHARS_MAX), "whole": False}
-    more = {"pos": found.call.pos, "owner": owner, "title": title, "parent_id": parent_id, "asked_at": asked_at}
-    return OpenCallLine(**known, **more)
+    whose = {"owner": owner, "title": title, "opening": opening, "parent_id": parent_id}
+    return OpenCallLine(**known, **whose, pos=found.call.pos, asked_at=asked_at)
 
 
 def place_of(before: str) -> tuple[str, int]:
@@ -140,14 +141,23 @@ def place_of(before: str) -> tuple[str, int]:
 
 
 # Chats that wait, or are at work while one of their calls waits, each by its index: those that rest are not looked
-# at. The order of the joins is written out: from the few to what is known of them.
+# at. The order of the joins is written out: from the few to what is known of them. What is told of a call is read for
+# those of the page alone.
 _LISTED = f"""
-WITH busy (id) AS MATERIALIZED (SELECT id FROM chats WHERE state = 'waiting' UNION {AT_WORK})
+WITH busy (id) AS MATERIALIZED (SELECT id FROM chats WHERE state = 'waiting' UNION {AT_WORK}),
+page (id, batch, pos) AS MATERIALIZED (
+    SELECT chats.id, calls.batch, calls.pos FROM busy CROSS JOIN chats CROSS JOIN calls
+    WHERE chats.id = busy.id AND calls.chat_id = chats.id AND calls.batch = chats.batch
+    AND (calls.state = 'asking' OR (calls.state = 'external' AND calls.external IN ('client', 'question')))
+    {{conditions}}
+    ORDER BY chats.id DESC, calls.pos LIMIT {{limit}}
+)
 SELECT chats.id, chats.agent, {", ".join(f"calls.{name}" for name in CALL_COLUMNS)}, chats.owner, chats.title,
-       chats.parent_id, (SELECT at FROM journal WHERE chat_id = calls.chat_id AND seq = calls.batch)
-FROM busy CROSS JOIN chats CROSS JOIN calls
-WHERE chats.id = busy.id AND calls.chat_id = chats.id AND calls.batch = chats.batch
-AND (calls.state = 'asking' OR (calls.state = 'external' AND calls.external IN ('client', 'question')))
+       {{opening}}, chats.parent_id,
+       (SELECT at FROM journal WHERE journal.chat_id = calls.chat_id AND journal.seq = calls.batch)
+FROM page CROSS JOIN chats CROSS JOIN calls
+WHERE chats.id = page.id AND calls.chat_id = page.id AND calls.batch = page.batch AND calls.pos = page.pos
+ORDER BY chats.id DESC, calls.pos
 """
 _BELOW = """
 chats.id IN (WITH RECURSIVE family (id, depth) AS (
@@ -164,10 +174,12 @@ _CONDITIONS = {
 }
 
 
-def open_call_listing(given: frozenset[str], mark: Callable[[str], str]) -> str:
-    """The statement, with the conditions on what is given. `mark`: where the value of a name goes."""
-    wanted = [condition for name, condition in _CONDITIONS.items() if name in given]
-    text = " AND ".join([_LISTED, *wanted]) + " ORDER BY chats.id DESC, calls.pos LIMIT {limit}"
+def open_call_listing(given: frozenset[str], mark: Callable[[str], str], opening: str) -> str:
+    """The statement, with the conditions on what is given. `mark`: where the value of a name goes. `opening`: what
+    selects the first words of a chat.
+    """
+    wanted = "".join(f" AND {condition}" for name, condition in _CONDITIONS.items() if name in given)
+    text = _LISTED.replace("{conditions}", wanted).replace("{opening}", opening)
     for name in ("kind", "owner", "below", "chat", "pos", "limit"):
         text = text.replace(f"{{{name}}}", mark(name))
     return text

@@ -1967,6 +1967,11 @@ export interface components {
              */
             title: string | null;
             /**
+             * Opening
+             * @description the first words of the chat
+             */
+            opening: string | null;
+            /**
              * Parent Id
              * @description the chat that this one works for; null: a person's own
              */

@@ -14,6 +14,7 @@ const LOOK_MS = 3000;
 const PAGE = 50;
 const LIMIT_MAX = 500;
 const ANSWERED_MS = 5000;
+const OPENING_CHARS = 100;
 const KINDS = /** @type {const} */ ([["", "All"], ["approval", "Approvals"], ["question", "Questions"], ["client", "For programs"]]);
 /** @type {Record<Kind, [string, string]>} */
 const WORDS = { approval: ["approval", "warn"], question: ["question", "info"], client: ["for a program", ""] };
@@ -128,8 +129,8 @@ class Inbox {
   /** The chat that it is in, as people know it. */
   _named(/** @type {Listed} */ call) {
     const whose = this._context.me.owner === null && call.owner ? ` · ${plain(call.owner)}` : "";
-    const title = call.title ? plain(call.title) : `a chat of ${plain(call.agent)}`;
-    return `${title}${call.parent_id ? " (sub-agent)" : ""}${call.title ? ` · ${plain(call.agent)}` : ""}${whose}`;
+    const words = call.title || call.opening?.slice(0, OPENING_CHARS);
+    return `${words ? `${plain(words)} · ` : ""}${plain(call.agent)}${call.parent_id ? " (sub-agent)" : ""}${whose}`;
   }
 
   _remove(/** @type {string} */ key, /** @type {HTMLElement} */ item) {

@@ -238,12 +238,6 @@ WHERE calls.state = 'asking' OR (calls.state = 'external' AND calls.external IN 
 ORDER BY family.depth, family.id, calls.pos LIMIT %s
 """
 
-
-@cache
-def list_open_calls(given: frozenset[str]) -> str:
-    return open_call_listing(given, "%({})s".format)
-
-
 # Open ones of a chat; those it made since an instant; open ones of the whole family.
 COUNT_CHILDREN = """
 SELECT (SELECT count(*) FROM chats WHERE parent_id = %(chat)s AND state IN ('running', 'stopping', 'waiting')),
@@ -261,11 +255,13 @@ def _shallow(column: str) -> str:
 # so that one of them does not take the search from all chats.
 # So is one that may be nested deeper than the server's stack, by a count of what opens: there is no telling in SQL.
 # The size is known without reading the text; a message with a picture in it is not worth its megabytes here.
-_LISTED = f"""
-SELECT id, agent, owner, title,
+_OPENING = f"""
        (SELECT CASE WHEN octet_length(body) <= 65536 AND strpos(body, '\\u0000') = 0 AND {_shallow("body")}
                     THEN left(body::json #>> '{{message,parts,0,text}}', 200) END FROM journal
-        WHERE chat_id = chats.id AND pos = 0),
+        WHERE chat_id = chats.id AND pos = 0)
+"""
+_LISTED = f"""
+SELECT id, agent, owner, title, {_OPENING},
        state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
@@ -284,6 +280,11 @@ NOT EXISTS (
     WHERE CASE WHEN {_shallow("chats.metadata")} THEN chats.metadata::json ->> want.key END
           IS DISTINCT FROM want.value)
 """
+
+
+@cache
+def list_open_calls(given: frozenset[str]) -> str:
+    return open_call_listing(given, "%({})s".format, _OPENING)
 
 
 @cache

@@ -126,12 +126,6 @@ WHERE calls.state = 'asking' OR (calls.state = 'external' AND calls.external IN 
 ORDER BY family.depth, family.id, calls.pos LIMIT ?
 """
 
-
-@cache
-def list_open_calls(given: frozenset[str]) -> str:
-    return open_call_listing(given, ":{}".format)
-
-
 # Open ones of a chat; those it made since an instant; open ones of the whole family.
 COUNT_CHILDREN = """
 SELECT (SELECT count(*) FROM chats WHERE parent_id = :chat AND state IN ('running', 'stopping', 'waiting')),
@@ -142,10 +136,12 @@ SELECT (SELECT count(*) FROM chats WHERE parent_id = :chat AND state IN ('runnin
 # JSON that its functions cannot read (it is nested deeper than we take it now) is nothing: one such chat must not
 # take the listing from all.
 # The size is known without reading the text; a message with a picture in it is not worth its megabytes here.
-_LISTED = """
-SELECT id, agent, owner, title,
+_OPENING = """
        (SELECT substr(json_extract(body, '$.message.parts[0].text'), 1, 200) FROM journal
-        WHERE chat_id = chats.id AND pos = 0 AND octet_length(body) <= 65536 AND json_valid(body)),
+        WHERE chat_id = chats.id AND pos = 0 AND octet_length(body) <= 65536 AND json_valid(body))
+"""
+_LISTED = f"""
+SELECT id, agent, owner, title, {_OPENING},
        state, archived, (SELECT count(*) FROM queue WHERE chat_id = chats.id),
        created_at, updated_at, worker, wake_at, metadata
 FROM chats
@@ -164,6 +160,11 @@ NOT EXISTS (
         WHERE have.key = want.key AND want.value =
             CASE WHEN have.type IN ('true', 'false') THEN have.type ELSE CAST(have.value AS TEXT) END))
 """
+
+
+@cache
+def list_open_calls(given: frozenset[str]) -> str:
+    return open_call_listing(given, ":{}".format, _OPENING)
 
 
 @cache
