@@ -1,11 +1,14 @@
 """The timeline in a real browser: a real kill is watched in it, and what came before it is gone back to."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
+from holdfast import App
+from holdfast.core.records import Message, NewChat, Role, Text
 from tests.page.conftest import ONE_BROWSER, Watched, begin_chat
 from tests.support.servers import ServerProcess, seen_in
 
@@ -139,6 +142,26 @@ async def test_the_spans_are_reached_and_opened_by_keyboard(live: ServerProcess,
     await expect(page.locator(".timeline-span")).to_be_focused()
     assert name
     await expect(page.locator(".timeline-span")).to_contain_text(name.split(".")[0])
+
+
+async def test_a_long_chat_opens_at_its_last_turn_and_says_what_is_not_loaded(
+    live: ServerProcess, home: Path, page: Page
+) -> None:
+    past = [
+        Message(id=f"m{n}", role=(Role.USER, Role.ASSISTANT)[n % 2], parts=(Text(text="kelp"),)) for n in range(602)
+    ]
+    async with App(f"sqlite:///{home}/chats.db") as app:
+        first = Message(id="last", role=Role.USER, parts=(Text(text="hello"),))
+        await app.store.create_chat(NewChat(id="chat_long", agent="echo", past=tuple(past), message=first))
+    await open_timeline(page, live, "chat_long")
+    main = page.locator("#main")
+    await expect(main).to_contain_text("earlier turns are not loaded")
+    await expect(main).to_contain_text("To fork from here, load the chat from its beginning")
+    await expect(page.locator(".timeline-past li")).to_have_count(2)
+    await page.get_by_role("button", name="Load from the beginning").click()
+    await expect(main).not_to_contain_text("earlier turns are not loaded")
+    await expect(main).to_contain_text("544 earlier messages are not shown")
+    await expect(page.get_by_role("button", name="Fork from here")).to_be_visible()
 
 
 async def test_a_chat_that_waits_says_for_what_in_one_click(live: ServerProcess, page: Page) -> None:

@@ -329,6 +329,6 @@ class TimelineView {
 const plural = (/** @type {number} */ n, /** @type {string} */ one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 
 function legend() {
-  const kinds = [["attempt", "model"], ["call", "tool"], ["approval", "waits for people"], ["retry", "pause"], ["gap", "no worker"], ["lost", "lost with its worker"]];
+  const kinds = [["attempt", "model"], ["call", "tool"], ["approval", "waits for people"], ["retry", "pause"], ["gap", "no worker"], ["lost", "lost with its worker"], ["unknown", "outcome unknown"]];
   return h("ul", { class: "legend", "aria-label": "Colours" }, ...kinds.map(([kind, words]) => h("li", {}, h("span", { class: `swatch is-${kind}` }), words ?? "")));
 }

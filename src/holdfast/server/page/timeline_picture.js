@@ -206,10 +206,15 @@ export class Drawing {
     return made;
   }
 
+  /** One of a kind for each pixel: a thousand messages of the same instant are one. */
   _marks(/** @type {Picture} */ picture) {
-    return picture.marks.map((mark) => {
+    const seen = new Set();
+    return picture.marks.flatMap((mark) => {
       const x = this.x(mark.at);
       const kind = mark.kind === "message" ? "said" : mark.kind === "unknown" || mark.kind === "chat.failed" ? "bad" : "note";
+      const place = `${kind} ${Math.round(x)}`;
+      if (x < 0 || x > this._width || seen.has(place)) return [];
+      seen.add(place);
       return svg("g", { class: `mark ${kind}` }, svg("path", { d: `M${x - 4} ${HEAD - 8}h8l-4 7z` }), svg("title", {}, mark.words));
     });
   }
