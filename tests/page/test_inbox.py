@@ -100,6 +100,11 @@ async def test_long_arguments_are_shown_whole_before_they_can_be_approved(page: 
     await page.goto(f"{live.url}/#/inbox")
     item = page.locator(f".inbox-item[data-key^='{chat}/']")
     await expect(item.get_by_role("button", name="Approve", exact=True)).to_have_count(0)
+    await page.set_viewport_size({"width": 400, "height": 800})
+    wide = await page.evaluate(
+        "document.querySelector('#main').scrollWidth - document.querySelector('#main').clientWidth"
+    )
+    assert wide == 0, "nothing is beyond the edge of a phone"
     await item.get_by_role("button", name="Show all of it, then approve").click()
     await item.get_by_role("button", name="Show more").click()
     await expect(item).to_contain_text("PAYLOAD")

@@ -83,8 +83,9 @@ class Asking {
 
   _show() {
     const { kind } = this._call;
-    if (kind !== "question") replace(this._arguments, argumentsOf(this._full ?? this._call, this._hidden ? () => void this._load() : null));
     const may = this._context.may(kind === "approval" ? "approve" : "chat");
+    const more = kind === "approval" && may ? null : button("Show all of it", () => void this._load(), "quiet"); // else the control does
+    if (kind !== "question") replace(this._arguments, this._hidden ? excerptOf(this._full ?? this._call, more) : argumentsOf(this._full ?? this._call));
     if (!may) replace(this._controls, h("p", { class: "muted small" }, `Your token may look, and not ${kind === "approval" ? "approve" : "answer"}.`));
     else replace(this._controls, kind === "approval" ? this._approval() : kind === "question" ? this._question() : this._result());
     this._tick();
@@ -254,12 +255,13 @@ function visible(/** @type {string} */ text) {
   return text.split("\n").map(plain).join("\n");
 }
 
-/** The arguments, name by name. `more`: what is shown is an excerpt; this gets the rest. */
-function argumentsOf(/** @type {CallView | OpenCall} */ call, /** @type {(() => void) | null} */ more) {
-  if (more) {
-    return h("div", null, h("pre", { class: "long", tabindex: "0", dir: "auto" }, visible(call.arguments)),
-      button("Show all of it", more, "quiet"));
-  }
+/** Where only the beginning is known here. `more` gets the rest. */
+function excerptOf(/** @type {CallView | OpenCall} */ call, /** @type {HTMLElement | null} */ more) {
+  return h("div", null, h("pre", { class: "long", tabindex: "0", dir: "auto" }, visible(call.arguments)), more);
+}
+
+/** The arguments, name by name. */
+function argumentsOf(/** @type {CallView | OpenCall} */ call) {
   const given = parsed(call.arguments);
   if (given === null) return call.arguments ? longText(visible(call.arguments)) : null;
   const rows = Object.entries(given);
