@@ -96,7 +96,7 @@ async def test_enter_opens_the_chat_and_keys_do_nothing_outside_of_the_list(page
 
 
 async def test_long_arguments_are_shown_whole_before_they_can_be_approved(page: Page, live: ServerProcess) -> None:
-    chat = await ask(live, "spender")
+    chat = await ask(live, "spender", title="Go through the fleet and see what can be done about it all")
     await page.goto(f"{live.url}/#/inbox")
     item = page.locator(f".inbox-item[data-key^='{chat}/']")
     await expect(item.get_by_role("button", name="Approve", exact=True)).to_have_count(0)
