@@ -266,8 +266,8 @@ def test_every_route_of_the_description_is_walked_and_says_its_scope() -> None:
             assert need.public == (operation["security"] == []), (method, path)
 
 
-def test_only_health_the_client_links_and_the_way_in_and_out_are_public() -> None:
-    public = {"/health", "/client/{name}", LOGIN, SCRIPT, LOGOUT, "/approvals/{link}"}
+def test_only_health_the_modules_links_and_the_way_in_and_out_are_public() -> None:
+    public = {"/health", "/client/{name}", "/page/{name}", LOGIN, SCRIPT, LOGOUT, "/approvals/{link}"}
     assert {route.path for route in every_route() if route.need.public} == public
 
 

@@ -119,7 +119,8 @@ def requests_of(route: Guarded, ids: Ids) -> Iterator[Asked]:
 def filled(path: str, ids: Ids) -> str:
     for name, value in ids.in_path().items():
         path = path.replace(f"{{{name}}}", value)
-    return path.replace("{name:path}", "echo").replace("{name}", "holdfast.js")
+    module = "app.js" if path.startswith("/page/") else "holdfast.js"
+    return path.replace("{name:path}", "echo").replace("{name}", module)
 
 
 def body_of(route: Guarded, ids: Ids) -> Any:
