@@ -297,6 +297,39 @@ def test_a_stream_says_when_it_is_live_and_when_it_comes_back(live: ServerProces
     assert told == ["catching up", "reconnecting", "catching up", "live"]
 
 
+def test_a_stream_that_rested_for_longer_than_its_patience_comes_back(live: ServerProcess) -> None:
+    told = in_node(
+        live,
+        """
+        const connections = [];
+        const breaking = new holdfast.Holdfast({
+            url: client._connection._url, token: client._connection._token, patience_ms: 60_000,
+            fetch: (address, options) => {
+                if (!String(address).includes("/events")) return fetch(address, options);
+                connections.push(new AbortController());
+                const signal = AbortSignal.any([options.signal, connections.at(-1).signal]);
+                return fetch(address, { ...options, signal });
+            },
+        });
+        const chat = await breaking.create("talker", "hello");
+        await chat.turn();
+        const states = [];
+        const controller = new AbortController();
+        const now = Date.now;
+        const onconnection = (state) => {
+            states.push(state);
+            if (state !== "live") return;
+            if (connections.length > 1) return controller.abort();
+            Date.now = () => now() + 3_600_000; // an hour in which nothing is said
+            connections[0].abort();
+        };
+        await failing(all(chat.stream({ follow: true, onconnection, signal: controller.signal })));
+        return states;
+        """,
+    )
+    assert told == ["catching up", "live", "reconnecting", "catching up", "live"]
+
+
 def test_errors_have_types_and_the_servers_codes(live: ServerProcess) -> None:
     told = in_node(
         live,

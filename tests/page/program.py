@@ -29,6 +29,18 @@ def hold(fast: bool) -> str:
 """
 
 
+NO_STEPS = [None, {"text": "Sail", "state": "constructor"}, {"text": "Rest", "state": "button primary"}]
+REGEX = "Look:\n\n```js\nconst found = /kelp+/.test(sea);\n```\n"
+SURE = "The sea.\n\nIt is calm."
+
+
+def _model_that_breaks_off() -> ScriptedModel:
+    """In the middle of a call, after words that the one behind it does not say."""
+    said = Say(text="The sea.\n\nIt is rough.\n\nI sell.")
+    refused = Fail(status=401, message="the key was refused")
+    return ScriptedModel([said, Call(name="sell", arguments={"boats": 2}), refused], per="turn", pace_s=0.02)
+
+
 @tool(needs_approval=True)
 async def pay(amount: int, note: str = "") -> str:
     """Pay somebody."""
@@ -109,6 +121,12 @@ def agents() -> list[Agent]:
         Agent("fisher", ScriptedModel([Call(name="haul")], "Caught.", per="turn"), tools=[haul]),
         Agent("flooder", ScriptedModel([Call(name="flood")], "So much.", per="turn"), tools=[flood]),
         Agent("broken", ScriptedModel([Fail(status=401, message="the key was refused")], per="turn")),
+        Agent(
+            "careless",
+            ScriptedModel([Call(name="plan", arguments={"items": NO_STEPS})], REGEX, per="turn"),
+            tools=[plan_tool()],
+        ),
+        Agent("doubtful", _model_that_breaks_off(), fallbacks=[ScriptedModel(SURE, per="turn")], tools=[sell]),
         Agent(
             "hostile", ScriptedModel(HOSTILE + "\n\n[x](javascript:alert(1))\n\n```" + "\nline" * 10_000, per="turn")
         ),

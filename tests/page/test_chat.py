@@ -1,6 +1,9 @@
 """The page of a chat in a real browser: what a person does, and what they see of it."""
 
-from playwright.async_api import Page, expect
+import asyncio
+import re
+
+from playwright.async_api import Page, Route, expect
 
 from tests.page.conftest import ONE_BROWSER, Watched, begin_chat
 from tests.page.program import STORY
@@ -140,3 +143,61 @@ async def test_a_turn_that_failed_says_why_and_is_tried_again(page: Page) -> Non
     await expect(page.locator(".turn-end")).to_contain_text("the key was refused")
     await page.get_by_role("button", name="Try again").click()
     await expect(page.get_by_text("This turn failed.")).to_have_count(2)
+
+
+async def test_what_another_model_says_takes_the_place_of_what_the_first_began(page: Page) -> None:
+    await begin_chat(page, "doubtful", "How is the sea?")
+    answer = page.get_by_role("article", name="Answer")
+    await expect(answer.locator(".prose")).to_have_text(re.compile(r"^\s*The sea\.\s*It is calm\.\s*$"))
+    await expect(page.locator(".chat-head .chip")).to_have_text("at rest")
+    await expect(page.get_by_role("region", name="Tool sell")).to_have_count(0)  # it never was called
+    await expect(answer).to_have_count(1)
+
+
+async def test_words_are_never_lost(page: Page) -> None:
+    """Those that are written while others are sent, and those of the queue that are taken back and refused."""
+    await begin_chat(page, "thinker", "Think.")
+    await expect(page.get_by_role("article", name="Answer")).to_contain_text("Let me think…")
+    box = page.get_by_label("Your message")
+    held: list[Route] = []
+    sent = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        held.append(route)
+        sent.set()
+
+    await page.route("**/messages", hold)
+    await box.fill("first")
+    await page.keyboard.press("Enter")
+    async with asyncio.timeout(30):
+        await sent.wait()
+    await page.keyboard.type(", then second")
+    await held[0].continue_()
+    queued = page.get_by_role("region", name="Queued messages").get_by_role("listitem")
+    await expect(queued).to_contain_text("first")
+    await expect(box).to_have_value(", then second")
+    await page.unroute("**/messages")
+    await page.route("**/messages", lambda route: route.fulfill(status=409, json={}))
+    await queued.get_by_role("button", name="Steer in").click()
+    await expect(box).to_have_value("first\n, then second")
+    await page.unroute("**/messages")
+    await page.get_by_role("button", name="Stop").click()
+
+
+async def test_what_is_done_elsewhere_is_seen(page: Page, live: ServerProcess) -> None:
+    seen = Watched(page)
+    chat = await begin_chat(page, "echo", "hello")
+    await expect(page.locator(".chat-head .chip")).to_have_text("at rest")
+    line = page.get_by_role("list", name="Chats").get_by_role("link").first
+    element = await line.element_handle()
+    assert element is not None
+    async with live.client() as client:
+        await client.patch(f"/api/chats/{chat}", json={"title": "Named elsewhere", "archived": False})
+        await expect(line).to_contain_text("Named elsewhere")
+        assert await element.evaluate("element => element.isConnected"), "it is not taken away under a finger"
+        await client.patch(f"/api/chats/{chat}", json={"archived": True})
+        await expect(page.locator(".facts")).to_contain_text("archived")
+        await client.delete(f"/api/chats/{chat}")
+    await expect(page.get_by_role("heading", name="This chat is not there")).to_be_visible()
+    await expect(page.get_by_label("Your message")).to_be_hidden()
+    assert seen.complaints == []

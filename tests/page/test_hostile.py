@@ -75,3 +75,17 @@ async def test_names_of_files_and_titles_do_not_turn_the_line_around(page: Page,
     await expect(page.get_by_role("article", name="You")).to_contain_text(shown)
     await expect(page.get_by_role("list", name="Chats")).to_contain_text("gnp.⟨U+202E⟩exe")
     await _is_whole(page, seen)
+
+
+async def test_a_plan_that_is_none_breaks_no_chat_and_code_has_no_class_of_the_page(page: Page) -> None:
+    seen = Watched(page)
+    await begin_chat(page, "careless", "Go.")
+    code = page.locator(".prose pre")
+    await expect(code).to_contain_text("/kelp+/")
+    plan = page.get_by_role("region", name="Tool plan")
+    await expect(plan).to_contain_text("0 of 2 done")
+    await expect(plan.locator(".button.primary")).to_have_count(0)
+    pattern = code.locator("span", has_text="/kelp+/")
+    assert await pattern.evaluate("element => element.getBoundingClientRect().width") > 20, "not hidden by a class"
+    assert await code.locator("[class]").evaluate_all("all => all.every(({ className }) => /^hl-/.test(className))")
+    await _is_whole(page, seen)

@@ -14,6 +14,7 @@
  * @property {boolean} [follow] stay when the chat rests
  * @property {(state: ConnectionState, cause?: unknown) => void} [onconnection] told when it changes; `cause`: why it broke
  * @property {AbortSignal} [signal]
+ * @property {number} [patience_ms] how long it tries to come back before it raises ConnectionLost; without it, the client's
  */
 /** @returns {AsyncGenerator<Update, void, void>} */
 export function updatesOf(connection: Connection, path: string, { after, settled, render, ...following }?: Following & {
@@ -55,4 +56,8 @@ export type Following = {
      */
     onconnection?: ((state: ConnectionState, cause?: unknown) => void) | undefined;
     signal?: AbortSignal | undefined;
+    /**
+     * how long it tries to come back before it raises ConnectionLost; without it, the client's
+     */
+    patience_ms?: number | undefined;
 };

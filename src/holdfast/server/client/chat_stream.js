@@ -25,6 +25,7 @@ import { parseCursor } from "./update_cursor.js";
  * @property {boolean} [follow] stay when the chat rests
  * @property {(state: ConnectionState, cause?: unknown) => void} [onconnection] told when it changes; `cause`: why it broke
  * @property {AbortSignal} [signal]
+ * @property {number} [patience_ms] how long it tries to come back before it raises ConnectionLost; without it, the client's
  */
 
 /** @returns {AsyncGenerator<Update, void, void>} */
@@ -59,7 +60,7 @@ export async function* journalOf(
 async function* eventsOf(
   /** @type {Connection} */ connection, /** @type {string} */ path,
   /** @type {{ query: object, reconnect: () => void }} */ place,
-  /** @type {Following} */ { follow = false, onconnection, signal },
+  /** @type {Following} */ { follow = false, onconnection, signal, patience_ms = connection.patienceMs },
 ) {
   /** @type {ConnectionState | null} */
   let known = null;
@@ -68,7 +69,7 @@ async function* eventsOf(
     known = state;
     onconnection?.(state, cause);
   };
-  const backoff = new Backoff(connection.patienceMs);
+  const backoff = new Backoff(patience_ms);
   for (;;) {
     signal?.throwIfAborted();
     /** @type {import("./connection.js").Lost} */

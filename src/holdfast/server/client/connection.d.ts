@@ -4,9 +4,11 @@ export function newKey(): string;
 export class Backoff {
     constructor(patienceMs: number);
     _patienceMs: number;
+    /** All is well, for as long as nobody has to wait. */
     reset(): void;
     _ms: any;
-    _since: number | undefined;
+    /** @type {number | null} the first of the waits in a row */
+    _since: number | null | undefined;
     /** Raises ConnectionLost where it was long enough. */
     wait(cause: unknown, signal: AbortSignal | undefined): Promise<void>;
 }

@@ -38,15 +38,18 @@ export class Backoff {
     this.reset();
   }
 
+  /** All is well, for as long as nobody has to wait. */
   reset() {
     this._ms = BACKOFF_MS;
-    this._since = Date.now();
+    /** @type {number | null} the first of the waits in a row */
+    this._since = null;
   }
 
   /** Raises ConnectionLost where it was long enough. */
   async wait(/** @type {unknown} */ cause, /** @type {AbortSignal | undefined} */ signal) {
     const ms = (this._ms ?? BACKOFF_MS) * (0.5 + Math.random());
-    if (Date.now() + ms - (this._since ?? 0) > this._patienceMs) {
+    this._since ??= Date.now();
+    if (Date.now() + ms - this._since > this._patienceMs) {
       throw new ConnectionLost(`no answer for ${this._patienceMs} ms (patience_ms)`, { cause });
     }
     await pause(ms, signal);

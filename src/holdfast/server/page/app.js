@@ -5,7 +5,7 @@ import { chatList } from "./chats.js";
 import { h, replace } from "./dom.js";
 import { poll } from "./poll.js";
 import { link, placeOf } from "./router.js";
-import { plain } from "./words.js";
+import { plain, problemWords } from "./words.js";
 
 /** @typedef {import("./router.js").Place} Place */
 /** @typedef {import("../client/holdfast.js").Schemas["PrincipalShown"]} Me */
@@ -28,6 +28,7 @@ import { plain } from "./words.js";
 const HEALTH_MS = 10_000;
 const INBOX_MS = 5000;
 const TOAST_MS = 6000;
+const OFFLINE = "Offline. This page goes on when the network is back.";
 const SICK_LOOKS = 2; // in a row, before it is told: a busy machine stands still for a moment
 
 /** @type {Record<string, () => Promise<{ show: (context: Context, place: Place) => View }>>} */
@@ -41,8 +42,8 @@ const VIEWS = {
 };
 
 function nameOf(/** @type {Place} */ { path: [first, , third] }) {
-  if (first === "chats") return third !== undefined && third in VIEWS ? third : "chat";
-  return first !== undefined && first in VIEWS ? first : "new";
+  if (first === "chats") return third !== undefined && Object.hasOwn(VIEWS, third) ? third : "chat";
+  return first !== undefined && Object.hasOwn(VIEWS, first) ? first : "new";
 }
 
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
@@ -61,6 +62,8 @@ let connection = "live";
 /** @type {{ words: string, bad: boolean } | null} */
 let trouble = null;
 let sick = 0;
+/** @type {string | null} the session ended while the page was open */
+let loggedOut = null;
 
 function say(/** @type {string} */ words, { bad = false } = {}) {
   const toast = h("div", { class: `toast ${bad ? "bad" : ""}` }, words);
@@ -68,23 +71,25 @@ function say(/** @type {string} */ words, { bad = false } = {}) {
   setTimeout(() => toast.remove(), bad ? 2 * TOAST_MS : TOAST_MS);
 }
 
-/** @returns {Promise<boolean>} whether it was done */
-async function tryTo(/** @type {Promise<unknown> | (() => Promise<unknown>)} */ work, /** @type {string} */ failed) {
+/** @returns {Promise<boolean>} whether it was done. What `left` ended was not wanted any more: nothing is said of that. */
+async function tryTo(/** @type {Promise<unknown> | (() => Promise<unknown>)} */ work, /** @type {string} */ failed, /** @type {AbortSignal} */ left) {
   try {
     await (typeof work === "function" ? work() : work);
     return true;
   } catch (error) {
-    if (leaving.signal.aborted && error === leaving.signal.reason) return false;
-    say(`${failed}: ${error instanceof Error ? plain(error.message) : "it went wrong"}`, { bad: true });
+    if (left.aborted && error === left.reason) return false;
+    say(`${failed}: ${problemWords(error)}`, { bad: true });
     return false;
   }
 }
 
 function showBanner() {
-  const words = trouble?.words ?? (connection === "reconnecting" ? "Reconnecting…" : connection === "catching up" ? "Catching up…" : "");
+  const words = trouble?.words ?? loggedOut ?? (connection === "reconnecting" ? "Reconnecting…" : connection === "catching up" ? "Catching up…" : "");
   banner.hidden = !words;
-  banner.className = `banner ${trouble?.bad ? "bad" : ""}`;
-  if (banner.textContent !== words) banner.textContent = words;
+  banner.className = `banner ${trouble?.bad || loggedOut ? "bad" : ""}`;
+  if (banner.dataset.words === words) return; // it is not said again
+  banner.dataset.words = words;
+  replace(banner, words, words === loggedOut ? h("a", { href: "login" }, "Log in") : null);
 }
 
 /** How this server is, and whether there is one. */
@@ -97,11 +102,18 @@ async function lookAtHealth() {
       : health.status === "draining" ? { words: "The server is being replaced. This page goes on by itself.", bad: false }
         : { words: `The server is ${health.status}${reasons ? `: ${reasons}` : ""}`, bad: health.status === "unhealthy" };
   } catch (error) {
-    trouble = { words: navigator.onLine ? "The server does not answer. Trying again…" : "Offline. This page goes on when the network is back.", bad: true };
+    trouble = { words: navigator.onLine ? "The server does not answer. Trying again…" : OFFLINE, bad: true };
     throw error;
   } finally {
     showBanner();
   }
+}
+
+/** A session that has ended is told, wherever one is; what was written stays. @returns {never} */
+function lookAtSession(/** @type {unknown} */ error) {
+  loggedOut = error instanceof Error && "status" in error && error.status === 401 ? "You are logged out. What runs goes on, and what you wrote is kept." : null;
+  showBanner();
+  throw error;
 }
 
 function places(/** @type {HTMLElement} */ inboxCount, /** @type {Me} */ me) {
@@ -132,7 +144,7 @@ function frame(/** @type {Me} */ me, /** @type {HTMLElement} */ inboxCount, /** 
 /** @returns {Context} */
 function contextFor(/** @type {Me} */ me, /** @type {AbortSignal} */ signal) {
   return {
-    client, me, signal, say, try: tryTo,
+    client, me, signal, say, try: (work, failed) => tryTo(work, failed, signal),
     may: (scope) => me.scopes.includes(/** @type {any} */ (scope)),
     go: (hash) => { location.hash = hash; },
     changed: () => lookAgain(),
@@ -189,7 +201,11 @@ async function start() {
   const list = chatList(contextFor(me, forever));
   replace(root, ...frame(me, inboxCount, list.element));
   const lookAtInbox = poll(INBOX_MS, async () => {
-    const { calls, next } = await client.openCalls({ limit: 100 });
+    const { calls, next } = await client.openCalls({ limit: 100 }).catch(lookAtSession);
+    if (loggedOut) {
+      loggedOut = null;
+      showBanner();
+    }
     inboxCount.hidden = !calls.length;
     replace(inboxCount, `${calls.length}${next ? "+" : ""}`, h("span", { class: "sr" }, " wait for an answer"));
     document.dispatchEvent(new CustomEvent("inbox", { detail: calls }));
@@ -199,6 +215,11 @@ async function start() {
     list.look();
     lookAtInbox();
   };
+  addEventListener("offline", () => {
+    trouble = { words: OFFLINE, bad: true }; // until the next look at its health: when the network is back
+    showBanner();
+  });
+  for (const event of ["dragover", "drop"]) addEventListener(event, (given) => given.preventDefault()); // a file beside the composer does not replace the page
   addEventListener("hashchange", () => void showPlace(me).then(() => main.focus({ preventScroll: true })));
   await showPlace(me);
 }

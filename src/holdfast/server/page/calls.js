@@ -5,7 +5,7 @@ import { h, replace } from "./dom.js";
 import { pictures } from "./files.js";
 import { copyButton, longText, sizeOf } from "./long_text.js";
 import { link } from "./router.js";
-import { SYNTHETIC, callWords, duration, plain } from "./words.js";
+import { syntheticWords, callWords, duration, plain } from "./words.js";
 
 /** @typedef {import("../client/holdfast.js").CallView} CallView */
 /** @typedef {import("../client/holdfast.js").Chat} Chat */
@@ -14,10 +14,10 @@ import { SYNTHETIC, callWords, duration, plain } from "./words.js";
 
 const PLAN = "plan";
 const TERMINALS = new Set(["shell", "start_session", "read_session", "write_session", "end_session"]);
+const PLAN_MAX = 50; // steps that are shown
 const TICK_MS = 1000;
 const PROGRESS_CHARS = 20_000; // of what it said, its end is shown
-/** @type {Record<string, string>} */
-const PLAN_MARKS = { pending: "☐", in_progress: "▶", done: "✓", dropped: "–" };
+const PLAN_MARKS = new Map([["pending", "☐"], ["in_progress", "▶"], ["done", "✓"], ["dropped", "–"]]);
 
 /** One line of what it is asked to do. */
 function brief(/** @type {string} */ text) {
@@ -36,6 +36,16 @@ function pretty(/** @type {string} */ text) {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {
     return text;
+  }
+}
+
+/** The steps that it gives, as far as they are some: a model may write anything. @returns {{ text: string, state: string }[]} */
+function planOf(/** @type {string} */ text) {
+  try {
+    const { items } = JSON.parse(text);
+    return Array.isArray(items) ? items.filter((item) => typeof item?.text === "string").map((item) => ({ text: item.text, state: String(item.state) })) : [];
+  } catch {
+    return []; // it is still being written, or no plan
   }
 }
 
@@ -92,20 +102,14 @@ export class CallCard {
   }
 
   _showPlan() {
-    /** @type {{ text: string, state: string }[]} */
-    let items = [];
-    try {
-      items = JSON.parse(this.call.arguments).items ?? [];
-    } catch {
-      // it is still being written
-    }
-    if (!Array.isArray(items) || !items.length) return;
+    const items = planOf(this.call.arguments);
+    if (!items.length) return this._showArguments();
     this.element.classList.add("plan");
     this._details.open = true;
     this._brief.textContent = `${items.filter(({ state }) => state === "done").length} of ${items.length} done`;
-    replace(this._arguments, h("ul", { class: "plan-items" }, items.slice(0, 50).map((item) =>
-      h("li", { class: plain(String(item.state)) }, h("span", { "aria-hidden": "true" }, PLAN_MARKS[item.state] ?? "☐"), ` ${plain(String(item.text))}`,
-        h("span", { class: "sr" }, ` (${plain(String(item.state)).replace("_", " ")})`)))));
+    replace(this._arguments, h("ul", { class: "plan-items" }, items.slice(0, PLAN_MAX).map(({ text, state }) =>
+      h("li", { class: PLAN_MARKS.has(state) ? state : null }, h("span", { "aria-hidden": "true" }, PLAN_MARKS.get(state) ?? "☐"), ` ${plain(text)}`,
+        h("span", { class: "sr" }, ` (${plain(state).replace("_", " ")})`)))));
   }
 
   _showProgress() {
@@ -120,7 +124,7 @@ export class CallCard {
   _showResult(/** @type {string} */ result) {
     this._progress.hidden = true;
     if (this.call.name === PLAN && !this.call.error) return;
-    const words = SYNTHETIC[this._synthetic] ?? (this.call.state === "unknown" ? SYNTHETIC["unknown"] : null);
+    const words = syntheticWords(this._synthetic) ?? (this.call.state === "unknown" ? syntheticWords("unknown") : null);
     const terminal = TERMINALS.has(this.call.name) ? "terminal" : "";
     replace(this._result,
       words ? h("p", { class: `notice ${this.call.state === "unknown" ? "bad" : "warn"}` }, words) : null,

@@ -49,7 +49,7 @@ class ChatView {
     this._why = h("p", { class: "notice why", role: "status", hidden: true });
     this._scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Messages" });
     this._newer = button("↓ Newest", () => this._toEnd(), "newer", { hidden: true });
-    this._queue = new QueueView(context, this._chat);
+    this._queue = new QueueView(context, this._chat, (words) => this._composer?.fill(words));
     this._children = new ChildrenView(context, this._chat);
     this._composer = context.may("chat") ? composer(context, {
       draft: id, label: "Your message", placeholder: "Write a message",
@@ -71,6 +71,7 @@ class ChatView {
     new ResizeObserver(() => this._keepEnd()).observe(this._scroller);
     /** @type {ChatShown | null} */
     this._known = null;
+    this._shownFacts = "";
     this._heardAt = Date.now();
     this._working = false;
     this._stopping = false;
@@ -100,6 +101,8 @@ class ChatView {
     const actions = this._messageActions();
     const history = new History(local, this._chat, actions, this._scroller);
     const begin = once(() => {
+      if (reading.signal.aborted) return;
+      if (live.first !== null && live.first > known.turn + 1) return void this.begin(); // turns came and went in between: no one shows them
       history.begin(known.messages);
       if (!known.messages && !known.turn) history.element.append(h("p", { class: "empty" }, "Nothing was said yet."));
       this._toEnd();
@@ -111,6 +114,7 @@ class ChatView {
       },
       queue: () => void this._queue.look().catch(() => {}),
       renamed: (title) => this._showTitle(title),
+      told: () => void this._lookAgain(),
       cut: () => void this.begin(),
       spawned: () => void this._children.look(),
       turn: (turn) => this._showTurn(turn),
@@ -132,7 +136,7 @@ class ChatView {
       if (state === "live") begin();
     };
     try {
-      const updates = this._chat.stream({ follow: true, render: "html", signal, onconnection });
+      const updates = this._chat.stream({ follow: true, render: "html", signal, onconnection, patience_ms: Infinity });
       for await (const update of updates) {
         if (signal.aborted) return;
         this._heardAt = Date.now();
@@ -142,17 +146,29 @@ class ChatView {
         if (live.turns > TURNS_MAX && this._following && update.turn.over) return void this.begin();
       }
     } catch (error) {
-      if (!signal.aborted) this._showMissing(error);
+      if (signal.aborted) return;
+      if (error instanceof Error && "code" in error && error.code === "wrong_cursor") return void this.begin(); // another chat has its id now
+      this._showMissing(error);
     }
   }
 
   _showMissing(/** @type {unknown} */ error) {
     const status = error instanceof Error && "status" in error ? error.status : 0;
-    const [title, words] = status === 404 ? ["This chat is not there", "It was deleted, or it is not yours."]
+    const gone = error instanceof Error && "code" in error && error.code === "not_found";
+    if (gone && this._composer) this._composer.element.hidden = true;
+    const [title, words] = gone ? ["This chat is not there", "It was deleted, or it is not yours."]
       : status === 401 ? ["You are logged out", "Log in again; what was running goes on."] : ["The chat could not be read", plain(String(error))];
     replace(this._scroller, h("div", { class: "empty" }, h("h2", null, title), h("p", null, words),
-      status === 401 ? h("a", { class: "button", href: "login" }, "Log in") : status === 404 ? h("a", { class: "button", href: "#/" }, "All chats")
+      status === 401 ? h("a", { class: "button", href: "login" }, "Log in") : gone ? h("a", { class: "button", href: "#/" }, "All chats")
         : button("Try again", () => void this.begin())));
+  }
+
+  /** Somebody else has archived it, or gave it another agent. */
+  async _lookAgain() {
+    const known = await this._chat.read({ signal: this._context.signal }).catch(() => null);
+    if (!known) return;
+    this._known = known;
+    this._showKnown(known);
   }
 
   // --- the head -----------------------------------------------------------------------------------
@@ -166,7 +182,7 @@ class ChatView {
 
   _showKnown(/** @type {ChatShown} */ chat) {
     this._showTitle(nameOf({ ...chat, opening: this._title.textContent === "…" ? null : this._title.textContent }));
-    if (!chat.title) void this._showOpening();
+    if (!chat.title) void this._showOpening().catch(() => {}); // then it has its id for a name
     this._showState(chat.state);
     this._queue.show(chat.queue);
     this._showFacts(chat.turn_tokens, chat.turn_cost);
@@ -188,9 +204,20 @@ class ChatView {
   _menu(/** @type {ChatShown} */ chat) {
     const item = (/** @type {string} */ words, /** @type {() => unknown} */ run, kind = "") => button(words, () => {
       menu.open = false;
+      summary.focus(); // a dialog gives the focus back to where it was
       run();
     }, `quiet ${kind}`);
-    const menu = h("details", { class: "menu" }, h("summary", { class: "button quiet", "aria-label": "More" }, "⋯"),
+    const summary = h("summary", { class: "button quiet", "aria-label": "More" }, "⋯");
+    const menu = h("details", { class: "menu", on: {
+      keydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key !== "Escape" || !menu.open) return;
+        menu.open = false;
+        summary.focus();
+      },
+      focusout: (/** @type {FocusEvent} */ event) => {
+        if (event.relatedTarget && !menu.contains(/** @type {Node} */ (event.relatedTarget))) menu.open = false;
+      },
+    } }, summary,
       h("div", { class: "menu-items" },
         item("Why is it where it is?", () => void this._askWhy(), "phone-only"),
         h("a", { class: "button quiet phone-only", href: link("chats", chat.id, "timeline") }, "Timeline"),
@@ -206,14 +233,20 @@ class ChatView {
     const known = this._known;
     if (!known) return;
     const spent = [tokens ? `${count(tokens)} tokens` : "", cost ? money(cost) : ""].filter(Boolean).join(", ");
+    const words = [known.agent, known.owner, spent, known.archived].join("\n");
+    if (words === this._shownFacts) return;
+    this._shownFacts = words;
     replace(this._facts, h("span", null, plain(known.agent)), known.owner && this._context.me.operates ? ` · ${plain(known.owner)}` : "",
       spent ? ` · this turn: ${spent}` : "", known.archived ? " · archived" : "");
   }
 
   _showState(/** @type {string} */ state) {
     const [words, kind] = stateWords(state);
-    this._chip.className = `chip ${kind}`;
-    replace(this._chip, h("span", { class: `dot ${state === "running" ? "pulse" : ""}` }), words);
+    if (this._chip.dataset.state !== state) { // it is said aloud: once
+      this._chip.dataset.state = state;
+      this._chip.className = `chip ${kind}`;
+      replace(this._chip, h("span", { class: `dot ${state === "running" ? "pulse" : ""}` }), words);
+    }
     this._working = state === "running" || state === "stopping";
     this._stopping = state === "stopping";
     this._stop.hidden = !this._working && state !== "waiting";
@@ -318,11 +351,14 @@ class ChatView {
 
   async _askWhy() {
     await this._context.try(async () => {
-      const standing = await this._chat.why({ signal: this._context.signal });
-      this._why.hidden = false;
-      replace(this._why, plain(standing.words), standing.next ? ` ${plain(standing.next)}` : "", standing.error ? ` ${causeWords(standing.error.cause, standing.error.message)}` : "");
-      if (standing.deadline_at) for (const card of this._runningCards()) card.deadline(standing.deadline_at);
+      this._showWhy(await this._chat.why({ signal: this._context.signal }));
     }, "It does not say");
+  }
+
+  _showWhy(/** @type {import("../client/holdfast.js").Schemas["StandingShown"]} */ standing) {
+    this._why.hidden = false;
+    replace(this._why, plain(standing.words), standing.next ? ` ${plain(standing.next)}` : "", standing.error ? ` ${causeWords(standing.error.cause, standing.error.message)}` : "");
+    if (standing.deadline_at) for (const card of this._runningCards()) card.deadline(standing.deadline_at);
   }
 
   *_runningCards() {
@@ -334,7 +370,7 @@ class ChatView {
     const timer = setInterval(() => {
       if (!this._working || document.hidden || Date.now() - this._heardAt < SILENT_MS) return;
       this._heardAt = Date.now();
-      void this._askWhy();
+      void this._chat.why({ signal }).then((standing) => this._showWhy(standing), () => {}); // nobody asked: what fails is not told
     }, 1000);
     signal.addEventListener("abort", () => clearInterval(timer));
   }

@@ -1,6 +1,6 @@
 /** The list of chats beside every view: search, filters, and what waits for a person marked. */
 
-import { button, h, replace } from "./dom.js";
+import { arrange, button, h, replace } from "./dom.js";
 import { poll } from "./poll.js";
 import { link, placeOf } from "./router.js";
 import { ago, plain, stateWords } from "./words.js";
@@ -28,12 +28,24 @@ export function chatList(/** @type {Context} */ context) {
   const filter = h("select", { class: "field", "aria-label": "Which chats" }, FILTERS.map(([name, words]) => h("option", { value: name }, words)));
   const agent = h("select", { class: "field", "aria-label": "Of which agent" }, h("option", { value: "" }, "Any agent"));
   const lines = h("ul", { class: "chat-list", "aria-label": "Chats" }, h("li", { class: "empty" }, "Loading…"));
+  const more = h("li", null, button("Show more", showMore, "quiet"));
+  /** @type {Map<string, ChatLine>} those that are shown */
+  let shown = new Map();
   let pages = 1;
   let current = placeOf(location.hash).path[1] ?? "";
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let typing;
 
   async function look() {
+    try {
+      await read();
+    } catch (error) {
+      if (!shown.size) replace(lines, h("li", { class: "empty" }, "The chats could not be read. They are asked for again."));
+      throw error;
+    }
+  }
+
+  async function read() {
     /** @type {ChatListed[]} */
     const found = [];
     let before;
@@ -47,21 +59,14 @@ export function chatList(/** @type {Context} */ context) {
     show(found, before !== undefined);
   }
 
-  function show(/** @type {ChatListed[]} */ chats, /** @type {boolean} */ more) {
-    const focused = document.activeElement instanceof HTMLElement && lines.contains(document.activeElement) ? document.activeElement.dataset.id : null;
-    replace(lines, chats.map(line), more && pages < PAGES_MAX ? h("li", null, button("Show more", showMore, "quiet")) : null,
-      chats.length ? null : h("li", { class: "empty" }, search.value || filter.value !== "all" ? "No chat is like that." : "No chats yet."));
-    if (focused) [...lines.querySelectorAll("a")].find((anchor) => anchor.dataset.id === focused)?.focus();
-  }
-
-  function line(/** @type {ChatListed} */ chat) {
-    const [words, kind] = stateWords(chat.state);
-    const chip = chat.state === "idle" ? null
-      : h("span", { class: `chip ${kind}` }, h("span", { class: `dot ${chat.state === "running" ? "pulse" : ""}` }), words);
-    return h("li", null, h("a", { class: "chat-line", href: link("chats", chat.id), data: { id: chat.id }, "aria-current": chat.id === current ? "page" : null },
-      h("span", { class: "name" }, h("span", { class: "grow ellipsis" }, plain(nameOf(chat))), chip),
-      h("span", { class: "meta" }, h("span", { class: "ellipsis" }, plain(chat.agent)), h("span", null, ago(chat.updated_at)),
-        chat.queued ? h("span", null, `${chat.queued} queued`) : null)));
+  function show(/** @type {ChatListed[]} */ chats, /** @type {boolean} */ others) {
+    shown = new Map(chats.map((chat) => {
+      const line = shown.get(chat.id) ?? new ChatLine(chat.id);
+      line.show(chat, chat.id === current);
+      return [chat.id, line];
+    }));
+    const none = h("li", { class: "empty" }, search.value || filter.value !== "all" || agent.value ? "No chat is like that." : "No chats yet.");
+    arrange(lines, [...[...shown.values()].map((line) => line.element), ...(others && pages < PAGES_MAX ? [more] : []), ...(chats.length ? [] : [none])]);
   }
 
   function showMore() {
@@ -95,6 +100,40 @@ export function chatList(/** @type {Context} */ context) {
 
   const head = h("div", { class: "list-head", role: "search" }, search, h("div", { class: "row" }, filter, agent));
   return { element: h("div", { class: "lists" }, head, lines), look: now };
+}
+
+/** One of the list. It is changed in place: nobody loses it under their finger, or their focus. */
+class ChatLine {
+  constructor(/** @type {string} */ id) {
+    this._name = h("span", { class: "grow ellipsis" });
+    this._chip = h("span", null);
+    this._agent = h("span", { class: "ellipsis" });
+    this._ago = h("span", null);
+    this._queued = h("span", null);
+    this._link = h("a", { class: "chat-line", href: link("chats", id), data: { id } }, h("span", { class: "name" }, this._name, this._chip),
+      h("span", { class: "meta" }, this._agent, this._ago, this._queued));
+    this._state = "";
+    this.element = h("li", null, this._link);
+  }
+
+  show(/** @type {ChatListed} */ chat, /** @type {boolean} */ current) {
+    write(this._name, plain(nameOf(chat)));
+    write(this._agent, plain(chat.agent));
+    write(this._ago, ago(chat.updated_at));
+    write(this._queued, chat.queued ? `${chat.queued} queued` : "");
+    if (current) this._link.setAttribute("aria-current", "page");
+    else this._link.removeAttribute("aria-current");
+    if (this._state === chat.state) return;
+    this._state = chat.state;
+    const [words, kind] = stateWords(chat.state);
+    this._chip.className = `chip ${kind}`;
+    this._chip.hidden = chat.state === "idle";
+    replace(this._chip, h("span", { class: `dot ${chat.state === "running" ? "pulse" : ""}` }), words);
+  }
+}
+
+function write(/** @type {HTMLElement} */ place, /** @type {string} */ words) {
+  if (place.textContent !== words) place.textContent = words;
 }
 
 /** What a chat is called: its title, or the words that it began with. */

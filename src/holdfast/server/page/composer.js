@@ -47,6 +47,16 @@ export function composer(context, { draft, label, placeholder, send }) {
       }, "quiet", { "aria-label": `Remove ${plain(one.file.name)}` }))));
   }
 
+  /** For a reload. A browser without room for it keeps none: what is written stays where it is written. */
+  function keepDraft() {
+    try {
+      if (text.value) sessionStorage.setItem(stored, text.value);
+      else sessionStorage.removeItem(stored);
+    } catch {
+      sessionStorage.removeItem(stored); // better none than an old one
+    }
+  }
+
   async function attach(/** @type {Iterable<File>} */ given) {
     for (const file of given) {
       const size = attached.reduce((sum, one) => sum + one.file.size, file.size);
@@ -54,7 +64,7 @@ export function composer(context, { draft, label, placeholder, send }) {
         context.say(`${plain(file.name)} was not attached: a message takes ${FILES_MAX} files and ${bytes(BYTES_MAX)} in all.`, { bad: true });
         continue;
       }
-      attached.push({ file, uri: await dataUri(file) });
+      await context.try(async () => { attached = [...attached, { file, uri: await dataUri(file) }]; }, `${plain(file.name)} was not attached`);
     }
     showFiles();
   }
@@ -72,20 +82,21 @@ export function composer(context, { draft, label, placeholder, send }) {
     if (sending || (!text.value.trim() && !attached.length)) return;
     sending = true;
     go.disabled = true;
+    const [words, sent] = [text.value, attached];
     const done = await context.try(() => send(content(), mode), "It was not sent");
     sending = false;
     go.disabled = false;
     if (!done) return; // what was written stays
-    text.value = "";
-    attached = [];
-    sessionStorage.removeItem(stored);
+    text.value = text.value.startsWith(words) ? text.value.slice(words.length) : text.value; // what was written since stays
+    attached = attached.filter((one) => !sent.includes(one));
+    keepDraft();
     showFiles();
     grow();
     text.focus();
   }
 
   text.addEventListener("input", () => {
-    sessionStorage.setItem(stored, text.value.slice(0, 1_000_000));
+    keepDraft();
     grow();
   });
   text.addEventListener("keydown", (event) => {
@@ -129,8 +140,10 @@ export function composer(context, { draft, label, placeholder, send }) {
       busyModes.hidden = !busy;
       go.textContent = busy ? "Queue" : "Send";
     },
+    /** Words that were not sent, before those that are there. */
     fill(/** @type {string} */ words) {
-      text.value = words;
+      text.value = text.value ? `${words}\n${text.value}` : words;
+      keepDraft();
       grow();
       text.focus();
     },

@@ -53,6 +53,15 @@ export function replace(element, ...children) {
   return element;
 }
 
+/** These children in this order. What is there already stays where it is, with its focus, and a click on it that goes on. */
+export function arrange(/** @type {Element} */ element, /** @type {Element[]} */ children) {
+  const wanted = new Set(children);
+  for (const child of [...element.childNodes]) if (!wanted.has(/** @type {Element} */ (child))) child.remove();
+  children.forEach((child, n) => {
+    if (element.childNodes[n] !== child) element.insertBefore(child, element.childNodes[n] ?? null);
+  });
+}
+
 /** A button of ours. */
 export function button(
   /** @type {string} */ words, /** @type {(event: Event) => unknown} */ run, /** @type {string} */ kind = "", /** @type {Props} */ props = {},

@@ -18,7 +18,7 @@ export function pictures(/** @type {Chat} */ chat, /** @type {readonly FileShown
     const ours = file.uri.startsWith("holdfast:files/") || file.uri.startsWith("data:");
     if (PICTURES.has(file.media_type) && ours) void showPicture(chat, file, name, place);
     else replace(place, h("figcaption", { class: "row" }, h("span", { class: "mono" }, name), h("span", { class: "muted small" }, `${plain(file.media_type)}${size}`),
-      ours ? button("Save", () => save(chat, file), "quiet") : h("span", { class: "muted small break" }, plain(file.uri.slice(0, 200)))));
+      ours ? saveButton(chat, file) : h("span", { class: "muted small break" }, plain(file.uri.slice(0, 200)))));
     return place;
   });
 }
@@ -33,8 +33,18 @@ async function showPicture(/** @type {Chat} */ chat, /** @type {FileShown} */ fi
   }
 }
 
+function saveButton(/** @type {Chat} */ chat, /** @type {FileShown} */ file) {
+  const made = button("Save", () => void save(chat, file).then(() => { made.textContent = "Save"; }, () => { made.textContent = "Not saved: try again"; }), "quiet");
+  return made;
+}
+
+/** A name that leads nowhere and does not look like another. */
+function fileName(/** @type {string} */ name) {
+  return plain(name).replace(/[\\/:*?"<>|]/g, "_").slice(0, 120) || "file";
+}
+
 async function save(/** @type {Chat} */ chat, /** @type {FileShown} */ file) {
   const url = URL.createObjectURL(new Blob([await chat.file(file)], { type: "application/octet-stream" }));
-  h("a", { href: url, download: file.name ?? "file" }).click();
+  h("a", { href: url, download: fileName(file.name ?? "file") }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }

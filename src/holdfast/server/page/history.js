@@ -23,6 +23,8 @@ class HistoryPage {
     this.near = false;
     this.filled = false;
     this.busy = false;
+    /** @type {string[]} the calls whose results it brought */
+    this.results = [];
     this.element = h("div", { class: "page", "aria-busy": "true" });
     this.element.style.minHeight = `${(end - start) * GUESS_PX}px`;
   }
@@ -84,7 +86,7 @@ export class History {
     try {
       const messages = await this._read(page);
       if (!page.near || this._context.signal.aborted) return;
-      replace(page.element, this._elements(messages));
+      replace(page.element, this._elements(page, messages));
       page.element.style.minHeight = "";
       page.element.removeAttribute("aria-busy");
       page.filled = true;
@@ -115,15 +117,16 @@ export class History {
     if (!page.filled || page.element.contains(document.activeElement)) return;
     page.element.style.minHeight = `${page.element.offsetHeight}px`;
     for (const card of page.element.querySelectorAll("[data-call]")) this._cards.delete(/** @type {HTMLElement} */ (card).dataset.call ?? "");
+    for (const id of page.results.splice(0)) this._results.delete(id); // it brings them again
     page.element.replaceChildren();
     page.filled = false;
   }
 
-  _elements(/** @type {HistoryMessage[]} */ messages) {
+  _elements(/** @type {HistoryPage} */ page, /** @type {HistoryMessage[]} */ messages) {
     /** @type {Node[]} */
     const made = [];
     for (const message of messages) {
-      if (message.role === "tool") this._finish(message);
+      if (message.role === "tool") this._finish(page, message);
       else if (this._elsewhere.has(message.id)) continue;
       else if (message.role === "user") made.push(userMessage(this._chat, message, this._actions));
       else if (message.role === "assistant") made.push(this._response(message));
@@ -143,11 +146,12 @@ export class History {
     return view.element;
   }
 
-  _finish(/** @type {HistoryMessage} */ message) {
+  _finish(/** @type {HistoryPage} */ page, /** @type {HistoryMessage} */ message) {
     for (const part of message.parts) {
       if (part.kind !== "tool_result") continue;
       const at = message.created_at ?? 0;
       this._results.set(part.call_id, { part, at });
+      page.results.push(part.call_id);
       this._cards.get(part.call_id)?.finish(part, null, at);
     }
   }

@@ -7,7 +7,8 @@
 const TAGS = new Set(["P", "BR", "HR", "H1", "H2", "H3", "H4", "H5", "H6", "STRONG", "EM", "S", "DEL", "CODE", "PRE", "BLOCKQUOTE",
   "UL", "OL", "LI", "A", "TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "SPAN"]);
 /** @type {Record<string, RegExp>} */
-const ATTRIBUTES = { href: /^(https?:|mailto:)/i, title: /^/, start: /^\d+$/, class: /^[\w -]*$/ };
+const ATTRIBUTES = { href: /^(https?:|mailto:)/i, title: /^/, start: /^\d+$/, class: /^[a-z][a-z0-9]{0,2}$/ };
+const CODE = "hl-"; // before a class of coloured code: none of them is one of the page's own, which would hide it or look like a button
 
 /** @type {any} */
 const policy = "trustedTypes" in window
@@ -28,7 +29,8 @@ function clean(/** @type {Element} */ element) {
     return;
   }
   for (const { name, value } of [...element.attributes]) {
-    if (!(name in ATTRIBUTES) || !ATTRIBUTES[name].test(value)) element.removeAttribute(name);
+    if (!Object.hasOwn(ATTRIBUTES, name) || !ATTRIBUTES[name].test(value)) element.removeAttribute(name);
+    else if (name === "class") element.className = CODE + value;
   }
   if (element.tagName === "A") {
     element.setAttribute("target", "_blank");

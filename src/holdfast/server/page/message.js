@@ -54,6 +54,7 @@ export class ResponseView {
     /** @type {HTMLElement[]} */
     this._blocks = [];
     this._saysNew = true; // the attempt that is heard goes beyond what is shown
+    this._takenBack = false; // an end of what is shown: fewer blocks are right
     this._text = "";
     this.committed = false;
   }
@@ -61,11 +62,13 @@ export class ResponseView {
   /** Another attempt begins: what is shown stays until it says something else, or more. */
   beginAttempt() {
     this._saysNew = false;
+    this._takenBack = false;
   }
 
   /** The text grew, or an end of it was taken back. */
-  changed() {
+  changed({ back = false } = {}) {
     this._saysNew = true;
+    this._takenBack ||= back;
   }
 
   /** A block of an attempt, as HTML. */
@@ -81,12 +84,24 @@ export class ResponseView {
     if (blocks === this._blocks) {
       if (old) old.replaceWith(made);
       else this._body.append(made);
-    } else if (this._saysNew && this._next) {
+    } else if (this._next && this._saysNew && (this._takenBack || blocks.length >= this._blocks.length)) {
       this._attempt = this._next.attempt;
       this._blocks = this._next.blocks;
       this._next = null;
       replace(this._body, this._blocks);
     }
+  }
+
+  /** Nothing of what it said stands. */
+  clear() {
+    this._attempt = null;
+    this._next = null;
+    this._blocks = [];
+    replace(this._body);
+  }
+
+  get empty() {
+    return !this._body.hasChildNodes() && !this._calls.hasChildNodes() && this._reasoning.hidden;
   }
 
   reasoning(/** @type {string} */ text) {
@@ -106,8 +121,10 @@ export class ResponseView {
     return card;
   }
 
-  /** It is committed: this is what it came to. */
+  /** It is committed: this is what it came to. Calls that an attempt began to write and that are not in it were never made. */
   commit(/** @type {Message} */ message, /** @type {string | null} */ html = null) {
+    const made = new Set(message.parts.map((part) => (part.kind === "tool_call" ? part.call_id : null)));
+    this.dropCalls((id) => !made.has(id));
     this._text = textOf(message);
     this.element.dataset.id = message.id;
     if (html !== null) this.whole(html);
@@ -122,6 +139,16 @@ export class ResponseView {
       stopped || finish ? h("span", { class: "chip warn" }, stopped || finish) : null,
       this._text ? copyButton(() => this._text) : null,
       this._actions.model?.(message.id) ?? []);
+  }
+
+  /** Takes away those of its cards that never will be calls. */
+  dropCalls(/** @type {(id: string) => boolean} */ which) {
+    for (const element of [...this._calls.children]) {
+      const id = /** @type {HTMLElement} */ (element).dataset.call ?? "";
+      if (!which(id)) continue;
+      this._cards.delete(id);
+      element.remove();
+    }
   }
 
   /** The HTML of all of it: nothing of it is streamed any more. */

@@ -4,7 +4,7 @@ import { composer } from "./composer.js";
 import { button, h, replace } from "./dom.js";
 import { link } from "./router.js";
 import { victimOf } from "./watch_kill.js";
-import { plain } from "./words.js";
+import { plain, problemWords } from "./words.js";
 
 /** @typedef {import("./app.js").Context} Context */
 /** @typedef {import("../client/holdfast.js").Schemas["AgentShown"]} Agent */
@@ -29,7 +29,7 @@ async function fill(/** @type {Context} */ context, /** @type {HTMLElement} */ b
   try {
     agents = await context.client.agents({ signal: context.signal });
   } catch (error) {
-    replace(body, h("div", { class: "empty" }, h("h2", null, "The agents could not be read"), h("p", null, plain(String(error)))));
+    replace(body, h("div", { class: "empty" }, h("h2", null, "The agents could not be read"), h("p", null, problemWords(error))));
     return;
   }
   if (!agents.length) {

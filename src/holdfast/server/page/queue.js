@@ -9,8 +9,10 @@ import { plain } from "./words.js";
 /** @typedef {import("../client/holdfast.js").Schemas["QueuedShown"]} Queued */
 
 export class QueueView {
-  constructor(/** @type {Context} */ context, /** @type {Chat} */ chat) {
+  /** `rescue` is given words that were taken back and then refused: they are nowhere else. */
+  constructor(/** @type {Context} */ context, /** @type {Chat} */ chat, /** @type {(words: string) => void} */ rescue) {
     this._context = context;
+    this._rescue = rescue;
     this._chat = chat;
     /** @type {Set<string>} those that are shown */
     this._ids = new Set();
@@ -56,7 +58,13 @@ export class QueueView {
   /** Taken back, then sent anew: in between it is nowhere else than here, so it is sent until that is answered. */
   async _steer(/** @type {Queued} */ queued, mode = "steer", /** @type {any} */ content = contentOf(queued)) {
     await this._chat.withdraw(queued.id);
-    await this._chat.send(content, { mode: /** @type {any} */ (mode) });
+    try {
+      await this._chat.send(content, { mode: /** @type {any} */ (mode) });
+    } catch (error) {
+      this._rescue(typeof content === "string" ? content : content.map((/** @type {any} */ part) => part.text ?? "").join(""));
+      void this.look().catch(() => {});
+      throw error;
+    }
   }
 
   async _edit(/** @type {Queued} */ queued, /** @type {string} */ words) {

@@ -21,6 +21,7 @@ const COMPACTED = { asked: "as somebody asked", near_limit: "near the model's li
  * @property {(id: string) => void} shows a message is shown here
  * @property {() => void} queue the queue changed
  * @property {(title: string) => void} renamed
+ * @property {() => void} told what is known of the chat changed elsewhere
  * @property {() => void} spawned a call has a chat of its own now
  * @property {() => void} cut the history was cut: what is shown does not stand
  * @property {(turn: TurnView) => void} turn it stands so
@@ -37,7 +38,7 @@ export class LiveTurns {
     this._actions = actions;
     this._needs = needs;
     this.element = h("div", { class: "live" });
-    this._status = h("div", { class: "status", role: "status", hidden: true });
+    this._status = h("div", { class: "status", hidden: true }); // counts down: it is said once, by the next
     this._said = h("div", { class: "sr", "aria-live": "polite" });
     this.element.append(this._status, this._said);
     /** @type {ResponseView | null} the one that is being said */
@@ -51,6 +52,8 @@ export class LiveTurns {
     /** @type {{ until: number, words: string } | null} */
     this._retrying = null;
     this.turns = 0;
+    /** @type {number | null} the number of the first turn that is shown here */
+    this.first = null;
     this._thoughtBefore = 0; // where the reasoning of the response begins in that of the turn
     const timer = setInterval(() => this._tick(), STATUS_MS);
     context.signal.addEventListener("abort", () => clearInterval(timer));
@@ -75,7 +78,8 @@ export class LiveTurns {
       case "TextAdded": this._open().changed(); this._retrying = null; break;
       case "ReasoningAdded": this._open().reasoning(this._thoughtOf(turn)); this._retrying = null; break;
       case "Restarted":
-        this._open().changed();
+        this._open().changed({ back: true });
+        if (update.dropped && !turn.answer) this._open().clear();
         if (update.reasoning_dropped) this._open().reasoning(this._thoughtOf(turn));
         break;
       case "Rendered": this._rendered(update); break;
@@ -160,10 +164,18 @@ export class LiveTurns {
     const words = causeWords(reason) && !reason.includes(" ") ? causeWords(reason) : `${plain(reason)}.`;
     const other = model ? ` Asking ${plain(model)}` : " Asking again";
     this._retrying = { until: at, words: `${words}${other}, attempt ${attempt + 1}` };
+    this._said.textContent = this._retrying.words;
+  }
+
+  /** What was begun and not committed by the end of its turn never will be. */
+  _abandon() {
+    this._response?.dropCalls(() => true);
+    if (this._response?.empty) this._response.element.remove();
+    this._response = null;
   }
 
   _finish(/** @type {TurnView} */ turn) {
-    this._response = null;
+    this._abandon();
     this._retrying = null;
     const spent = [turn.usage.total_tokens ? `${count(turn.usage.total_tokens)} tokens` : "", turn.cost ? money(turn.cost) : ""].filter(Boolean).join(" · ");
     const why = turn.state === "failed" ? this._failure(turn) : turn.state === "stopped" ? h("p", { class: "notice warn" }, causeWords(turn.cause, turn.detail), this._goOn(turn)) : null;
@@ -188,6 +200,7 @@ export class LiveTurns {
     switch (entry.kind) {
       case "turn.started":
         this.turns += 1;
+        this.first ??= turn.number;
         this._response = null;
         this._thoughtBefore = 0;
         break;
@@ -198,6 +211,7 @@ export class LiveTurns {
         break;
       case "message.queued": case "message.promoted": case "message.dropped": this._needs.queue(); break;
       case "chat.renamed": this._needs.renamed(entry.title); break;
+      case "chat.archived": case "chat.agent": this._needs.told(); break;
       case "history.cut": this._needs.cut(); break;
       case "compacted": this._add(compaction(entry)); break;
       case "compaction.failed": this._add(h("p", { class: "event" }, `No summary could be made: ${plain(entry.error)}`)); break;

@@ -58,6 +58,11 @@ export function plain(text) {
     (char) => (char === "\n" || char === "\t" ? " " : `⟨U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`));
 }
 
+/** A table's own entry: a name that came over the wire may be one that every object has. @template T @param {Record<string, T>} table @param {string} name */
+function of(table, name) {
+  return Object.hasOwn(table, name) ? table[name] : null;
+}
+
 /** @type {Record<string, [string, string]>} words, and the class of their chip */
 const STATES = {
   idle: ["at rest", ""],
@@ -72,7 +77,13 @@ const STATES = {
 
 /** @returns {[string, string]} */
 export function stateWords(/** @type {string} */ state) {
-  return STATES[state] ?? [state, ""];
+  return of(STATES, state) ?? [plain(state), ""];
+}
+
+/** What went wrong with something that was asked of the server. */
+export function problemWords(/** @type {unknown} */ error) {
+  if (error instanceof Error && "status" in error && error.status === 401) return "you are logged out. Log in again: what you wrote is kept.";
+  return error instanceof Error ? plain(error.message) : "it went wrong";
 }
 
 /** @type {Record<string, string>} */
@@ -88,7 +99,7 @@ const CAUSES = {
 };
 
 export function causeWords(/** @type {string | null | undefined} */ cause, /** @type {string | null | undefined} */ detail = null) {
-  const words = cause ? CAUSES[cause] ?? `Ended: ${plain(cause)}.` : "";
+  const words = cause ? of(CAUSES, cause) ?? `Ended: ${plain(cause)}.` : "";
   return detail ? `${words} ${plain(detail)}`.trim() : words;
 }
 
@@ -109,11 +120,11 @@ const CALLS = {
 
 /** @returns {[string, string]} */
 export function callWords(/** @type {string} */ state) {
-  return CALLS[state] ?? [plain(state), ""];
+  return of(CALLS, state) ?? [plain(state), ""];
 }
 
 /** More about a result that the runtime wrote in place of the tool. @type {Record<string, string>} */
-export const SYNTHETIC = {
+const SYNTHETIC = {
   cancelled: "It was cancelled before its outcome was known.",
   unknown: "Outcome unknown: its worker died while it ran, so it may or may not have happened. It was not run again; check before you repeat it.",
   denied: "It was not allowed to run.",
@@ -122,3 +133,7 @@ export const SYNTHETIC = {
   not_carried_over: "It was still open where this chat was forked.",
   repaired: "Its result was missing and was filled in.",
 };
+
+export function syntheticWords(/** @type {string} */ why) {
+  return of(SYNTHETIC, why);
+}
