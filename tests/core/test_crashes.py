@@ -303,6 +303,7 @@ def test_a_clean_handover_turns_calls_that_never_began_back_to_planned() -> None
     story.does(cmd.Release(by=story.by, never_begun=("a",)))
     assert [(call.state.value, call.starts) for call in story.snapshot.calls] == [("planned", 0), ("started", 1)]
     assert (story.chat.worker, story.chat.wake_at, story.chat.unclean) == (None, story.now, 0)
+    assert story.journal[-1] == ChatHandedOver(worker="w1", cause=Cause.SHUTDOWN, never_begun=("a",))
 
 
 def test_an_unsafe_call_that_never_began_may_start_under_the_next_worker() -> None:

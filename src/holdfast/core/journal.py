@@ -225,12 +225,14 @@ class ChatRepaired(Entry, tag="chat.repaired"):
 
 class ChatHandedOver(Entry, tag="chat.handed_over"):
     """Its worker has it no more, and what it was doing goes on with another. `heard_at`: when that worker was last
-    heard of, where its loss was found out from outside.
+    heard of, where its loss was found out from outside. `never_begun`: calls that were told to start, and whose
+    bodies that worker had not entered when it let go: they are planned, as before.
     """
 
     worker: str
     cause: Cause  # shutdown: it let go by itself; crash: its process or its runner died; lease_lost: it went silent
     heard_at: int | None = None
+    never_begun: tuple[str, ...] = ()
 
 
 HANDED_OVER: Mapping[Cause, str] = {

@@ -67,7 +67,7 @@ def release(draft: Draft, command: cmd.Release) -> None:
     for call_id in command.never_begun:
         call = draft.call(call_id)
         draft.move(call, CallMove.REVERT, started_at=None, starts=call.starts - 1)
-    _tell_of_loss(draft, Cause.SHUTDOWN)
+    _tell_of_loss(draft, Cause.SHUTDOWN, never_begun=command.never_begun)
     draft.own(OwnerMove.RELEASE)
     _hand_over(draft, Cause.SHUTDOWN, backoff_ms=command.delay_ms)
 
@@ -86,10 +86,10 @@ def expire_lease(draft: Draft, command: cmd.LeaseExpired) -> None:
         _count_death(draft, command, cause)
 
 
-def _tell_of_loss(draft: Draft, cause: Cause, heard_at: int | None = None) -> None:
+def _tell_of_loss(draft: Draft, cause: Cause, heard_at: int | None = None, never_begun: tuple[str, ...] = ()) -> None:
     """Whose it was, while that is still known."""
-    if draft.chat.worker is not None:
-        draft.tell(journal.ChatHandedOver(worker=draft.chat.worker, cause=cause, heard_at=heard_at))
+    if (worker := draft.chat.worker) is not None:
+        draft.tell(journal.ChatHandedOver(worker=worker, cause=cause, heard_at=heard_at, never_begun=never_begun))
 
 
 def _count_death(draft: Draft, command: cmd.LeaseExpired, cause: Cause) -> None:

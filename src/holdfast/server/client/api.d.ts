@@ -3512,7 +3512,8 @@ export interface components {
         /**
          * ChatHandedOver
          * @description Its worker has it no more, and what it was doing goes on with another. `heard_at`: when that worker was last
-         *     heard of, where its loss was found out from outside.
+         *     heard of, where its loss was found out from outside. `never_begun`: calls that were told to start, and whose
+         *     bodies that worker had not entered when it let go: they are planned, as before.
          */
         ChatHandedOver: {
             /**
@@ -3527,6 +3528,7 @@ export interface components {
             worker: string;
             cause: components["schemas"]["Cause"];
             heard_at?: number | null;
+            never_begun?: string[];
         };
         /**
          * ChatTakenOver

@@ -35,6 +35,7 @@ export class AsOfFold {
     this._calls = new Map();
     /** @type {Queued[]} */
     this._queue = [];
+    this._inTurn = false;
     /** @type {Omit<AsOf, "messages" | "calls" | "queue">} */
     this._chat = { seq: 0, at: null, agent: "", title: null, state: "idle", turn, cause: null, worker: null, length };
   }
@@ -97,8 +98,14 @@ export class AsOfFold {
   }
 
   _end(/** @type {Entry} */ entry) {
-    this._set({ state: entry.state, cause: entry.cause ?? null, turn: entry.turn });
+    this._inTurn = false; // what a chat does between turns, a summary, is told when it is over
+    this._set({ state: entry.state === "failed" ? "failed" : "idle", cause: entry.cause ?? null, turn: entry.turn });
     if (entry.state !== "running") this._set({ worker: null });
+  }
+
+  _begin(/** @type {Partial<AsOf>} */ fields) {
+    this._inTurn = true;
+    this._set({ state: "running", cause: null, ...fields });
   }
 
   _promote(/** @type {string} */ id) {
@@ -122,15 +129,20 @@ const TAKE = {
     fold._queue = fold._queue.filter((queued) => !entry.message_ids.includes(queued.message.id));
   },
   "history.cut": (fold, entry) => fold._cut(entry.length),
-  "turn.started": (fold, entry) => fold._set({ state: "running", turn: entry.turn, cause: null }),
+  "turn.started": (fold, entry) => fold._begin({ turn: entry.turn }),
   "turn.ended": (fold, entry) => fold._end(entry),
   "turn.waiting": (fold) => fold._set({ state: "waiting", worker: null }),
   "turn.resumed": (fold) => fold._set({ state: "running" }),
-  "stop.requested": (fold, entry) => fold._set({ state: "stopping", cause: entry.cause }),
-  "chat.retried": (fold) => fold._set({ state: "running", cause: null }),
+  "stop.requested": (fold, entry) => {
+    if (fold._inTurn) fold._set({ state: "stopping", cause: entry.cause });
+  },
+  "chat.retried": (fold) => fold._begin({}),
   "chat.failed": (fold) => fold._set({ state: "failed" }),
   "chat.taken_over": (fold, entry) => fold._set({ worker: entry.worker }),
-  "chat.handed_over": (fold) => fold._set({ worker: null }),
+  "chat.handed_over": (fold, entry) => {
+    fold._set({ worker: null });
+    for (const id of entry.never_begun ?? []) fold._change(id, { state: "planned" });
+  },
   "calls.started": (fold, entry) => {
     for (const id of entry.call_ids) fold._change(id, { state: "started", since: entry.at });
   },

@@ -218,7 +218,11 @@ export class TimelineModel {
     const last = Math.max(hold?.last ?? 0, entry.heard_at ?? 0) || entry.at;
     const from = clean ? entry.at : Math.min(last, entry.at);
     for (const span of [this._open.attempt, this._open.retry]) this._end(span, from, "lost", "Lost with its worker: the model is asked again.", entry.seq);
-    for (const call of this._calls.values()) {
+    for (const [id, call] of this._calls) {
+      if ((entry.never_begun ?? []).includes(id)) {
+        this._end(call.run, from, "over", `${call.name} had not begun: the next worker starts it.`, entry.seq);
+        call.run = null;
+      }
       this._end(call.run, from, "lost", `${call.name} was running when its worker was lost.`, entry.seq);
       call.lost = call.run ?? call.lost;
       call.run = null;
