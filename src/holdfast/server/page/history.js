@@ -47,6 +47,7 @@ export class History {
     this._results = new Map();
     /** @type {Set<string>} messages that the live part shows */
     this._elsewhere = new Set();
+    this._length = 0;
     this._observer = new IntersectionObserver((seen) => this._moved(seen), { root: scroller, rootMargin: NEAR });
     context.signal.addEventListener("abort", () => this._observer.disconnect());
   }
@@ -54,6 +55,7 @@ export class History {
   /** So many positions, of which none was read yet. */
   begin(/** @type {number} */ length) {
     this._observer.disconnect();
+    this._length = length;
     this._pages.clear();
     this.element.replaceChildren();
     for (let start = 0; start < length; start += PAGE) {
@@ -84,7 +86,8 @@ export class History {
     if (page.filled || page.busy) return;
     page.busy = true;
     try {
-      const messages = await this._read(page);
+      const messages = await this._read(page.start, page.end);
+      for (const message of await this._resultsBehind(page, messages)) this._finish(page, message);
       if (!page.near || this._context.signal.aborted) return;
       replace(page.element, this._elements(page, messages));
       page.element.style.minHeight = "";
@@ -99,12 +102,19 @@ export class History {
     }
   }
 
-  async _read(/** @type {HistoryPage} */ page) {
+  /** Calls keep places behind them for their results, up to a whole batch: those that are on the pages behind this one. */
+  async _resultsBehind(/** @type {HistoryPage} */ page, /** @type {HistoryMessage[]} */ messages) {
+    const open = new Set(messages.flatMap(({ parts }) => parts.flatMap((part) => (part.kind === "tool_call" ? [part.call_id] : []))));
+    for (const { parts } of messages) for (const part of parts) if (part.kind === "tool_result") open.delete(part.call_id);
+    const behind = open.size && page.end < this._length ? await this._read(page.end, Math.min(this._length, page.end + open.size)) : [];
+    return behind.filter(({ role }) => role === "tool");
+  }
+
+  async _read(/** @type {number} */ start, /** @type {number} */ end) {
     /** @type {HistoryMessage[]} */
     const found = [];
-    let start = page.start;
-    while (start < page.end) {
-      const answer = await this._chat.messages({ start, limit: page.end - start, render: "html", signal: this._context.signal });
+    while (start < end) {
+      const answer = await this._chat.messages({ start, limit: end - start, render: "html", signal: this._context.signal });
       found.push(.../** @type {HistoryMessage[]} */ (answer.messages));
       if (answer.next === null || answer.next === undefined) break;
       start = answer.next;
