@@ -21,6 +21,7 @@ const AT_END_PX = 120;
 const SILENT_MS = 4000; // after which a chat that works is asked what it does
 const TURNS_MAX = 40; // shown live, before all is read anew
 const FIND_PAGE = 200;
+const SETTLE_MS = 1000; // after which what a connection tells behind its lines has come
 const HISTORY_MS = 1500; // after which the history is shown, though the stream still catches up
 
 /** @returns {import("./app.js").View} */
@@ -133,7 +134,9 @@ class ChatView {
   async _follow(/** @type {LiveTurns} */ live, /** @type {AbortSignal} */ signal, /** @type {() => void} */ begin) {
     const onconnection = (/** @type {import("./app.js").ConnectionState} */ state) => {
       this._context.connection(state);
-      if (state === "live") begin();
+      if (state !== "live") return;
+      begin();
+      setTimeout(() => void live.settle().catch(() => {}), SETTLE_MS);
     };
     try {
       const updates = this._chat.stream({ follow: true, render: "html", signal, onconnection, patience_ms: Infinity });

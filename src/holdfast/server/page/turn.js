@@ -12,6 +12,7 @@ import { causeWords, count, duration, money, plain } from "./words.js";
 /** @typedef {import("./calls.js").CallCard} CallCard */
 
 const STATUS_MS = 250;
+const SETTLED_MAX = 100; // messages, from the end, whose HTML is read where it did not come
 /** @type {Record<string, string>} */
 const COMPACTED = { asked: "as somebody asked", near_limit: "near the model's limit", too_long: "it had become too long" };
 
@@ -108,6 +109,19 @@ export class LiveTurns {
       this._over.add(attempt);
       this._responses.get(id)?.whole(html);
     } else if (!this._over.has(attempt)) this._open().block(attempt, block ?? 0, html);
+  }
+
+  /** What was committed while the connection was broken may have come without its HTML: that is read then. */
+  async settle() {
+    if (![...this._responses.values()].some((view) => !view.committed)) return;
+    const { signal } = this._context;
+    const { messages: length } = await this._chat.read({ signal });
+    const start = Math.max(0, length - SETTLED_MAX);
+    const { messages } = await this._chat.messages({ start, limit: SETTLED_MAX, render: "html", signal });
+    for (const { id, html } of messages) {
+      const view = this._responses.get(id);
+      if (view && !view.committed && html !== undefined) view.whole(html);
+    }
   }
 
   _respond(/** @type {any} */ message) {
