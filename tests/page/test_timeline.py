@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, expect
+from playwright.async_api import Browser, Page, expect
 
 from holdfast import App
 from holdfast.core.records import Message, NewChat, Role, Text
@@ -37,8 +36,7 @@ class Kill:
         self.complaints = complaints
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def kill(live: ServerProcess, chromium: Browser) -> Kill:
+async def watched_kill(live: ServerProcess, chromium: Browser) -> Kill:
     context = await chromium.new_context(viewport={"width": 1280, "height": 900})
     page = await context.new_page()
     watched = Watched(page)
@@ -60,9 +58,7 @@ async def open_timeline(page: Page, live: ServerProcess, chat_id: str) -> None:
     await expect(page.locator(".span.turn.done")).to_be_visible()
 
 
-async def test_a_kill_is_started_from_the_page_and_watched_as_it_happens(
-    live: ServerProcess, kill: Kill, page: Page
-) -> None:
+async def _was_watched_as_it_happened(live: ServerProcess, kill: Kill, page: Page) -> None:
     assert kill.seen_live == [".span.call.running", ".span.gap", ".span.turn.done"]
     assert kill.complaints == []
     await open_timeline(page, live, kill.chat_id)
@@ -80,9 +76,7 @@ async def test_a_kill_is_started_from_the_page_and_watched_as_it_happens(
     await expect(page.locator(".span.call.unknown")).to_contain_text("charge_card")
 
 
-async def test_time_travel_shows_the_chat_before_the_kill_and_a_fork_goes_on_from_there(
-    live: ServerProcess, kill: Kill, page: Page
-) -> None:
+async def _is_gone_back_to_and_forked_from(live: ServerProcess, kill: Kill, page: Page) -> None:
     await open_timeline(page, live, kill.chat_id)
     lost = of_kind(await journal_of(live, kill.chat_id), "chat.handed_over")
     past = page.locator(".timeline-past")
@@ -107,16 +101,14 @@ async def test_time_travel_shows_the_chat_before_the_kill_and_a_fork_goes_on_fro
     assert (shown["state"], shown["forked_from"]) == ("idle", kill.chat_id)
 
 
-async def test_a_span_has_a_link_that_opens_it_again_with_its_entries(
-    live: ServerProcess, kill: Kill, page: Page, context: BrowserContext
-) -> None:
+async def _has_a_link_for_each_span(live: ServerProcess, kill: Kill, page: Page) -> None:
     await open_timeline(page, live, kill.chat_id)
     await page.locator(".span.call", has_text="find").first.click()
     panel = page.locator(".timeline-span")
     await expect(panel.get_by_role("heading", name="find_customer")).to_be_visible()
     href = await panel.get_by_role("link", name="Link to this", exact=True).get_attribute("href")
     assert href is not None
-    other = await context.new_page()
+    other = await page.context.new_page()
     await other.goto(f"{live.url}/{href}")
     again = other.locator(".timeline-span")
     await expect(again.locator("li.linked")).to_be_visible()
@@ -125,7 +117,7 @@ async def test_a_span_has_a_link_that_opens_it_again_with_its_entries(
     await expect(other.locator(".timeline-past")).not_to_contain_text("Found. I look up")
 
 
-async def test_the_spans_are_reached_and_opened_by_keyboard(live: ServerProcess, kill: Kill, page: Page) -> None:
+async def _is_walked_through_by_keyboard(live: ServerProcess, kill: Kill, page: Page) -> None:
     await open_timeline(page, live, kill.chat_id)
     await page.locator(".span.chosen").focus()
     await page.keyboard.press("Home")
@@ -142,6 +134,17 @@ async def test_the_spans_are_reached_and_opened_by_keyboard(live: ServerProcess,
     await expect(page.locator(".timeline-span")).to_be_focused()
     assert name
     await expect(page.locator(".timeline-span")).to_contain_text(name.split(".")[0])
+
+
+async def test_a_kill_is_watched_gone_back_to_linked_and_walked_through(
+    live: ServerProcess, chromium: Browser, page: Page
+) -> None:
+    """All of it with one kill: it takes its time."""
+    kill = await watched_kill(live, chromium)
+    await _was_watched_as_it_happened(live, kill, page)
+    await _has_a_link_for_each_span(live, kill, page)
+    await _is_walked_through_by_keyboard(live, kill, page)
+    await _is_gone_back_to_and_forked_from(live, kill, page)
 
 
 async def test_a_long_chat_opens_at_its_last_turn_and_says_what_is_not_loaded(
