@@ -31,7 +31,7 @@ from holdfast.redaction import Secrets
 from holdfast.schedules import AppSchedules
 from holdfast.spans import Traces
 from holdfast.store import open_store
-from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
+from holdfast.store.budgets import USAGE_ROWS_MAX, Grouping, OwnerBudget, UsageTotal
 from holdfast.store.contract import Store
 from holdfast.store.driver_watch import DriverWatch
 from holdfast.store.open_calls import OpenCallFilter, OpenCallKind, OpenCallLine
@@ -493,9 +493,13 @@ class App:
         owner: str | None = None,
         since: str | None = None,
         until: str | None = None,
+        after: UsageTotal | None = None,
+        limit: int = USAGE_ROWS_MAX,
     ) -> list[UsageTotal]:
-        """Who spent what, by owner, agent, model, kind or day; `since` and `until` are days, both included."""
-        return await self.store.budgets.usage(by, owner=owner, since=since, until=until)
+        """Who spent what, by owner, agent, model, kind or day, and in that order; `since` and `until` are days, both
+        included. At most 1,000: `after` is the last one of the page before.
+        """
+        return await self.store.budgets.usage(by, owner=owner, since=since, until=until, after=after, limit=limit)
 
     def chat(self, chat_id: str) -> Chat[Any]:
         return Chat(self, chat_id)

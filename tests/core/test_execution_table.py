@@ -16,6 +16,7 @@ from holdfast.core.apply import apply, row_of
 from holdfast.core.cells import find_function, messages, turn
 from holdfast.core.change import Change, Refused
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, Role, Snapshot, State, Synthetic
+from holdfast.core.spending import SpendingKind
 from holdfast.core.states import EXECUTION, ROWS
 from tests.support import invariants
 from tests.support.situations import HOUR_MS, SITUATIONS, broken
@@ -40,6 +41,7 @@ go_on              running        refused          refused                refuse
 fork               idle           running          stopping               waiting          failed
 archive            idle           refused          refused                refused          failed
 rename             idle           running          stopping               waiting          failed
+count_spending     idle           running          stopping               waiting          failed
 delete             idle           refused          refused                refused          failed
 child_ended        idle           running          stopping               waiting,running  failed
 due                idle           running          stopping               waiting,running  failed
@@ -172,6 +174,12 @@ def commands_for(row: str, snapshot: Snapshot, by: cmd.Writer) -> list[cmd.Comma
             ]
         case "rename":
             return [cmd.Rename(title="A name"), cmd.Rename(title="A name", unless_titled=True)]
+        case "count_spending":
+            life, turn = snapshot.chat.life, snapshot.chat.turn
+            return [
+                cmd.CountSpending(kind=SpendingKind.TITLE, life=life, turn=turn, tokens=3),
+                cmd.CountSpending(kind=SpendingKind.LOST, life=life, turn=turn - 1, cost=0.5),
+            ]
         case "ask_again":
             return [cmd.AskAgain(by=by, message=replace(user("again"), synthetic=Synthetic.INVALID_OUTPUT))]
         case "attempt_lost":

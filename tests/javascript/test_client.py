@@ -330,6 +330,22 @@ def test_a_stream_that_rested_for_longer_than_its_patience_comes_back(live: Serv
     assert told == ["catching up", "live", "reconnecting", "catching up", "live"]
 
 
+def test_a_turn_that_a_budget_ended_goes_on_and_only_that(live: ServerProcess) -> None:
+    told = in_node(
+        live,
+        """
+        const chat = await client.create("bounded", "two steps, please");
+        const cut = await chat.turn();
+        await chat.goOn();
+        const whole = await chat.turn();
+        const refused = await failing(chat.goOn());
+        const [total] = await client.usage({ by: ["owner"] });
+        return [cut.state, cut.cause, whole.state, whole.text, refused.code, total.tokens > 0];
+        """,
+    )
+    assert told == ["stopped", "budget", "done", "Two.", "refused", True]
+
+
 def test_errors_have_types_and_the_servers_codes(live: ServerProcess) -> None:
     told = in_node(
         live,

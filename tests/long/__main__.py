@@ -39,6 +39,7 @@ SCALED = [
     "tests/store/test_wake_sources.py",
     "tests/tools/test_every_tool.py",
     "tests/tools/test_mcp.py",
+    "tests/worker/test_bills.py",
     "tests/worker/test_long_chat.py",
     "tests/worker/test_random_kills.py",
     "tests/worker/test_random_turns.py",

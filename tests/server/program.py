@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from holdfast import Agent, App, tool
+from holdfast import Agent, AgentLimits, App, tool
 from holdfast.server.serve import serve
 from holdfast.testing import Call, ScriptedModel, Stall
 from holdfast.tools.outside import client_tool
@@ -41,6 +41,7 @@ def agents() -> list[Agent]:
             ],
         ),
         Agent("looker", ScriptedModel([Call(name="look")], "Seen.", per="turn")),
+        Agent("bounded", ScriptedModel([Call(name="nothing")], "Two."), limits=AgentLimits(steps=1)),
         Agent("broken", ScriptedModel()),  # it has nothing to say, which is an error
     ]
 

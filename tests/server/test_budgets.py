@@ -1,5 +1,8 @@
 """Budgets and usage by the API: set by operators, seen by their owner, and a chat that goes on."""
 
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
@@ -51,11 +54,41 @@ async def test_usage_is_told_to_those_who_may_see_it(house: House) -> None:
         ]
         (own,) = (await ada.get("/api/usage", params={"by": "day"})).json()["usage"]
         assert (own["day"], own["tokens"], own["lines"]) == ("2026-11-17", 7, 1)
-        assert (await ada.get("/api/usage", params={"owner": "bob"})).json() == {"usage": []}
-        assert (await ada.get("/api/usage", params={"since": "2026-11-18"})).json() == {"usage": []}
+        assert (await ada.get("/api/usage", params={"owner": "bob"})).json()["usage"] == []
+        assert (await ada.get("/api/usage", params={"since": "2026-11-18"})).json()["usage"] == []
         assert (await ada.get("/api/usage", params={"by": "shoes"})).status_code == 422
         assert (await ada.get("/api/usage", params={"since": "now"})).status_code == 422
     assert ADMIN
+
+
+async def test_usage_comes_in_pages_by_the_api(house: House) -> None:
+    for n in range(5):
+        await spent(house, f"owner {n}", 7)
+    async with house.client(None, scopes=OPERATOR) as admin:
+        asked: dict[str, Any] = {"by": ["owner", "kind"], "limit": 2}
+        seen: list[str] = []
+        page = (await admin.get("/api/usage", params=asked)).json()
+        while True:
+            seen += [line["owner"] for line in page["usage"]]
+            if page["next"] is None:
+                break
+            page = (await admin.get("/api/usage", params={**asked, "after": page["next"]})).json()
+        assert seen == [f"owner {n}" for n in range(5)]
+        for wrong in ("nonsense", "[1]", '["owner 1"]'):
+            assert (await admin.get("/api/usage", params={**asked, "after": wrong})).status_code == 400
+
+
+async def test_who_changes_a_budget_is_told_in_audit_lines(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with house.client(None, scopes=OPERATOR) as admin:
+        await admin.post("/api/budgets", params={"owner": "ada"}, json={"day_tokens": 5})
+        await admin.delete("/api/budgets", params={"owner": "ada"})
+        await admin.delete("/api/budgets", params={"owner": "ada"})
+    lines = [line.__dict__ for line in caplog.records if line.name == "holdfast.audit"]
+    assert [(line["action"], line["owner"], line.get("day_tokens")) for line in lines] == [
+        ("audit.budget_set", "ada", 5),
+        ("audit.budget_removed", "ada", None),
+    ]
 
 
 async def test_a_chat_that_a_budget_ended_goes_on_by_the_api_and_only_once(house: House) -> None:

@@ -212,6 +212,8 @@ async def _send(
     try:
         if isinstance(command, cmd.RunnerCommand):
             await store.commit(held, happened, commit_id)
+        elif isinstance(command, cmd.CountSpending):  # the model has one life, which is 0
+            await store.submit(chat_id, replace(command, life=held.chat.life + command.life))
         elif isinstance(command, CLIENT_COMMANDS):
             await store.submit(chat_id, command)
         else:

@@ -35,6 +35,7 @@ from holdfast.core.records import (
     attempt_id,
     fence_of,
 )
+from holdfast.core.spending import SpendingKind
 from holdfast.core.states import EXECUTION, OUTSIDE, ROWS, RUNNABLE
 
 NOBODY = "nobody"  # an id that names nothing
@@ -308,6 +309,13 @@ _EVENTS: dict[str, Maker] = {
     "fork": _plain(cmd.Fork),
     "archive": _plain(cmd.Archive, archived=st.booleans()),
     "rename": _plain(cmd.Rename, title=st.sampled_from(("", "A", "B")), unless_titled=st.booleans()),
+    "count_spending": lambda snapshot, world, row: st.builds(
+        cmd.CountSpending,
+        kind=st.sampled_from(SpendingKind),
+        life=st.sampled_from((snapshot.chat.life, snapshot.chat.life + 1)),
+        turn=st.integers(0, 2),
+        tokens=st.integers(0, 9),
+    ),
     "delete": _plain(cmd.Delete),
     "child_ended": lambda snapshot, world, row: st.builds(
         cmd.ChildEnded,

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from holdfast.server.audit import AUDITED, Answered, TokenChange
+from holdfast.server.audit import AUDITED, Answered, BudgetChange, TokenChange
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from holdfast.worker.outcomes import BodyEnd
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "holdfast"
 COMPUTED: set[str] = {FAILED_OVER, WENT_BACK}  # made of more than one piece, or kept in a variable
-COMPUTED |= {*AUDITED.values(), *get_args(Answered), *get_args(TokenChange)}
+COMPUTED |= {*AUDITED.values(), *get_args(Answered), *get_args(TokenChange), *get_args(BudgetChange)}
 COMPUTED |= {f"call.{end}" for end in get_args(BodyEnd) if end != "ok"}
 COMPUTED |= {f"turn.{outcome}" for outcome in ("done", "cut_short", "stopped", "failed")}
 COMPUTED |= {"model.retried", "model.fallback", "model.gave_up"}

@@ -5,7 +5,6 @@ bill; what ends, what waits, what goes on, and what every kind of call leaves in
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,11 +13,11 @@ import pytest
 from holdfast.agent import Agent, AgentLimits, CompactionPolicy
 from holdfast.app import App
 from holdfast.config import ModelFacts, Price
-from holdfast.core import commands as cmd
 from holdfast.core.budgets import Estimate
 from holdfast.core.history import problems
 from holdfast.core.journal import Compacted, TurnEnded
 from holdfast.core.records import Cause, ChatRecord, State
+from holdfast.core.spending import SpendingKind, Spent
 from holdfast.errors import ConfigError
 from holdfast.models.base import Settings
 from holdfast.models.scripted import Call as ToolUse
@@ -36,7 +35,6 @@ from tests.support.turns import QUICK, WAIT_S, rested, running
 
 GIVEN, MADE = 60, 100
 ONE = GIVEN + MADE  # what each answer at the wire is billed with
-FAMILIES = 32
 PATIENT = StoreOptions(lease_ttl_ms=10_000)
 
 
@@ -100,39 +98,6 @@ async def everyone_rests(app: App) -> list[ChatRecord]:
         if all(chat.state in (State.IDLE, State.FAILED) for chat in chats):
             return chats
         await asyncio.sleep(0.05)
-
-
-async def test_many_families_against_one_daily_limit_never_spend_more_than_one_call_above_it(store_url: str) -> None:
-    limit = 60 * ONE
-    budgets = Budgets(each=OwnerLimits(day_tokens=limit))
-    with providing(Billing(), parents_answer) as parent, providing(Billing(), CHILDS_ANSWER) as child:
-        async with AsyncExitStack() as stack:
-            apps = [
-                App(store_url, team(parent, child), retry=QUICK, budgets=budgets, options=PATIENT) for _ in range(3)
-            ]
-            for app in apps:
-                await stack.enter_async_context(app)
-                await stack.enter_async_context(app.worker(poll_s=0.2))
-            for n in range(FAMILIES):
-                await apps[n % 3].create("parent", "go", owner="ann")
-            chats = await everyone_rests(apps[0])
-            store = apps[0].store
-            bill = (len(parent.asked) + len(child.asked)) * ONE
-            (total,) = await store.budgets.usage(("owner",))
-            assert (total.owner, total.tokens, total.lines) == ("ann", bill, bill // ONE)
-            assert limit <= bill <= limit + ONE, "all of it is used, and no more than one call above it"
-            assert sum(chat.chat_tokens for chat in chats) == bill
-            by_agent = {line.agent: line.tokens for line in await store.budgets.usage(("agent",), owner="ann")}
-            assert by_agent == {"parent": len(parent.asked) * ONE, "child": len(child.asked) * ONE}
-            cut = [chat for chat in chats if chat.cause is Cause.BUDGET]
-            assert cut
-            assert (await store.budgets.figures()).reservations == 0
-            # A person raises it, and one goes on.
-            await store.budgets.set("ann", OwnerLimits(day_tokens=limit + 20 * ONE))
-            again = next(chat for chat in cut if chat.parent_id is None)
-            await store.submit(again.id, cmd.GoOn())
-            await everyone_rests(apps[0])
-            assert (await store.read_chat(again.id)).chat.cause is None
 
 
 async def test_a_parents_turn_bounds_its_sub_agents_and_open_calls_are_answered(store_url: str) -> None:
@@ -211,7 +176,9 @@ async def test_a_day_is_one_of_the_zone(store_url: str) -> None:
         assert worker.draws.day() == ahead
 
 
-async def test_what_a_worker_reserved_and_forgot_is_released_by_its_next_sweep(store_url: str) -> None:
+async def test_what_a_worker_left_is_counted_by_its_next_sweep_unless_its_commit_was(
+    store_url: str,
+) -> None:
     agent = Agent("a", ScriptedModel("Hi."))
     app = App(store_url, [agent], budgets=Budgets(each=OwnerLimits(tokens=100)), options=PATIENT)
     async with app, app.worker(poll_s=0.2) as worker:
@@ -219,9 +186,17 @@ async def test_what_a_worker_reserved_and_forgot_is_released_by_its_next_sweep(s
         held, lost = [
             await worker.draws.draw(chat, agent, lambda: Estimate(tokens=40), lambda: True) for _ in range(2)
         ]
-        worker.draws.leave(lost)
+        spent = Spent(model="m", tokens=7)
+        worker.draws.leave(chat, SpendingKind.STOPPED, (spent,), lost)
+        await worker.draws.tidy()
         await worker.draws.tidy()
         assert await app.store.budgets.reserved_by(worker.name) == [held.id]
+        (total,) = await app.usage(["kind"])
+        assert (total.kind, total.lines, total.tokens) == ("stopped", 1, 7)
+        worker.draws.leave(chat, SpendingKind.STOPPED, (spent,), held)
+        await app.store.budgets.release(held.id or "")  # as by a commit that was written after all
+        await worker.draws.tidy()
+        assert (await app.usage(["kind"])) == [total]
 
 
 def summarised_by(writer: ScriptedModel) -> Agent[Any]:

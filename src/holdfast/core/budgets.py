@@ -45,6 +45,7 @@ class Estimate(Frozen):
 
 
 NOTHING = Estimate()
+ROUNDING = 1e-9  # of a limit on the cost: ten times 0.1 is a little less than 1
 
 
 class Reached(Frozen):
@@ -68,7 +69,7 @@ class Verdict(StrEnum):
 def judge(ceiling: Ceiling, standing: Standing, wanted: Estimate) -> Verdict | Reached:
     if ceiling.tokens is not None and standing.tokens >= ceiling.tokens:
         return Reached(detail=f"{ceiling.words}: {standing.tokens:,} of {ceiling.tokens:,} tokens")
-    if ceiling.cost is not None and standing.cost >= ceiling.cost:
+    if ceiling.cost is not None and standing.cost >= ceiling.cost * (1 - ROUNDING):
         return Reached(detail=f"{ceiling.words}: {standing.cost:.4f} of {ceiling.cost:g}")
     if not standing.reservations:
         return Verdict.BEGIN

@@ -39,6 +39,7 @@ Reason = Literal[
     "moved_on",  # the chat is not as its sender has read it
     "begun",  # it has had a turn, and this belongs before the first
     "no_budget_ended_it",  # its last turn did not end because of a budget
+    "another_life",  # it is about a chat that had this id before
     "titled",  # a title is not replaced by one that only fills a gap
 ]
 

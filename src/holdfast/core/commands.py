@@ -27,7 +27,7 @@ from holdfast.core.records import (
     SendMode,
     Terms,
 )
-from holdfast.core.spending import NO_BILL, Bill
+from holdfast.core.spending import NO_BILL, Bill, SpendingKind
 
 
 class Command(Frozen):
@@ -176,6 +176,21 @@ class Rename(Command):
     bill: Bill = NO_BILL
 
     name = "rename"
+
+
+class CountSpending(Command):
+    """What a call of this chat took, where no other commit tells of it: a shutdown cut it off, no title came of it,
+    or its commit failed. It counts in its turn while that goes on, and in the chat in any case.
+    """
+
+    kind: SpendingKind
+    life: int  # of the chat that spent it: one made again under its id did not
+    turn: int
+    tokens: int = 0
+    cost: float = 0.0
+    bill: Bill = NO_BILL
+
+    name = "count_spending"
 
 
 class Delete(Command):
@@ -532,7 +547,7 @@ COMMANDS: dict[str, type[Command]] = {
     command.name: command
     for command in (
         *(Send, Give, Edit, Stop, Promote, Withdraw, Approve, Deny, Submit, Compact, Retry, GoOn, Fork),
-        *(Archive, Rename, Delete),
+        *(Archive, Rename, CountSpending, Delete),
         *(ChildEnded, Due, Reached, Descendant),
         *(Respond, AskAgain, AttemptLost, StartCalls, AskApproval, Delegate, Refuse, Outcome, Reach, Note, Keep),
         *(FinishCompaction, Park, FinishTurn, FinishStop, Fail),

@@ -105,6 +105,11 @@ def exhausted_budget(snapshot: Snapshot, budget: Budget, worked_ms: int) -> str 
     return _exhausted_chat(chat, budget)
 
 
+def seconds_left(snapshot: Snapshot, budget: Budget, worked_ms: int) -> float | None:
+    """Of the turn's time. None: it has no limit."""
+    return None if budget.seconds is None else budget.seconds - (snapshot.chat.turn_ms + worked_ms) / 1000
+
+
 def _exhausted_chat(chat: ChatRecord, budget: Budget) -> str | None:
     """In its own row. What chats below it used is looked up when a call draws (`core/budgets.py`)."""
     limits = [("chat", budget.chat_tokens, budget.chat_cost)]

@@ -5,7 +5,6 @@ what starts next. Which edits a command makes is decided by the tables and writt
 """
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any
 
 from msgspec import Raw
@@ -39,7 +38,7 @@ from holdfast.core.records import (
     result_message,
     stop_cause_of,
 )
-from holdfast.core.spending import Bill, SpendingKind, SpendingLine, Spent
+from holdfast.core.spending import COST_MAX, TOKENS_MAX, Bill, SpendingKind, SpendingLine, Spent
 from holdfast.core.states import (
     CALLS,
     OPEN,
@@ -102,7 +101,7 @@ class Draft:
         self, kind: SpendingKind, tokens: int, cost: float, bill: Bill, *, model: str = "", in_turn: bool = True
     ) -> None:
         """Counts in the chat, in its turn, and as a line of its own for the accounts above it."""
-        if tokens < 0 or not 0 <= cost < inf:
+        if not (0 <= tokens <= TOKENS_MAX and 0 <= cost <= COST_MAX):
             raise Refusal("wrong_message", f"what is spent is nothing or more, not {tokens} tokens and {cost}")
         if bill.reservations:
             self.effects["settled"] = (*self.effects.get("settled", ()), *bill.reservations)

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from holdfast.core.records import Frozen
 
+TOKENS_MAX = 1 << 40  # of one call: no sum of them is more than a database holds
+COST_MAX = 1e12
+
 
 class SpendingKind(StrEnum):
     STEP = "step"  # a response

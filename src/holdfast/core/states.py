@@ -103,6 +103,7 @@ EXECUTION: dict[str, dict[State, Cell]] = {
     "fork": _stays("leave", IDLE, RUNNING, STOPPING, WAITING, FAILED),
     "archive": _stays("archive", IDLE, FAILED),
     "rename": _stays("rename", IDLE, RUNNING, STOPPING, WAITING, FAILED),
+    "count_spending": _stays("count_spending", IDLE, RUNNING, STOPPING, WAITING, FAILED),
     "delete": _stays("delete", IDLE, FAILED),
     # -- surroundings
     "child_ended": {

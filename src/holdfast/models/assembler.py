@@ -83,6 +83,7 @@ class Assembler:
         self.usage: Usage | None = None
         self.finished: ResponseFinished | None = None
         self.request_id: str | None = None
+        self.opened = False  # the provider has taken the request
 
     def add(self, part: StreamPart) -> Delta | None:
         """Take one part. Returns what a client is shown of it, with our call id; None if that is nothing."""
@@ -114,7 +115,7 @@ class Assembler:
             case ResponseFinished():
                 self.finished = part
             case Opened():
-                self.request_id = part.request_id
+                self.request_id, self.opened = part.request_id, True
             case Progress() | Alive():
                 pass
         return None

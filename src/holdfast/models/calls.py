@@ -15,7 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core.codec import encode, storable
-from holdfast.core.compaction import BYTES_PER_TOKEN, estimated, estimated_message
+from holdfast.core.compaction import BYTES_PER_TOKEN, MESSAGE_TOKENS, estimated, estimated_message
 from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Failure, Frozen, Message, Part, Role
 from holdfast.core.retry import (
@@ -34,6 +34,7 @@ from holdfast.core.retry import (
 from holdfast.errors import (
     AdmissionTimeout,
     ConfigError,
+    FirstByteTimeout,
     LostResult,
     ModelCallFailed,
     ProviderError,
@@ -87,13 +88,21 @@ class Completed(Frozen):
     request_id: str | None = None
     failed: tuple[FailedAttempt, ...] = ()
 
+    @property
+    def model(self) -> str:
+        return self.message.model or ""
+
 
 class Stopped(Frozen):
-    """The stop came first. `message` is what attempt `n` had streamed, marked with the cause; None: nothing."""
+    """The stop came first. `message` is what attempt `n` had streamed, marked with the cause; None: nothing.
+
+    `usage` is what the attempt took as far as its provider had said, and else as we estimate it; None: none was sent.
+    """
 
     cause: Cause
     message: Message | None = None
     n: int = 0  # the last attempt that began; 0: none did
+    model: str = ""  # of the attempt that the stop cut off
     usage: Usage | None = None
     failed: tuple[FailedAttempt, ...] = ()
 
@@ -295,7 +304,7 @@ class _Call:
                 broke.__cause__ = error
                 return broke
         if self._stop:
-            return self._stopped(assembler, model)
+            return self._stopped(assembler, model, request)
         if assembler.finished is None:
             return LostResult(
                 f"{model.name} ended its stream without finishing the response", request_id=assembler.request_id
@@ -357,7 +366,9 @@ class _Call:
             finish=None if reason in ("stop", "tool_calls") else reason,
         )
 
-    def _stopped(self, assembler: Assembler | None, model: Model | None = None) -> Stopped:
+    def _stopped(
+        self, assembler: Assembler | None, model: Model | None = None, request: Request | None = None
+    ) -> Stopped:
         cause = self._stop.cause
         assert cause is not None
         parts = () if assembler is None else assembler.partial()
@@ -368,7 +379,8 @@ class _Call:
             cause=cause,
             message=message,
             n=self._n,
-            usage=None if assembler is None else assembler.usage,
+            model="" if model is None else model.name,
+            usage=None if assembler is None or request is None else used_so_far(request, assembler),
             failed=tuple(self._failed),
         )
 
@@ -397,7 +409,7 @@ class _Call:
             next_model=model.name if again else following if isinstance(decision, Onward) else None,
             streamed=not assembler.empty,
             duration_ms=round(1000 * (self._timing.now_s() - began_s)),
-            usage=assembler.usage or (None if assembler.empty else estimated_usage(request, assembler.partial())),
+            usage=used_so_far(request, assembler) if _billed(error, assembler) else None,
             trace="" if broke is None else traceback_text(broke),
             advice=error.advice,
         )
@@ -434,6 +446,31 @@ class _Call:
         if len(self._errors) == 1:
             return self._errors[0]
         return ExceptionGroup(f"all {len(self._errors)} attempts of a model call", self._errors)
+
+
+def _billed(error: ProviderError, assembler: Assembler) -> bool:
+    """Whether a provider bills an attempt that failed: it had taken the request, or was silent about it."""
+    return (
+        assembler.opened or not assembler.empty or assembler.usage is not None or isinstance(error, FirstByteTimeout)
+    )
+
+
+def used_so_far(request: Request, assembler: Assembler) -> Usage:
+    """Of an attempt that did not come to its end. A provider bills what it has made so far, and often says so only in
+    the end: what came counts, if that is more than what the provider has said of it.
+    """
+    known, parts = assembler.usage, assembler.partial()
+    guess = estimated_usage(request, parts)
+    made = guess.output_tokens - MESSAGE_TOKENS if parts else 0
+    if known is None:
+        return replace(guess, output_tokens=made)
+    return known if made <= known.output_tokens else replace(known, output_tokens=made, estimated=True)
+
+
+def used_at_least(request: Request, came: str = "") -> Usage:
+    """Of an attempt that was cancelled, of which no more is known: its request was sent, and what came was made."""
+    given = estimated_usage(request, ()).input_tokens
+    return Usage(input_tokens=given, output_tokens=estimated(came), estimated=True)
 
 
 def estimated_usage(request: Request, parts: tuple[Part, ...]) -> Usage:

@@ -1,5 +1,5 @@
-"""Who did what that matters later: approvals, denials and answers, tokens, logins, imports, deletions, and who was
-refused.
+"""Who did what that matters later: approvals, denials and answers, tokens, budgets, logins, imports, deletions, and
+who was refused.
 One line each, with a stable action that begins with `audit.`: who it was, from where, and what it was about.
 
 Refused requests are as many as a stranger likes, so their lines are not: what is left out is counted in the next one.
@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from msgspec.structs import asdict
+
 from holdfast.log_context import logger
+from holdfast.owner_limits import OwnerLimits
 
 log = logger("holdfast.audit")
 
@@ -30,6 +33,7 @@ _FIELDS = {"chat_id": "chat", "call_id": "call"}  # as all other lines call them
 
 Answered = Literal["audit.approved", "audit.denied", "audit.answered"]
 TokenChange = Literal["audit.token_made", "audit.token_revoked"]
+BudgetChange = Literal["audit.budget_set", "audit.budget_removed"]
 WebhookChange = Literal["audit.webhook_made", "audit.webhook_changed", "audit.webhook_removed"]
 
 
@@ -55,6 +59,14 @@ def tell_webhook(action: WebhookChange, *, principal: str, client: str, webhook:
 def tell_links_revoked(*, principal: str, client: str) -> None:
     about = {"principal": principal, "client": client}
     log.info("all links to approvals were revoked", extra={"action": "audit.links_revoked", **about})
+
+
+def tell_budget(
+    action: BudgetChange, *, principal: str, client: str, owner: str, limits: OwnerLimits | None = None
+) -> None:
+    about: dict[str, object] = {"principal": principal, "client": client, "owner": owner}
+    about |= {} if limits is None else {name: limit for name, limit in asdict(limits).items() if limit is not None}
+    log.info("a budget was changed", extra={"action": action, **about})
 
 
 def tell_rule_revoked(*, principal: str, client: str, rule: str, owner: str) -> None:

@@ -1,17 +1,21 @@
 """The routes of budgets: what owners may use, set by operators, and who spent what."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from holdfast.core.codec import encode
+from holdfast.errors import InvalidInput
 from holdfast.owner_limits import OwnerLimits
 from holdfast.server import views
 from holdfast.server.chats import PROBLEMS, as_json
 from holdfast.server.guarded import Routes
 from holdfast.server.owned_app import AppOf
-from holdfast.store.budgets import Grouping, OwnerBudget
+from holdfast.store.budgets import USAGE_ROWS_MAX, Grouping, OwnerBudget, UsageTotal
 
 routes = Routes(prefix="/api", tags=["budgets"], responses=PROBLEMS)
 
@@ -52,6 +56,7 @@ class UsageShown(BaseModel):
 
 class UsageList(BaseModel):
     usage: list[UsageShown] = Field(description="what was not asked for by `by` is empty")
+    next: str | None = Field(description="give it as `after` for the next page; null: there is none")
 
 
 def shown(budget: OwnerBudget) -> dict[str, Any]:
@@ -66,10 +71,24 @@ async def usage(
     owner: Annotated[str | None, Query(max_length=512, description="of this one; without it, of all you see")] = None,
     since: Day = None,
     until: Day = None,
+    after: Annotated[str | None, Query(max_length=4_096, description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=USAGE_ROWS_MAX)] = USAGE_ROWS_MAX,
 ) -> Response:
     """Who spent what: responses, lost attempts, summaries, titles and tools. An owner sees its own."""
-    found = await app.usage(by or ["day", "kind"], owner=owner, since=since, until=until)
-    return as_json({"usage": [{name: getattr(line, name) for name in UsageShown.model_fields} for line in found]})
+    names = tuple(dict.fromkeys(by or ("day", "kind")))
+    last = _last_of(names, after) if after is not None else None
+    found = await app.usage(names, owner=owner, since=since, until=until, after=last, limit=limit)
+    shown = [{name: getattr(line, name) for name in UsageShown.model_fields} for line in found]
+    rest = encode([getattr(found[-1], name) for name in names]).decode() if len(found) == limit else None
+    return as_json({"usage": shown, "next": rest})
+
+
+def _last_of(names: Sequence[Grouping], after: str) -> UsageTotal:
+    try:
+        values = msgspec.json.decode(after, type=list[str])
+        return msgspec.convert(dict(zip(names, values, strict=True)), UsageTotal)
+    except (msgspec.DecodeError, ValueError):
+        raise InvalidInput("after", "is not the `next` of a page with the same `by`") from None
 
 
 @routes.get("/budgets", scope="read", response_model=BudgetPage)

@@ -20,7 +20,14 @@ from holdfast.errors import Forbidden, InvalidInput, NotFound
 from holdfast.health.checks import diagnose, judge, verdict
 from holdfast.owner_limits import OwnerLimits
 from holdfast.principals import OWN_SCOPES, Principal
-from holdfast.server.audit import TokenChange, tell_imported, tell_owner_deleted, tell_rule_revoked, tell_token
+from holdfast.server.audit import (
+    TokenChange,
+    tell_budget,
+    tell_imported,
+    tell_owner_deleted,
+    tell_rule_revoked,
+    tell_token,
+)
 from holdfast.server.grants import Grant, Grants
 from holdfast.server.guarded import GRANT, Need
 from holdfast.server.link_answers import LinkAnswers
@@ -224,20 +231,33 @@ class OwnedApp:
         return await self._app.budgets(owner=self.principal.owner, after=after, limit=limit)
 
     async def set_budget(self, owner: str, limits: OwnerLimits) -> OwnerBudget:
-        return await self._app.set_budget(owner, limits, by=self.principal.name)
+        budget = await self._app.set_budget(owner, limits, by=self.principal.name)
+        tell_budget(
+            "audit.budget_set", principal=self.principal.name, client=self.address, owner=owner, limits=limits
+        )
+        return budget
 
     async def remove_budget(self, owner: str) -> None:
         await self._app.remove_budget(owner)
+        tell_budget("audit.budget_removed", principal=self.principal.name, client=self.address, owner=owner)
 
     async def usage(
-        self, by: Sequence[Grouping], *, owner: str | None, since: str | None, until: str | None
+        self,
+        by: Sequence[Grouping],
+        *,
+        owner: str | None,
+        since: str | None,
+        until: str | None,
+        after: UsageTotal | None,
+        limit: int,
     ) -> list[UsageTotal]:
         """Of the principal's owner, or of whom it asks for. Another's is as one that never was."""
         need_no_limit(self.principal)
         own = self.principal.owner
         if own is not None and owner not in (None, own):
             return []
-        return await self._app.usage(by, owner=own if own is not None else owner, since=since, until=until)
+        whose = own if own is not None else owner
+        return await self._app.usage(by, owner=whose, since=since, until=until, after=after, limit=limit)
 
     def _audit(self, action: TokenChange, token: Token) -> None:
         tell_token(action, principal=self.principal.name, client=self.address, token=token.id, owner=token.owner)

@@ -44,7 +44,8 @@ FOLDED_MAX = 1_000  # lines of one transaction
 FOLDS_MAX = 20  # in one sweep
 FOLD_AFTER_MS = 15_000  # a line that was sent again under its id finds itself until then
 PRUNED_MAX = 1_000
-USAGE_ROWS_MAX = 1_000
+USAGE_ROWS_MAX = 1_000  # of one page
+LIMITED_MAX = 1_000  # owners with limits of their own that are known by name: with more, everyone draws
 
 T = TypeVar("T")
 Query = tuple[str, dict[str, Any]]
@@ -141,12 +142,19 @@ SELECT {columns}, CAST(sum(lines) AS BIGINT), CAST(sum(tokens) AS BIGINT), CAST(
     SELECT owner, day, agent, model, kind, 1, tokens, cost FROM spending WHERE account = ''
 ) AS spent
 WHERE (CAST({owner} AS TEXT) IS NULL OR owner = {owner}) AND (CAST({since} AS TEXT) IS NULL OR day >= {since})
-AND (CAST({until} AS TEXT) IS NULL OR day <= {until})
+AND (CAST({until} AS TEXT) IS NULL OR day <= {until}){behind}
 GROUP BY {columns} ORDER BY {columns} LIMIT {limit}
 """
 
 
 _ORPHANED = "worker NOT IN (SELECT id FROM workers WHERE ended IS NULL)"
+
+
+def _usage_statement(by: Sequence[Grouping], *, behind: bool) -> str:
+    """`behind`: only what comes after a row, by the columns that it is ordered by."""
+    columns = ", ".join(by)
+    last = ", ".join(f"{{last_{name}}}" for name in by)
+    return _USAGE.replace("{columns}", columns).replace("{behind}", f" AND ({columns}) > ({last})" if behind else "")
 
 
 class BudgetStatements(NamedTuple):
@@ -168,7 +176,7 @@ class BudgetStatements(NamedTuple):
     give_back: str
     reserved_by: str
     read_limits: str
-    any_limits: str
+    limited_owners: str
     list_limits: str
     set_limits: str
     remove_limits: str
@@ -177,7 +185,7 @@ class BudgetStatements(NamedTuple):
     prune_days: str
     prune_chats: str
     forget: tuple[str, ...]
-    usage: Callable[[Sequence[Grouping]], str]
+    usage: Callable[[Sequence[Grouping], bool], str]
 
 
 def budget_statements(
@@ -229,7 +237,7 @@ def budget_statements(
         give_back=made(f"DELETE FROM reservations WHERE {_ORPHANED} RETURNING id"),
         reserved_by=made("SELECT DISTINCT id FROM reservations WHERE worker = {worker}"),
         read_limits=made(f"SELECT {limits} FROM budgets WHERE owner = {{owner}}"),
-        any_limits="SELECT 1 FROM budgets LIMIT 1",
+        limited_owners=made("SELECT owner FROM budgets ORDER BY owner LIMIT {limit}"),
         list_limits=made(
             f"SELECT {limits} FROM budgets WHERE (CAST({{owner}} AS TEXT) IS NULL OR owner = {{owner}}) "
             "AND (CAST({after} AS TEXT) IS NULL OR owner > {after}) ORDER BY owner LIMIT {limit}"
@@ -257,19 +265,22 @@ def budget_statements(
         prune_chats=made(
             "DELETE FROM ledgers WHERE account IN (SELECT account FROM ledgers WHERE chat_id <> '' "
             "AND moved_at < {before} AND NOT EXISTS (SELECT 1 FROM chats WHERE chats.id = ledgers.chat_id "
+            "AND ledgers.account = CASE WHEN ledgers.turn = 0 THEN 'family:' ELSE 'turn:' END "
+            "|| ledgers.turn || ':' || chats.life || ':' || chats.id "
             "AND (ledgers.turn = 0 OR chats.turn = ledgers.turn)) LIMIT {limit}) RETURNING account"
         ),
         forget=tuple(
             made(f"DELETE FROM {table} WHERE owner = {{owner}}")
             for table in ("spending", "ledgers", "usage_totals", "budgets")
         ),
-        usage=lambda by: made(_USAGE.replace("{columns}", ", ".join(by))),
+        usage=lambda by, behind: made(_usage_statement(by, behind=behind)),
     )
 
 
 _NAMES = (
     *("account", "owner", "line_account", "day", "turn", "chat_id", "id", "worker", "tokens", "cost", "at", "rows"),
     *("before", "limit", "after", "day_tokens", "day_cost", "set_by", "set_at", "since", "until"),
+    *(f"last_{name}" for name in GROUPINGS),
 )
 
 
@@ -426,7 +437,8 @@ class BudgetLedgers:
         self._runner = runner
         self._sql = statements
         self._now_ms = now_ms
-        self.limited: bool | None = None  # has a person set any limits? None: not looked yet
+        self._limited: frozenset[str] | None = None  # owners that people set limits for; None: not looked yet
+        self._many = False  # more of them than are known by name
 
     # --- a call ---------------------------------------------------------------------------------------------------
 
@@ -471,7 +483,11 @@ class BudgetLedgers:
         looked at.
         """
         values = {"before": self._now_ms() - FOLD_AFTER_MS}
-        ((lines, orphans, self.limited),) = await self._runner.named_rows(self._sql.looked_at, **values)
+        ((lines, orphans, limited),) = await self._runner.named_rows(self._sql.looked_at, **values)
+        if limited:
+            await self.look_for_limits()
+        else:
+            self._limited, self._many = frozenset(), False
         if orphans:
             await self.give_back()
         for _ in range(FOLDS_MAX if lines else 0):
@@ -494,10 +510,16 @@ class BudgetLedgers:
 
     # --- limits ---------------------------------------------------------------------------------------------------
 
-    async def any_limits(self) -> bool:
-        """Has a person set any?"""
-        self.limited = bool(await self._runner.rows(self._sql.any_limits))
-        return self.limited
+    async def is_limited(self, owner: str) -> bool:
+        """Has a person set limits for this owner, as far as was seen at the last sweep? Only those have to draw."""
+        if self._limited is None:
+            await self.look_for_limits()
+        return self._many or owner in (self._limited or ())
+
+    async def look_for_limits(self) -> None:
+        rows = await self._runner.named_rows(self._sql.limited_owners, limit=LIMITED_MAX + 1)
+        self._many = len(rows) > LIMITED_MAX
+        self._limited = frozenset(owner for (owner,) in rows[:LIMITED_MAX])
 
     async def read(self, owner: str) -> OwnerBudget | None:
         found = await self._runner.named_rows(self._sql.read_limits, owner=owner)
@@ -523,7 +545,8 @@ class BudgetLedgers:
             "set_at": budget.set_at,
         }
         await self._runner.run_steps(lambda: _alone(self._sql.set_limits, values))
-        self.limited = True
+        if self._limited is not None:
+            self._limited |= {owner}
         return budget
 
     async def remove(self, owner: str) -> None:
@@ -540,12 +563,17 @@ class BudgetLedgers:
         owner: str | None = None,
         since: str | None = None,
         until: str | None = None,
+        after: UsageTotal | None = None,
         limit: int = USAGE_ROWS_MAX,
     ) -> list[UsageTotal]:
-        """Who spent what, folded or not: one moment. `since` and `until` are days, both included."""
+        """Who spent what, folded or not: a page of it, at one moment. `since` and `until` are days, both included;
+        `after` is the last one of the page before.
+        """
         names = tuple(dict.fromkeys(by)) or GROUPINGS[-1:]
         values = {"owner": owner, "since": since, "until": until, "limit": min(limit, USAGE_ROWS_MAX)}
-        found = await self._runner.named_rows(self._sql.usage(names), **values)
+        if after is not None:
+            values |= {f"last_{name}": getattr(after, name) for name in names}
+        found = await self._runner.named_rows(self._sql.usage(names, after is not None), **values)
         return [_usage_of(names, row) for row in found]
 
 

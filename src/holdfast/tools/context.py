@@ -8,13 +8,11 @@ from typing import Any
 
 from holdfast.core.budgets import BudgetLeft
 from holdfast.core.records import Cause, ToolResult
+from holdfast.core.spending import COST_MAX, TOKENS_MAX
 from holdfast.system import cover, processes, sandbox
 from holdfast.system.processes import Children
 from holdfast.tools.figures import show
 from holdfast.tools.permissions.rulebook import NO_RULES, Rulebook
-
-TOKENS_MAX = 1 << 40  # that a call says it spent at once: no database could hold the sum of what some might say
-COST_MAX = 1e9
 
 
 class ToolContext:
@@ -108,12 +106,15 @@ class ToolContext:
 
     def spent(self, *, tokens: int = 0, cost: float = 0.0) -> None:
         """Count what this call has spent since it last said so, such as on a model of its own: in the budget of its
-        turn, and in what people are shown. From any thread; what was said counts however the call ends.
+        turn, and in what people are shown. From any thread; what was said counts however the call ends. Raises
+        ValueError for what is less than nothing, or would make more than a call can spend.
         """
-        if not 0 <= tokens <= TOKENS_MAX or not 0 <= cost <= COST_MAX:
-            most = f"{TOKENS_MAX:,} tokens and {COST_MAX:,.0f}"
-            raise ValueError(f"what is spent is nothing or more, up to {most}, not {tokens} tokens and {cost}")
         with self._spending:
+            if not (tokens >= 0 and cost >= 0):
+                raise ValueError(f"what is spent is nothing or more, not {tokens} tokens and {cost}")
+            if not (self._tokens + tokens <= TOKENS_MAX and self._cost + cost <= COST_MAX):
+                most = f"a call spends at most {TOKENS_MAX:,} tokens and {COST_MAX:,.0f}"
+                raise ValueError(f"{most}: {tokens} tokens and {cost} are too much")
             self._tokens += int(tokens)
             self._cost += float(cost)
 

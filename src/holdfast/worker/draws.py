@@ -2,7 +2,8 @@
 
 A chat that no limit bounds draws nothing, and pays nothing for those that are bounded. Where what is left is reserved
 by other calls, a draw waits until one of them is settled; a stop ends the wait. A reservation that was neither
-settled nor released, because a store failed or a stop came in between, is found by `tidy` and released.
+settled nor released, because a store failed or a stop came in between, is found by `tidy`: what its call took is
+counted, and one whose call never began is released.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from holdfast.agent import Agent
 from holdfast.config import ModelFacts
 from holdfast.core.budgets import NOTHING, BudgetLeft, Estimate, Reached, Verdict, least, left_in_row, own_ceilings
 from holdfast.core.records import ChatRecord, Frozen
-from holdfast.core.spending import Bill, SpendingKind, SpendingLine, Spent
+from holdfast.core.spending import Bill, SpendingKind, Spent
 from holdfast.errors import StoreError
 from holdfast.ids import new_id
 from holdfast.log_context import logger
@@ -25,13 +26,14 @@ from holdfast.models.calls import estimated_usage
 from holdfast.owner_limits import Budgets
 from holdfast.store.budgets import Draw, Granted
 from holdfast.store.contract import Store
-from holdfast.store.rows import spending_rows
+from holdfast.store.settlements import count_spending
 from holdfast.timetable import zone_of
 
 log = logger("holdfast.budgets")
 
 LOOK_S = 0.1  # at first, and then twice as long each time
 LOOK_S_MAX = 1.0
+LEFT_MAX = 1_000  # reservations whose commit failed, and what they took
 WAIT_S_MAX = 600.0  # for what is reserved by others: then the turn ends
 
 
@@ -52,6 +54,13 @@ class Drawn(Frozen):
     own: tuple[str, ...] = ()  # of the chat itself: its commits need not name them
 
 
+class _Left(Frozen):
+    chat: ChatRecord
+    kind: SpendingKind
+    parts: tuple[Spent, ...]
+    drawn: Drawn
+
+
 def bill_of(drawn: Sequence[Drawn], parts: Sequence[Spent] = ()) -> Bill:
     last = drawn[-1]
     ids = tuple(one.id for one in drawn if one.id is not None)
@@ -67,6 +76,7 @@ class Draws:
         self._worker = worker
         self._zone = zone_of(budgets.zone)
         self._live: set[str] = set()  # reservations that are drawn, or being drawn
+        self._left: dict[str, _Left] = {}  # what a commit should have told of, by its reservation
         self._settled = asyncio.Condition()
         self._drew = False
         self.granted = 0
@@ -84,10 +94,7 @@ class Draws:
     async def _asked(self, chat: ChatRecord, agent: Agent[Any], wanted: Callable[[], Estimate]) -> Draw | None:
         """None: no limit applies."""
         limits, own = self._budgets.of(chat.owner), own_ceilings(chat, agent.limits)
-        limited = self._store.budgets.limited
-        if limited is None:
-            limited = await self._store.budgets.any_limits()
-        if limits is None and not own and not chat.purses and not limited:
+        if limits is None and not own and not chat.purses and not await self._store.budgets.is_limited(chat.owner):
             return None
         return Draw(
             id=new_id("draw"),
@@ -109,10 +116,10 @@ class Draws:
         trusted: Callable[[], bool],
         *,
         took: Estimate = NOTHING,
-        patient: bool = True,
+        wait_s: float = WAIT_S_MAX,
     ) -> Drawn:
-        """Raises BudgetReached, and StoreError once the worker's lease is not trusted any more. Not `patient`: also
-        where it would have to wait.
+        """Raises BudgetReached, also where it would have to wait for longer than `wait_s`, and StoreError once the
+        worker's lease is not trusted any more.
         """
         asked = await self._asked(chat, agent, wanted)
         if asked is None:
@@ -121,7 +128,7 @@ class Draws:
         self._drew = True
         self._live.add(asked.id)
         try:
-            answer = await self._granted(asked, trusted, patient=patient)
+            answer = await self._granted(asked, trusted, wait_s)
         except BaseException:
             self._live.discard(asked.id)  # if it is there after all, `tidy` finds it
             raise
@@ -137,13 +144,14 @@ class Draws:
         own = left_in_row(chat, agent.limits)
         return own if asked is None else least((own, await self._store.budgets.left(asked)))
 
-    async def _granted(self, asked: Draw, trusted: Callable[[], bool], *, patient: bool) -> Granted:
-        pause_s, give_up_at = LOOK_S, asyncio.get_running_loop().time() + WAIT_S_MAX
+    async def _granted(self, asked: Draw, trusted: Callable[[], bool], wait_s: float) -> Granted:
+        now_s = asyncio.get_running_loop().time
+        pause_s, give_up_at = LOOK_S, now_s() + min(wait_s, WAIT_S_MAX)
         while True:
             try:
                 answer = await self._store.budgets.draw(asked)
             except StoreError:
-                if not trusted() or not patient:
+                if not trusted() or not wait_s:
                     raise
                 await asyncio.sleep(pause_s)
                 continue
@@ -153,9 +161,10 @@ class Draws:
                 self.reached += 1
                 raise BudgetReached(answer.detail)
             assert answer is Verdict.WAIT
-            if not patient or asyncio.get_running_loop().time() >= give_up_at:
+            left_s = give_up_at - now_s()
+            if left_s <= 0:
                 raise BudgetReached("what is left of the budget is reserved by calls under way")
-            await self._wait(pause_s)
+            await self._wait(min(pause_s, left_s))
             pause_s = min(pause_s * 2, LOOK_S_MAX)
 
     async def _wait(self, pause_s: float) -> None:
@@ -176,52 +185,64 @@ class Draws:
             async with self._settled:
                 self._settled.notify(1)
 
-    def leave(self, *drawn: Drawn | None) -> None:
-        """Whether the commit that settles them was written is not known. If it was not, `tidy` finds them."""
-        self._live.difference_update(one.id for one in drawn if one is not None and one.id is not None)
+    def leave(self, chat: ChatRecord, kind: SpendingKind, parts: Sequence[Spent], drawn: Drawn | None) -> None:
+        """Whether the commit that settles it was written is not known. If it was not, `tidy` finds it and counts it.
+        Where nothing was reserved, there is nothing to find.
+        """
+        if drawn is None or drawn.id is None:
+            return
+        self._left[drawn.id] = _Left(chat=chat, kind=kind, parts=tuple(parts), drawn=drawn)
+        while len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]  # it is then released, and not counted
+        self._live.discard(drawn.id)
 
     async def enter(
         self, chat: ChatRecord, kind: SpendingKind, parts: Sequence[Spent], drawn: Sequence[Drawn]
     ) -> None:
-        """What no commit tells of, so that it is counted all the same; and what was reserved is free. Best effort: a
-        store that fails is not waited for.
+        """What no commit tells of, so that it is counted all the same; and what was reserved is free. A store that
+        fails is not waited for: what was reserved is then found later.
         """
         ids = [one.id for one in drawn if one.id is not None]
-        day = drawn[-1].day if drawn else self.day()
-        accounts = (*drawn[-1].accounts, *drawn[-1].own) if drawn else ()
-        lines = [
-            row
-            for n, part in enumerate(parts)
-            if part.tokens or part.cost
-            for row in spending_rows(
-                SpendingLine(
-                    kind=kind, model=part.model, tokens=part.tokens, cost=part.cost, day=day, accounts=accounts
-                ),
-                chat,
-                f"{new_id('spent')}.{n}",
-            )
-        ]
-        if not lines and not ids:
+        parts = [part for part in parts if part.tokens or part.cost]
+        if not parts and not ids:
             return
         try:
-            await self._store.budgets.enter(lines, ids)
+            if parts:
+                bill = bill_of(drawn, parts) if drawn else Bill(day=self.day(), parts=tuple(parts))
+                await count_spending(self._store, chat, kind, bill, drawn[-1].own if drawn else ())
+            else:
+                await self._store.budgets.enter((), ids)
         except StoreError as error:
-            self.lost += bool(lines)
+            self._leave_all(chat, kind, parts, drawn)
+            self.lost += bool(parts) and not ids
             extra = {"action": "spending_lost", "chat": chat.id, "error": str(error)}
             log.warning("what a call spent is not counted", extra=extra)
         finally:
             self._live.difference_update(ids)  # if they are there after all, `tidy` finds them
         await self.settled(ids)
 
+    def _leave_all(
+        self, chat: ChatRecord, kind: SpendingKind, parts: Sequence[Spent], drawn: Sequence[Drawn]
+    ) -> None:
+        if parts and drawn:
+            self.leave(chat, kind, parts, drawn[-1])
+
     async def tidy(self) -> None:
-        """Release what is reserved in this worker's name and belongs to no call of it. Looked up first and compared
-        then: what is drawn meanwhile is not among it.
+        """Settle what is reserved in this worker's name and belongs to no call of it: what it took is counted, if it
+        took anything. Looked up first and compared then: what is drawn meanwhile is not among it.
         """
         if not self._drew:
             return
-        for id in await self._store.budgets.reserved_by(self._worker()):
-            if id not in self._live:
+        reserved = await self._store.budgets.reserved_by(self._worker())
+        for id in reserved:
+            if id in self._live:
+                continue
+            if (left := self._left.pop(id, None)) is not None:
+                await self.enter(left.chat, left.kind, left.parts, (left.drawn,))
+            else:
                 await self._store.budgets.enter((), [id])
+        for id in self._left.keys() - set(reserved):
+            del self._left[id]  # its commit was written, or the lease ended that it was reserved under
 
     def figures(self) -> dict[str, int]:
         """From any thread."""

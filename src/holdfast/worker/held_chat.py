@@ -16,6 +16,7 @@ from holdfast.config import Permissions
 from holdfast.core import commands as cmd
 from holdfast.core.budgets import NOTHING, Estimate
 from holdfast.core.codec import decode_object, storable
+from holdfast.core.decide import exhausted_budget, seconds_left
 from holdfast.core.journal import Traced, TraceSource
 from holdfast.core.records import STOPS, Cause, Failure, File, Frozen, Snapshot, State
 from holdfast.core.spending import NO_BILL, Bill
@@ -42,7 +43,7 @@ from holdfast.tracebacks import traceback_text
 from holdfast.turn_spans import TurnSpans
 from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deltas import DeltaFlusher
-from holdfast.worker.draws import Drawn, Draws
+from holdfast.worker.draws import WAIT_S_MAX, BudgetReached, Drawn, Draws
 from holdfast.worker.history_cache import HistoryRoom, Moved
 from holdfast.worker.outcomes import Outcomes
 from holdfast.worker.runner_spans import RunnerSpans
@@ -375,13 +376,20 @@ class HeldChat:
         BudgetReached.
         """
         shared, agent = self.shared, self.agent
-        drawn = await shared.draws.draw(
-            self.snapshot.chat,
-            agent,
-            lambda: shared.draws.estimate(agent, model.name, request, shared.models.facts),
-            shared.trusted,
-            took=took,
-        )
+        left_s = seconds_left(self.snapshot, agent.limits, self.worked_ms)
+        try:
+            drawn = await shared.draws.draw(
+                self.snapshot.chat,
+                agent,
+                lambda: shared.draws.estimate(agent, model.name, request, shared.models.facts),
+                shared.trusted,
+                took=took,
+                wait_s=WAIT_S_MAX if left_s is None else max(left_s, 0.01),
+            )
+        except BudgetReached as reached:
+            # The time of the turn may have run out while it waited: then that is what ended it.
+            late = exhausted_budget(self.snapshot, agent.limits, self.worked_ms)
+            raise reached if late is None else BudgetReached(late) from reached
         self._accounts = drawn.accounts
         return drawn
 

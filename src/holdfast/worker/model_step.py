@@ -34,7 +34,7 @@ from holdfast.hooks import HookFailed
 from holdfast.ids import new_id
 from holdfast.models.assembler import parts_of_deltas
 from holdfast.models.base import Model, OutputSpec, Request, Settings, Usage
-from holdfast.models.calls import Completed, FailedAttempt, Observer, Stopped, failure_of
+from holdfast.models.calls import Completed, FailedAttempt, Observer, Stopped, failure_of, used_at_least
 from holdfast.output import REPAIRS_MAX, correction
 from holdfast.spans import NO_SPAN
 from holdfast.store.cursor import Cursor
@@ -175,14 +175,15 @@ class ModelStep:
         return message
 
     def _spent(self, outcome: Completed | Stopped) -> Spent:
-        held, model = self._held, outcome.message.model or "" if outcome.message is not None else ""
+        held, model = self._held, outcome.model
         cost = held.agent.cost_of(model, outcome.usage, held.shared.models.facts)
         return Spent(model=model, tokens=_tokens(outcome.usage), cost=cost)
 
     def _leave_owed(self) -> None:
-        """The store failed: it is counted if it was committed after all, and else lost with the response."""
+        """The store failed: it is counted with the response if that was committed after all, and else as cut off."""
         if self._owed is not None:
-            self._held.shared.draws.leave(self._owed.drawn)
+            owed, chat = self._owed, self._held.snapshot.chat
+            self._held.shared.draws.leave(chat, SpendingKind.STOPPED, (owed.spent,), owed.drawn)
             self._owed = None
 
     async def enter_rest(self) -> None:
@@ -342,6 +343,7 @@ class _Watcher(Observer):
         self.drawn: Drawn | None = None  # for the attempt that is under way
         self._stream: DeltaStream | None = None
         self._progress: ProgressNotes | None = None
+        self._model = ""
         self.attempt = 0  # 0: none has begun since the last one ended
         self._asked: tuple[str, float] | None = None  # the model, and when; None: it has begun to answer
 
@@ -350,7 +352,7 @@ class _Watcher(Observer):
 
     async def attempt_started(self, n: int, model: Model) -> None:
         await self._close_stream()
-        self.attempt = self._next_attempt()
+        self.attempt, self._model = self._next_attempt(), model.name
         self._asked = model.name, time.monotonic()
         self._span = self._held.spans.attempt(self.attempt, n, model, self._request)
         self._stream = self._held.shared.deltas.open(self._held.snapshot.chat, self.attempt)
@@ -404,13 +406,13 @@ class _Watcher(Observer):
             await draws.enter(chat, SpendingKind.LOST, (spent,), (drawn,) if drawn is not None else ())
             await held.look_again()
         except StoreError:
-            held.shared.draws.leave(drawn)
+            spent = Spent(model=lost.model, tokens=lost.tokens, cost=lost.cost)
+            held.shared.draws.leave(held.snapshot.chat, SpendingKind.LOST, (spent,), drawn)
             raise
 
     def ended(self, outcome: Completed | Stopped) -> None:
         held = self._held
-        model = outcome.message.model or "" if outcome.message is not None else ""
-        cost = held.agent.cost_of(model, outcome.usage, held.shared.models.facts)
+        cost = held.agent.cost_of(outcome.model, outcome.usage, held.shared.models.facts)
         span, self._span = self._span, NO_SPAN
         if isinstance(outcome, Completed):
             held.spans.completed(span, outcome, cost)
@@ -419,9 +421,15 @@ class _Watcher(Observer):
 
     async def close(self) -> None:
         await self._close_stream()
-        if self.drawn is not None:  # and nothing came of it
+        if self.drawn is not None:
             drawn, self.drawn = self.drawn, None
-            await self._held.shared.draws.enter(self._held.snapshot.chat, SpendingKind.LOST, (), (drawn,))
+            parts = (self._cut_off(),) if self.attempt else ()  # cancelled from outside, or never begun
+            await self._held.shared.draws.enter(self._held.snapshot.chat, SpendingKind.LOST, parts, (drawn,))
+
+    def _cut_off(self) -> Spent:
+        held, usage = self._held, used_at_least(self._request)
+        cost = held.agent.cost_of(self._model, usage, held.shared.models.facts)
+        return Spent(model=self._model, tokens=_tokens(usage), cost=cost)
 
     async def _close_stream(self) -> None:
         self._span.end()  # only where the call was cancelled from outside is there one left

@@ -13,13 +13,14 @@ from holdfast.agent import Agent
 from holdfast.core.budgets import Estimate
 from holdfast.core.commands import Rename
 from holdfast.core.records import Cause, ChatRecord, Message, Role, Text
-from holdfast.core.spending import SpendingKind, Spent
+from holdfast.core.spending import Bill, SpendingKind, Spent
 from holdfast.errors import HoldfastError, ModelCallFailed, RefusedError
 from holdfast.log_context import logger
 from holdfast.models.base import Model, Request, Settings, Usage
-from holdfast.models.calls import Caller, Completed, FailedAttempt, estimated_usage
+from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, estimated_usage, used_at_least
 from holdfast.stops import StopSignal
 from holdfast.store.contract import Store
+from holdfast.store.settlements import key_of
 from holdfast.worker.draws import BudgetReached, Drawn, Draws, bill_of
 
 log = logger("holdfast.titles")
@@ -28,6 +29,7 @@ TITLES_MAX = 4  # made at the same time
 TRIES_MAX = 3  # for one chat, each in another turn
 REMEMBERED_MAX = 10_000  # chats whose tries are known
 DEADLINE_S = 120.0
+GRACE_S = 5.0  # for a model to end when it is told to
 EXCERPT_CHARS = 2_000
 TITLE_CHARS = 80
 
@@ -44,7 +46,8 @@ class Titles:
         self._store = store
         self._draws = draws
         self._caller = caller
-        self._stop: StopSignal[Cause] = StopSignal()
+        self._stopped = False
+        self._stops: set[StopSignal[Cause]] = set()  # of those that are being made
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._tried: dict[str, tuple[int, int]] = {}  # by chat: its tries, and the turn of the last one
         self.made = 0
@@ -60,7 +63,7 @@ class Titles:
     ) -> None:
         """Begin to make a title, once in a turn, unless one is being made for this chat or too many for others."""
         tries, turn = self._tried.get(chat.id, (0, -1))
-        if self._stop or chat.id in self._tasks or len(self._tasks) >= TITLES_MAX:
+        if self._stopped or chat.id in self._tasks or len(self._tasks) >= TITLES_MAX:
             return
         if turn == chat.turn or tries >= TRIES_MAX:
             return
@@ -79,7 +82,9 @@ class Titles:
 
     async def stop(self) -> None:
         """Drop what is being made. Bounded by a model's own cancellation and one store call."""
-        self._stop.set(Cause.SHUTDOWN)
+        self._stopped = True
+        for stop in self._stops:
+            stop.set(Cause.SHUTDOWN)
         if self._tasks:
             await asyncio.wait(set(self._tasks.values()), timeout=self._store.options.deadline_s)
 
@@ -91,61 +96,104 @@ class Titles:
         cost_of: Callable[[str, Usage | None], float],
         agent: Agent[Any],
     ) -> None:
-        drawn: Drawn | None = None
-        parts: list[Spent] = []
+        payer = _Payer(self._draws, chat, agent, request, cost_of)
+        stop: StopSignal[Cause] = StopSignal()
+        self._stops.add(stop)
+        timer = asyncio.get_running_loop().call_later(DEADLINE_S, stop.set, Cause.DEADLINE)
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(DEADLINE_S + GRACE_S):
                 model = await choose()
-                drawn = await self._draw(chat, agent, request, lambda usage: cost_of(model.name, usage))
-                outcome = await self._caller.call([model], request, stop=self._stop)
-            parts = _parts(outcome.failed, outcome.usage, model.name, cost_of)
+                outcome = await self._caller.call([model], request, observer=payer, stop=stop)
+            payer.pay(outcome.model, outcome.usage)
             if isinstance(outcome, Completed) and (title := _tidy(outcome.message.text)):
-                tokens, cost = sum(part.tokens for part in parts), sum(part.cost for part in parts)
-                bill = bill_of((drawn,), parts)
-                named = Rename(title=title, unless_titled=True, tokens=tokens, cost=cost, bill=bill)
-                await self._store.submit(chat.id, named)
-                self.made += 1
-                await self._draws.settled(bill.reservations)
-                drawn, parts = None, []
+                await self._name(chat, title, payer)
         except RefusedError:
             return  # a person gave it one meanwhile, or the chat is gone
         except BudgetReached:
             return  # a title is worth no wait
         except (ModelCallFailed, HoldfastError, TimeoutError) as error:
-            if isinstance(error, ModelCallFailed):
-                failed = [attempt for attempt in error.attempts if isinstance(attempt, FailedAttempt)]
-                parts = _parts(failed, None, "", cost_of)
             if getattr(error, "outcome", None) == "unknown":
-                parts = []  # they are counted if it is written
+                payer.leave()  # it is counted if it is written
             self.failed += 1
             extra = {"action": "title_failed", "chat": chat.id, "error": type(error).__name__}
             log.warning("no title", extra=extra)
         finally:
-            if drawn is not None:  # no title tells of it
-                await self._draws.enter(chat, SpendingKind.TITLE, parts, (drawn,))
+            timer.cancel()
+            self._stops.discard(stop)
+            await payer.close()
 
-    async def _draw(
-        self, chat: ChatRecord, agent: Agent[Any], request: Request, cost_of: Callable[[Usage], float]
-    ) -> Drawn:
-        """Raises BudgetReached where it would have to wait."""
-        given, made = estimated_usage(request, ()).input_tokens, request.settings.max_tokens or 0
+    async def _name(self, chat: ChatRecord, title: str, payer: "_Payer") -> None:
+        bill = payer.bill
+        tokens, cost = sum(part.tokens for part in bill.parts), sum(part.cost for part in bill.parts)
+        named = Rename(title=title, unless_titled=True, tokens=tokens, cost=cost, bill=bill)
+        await self._store.submit(chat.id, named, key_of(bill.reservations))
+        self.made += 1
+        payer.told()
+        await self._draws.settled(bill.reservations)
+
+
+class _Payer(Observer):
+    """Draws for each attempt, never waiting for it, and counts what it took."""
+
+    def __init__(
+        self,
+        draws: Draws,
+        chat: ChatRecord,
+        agent: Agent[Any],
+        request: Request,
+        cost_of: Callable[[str, Usage | None], float],
+    ) -> None:
+        self._draws, self._chat, self._agent, self._request = draws, chat, agent, request
+        self._cost_of = cost_of
+        self._drawn: Drawn | None = None
+        self._under_way = ""  # the model of an attempt that has begun
+        self._spent: list[Spent] = []
+
+    async def attempt_wanted(self, n: int, model: Model) -> None:
+        """Raises BudgetReached where it would have to wait. What the one before it had reserved is free by then."""
+        await self._settle_last()
+        given, made = estimated_usage(self._request, ()).input_tokens, self._request.settings.max_tokens or 0
         usage = Usage(input_tokens=given, output_tokens=made)
 
         def wanted() -> Estimate:
-            return Estimate(tokens=given + made, cost=cost_of(usage))
+            return Estimate(tokens=given + made, cost=self._cost_of(model.name, usage))
 
-        return await self._draws.draw(chat, agent, wanted, lambda: True, patient=False)
+        self._drawn = await self._draws.draw(self._chat, self._agent, wanted, lambda: True, wait_s=0)
 
+    async def attempt_started(self, n: int, model: Model) -> None:
+        self._under_way = model.name
 
-def _parts(
-    failed: Sequence[FailedAttempt], usage: Usage | None, model: str, cost_of: Callable[[str, Usage | None], float]
-) -> list[Spent]:
-    used = [*((attempt.model, attempt.usage) for attempt in failed), (model, usage)]
-    return [
-        Spent(model=name, tokens=took.input_tokens + took.output_tokens, cost=cost_of(name, took))
-        for name, took in used
-        if took is not None
-    ]
+    async def attempt_failed(self, failed: FailedAttempt) -> None:
+        self.pay(failed.model, failed.usage)
+
+    def pay(self, model: str, usage: Usage | None) -> None:
+        self._under_way = ""
+        if usage is not None:
+            tokens = usage.input_tokens + usage.output_tokens
+            self._spent.append(Spent(model=model, tokens=tokens, cost=self._cost_of(model, usage)))
+
+    @property
+    def bill(self) -> Bill:
+        return bill_of((self._drawn,), self._spent) if self._drawn is not None else Bill(parts=tuple(self._spent))
+
+    def told(self) -> None:
+        self._drawn, self._spent = None, []
+
+    def leave(self) -> None:
+        self._draws.leave(self._chat, SpendingKind.TITLE, self._spent, self._drawn)
+        self.told()
+
+    async def _settle_last(self) -> None:
+        drawn, spent = self._drawn, self._spent
+        self.told()
+        if drawn is not None:
+            await self._draws.enter(self._chat, SpendingKind.TITLE, spent, (drawn,))
+
+    async def close(self) -> None:
+        """What no title tells of."""
+        if self._under_way and self._drawn is not None:  # it was cancelled
+            self.pay(self._under_way, used_at_least(self._request))
+        await self._settle_last()
 
 
 def _request(excerpt: str) -> Request:

@@ -72,7 +72,11 @@ async def usage(
         if given is not None and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", given):
             raise UsageError(f"{given!r} is no day: write it as 2026-11-17")
     async with opened(app_with_data(where)) as app:
-        found = await app.usage(names, owner=owner, since=day or since, until=day)
+        found: list[UsageTotal] = []
+        while page := await app.usage(
+            names, owner=owner, since=day or since, until=day, after=found[-1] if found else None
+        ):
+            found += page
     if json:
         write_line(msgspec.json.encode(found))
         return

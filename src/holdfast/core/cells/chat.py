@@ -2,6 +2,7 @@
 
 from holdfast.core import commands as cmd
 from holdfast.core import journal
+from holdfast.core.call_words import SPENT, spent_text
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.spending import SpendingKind
@@ -25,6 +26,18 @@ def rename(draft: Draft, command: cmd.Rename) -> None:
     if title != draft.chat.title:
         draft.set(title=title)
         draft.tell(journal.ChatRenamed(title=title, tokens=command.tokens, cost=command.cost))
+
+
+def count_spending(draft: Draft, command: cmd.CountSpending) -> None:
+    chat = draft.chat
+    if command.life != chat.life:
+        raise Refusal("another_life", "another chat spent it, which had the same id")
+    in_turn = chat.turn_started_at is not None and command.turn == chat.turn
+    draft.spend(command.kind, command.tokens, command.cost, command.bill, in_turn=in_turn)
+    if command.tokens or command.cost:
+        tokens, cost = (command.tokens, command.cost) if in_turn else (0, 0.0)
+        words = spent_text(command.tokens, command.cost)
+        draft.tell(journal.Noted(topic=SPENT, text=words, tokens=tokens, cost=cost))
 
 
 def delete(draft: Draft, command: cmd.Delete) -> None:

@@ -2653,6 +2653,11 @@ export interface components {
              * @description what was not asked for by `by` is empty
              */
             usage: components["schemas"]["UsageShown"][];
+            /**
+             * Next
+             * @description give it as `after` for the next page; null: there is none
+             */
+            next: string | null;
         };
         /** UsageShown */
         UsageShown: {
@@ -5795,6 +5800,9 @@ export interface operations {
                 since?: string | null;
                 /** @description such as `2026-11-17` */
                 until?: string | null;
+                /** @description `next` of the page before */
+                after?: string | null;
+                limit?: number;
             };
             header?: never;
             path?: never;

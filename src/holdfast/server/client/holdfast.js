@@ -68,7 +68,13 @@ export class Holdfast {
 
   /** Who spent what. @returns {Promise<Schemas["UsageShown"][]>} */
   async usage(/** @type {UsageAsked & Asking} */ { signal, ...query } = {}) {
-    return (await this._connection.ask("GET", "/api/usage", { query, signal })).usage;
+    const found = [];
+    for (let after; ; ) {
+      const page = await this._connection.ask("GET", "/api/usage", { query: { ...query, after }, signal });
+      found.push(...page.usage);
+      if (page.next == null) return found;
+      after = page.next;
+    }
   }
 
   /** What owners may use, as it was set at run time, by owner, a page of it. @returns {Promise<Schemas["BudgetPage"]>} */

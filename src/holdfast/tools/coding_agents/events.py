@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from holdfast.core.codec import decode_json
+from holdfast.core.spending import COST_MAX, TOKENS_MAX
 from holdfast.tools.coding_agents.programs import CodingProgram, EventRule
 from holdfast.tools.coding_agents.verdicts import Figures
-from holdfast.tools.context import COST_MAX, TOKENS_MAX
 
 LINE_BYTES_MAX = 8 << 20
 SHOWN_CHARS_MAX = 400  # of one line for people

@@ -21,12 +21,13 @@ from holdfast.core.compaction import (
     transcript,
 )
 from holdfast.core.deadlines import ModelDeadlines
+from holdfast.core.journal import Delta
 from holdfast.core.records import Cause, Frozen, Message, Role, Text
 from holdfast.core.retry import Kind, RetryPolicy
 from holdfast.core.spending import Spent
 from holdfast.errors import HoldfastError, ModelCallFailed
 from holdfast.models.base import Model, Request, Settings, Usage
-from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, Stopped
+from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, Stopped, used_at_least
 from holdfast.stops import StopSignal
 
 INPUT_TOKENS_MAX = 200_000  # however much a model can hold: a summary of more is no better
@@ -110,13 +111,16 @@ class Summariser(Frozen):
         observer = _Payer(self, request, spent)
         try:
             outcome = await self.caller.call(self.models, request, observer=observer, stop=stop, policy=self.retry)
+        except asyncio.CancelledError:
+            observer.pay_for_what_came()
+            raise
         except ModelCallFailed as error:
             return Summary(error=storable(f"{error.code}: {error}"), too_long=error.code == Kind.CONTEXT_TOO_LONG)
         except HoldfastError as error:
             return Summary(error=storable(f"{error.code}: {error}"))
         match outcome:
             case Stopped(cause=cause):
-                observer.pay(self.models[0].name, outcome.usage)
+                observer.pay(outcome.model, outcome.usage)
                 return Summary(error=f"stopped: {cause}")
             case Completed(message=message, finished=finished):
                 observer.pay(message.model or "", outcome.usage)
@@ -163,15 +167,29 @@ class _Payer(Observer):
         self._summariser = summariser
         self._request = request
         self._spent = spent
+        self._under_way = ""  # the model of an attempt that has begun
+        self._came: list[str] = []
 
     async def attempt_wanted(self, n: int, model: Model) -> None:
         if self._summariser.draw is not None:
             await self._summariser.draw(model, self._request)
 
+    async def attempt_started(self, n: int, model: Model) -> None:
+        self._under_way, self._came = model.name, []
+
+    def delta(self, delta: Delta) -> None:
+        self._came.append(delta.text)
+
     async def attempt_failed(self, failed: FailedAttempt) -> None:
         self.pay(failed.model, failed.usage)
 
+    def pay_for_what_came(self) -> None:
+        """The deadline cut it off: its request was sent, and what came of it was made."""
+        if self._under_way:
+            self.pay(self._under_way, used_at_least(self._request, "".join(self._came)))
+
     def pay(self, model: str, usage: Usage | None) -> None:
+        self._under_way = ""
         if usage is not None:
             tokens = usage.input_tokens + usage.output_tokens
             self._spent.append(Spent(model=model, tokens=tokens, cost=self._summariser.cost_of(model, usage)))
