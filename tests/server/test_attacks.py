@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 import select
 import socket
 import stat
@@ -261,13 +262,17 @@ async def test_a_browser_logs_in_and_gets_a_cookie_that_is_not_the_token(live: S
 async def test_what_a_model_or_a_user_says_is_never_markup_on_the_page(
     live: ServerProcess, client: httpx.AsyncClient
 ) -> None:
+    """In a browser: tests/page/test_hostile.py."""
+    before = await client.get("/")
     hostile = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     chat_id = await created(client, "echo", hostile, title=hostile)
     await ended(client, chat_id)
     page = await client.get("/")
-    assert "<script" not in page.text
-    assert "&lt;script&gt;" in page.text
-    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert page.text == before.text, "the page holds nothing of any chat"
+    assert not re.search(r"<script(?! type=\"module\" src=\"page/app\.js\"></script>)", page.text)
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self';" in policy
+    assert "require-trusted-types-for 'script'" in policy
     assert page.headers["x-content-type-options"] == "nosniff"
 
 

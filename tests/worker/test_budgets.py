@@ -193,8 +193,8 @@ async def test_what_a_worker_left_is_counted_by_its_next_sweep_unless_its_commit
         assert await app.store.budgets.reserved_by(worker.name) == [held.id]
         (total,) = await app.usage(["kind"])
         assert (total.kind, total.lines, total.tokens) == ("stopped", 1, 7)
-        worker.draws.leave(chat, SpendingKind.STOPPED, (spent,), held)
         await app.store.budgets.release(held.id or "")  # as by a commit that was written after all
+        worker.draws.leave(chat, SpendingKind.STOPPED, (spent,), held)
         await worker.draws.tidy()
         assert (await app.usage(["kind"])) == [total]
 

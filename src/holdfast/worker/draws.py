@@ -213,7 +213,7 @@ class Draws:
             else:
                 await self._store.budgets.enter((), ids)
         except StoreError as error:
-            self._leave_all(chat, kind, parts, drawn)
+            self.leave_all(chat, kind, parts, drawn)
             self.lost += bool(parts) and not ids
             extra = {"action": "spending_lost", "chat": chat.id, "error": str(error)}
             log.warning("what a call spent is not counted", extra=extra)
@@ -221,11 +221,11 @@ class Draws:
             self._live.difference_update(ids)  # if they are there after all, `tidy` finds them
         await self.settled(ids)
 
-    def _leave_all(
-        self, chat: ChatRecord, kind: SpendingKind, parts: Sequence[Spent], drawn: Sequence[Drawn]
-    ) -> None:
+    def leave_all(self, chat: ChatRecord, kind: SpendingKind, parts: Sequence[Spent], drawn: Sequence[Drawn]) -> None:
+        """No store is asked: `tidy` finds what was reserved, and counts these parts."""
         if parts and drawn:
             self.leave(chat, kind, parts, drawn[-1])
+        self._live.difference_update(one.id for one in drawn if one.id is not None)
 
     async def tidy(self) -> None:
         """Settle what is reserved in this worker's name and belongs to no call of it: what it took is counted, if it

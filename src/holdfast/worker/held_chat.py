@@ -19,7 +19,7 @@ from holdfast.core.codec import decode_object, storable
 from holdfast.core.decide import exhausted_budget, seconds_left
 from holdfast.core.journal import Traced, TraceSource
 from holdfast.core.records import STOPS, Cause, Failure, File, Frozen, Snapshot, State
-from holdfast.core.spending import NO_BILL, Bill
+from holdfast.core.spending import NO_BILL, Bill, SpendingKind, Spent
 from holdfast.errors import ConfigError, NotFound, OwnershipLost, RefusedError, StaleWriter, StoreError, WentBack
 from holdfast.hooks import Change, Hook, HookFailed, Hooks, Point, RunContext, unchanged
 from holdfast.ids import new_id
@@ -370,6 +370,16 @@ class HeldChat:
                     delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
 
     # --- budgets ----------------------------------------------------------------------------------------
+
+    async def enter_spending(self, kind: SpendingKind, parts: Sequence[Spent], drawn: Sequence[Drawn]) -> None:
+        """What no commit tells of. Where the lease is not trusted any more, others may own the chat: then no store is
+        waited for.
+        """
+        draws, chat = self.shared.draws, self.snapshot.chat
+        if self.shared.trusted():
+            await draws.enter(chat, kind, parts, drawn)
+        else:
+            draws.leave_all(chat, kind, parts, drawn)
 
     async def draw(self, model: Model, request: Request, took: Estimate = NOTHING) -> Drawn:
         """What an attempt may use, reserved. `took`: attempts before it, of which the same commit will tell. Raises

@@ -190,8 +190,8 @@ class ModelStep:
         """What an attempt took that no commit will tell of: a shutdown cut it off, or the chat is another's now."""
         if self._owed is not None:
             owed, self._owed = self._owed, None
-            chat, draws = self._held.snapshot.chat, self._held.shared.draws
-            await draws.enter(chat, SpendingKind.STOPPED, (owed.spent,), (owed.drawn,) if owed.drawn else ())
+            drawn = (owed.drawn,) if owed.drawn else ()
+            await self._held.enter_spending(SpendingKind.STOPPED, (owed.spent,), drawn)
 
     async def _what_follows(self, message: Message) -> list[cmd.Command]:
         """After a response without calls: the end of the turn, or once more if it does not fit the output type."""
@@ -402,8 +402,7 @@ class _Watcher(Observer):
         except Moved:
             # Stopped, or lost: the call's own stop ends it; the record of this attempt goes with it.
             spent = Spent(model=lost.model, tokens=lost.tokens, cost=lost.cost)
-            chat, draws = held.snapshot.chat, held.shared.draws
-            await draws.enter(chat, SpendingKind.LOST, (spent,), (drawn,) if drawn is not None else ())
+            await held.enter_spending(SpendingKind.LOST, (spent,), (drawn,) if drawn is not None else ())
             await held.look_again()
         except StoreError:
             spent = Spent(model=lost.model, tokens=lost.tokens, cost=lost.cost)
@@ -424,7 +423,7 @@ class _Watcher(Observer):
         if self.drawn is not None:
             drawn, self.drawn = self.drawn, None
             parts = (self._cut_off(),) if self.attempt else ()  # cancelled from outside, or never begun
-            await self._held.shared.draws.enter(self._held.snapshot.chat, SpendingKind.LOST, parts, (drawn,))
+            await self._held.enter_spending(SpendingKind.LOST, parts, (drawn,))
 
     def _cut_off(self) -> Spent:
         held, usage = self._held, used_at_least(self._request)

@@ -166,7 +166,7 @@ class Compactor:
             await self._carry_on(plan, covered, summary, drawn)
         finally:
             if not self._told:  # no commit tells of it
-                await held.shared.draws.enter(held.snapshot.chat, SpendingKind.SUMMARY, spent, drawn)
+                await held.enter_spending(SpendingKind.SUMMARY, spent, drawn)
 
     async def _summarised(
         self, plan: Plan, covered: Sequence[Message], drawn: list[Drawn], spent: list[Spent]
@@ -177,7 +177,7 @@ class Compactor:
         async def draw(model: Model, request: Request) -> None:
             if drawn:
                 over, drawn[:] = drawn[:], [replace(drawn[-1], id=None)]
-                await held.shared.draws.enter(held.snapshot.chat, SpendingKind.SUMMARY, (), over)
+                await held.enter_spending(SpendingKind.SUMMARY, (), over)
             took = Estimate(tokens=sum(part.tokens for part in spent), cost=sum(part.cost for part in spent))
             drawn[:] = [await held.draw(model, request, took)]
 
