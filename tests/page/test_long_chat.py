@@ -5,7 +5,9 @@ from pathlib import Path
 from playwright.async_api import Page, expect
 
 from holdfast import App
+from holdfast.core.limits import Limits
 from holdfast.core.records import Message, Role, Text
+from holdfast.store.records import StoreOptions
 from tests.page.conftest import ONE_BROWSER
 from tests.page.program import agents
 from tests.support.servers import ServerProcess
@@ -23,7 +25,8 @@ async def long_chat(url: str, messages: int) -> str:
         )
         for n in range(messages)
     ]
-    async with App(url, agents=agents()) as app:
+    room = StoreOptions(limits=Limits(given_messages_max=messages))
+    async with App(url, agents=agents(), options=room) as app:
         chat = await app.create("echo", past=past)
         return chat.id
 
@@ -33,15 +36,17 @@ async def test_a_chat_of_very_many_messages_opens_at_its_end_and_scrolls_to_its_
 ) -> None:
     chat_id = await long_chat(f"sqlite:///{home}/chats.db", MESSAGES)
     await page.goto(f"{live.url}/#/chats/{chat_id}")
-    await expect(page.get_by_text(f"message {MESSAGES - 1} of many")).to_be_in_viewport()
+    await expect(page.locator(".history").get_by_text(f"message {MESSAGES - 1} of many")).to_be_in_viewport()
     articles = page.locator(".history article")
     assert await articles.count() < 200
     await page.locator(".scroller").evaluate("element => { element.scrollTop = 0 }")
-    await expect(page.get_by_text("message 0 of many")).to_be_in_viewport()
-    await expect(page.get_by_text(f"message {MESSAGES - 1} of many")).to_have_count(0)  # far away: let go of
+    await expect(page.locator(".history").get_by_text("message 0 of many")).to_be_in_viewport()
+    await expect(page.locator(".history").get_by_text(f"message {MESSAGES - 1} of many")).to_have_count(
+        0
+    )  # far away: let go of
     assert await articles.count() < 200
     await page.get_by_role("button", name="Newest").click()
-    await expect(page.get_by_text(f"message {MESSAGES - 1} of many")).to_be_in_viewport()
+    await expect(page.locator(".history").get_by_text(f"message {MESSAGES - 1} of many")).to_be_in_viewport()
 
 
 async def test_who_may_only_read_sees_no_way_to_write(page: Page, live: ServerProcess) -> None:
