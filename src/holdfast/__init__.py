@@ -16,14 +16,17 @@ __all__ = [
     "AgentNamed",
     "Always",
     "Answer",
+    "Answered",
     "AnyEntry",
     "App",
+    "AppMemory",
     "AppSchedules",
     "Approval",
     "Arguments",
     "Ask",
     "AttemptFailed",
     "Backfilled",
+    "BlockVersion",
     "BudgetLeft",
     "Budgets",
     "CallAnswered",
@@ -81,6 +84,7 @@ __all__ = [
     "Event",
     "EventRule",
     "Every",
+    "Expansion",
     "Extent",
     "External",
     "FailedAttempt",
@@ -89,6 +93,7 @@ __all__ = [
     "Finished",
     "FirstByteTimeout",
     "Forbidden",
+    "FoundMemory",
     "Grouping",
     "Happened",
     "HistoryCut",
@@ -112,11 +117,17 @@ __all__ = [
     "McpConnectTimeout",
     "McpError",
     "McpListTimeout",
+    "McpLoginFailed",
+    "McpNeedsLogin",
     "McpOutcomeUnknown",
     "McpPingTimeout",
     "McpServer",
     "McpTimeout",
     "McpUnavailable",
+    "Memory",
+    "MemoryBlock",
+    "MemoryKind",
+    "MemoryRecord",
     "Message",
     "MessageAdded",
     "MessageDropped",
@@ -154,6 +165,8 @@ __all__ = [
     "OwnerLimits",
     "OwnershipLost",
     "Part",
+    "Passage",
+    "PassageKind",
     "Paused",
     "PermissionMode",
     "Permissions",
@@ -192,10 +205,14 @@ __all__ = [
     "ScheduleState",
     "SchemaError",
     "Scope",
+    "SearchEngine",
     "SendMode",
     "Sent",
     "Settings",
     "SilenceTimeout",
+    "Skills",
+    "SlashCommand",
+    "SlashCommandFailed",
     "Snapshot",
     "Spawned",
     "StaleWriter",
@@ -265,6 +282,7 @@ __all__ = [
     "__version__",
     "agent_tools",
     "ask_user",
+    "browse_tools",
     "client_tool",
     "coding_agent",
     "default_model",
@@ -275,6 +293,7 @@ __all__ = [
     "http_tools",
     "install_cache",
     "load_config",
+    "look_tool",
     "plan_of",
     "plan_tool",
     "read_result_tool",
@@ -282,6 +301,8 @@ __all__ = [
     "shell_tool",
     "sleep_until",
     "tool",
+    "transcribe_tool",
+    "web_search_tool",
 ]
 
 __version__ = "0.1.0"
@@ -295,7 +316,7 @@ if _sys.platform not in ("linux", "darwin"):
 # Module -> the public names that it defines, `there as here` where they are called otherwise. A name added here goes
 # into __all__ too, and as a real import under `if TYPE_CHECKING`, where type checkers look; a test compares them.
 _NAMES: dict[str, str] = {
-    "holdfast.agent": "Agent, AgentLimits, CompactionPolicy",
+    "holdfast.agent": "Agent, AgentLimits, CompactionPolicy, Memory",
     "holdfast.app": "App, ChatSettings, diagnostics",
     "holdfast.chat": "Chat",
     "holdfast.config": (
@@ -305,8 +326,13 @@ _NAMES: dict[str, str] = {
     "holdfast.core.budgets": "BudgetLeft",
     "holdfast.core.deadlines": "ModelDeadlines, WakeDeadlines",
     "holdfast.core.limits": "Limits",
+    "holdfast.core.memory": (
+        "Block as MemoryBlock, Found as FoundMemory, MemoryKind, MemoryRecord, Passage, PassageKind"
+    ),
+    "holdfast.memory": "AppMemory",
+    "holdfast.store.memory_blocks": "BlockVersion",
     "holdfast.core.records": (
-        "Always, Call as CallRecord, CallState, Cause, ChatRecord, ClientTool, External, Failure, File, "
+        "Always, Call as CallRecord, CallState, Cause, ChatRecord, ClientTool, Expansion, External, Failure, File, "
         "KeptRule, Message, NewChat, OnUnknown, OutputFormat, Part, Phase, Purse, Queued, Reasoning, "
         "Replay, Role, Sampling, SendMode, Snapshot, State, Synthetic, Terms, Text, ToolCall, ToolResult"
     ),
@@ -318,9 +344,11 @@ _NAMES: dict[str, str] = {
         "AdmissionTimeout, CallTimeout, CallerError, ConfigError, ConnectTimeout, ConnectionFailed, "
         "CorruptRecord, DrainFailed, FirstByteTimeout, Forbidden, HoldfastError, InvalidInput, KeyReused, LeaseLost, "
         "LimitReached, LoadTimeout, LostResult, McpCallTimeout, McpConnectTimeout, McpError, McpListTimeout, "
-        "McpOutcomeUnknown, McpPingTimeout, McpTimeout, McpUnavailable, MessageDropped, ModelCallFailed, "
+        "McpLoginFailed, McpNeedsLogin, McpOutcomeUnknown, McpPingTimeout, McpTimeout, McpUnavailable, "
+        "MessageDropped, ModelCallFailed, "
         "ModelError, NoTurn, NoWorker, NotFound, OutcomeUnknown, OutputInvalid, OwnershipLost, "
         "ProviderError, ProviderTimeout, RecordError, RefusedError, SchemaError, SilenceTimeout, "
+        "SlashCommandFailed, "
         "StaleWriter, StoreAuth, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreGone, "
         "StoreReadOnly, StoreTimeout, StoreUnavailable, TooManyRequests, TooManyStreams, ToolFailed, TurnError, "
         "TurnFailed, TurnRunning, TurnStopped, TurnTimeout, TurnWaits, Unauthorized, UnknownAgent, UnknownRecord, "
@@ -357,11 +385,14 @@ _NAMES: dict[str, str] = {
     "holdfast.system.clock": "Clock",
     "holdfast.system.sandbox": "Sandbox",
     "holdfast.transfer": "Imported, OwnerDeleted",
-    "holdfast.tools.base": "Approval, Delegation, ListChildren, Spawned, ToChild, Tool, ToolOutput, tool",
+    "holdfast.tools.base": "Answered, Approval, Delegation, ListChildren, Spawned, ToChild, Tool, ToolOutput, tool",
+    "holdfast.tools.browser.tools": "browse_tools",
     "holdfast.tools.coding_agents.programs": "CodingAccess, CodingProgram, EventRule",
     "holdfast.tools.coding_agents.tool": "coding_agent",
     "holdfast.tools.context": "ToolContext",
     "holdfast.tools.files.tools": "file_tools",
+    "holdfast.tools.media.look": "look_tool",
+    "holdfast.tools.media.transcribe": "transcribe_tool",
     "holdfast.tools.outside": "ask_user, client_tool, sleep_until",
     "holdfast.tools.permissions.acts": "Act, ActsOf, CallTool, Extent, Reach, Read, Run, Whereabouts, Write",
     "holdfast.tools.permissions.decision": "Decision",
@@ -375,8 +406,11 @@ _NAMES: dict[str, str] = {
     "holdfast.tools.web.cache": "WebCache, install_cache",
     "holdfast.tools.web.fetch": "fetch_tool",
     "holdfast.tools.web.http_request": "http_tools",
+    "holdfast.tools.web.search": "SearchEngine, web_search_tool",
     "holdfast.worker.tool_calls": "RunningTool",
     "holdfast.schedules": "AppSchedules",
+    "holdfast.skills.shelf": "Skills",
+    "holdfast.slash_commands": "SlashCommand",
     "holdfast.store.schedules": "Backfilled",
     "holdfast.worker.worker": "Worker",
     "holdfast.turn": "OpenCall, Sent, Turn",
@@ -397,7 +431,7 @@ _HOMES = _homes()
 
 TYPE_CHECKING = False  # as in typing, which is not worth its import here
 if TYPE_CHECKING:
-    from holdfast.agent import Agent, AgentLimits, CompactionPolicy
+    from holdfast.agent import Agent, AgentLimits, CompactionPolicy, Memory
     from holdfast.app import App, ChatSettings, diagnostics
     from holdfast.chat import Chat
     from holdfast.config import (
@@ -414,12 +448,16 @@ if TYPE_CHECKING:
     from holdfast.core.budgets import BudgetLeft
     from holdfast.core.deadlines import ModelDeadlines, WakeDeadlines
     from holdfast.core.limits import Limits
+    from holdfast.core.memory import Block as MemoryBlock
+    from holdfast.core.memory import Found as FoundMemory
+    from holdfast.core.memory import MemoryKind, MemoryRecord, Passage, PassageKind
     from holdfast.core.records import (
         Always,
         CallState,
         Cause,
         ChatRecord,
         ClientTool,
+        Expansion,
         External,
         Failure,
         File,
@@ -482,6 +520,8 @@ if TYPE_CHECKING:
         McpConnectTimeout,
         McpError,
         McpListTimeout,
+        McpLoginFailed,
+        McpNeedsLogin,
         McpOutcomeUnknown,
         McpPingTimeout,
         McpTimeout,
@@ -501,6 +541,7 @@ if TYPE_CHECKING:
         RefusedError,
         SchemaError,
         SilenceTimeout,
+        SlashCommandFailed,
         StaleWriter,
         StoreAuth,
         StoreBusy,
@@ -584,6 +625,7 @@ if TYPE_CHECKING:
     from holdfast.jwt_issuer import JwtIssuer
     from holdfast.log_context import ContextFilter
     from holdfast.mcp_servers import McpServer
+    from holdfast.memory import AppMemory
     from holdfast.models.base import Model, OutputSpec, Request, Settings, ToolSpec, Usage
     from holdfast.models.calls import Completed, FailedAttempt
     from holdfast.models.choice import KeyedModel, ModelChoice, ModelContext, ModelFunction
@@ -592,8 +634,11 @@ if TYPE_CHECKING:
     from holdfast.principals import Principal, Scope
     from holdfast.schedules import AppSchedules
     from holdfast.server.http import http_app
+    from holdfast.skills.shelf import Skills
+    from holdfast.slash_commands import SlashCommand
     from holdfast.standing import Doing, Standing, Trouble
     from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
+    from holdfast.store.memory_blocks import BlockVersion
     from holdfast.store.open_calls import OpenCallKind, OpenCallLine, OpenCallRecord
     from holdfast.store.records import Answer, ChatFilter, ChatLine, HistoryRow, Key, StoreOptions
     from holdfast.store.schedules import Backfilled
@@ -601,11 +646,24 @@ if TYPE_CHECKING:
     from holdfast.store.tokens import NewToken, Token, TokenKind
     from holdfast.system.clock import Clock
     from holdfast.system.sandbox import Sandbox
-    from holdfast.tools.base import Approval, Delegation, ListChildren, Spawned, ToChild, Tool, ToolOutput, tool
+    from holdfast.tools.base import (
+        Answered,
+        Approval,
+        Delegation,
+        ListChildren,
+        Spawned,
+        ToChild,
+        Tool,
+        ToolOutput,
+        tool,
+    )
+    from holdfast.tools.browser.tools import browse_tools
     from holdfast.tools.coding_agents.programs import CodingAccess, CodingProgram, EventRule
     from holdfast.tools.coding_agents.tool import coding_agent
     from holdfast.tools.context import ToolContext
     from holdfast.tools.files.tools import file_tools
+    from holdfast.tools.media.look import look_tool
+    from holdfast.tools.media.transcribe import transcribe_tool
     from holdfast.tools.outside import ask_user, client_tool, sleep_until
     from holdfast.tools.permissions.acts import Act, ActsOf, CallTool, Extent, Reach, Read, Run, Whereabouts, Write
     from holdfast.tools.permissions.decision import Decision
@@ -619,6 +677,7 @@ if TYPE_CHECKING:
     from holdfast.tools.web.cache import WebCache, install_cache
     from holdfast.tools.web.fetch import fetch_tool
     from holdfast.tools.web.http_request import http_tools
+    from holdfast.tools.web.search import SearchEngine, web_search_tool
     from holdfast.transfer import Imported, OwnerDeleted
     from holdfast.turn import OpenCall, Sent, Turn
     from holdfast.webhook_settings import DeclaredWebhook

@@ -4,18 +4,21 @@ import copy
 import difflib
 import hashlib
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType, UnionType
-from typing import Any, Generic, Never
+from typing import Any, Generic, Literal, Never
 
+import msgspec
 from msgspec import Raw
 
 from holdfast.config import ModelFacts, Permissions, Price
 from holdfast.core.compaction import CompactionRules, problem_of
 from holdfast.core.deadlines import MODEL_DEADLINES, ModelDeadlines
 from holdfast.core.decide import Budget
-from holdfast.core.records import ClientTool
+from holdfast.core.memory import BLOCK_CHARS_MAX, BLOCK_NAME, BLOCKS_MAX, FACTS_MAX
+from holdfast.core.records import ClientTool, Frozen
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import ConfigError
 from holdfast.hooks import Hook, RunContext
@@ -23,6 +26,9 @@ from holdfast.mcp_servers import McpServer
 from holdfast.models.base import Model, Settings, ToolSpec, Usage
 from holdfast.models.choice import ModelFunction, is_function, label_of
 from holdfast.output import Output, OutputT_co
+from holdfast.skills.agents_md import AgentsMd
+from holdfast.skills.shelf import Skills, SkillShelf
+from holdfast.skills.tools import NAMES as SKILL_TOOLS
 from holdfast.tools.base import Tool, tools_by_name
 from holdfast.tools.permissions.examples import check_permissions
 
@@ -50,6 +56,41 @@ class CompactionPolicy(CompactionRules):
     context_limit: int | None = None  # tokens that the agent's model can hold, where the model does not say
 
 
+class Memory(Frozen):
+    """What the chats of an agent and an owner remember: see docs/how-to/memory.md.
+
+    `blocks` are short texts that the model edits, each with what it is for; `facts` how many it may keep. A chat is
+    shown the blocks, the newest facts and what the last chats were about, as they were when it began.
+    """
+
+    blocks: Mapping[str, str] = msgspec.field(
+        default_factory=lambda: {"notes": "what is worth knowing in every chat"}
+    )
+    block_chars: int = 2_000
+    facts: int = 1_000
+    facts_shown: int = 20
+    episodes: bool = True  # a summary of each chat that came to rest
+    episodes_shown: int = 5
+    episode_model: str | Model | ModelFunction | None = None  # None: the agent's own
+    episode_after_s: float = 300.0  # at rest, before it is made
+    search: Literal["agent", "owner"] = "agent"  # whose past chats are searched: this agent's, or all of the owner's
+
+    def problem(self) -> str | None:
+        limits = (
+            ("block_chars", self.block_chars, 1, BLOCK_CHARS_MAX),
+            ("facts", self.facts, 0, FACTS_MAX),
+            ("facts_shown", self.facts_shown, 0, 100),
+            ("episodes_shown", self.episodes_shown, 0, 100),
+            ("blocks", len(self.blocks), 0, BLOCKS_MAX),
+        )
+        for name, value, least, most in limits:
+            if not least <= value <= most:
+                return f"{name} is from {least} to {most:,}, not {value:,}"
+        if bad := [name for name in self.blocks if not BLOCK_NAME.fullmatch(name)]:
+            return f"a block's name has 1 to 64 letters, digits, - and _: {bad[0]!r} has others"
+        return None if self.episode_after_s >= 0 else "episode_after_s is 0 or more"
+
+
 class Agent(Generic[OutputT_co]):
     """What runs a chat: a model, and what it is told and given.
 
@@ -65,8 +106,10 @@ class Agent(Generic[OutputT_co]):
     patiently it is repeated (None: as the app does).
     `limits` bound its turns, `compaction` keeps its chats within what its model can hold, `title_model` names them.
     `active_tools` narrows its tools, those of tool servers too. `permissions` are its mode and its rules, beside the
-    app's: docs/how-to/permissions.md. `deps(context)`, async or not, makes what the tools and hooks of one chat
-    share: a database handle, the user's account; it runs again when another worker takes over.
+    app's: docs/how-to/permissions.md. `skills` are instructions that it loads when a task needs them, or a person
+    calls them with `/name`; of `agents_md`, a folder, the nearest AGENTS.md is told to it: docs/how-to/skills.md.
+    `deps(context)`, async or not, makes what the tools and hooks of one chat share: a database handle, the user's
+    account; it runs again when another worker takes over. `memory` outlives its chats: docs/how-to/memory.md.
     """
 
     def __init__(
@@ -88,6 +131,9 @@ class Agent(Generic[OutputT_co]):
         active_tools: Sequence[str] | None = None,
         permissions: Permissions | None = None,
         title_model: str | Model | ModelFunction | None = None,
+        memory: Memory | None = None,
+        skills: Sequence[Skills] = (),
+        agents_md: str | os.PathLike[str] | None = None,
         **unknown: Never,
     ) -> None:
         if not name:
@@ -97,7 +143,9 @@ class Agent(Generic[OutputT_co]):
         self.name = name
         self.model = model
         self.instructions = instructions
-        self.tools = tools_by_name([item for item in tools if not isinstance(item, McpServer)])
+        self.memory = memory
+        own = () if memory is None else (_memory_tool(memory),)
+        self.tools = tools_by_name([*(item for item in tools if not isinstance(item, McpServer)), *own])
         self.servers = tuple(item for item in tools if isinstance(item, McpServer))  # whose tools come and go
         self.output = Output(output) if output is not None else None
         self.fallbacks = tuple(fallbacks)
@@ -111,9 +159,15 @@ class Agent(Generic[OutputT_co]):
         self.active_tools = None if active_tools is None else tuple(active_tools)
         self.permissions = permissions
         self.title_model = title_model
+        self.shelf = SkillShelf(skills) if skills else None
+        self.agents_md = AgentsMd(agents_md) if agents_md is not None else None
         self._check()
 
     def _check(self) -> None:
+        if self.shelf is not None and (taken := [name for name in SKILL_TOOLS if name in self.tools]):
+            raise ConfigError(
+                f"agent {self.name!r}: {taken[0]!r} is a tool of its skills: give your own another name"
+            )
         self._check_servers()
         self.check_tools(self.active_tools)
         if self.permissions is not None:
@@ -123,6 +177,8 @@ class Agent(Generic[OutputT_co]):
                 raise ConfigError(f"agent {self.name!r}: {error}") from None
         if problem := problem_of(self.compaction):
             raise ConfigError(f"agent {self.name!r}: compaction: {problem}")
+        if self.memory is not None and (problem := self.memory.problem()):
+            raise ConfigError(f"agent {self.name!r}: memory: {problem}")
         if problem := self._problem_of_numbers():
             raise ConfigError(f"agent {self.name!r}: {problem}")
 
@@ -146,7 +202,8 @@ class Agent(Generic[OutputT_co]):
         """No name can come to mean two tools, whatever a server will list."""
         for server in self.servers:
             others = [other.prefix for other in self.servers if other is not server]
-            if clashes := [name for name in (*self.tools, *others) if name.startswith(server.prefix)]:
+            own = (*self.tools, *(SKILL_TOOLS if self.shelf is not None else ()))
+            if clashes := [name for name in (*own, *others) if name.startswith(server.prefix)]:
                 raise ConfigError(
                     f"agent {self.name!r}: {clashes[0]!r} begins like the tools of MCP server {server.name!r}: "
                     "give one of them another name"
@@ -177,7 +234,8 @@ class Agent(Generic[OutputT_co]):
     def check_tools(self, names: Sequence[str] | None) -> None:
         """Raises ConfigError for names that are not among its tools. What a tool server has, only it knows."""
         prefixes = tuple(server.prefix for server in self.servers)
-        if unknown := {name for name in names or () if name not in self.tools and not name.startswith(prefixes)}:
+        own = {*self.tools, *(SKILL_TOOLS if self.shelf is not None else ())}
+        if unknown := {name for name in names or () if name not in own and not name.startswith(prefixes)}:
             raise ConfigError(
                 f"agent {self.name!r}: active_tools names {', '.join(sorted(unknown))}, "
                 f"which are not among its tools ({', '.join(sorted(self.tools)) or 'none'})"
@@ -200,7 +258,8 @@ class Agent(Generic[OutputT_co]):
         if not self.limits.needs_prices and not limited:
             return
         summaries = self.compaction.model
-        paid = (self.model, *self.fallbacks, *(() if summaries is None else (summaries,)))
+        episodes = None if self.memory is None else self.memory.episode_model
+        paid = (self.model, *self.fallbacks, *(one for one in (summaries, episodes) if one is not None))
         for name in (label_of(model) for model in paid if not is_function(model)):  # of a function's when it chooses
             if price_of(name, facts) is None:
                 raise ConfigError(
@@ -230,17 +289,26 @@ class Agent(Generic[OutputT_co]):
             digest.update(bytes(tool.schema))
         return digest.hexdigest()
 
-    def fingerprint_with(self, tools: Mapping[str, Tool], model: str) -> str:
-        """The same where some of the tools are a server's, or the model is a function's choice."""
+    def fingerprint_with(self, tools: Mapping[str, Tool], model: str, told: str = "") -> str:
+        """The same where some of the tools are a server's or its skills', the model is a function's choice, or the
+        model is told what stands in files.
+        """
         served = [tool for name, tool in tools.items() if name not in self.tools]
         chosen = model if is_function(self.model) else ""
-        if not served and not chosen:
+        if not served and not chosen and not told:
             return self.fingerprint
         digest = hashlib.blake2b(self.fingerprint.encode(), digest_size=8)
         digest.update(chosen.encode())
+        digest.update(told.encode("utf-8", "replace"))
         for tool in served:
             digest.update(tool.name.encode() + b"\0" + bytes(tool.schema))
         return digest.hexdigest()
+
+
+def _memory_tool(memory: Memory) -> Tool:
+    from holdfast.tools.memory.tool import memory_tool  # noqa: PLC0415  a schema's parser: only who has one pays
+
+    return memory_tool(tuple(memory.blocks))
 
 
 CACHE_WRITE = 1.25  # what providers that charge for writing to their cache ask, in the price of input

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from holdfast import __version__, transfer
 from holdfast.agent import Agent
-from holdfast.chat import Chat, as_message, with_digest
+from holdfast.chat import Chat, as_message, expanded, with_digest
 from holdfast.config import FILE, Config, ConfigSettings, WorkerSettings, changed, changed_for_worker, load_config
 from holdfast.core.codec import check_text, encode
 from holdfast.core.records import ClientTool, KeptRule, Message, NewChat
@@ -22,6 +22,7 @@ from holdfast.errors import ConfigError, HoldfastError, InvalidInput, UnknownAge
 from holdfast.health.checks import diagnose
 from holdfast.ids import new_id
 from holdfast.mcp_servers import McpServer
+from holdfast.memory import AppMemory
 from holdfast.models.calls import Caller
 from holdfast.models.providers import Providers
 from holdfast.models.resolve import Models
@@ -29,6 +30,8 @@ from holdfast.output import OutputT
 from holdfast.owner_limits import Budgets, OwnerLimits
 from holdfast.redaction import Secrets
 from holdfast.schedules import AppSchedules
+from holdfast.skill_commands import SkillCommands
+from holdfast.slash_commands import SlashCommand, SlashCommands
 from holdfast.spans import Traces
 from holdfast.store import open_store
 from holdfast.store.budgets import USAGE_ROWS_MAX, Grouping, OwnerBudget, UsageTotal
@@ -48,6 +51,7 @@ from holdfast.turn_spans import TurnSpans
 from holdfast.webhooks import AppWebhooks
 from holdfast.worker.plugins import load_plugins
 from holdfast.worker.process import run_until_told
+from holdfast.worker.server_prompts import ServerPrompts
 from holdfast.worker.worker import Worker
 
 OWNERS_TOGETHER = 1_000  # that are read at once
@@ -130,6 +134,10 @@ class App:
         self.at_opening: list[Callable[[], object]] = []  # what is to be in the home once it is open
         self._opening_or_closing = asyncio.Lock()
         self.schedules = AppSchedules(self, schedules)
+        self.memory = AppMemory(self)
+        self.slash = SlashCommands(
+            SkillCommands(), ServerPrompts(lambda: [worker.tool_servers for worker in self.workers])
+        )
 
     def _serve(self, servers: Sequence[McpServer]) -> None:
         """Give each agent the tool servers that the configuration has for it."""
@@ -163,6 +171,8 @@ class App:
                 self.secrets.add(f"{header} of {server.name}", value)
             for header, variable in server.headers_env.items():
                 self.secrets.add(f"{header} of {server.name}", os.environ.get(variable))
+            if server.client_secret_env:
+                self.secrets.add(f"client secret of {server.name}", os.environ.get(server.client_secret_env))
 
     def _webhooks(self) -> AppWebhooks:
         """Raises ConfigError for an endpoint of the settings that cannot be meant."""
@@ -275,6 +285,15 @@ class App:
         """With the trace that it is sent from, if it is sent from within one and traces are on."""
         return self.turn_spans.sent(message)
 
+    async def expanded(self, message: Message, agent: str) -> Message:
+        """With what its slash command stands for, if it calls one of the agent's. Raises SlashCommandFailed."""
+        known = self.agents.get(agent)
+        return message if known is None else await self.slash.expanded(known, message)
+
+    async def slash_commands(self, agent: Agent[Any] | str) -> list[SlashCommand]:
+        """What people can call with `/name arguments` in chats with this agent, by name. Raises UnknownAgent."""
+        return await self.slash.listed(self.agent(agent))
+
     # --- chats ----------------------------------------------------------------------------------------
 
     @overload
@@ -311,6 +330,10 @@ class App:
         message = as_message(text) if text is not None else None
         known.check_client_tools(message.client_tools if message is not None else ())
         declared = known.check_client_tools(client_tools)
+        asked = (known.name, text, owner, metadata, active_tools, declared, title, past, since, chat_id)
+        keyed = with_digest(key, "create", *asked)
+        if message is not None:
+            message = await expanded(self, self.store, message, known.name, keyed)
         new = NewChat(
             id=chat_id or new_id("chat"),
             agent=known.name,
@@ -323,8 +346,7 @@ class App:
             message=self.sent(message) if message is not None else None,
             since=tuple(since),
         )
-        asked = (known.name, text, owner, metadata, active_tools, declared, title, past, since, chat_id)
-        answer = await self.store.create_chat(new, with_digest(key, "create", *asked))
+        answer = await self.store.create_chat(new, keyed)
         return Chat(self, answer.chat_id)
 
     async def chats(

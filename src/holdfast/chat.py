@@ -15,10 +15,11 @@ from holdfast.core.journal import Event, MessageAdded
 from holdfast.core.kept_files import inline_bytes, kept_digest
 from holdfast.core.records import Always, ClientTool, File, Message, Role, SendMode, Snapshot, State, Terms, Text
 from holdfast.core.updates import Update
-from holdfast.errors import InvalidInput, NotFound, TurnTimeout
+from holdfast.errors import InvalidInput, NotFound, SlashCommandFailed, TurnTimeout
 from holdfast.ids import new_id
 from holdfast.log_context import logger
 from holdfast.output import OutputT_co
+from holdfast.slash_commands import called_in
 from holdfast.standing import Standing, standing_of
 from holdfast.store.chat_store import ChatStore
 from holdfast.store.driver_watch import DriverWatch, Patience
@@ -52,6 +53,8 @@ class ChatHome(Protocol):
     def agent(self, agent: Agent[Any] | str) -> Agent[Any]: ...
 
     def sent(self, message: Message) -> Message: ...
+
+    async def expanded(self, message: Message, agent: str) -> Message: ...
 
 
 class Chat(Generic[OutputT_co]):
@@ -117,9 +120,15 @@ class Chat(Generic[OutputT_co]):
                 active_tools=message.active_tools if active_tools is None else tuple(active_tools),
                 client_tools=declared,
             )
+        keyed = with_digest(key, "send", self.id, text, mode, active_tools, declared, length)
+        message = await self._expanded(message, keyed)
         command = cmd.Send(message=self._app.sent(message), mode=mode, length=length)
-        asked = (text, mode, active_tools, declared, length)
-        return self._sent(await self._submit(command, with_digest(key, "send", self.id, *asked)))
+        return self._sent(await self._submit(command, keyed))
+
+    async def _expanded(self, message: Message, key: Key | None) -> Message:
+        if called_in(message) is None:
+            return message
+        return await expanded(self._app, self._store, message, (await self.snapshot()).chat.agent, key)
 
     async def give(
         self,
@@ -147,7 +156,7 @@ class Chat(Generic[OutputT_co]):
             if keyed is not None and (answer := await self._store.recall(keyed)) is not None:
                 return self._sent(answer)  # asked again, or twice at once: what was edited is no longer there
             raise
-        message = self._app.sent(as_message(text))
+        message = self._app.sent(await self._expanded(as_message(text), keyed))
         command = cmd.Edit(pos=spot.pos, role=spot.role, epoch=spot.epoch, message=message)
         return self._sent(await self._submit(command, keyed))
 
@@ -435,6 +444,18 @@ def with_digest(key: Key | str | None, *asked: object) -> Key | None:
     if found is None or found.request is not None:
         return found
     return replace(found, request=request_hash(*asked))
+
+
+async def expanded(home: ChatHome, store: ChatStore, message: Message, agent: str, key: Key | None) -> Message:
+    """With what its slash command stands for. Where that cannot be had, and this very request was accepted before,
+    its answer is in the store, and the message is of no account.
+    """
+    try:
+        return await home.expanded(message, agent)
+    except SlashCommandFailed:
+        if key is not None and await store.recall(key) is not None:
+            return message
+        raise
 
 
 def as_message(text: str | Message) -> Message:

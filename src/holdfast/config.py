@@ -40,6 +40,7 @@ _NOT_SETTINGS = (
     "TRUSTED",
     "SEALED_FD",
     "SOAK_",
+    "SUPERVISED",
 )
 
 Count = A[int, Meta(ge=1)]
@@ -115,6 +116,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ""
     host: A[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: A[int, Meta(ge=0, le=65535, description="port to listen on; 0: any free one")] = 7433
+    processes: A[
+        Count | Literal["auto"],
+        Meta(description="processes of `holdfast serve` and `holdfast worker`; auto: one per core"),
+    ] = 1
     allowed_hosts: A[
         tuple[str, ...], Meta(description="names under which the server is reached beside the local ones; * is any")
     ] = ()
@@ -259,6 +264,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "where the system can, `always` (where it cannot, none is started), `never`"
         ),
     ] = "auto"
+    browser: A[
+        str,
+        Meta(
+            description="the Chromium or Chrome that `browse_tools` start, a path or a name; empty: found by its "
+            "usual names; of a program of your own the variable counts, or `browse_tools(program=…)`"
+        ),
+    ] = ""
     local_context: A[Count, Meta(description="tokens of request and response that a local model has per slot")] = 4096
     local_slots: A[Count, Meta(description="chats that a local model answers at once; others wait for a slot")] = 4
     local_threads: A[
@@ -340,6 +352,7 @@ class ConfigSettings(WorkerSettings, total=False):
     app: str | None
     host: str | None
     port: int | None
+    processes: int | Literal["auto"] | None
     allowed_hosts: Sequence[str] | None
     allowed_origins: Sequence[str] | None
     trusted_proxies: Sequence[str] | None
@@ -367,6 +380,7 @@ class ConfigSettings(WorkerSettings, total=False):
     worker_wait_s: float | None
     client_results_wait_s: float | None
     cover_tools: Literal["auto", "always", "never"] | None
+    browser: str | None
     local_context: int | None
     local_slots: int | None
     local_threads: int | None

@@ -9,6 +9,7 @@
     │   ├── Forbidden            the principal may not do this; `scope` says what it lacks, where that is a scope
     │   ├── RefusedError         the chat's state does not allow this now (`state` and `command` say which)
     │   ├── KeyReused            an idempotency key came back with another body
+    │   ├── SlashCommandFailed   what `/name` stands for cannot be had now; `name` says which
     │   ├── NoTurn               the chat has not begun that turn, or any; send it a message
     │   ├── MessageDropped       a queued message that no turn will take; `why` says who dropped it
     │   ├── LimitReached         a documented limit; `limit` and `value` say which and how far
@@ -40,6 +41,8 @@
     │   ├── OutcomeUnknown       it began, and whether it had an effect is not known; tools of your own raise it, too
     │   └── McpError             a tool server; `server` says which
     │       ├── McpUnavailable   it is not there: it does not start, cannot be reached, or was lost
+    │       │   └── McpNeedsLogin  a person has to log in: `holdfast mcp login NAME`
+    │       ├── McpLoginFailed   a login, or the renewal of its tokens, came to nothing
     │       ├── McpOutcomeUnknown a call was sent and no answer came; an OutcomeUnknown, too
     │       └── McpTimeout       a deadline passed; `deadline` and `value_s` say which
     │           ├── McpConnectTimeout  no session in time
@@ -96,6 +99,14 @@ class InvalidInput(CallerError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class SlashCommandFailed(CallerError):
+    code = "slash_command_failed"
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"/{name}: {problem}")
+        self.name = name
 
 
 class WrongCursor(InvalidInput):
@@ -327,7 +338,10 @@ class OutputInvalid(ModelError):
 
 
 class ToolFailed(HoldfastError):
+    """A tool says why it cannot, to the model. `untrusted`: its words quote what came from outside."""
+
     code = "tool_failed"
+    untrusted = False
 
 
 class OutcomeUnknown(ToolFailed):
@@ -347,10 +361,19 @@ class McpError(ToolFailed):
     def __init__(self, server: str, message: str) -> None:
         super().__init__(f"MCP server {server!r}: {message}")
         self.server = server
+        self.words = message
 
 
 class McpUnavailable(McpError):
     code = "mcp_unavailable"
+
+
+class McpNeedsLogin(McpUnavailable):
+    code = "mcp_needs_login"
+
+
+class McpLoginFailed(McpError):
+    code = "mcp_login_failed"
 
 
 class McpOutcomeUnknown(McpError, OutcomeUnknown):

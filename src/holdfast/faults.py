@@ -35,6 +35,9 @@ POINTS = (
     "schedule.before",
     "schedule.chat",
     "schedule.after",
+    "memory.before",
+    "memory.written",
+    "memory.after",
     "claim.before",
     "claim.after",
     "deltas.before",
@@ -62,6 +65,8 @@ POINTS = (
     "migrate.after",
     "checkpoint.before",
     "checkpoint.after",
+    # Tokens of an MCP server: new ones have come, and are not on the disk yet.
+    "mcp.refreshed",
     # Copies of a SQLite file.
     "copy.step",
     "backup.checked",

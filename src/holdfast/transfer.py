@@ -413,8 +413,8 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes]:
 async def delete_owner(
     store: Store, owner: str, *, stop: bool = False, told: Told = not_told, within_s: float = math.inf
 ) -> OwnerDeleted:
-    """All of its chats, with all that was spawned below them, its kept rules and its tokens. In slices; run again, it
-    goes on where it was ended. After `within_s` it begins with no further chat.
+    """All of its chats, with all that was spawned below them, its memory, kept rules and tokens. In slices; run
+    again, it goes on where it was ended. After `within_s` it begins with no further chat.
 
     Raises RefusedError while chats of it run or wait, unless it is told to stop those; then while one does not stop.
     """
@@ -443,6 +443,7 @@ async def delete_owner(
                 continue  # it went with its family
             told(deleted)
     await store.kept_rules.forget(owner)
+    await store.memory.forget_owner(owner)
     await store.budgets.forget(owner)
     for webhook_id in await store.webhooks.forget(owner):
         await store.deliveries.forget(webhook_id)

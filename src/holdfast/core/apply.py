@@ -42,6 +42,10 @@ def apply(snapshot: Snapshot, command: cmd.Command, now: int, limits: Limits = L
         CELLS[cell.do](draft, command)
         if isinstance(command, cmd.Send | cmd.Edit):
             draft.effects["sent"] = command.message.id
+        if isinstance(command, cmd.Send) and (command.tainted or command.message.from_outside):
+            draft.taint(snapshot.chat.length)
+        if isinstance(command, cmd.Edit) and command.message.from_outside:
+            draft.taint(command.pos)
     except Refusal as refusal:
         return Refused(reason=refusal.reason, state=state, command=row, message=str(refusal))
     change = draft.finish()
@@ -65,6 +69,7 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS, *, parent_turn: int 
         parent_turn=parent_turn,
         depth=new.depth,
         purses=new.purses,
+        tainted_from=0 if new.tainted else None,
         created_at=now,
         updated_at=now,
     )
@@ -79,6 +84,8 @@ def create(new: NewChat, now: int, limits: Limits = LIMITS, *, parent_turn: int 
         except Refusal as refusal:
             raise InvalidInput("message", str(refusal)) from refusal
         draft.effects["sent"] = new.message.id
+        if new.message.from_outside:
+            draft.taint(len(new.past))
     for message in new.since:
         draft.add_given(message)
     return replace(draft.finish(), before=None)

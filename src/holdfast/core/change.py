@@ -63,7 +63,7 @@ class Change(Frozen):
     sent: str | None = None  # id of the message that a client brought, which is queued now or was taken
     dropped: tuple[Queued, ...] = ()  # queued messages the caller gets back
     compaction: Compaction | None = None
-    ended_attempt: int | None = None  # its deltas are replaced by its message
+    ended_attempt: int | None = None  # its deltas, if there may be any, are replaced by its message
     kept: tuple[KeptRule, ...] = ()  # rules that a person said "always" to
     spent: tuple[SpendingLine, ...] = ()
     settled: tuple[str, ...] = ()  # reservations that this settles

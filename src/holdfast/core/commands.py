@@ -41,13 +41,15 @@ class Command(Frozen):
 
 class Send(Command):
     """`length`: only while the chat rests with a history of so many positions, which is what its sender has read.
-    `answers`: an open question takes it as a person's answer; what another agent says is none.
+    `answers`: an open question takes it as a person's answer; what another agent says is none. `tainted`: content
+    from outside may speak through it.
     """
 
     message: Message
     mode: SendMode = "queue"
     length: int | None = None
     answers: bool = True
+    tainted: bool = False
 
     name = "send"
 
@@ -207,6 +209,7 @@ class ChildEnded(Command):
     turn: int
     text: str | None
     error: bool = False
+    untrusted: bool = False  # content from outside may speak through it
 
     name = "child_ended"
 
@@ -267,10 +270,11 @@ class PlannedCall(Frozen):
 
 
 class Respond(RunnerCommand):
-    """The model's response is complete."""
+    """The model's response is complete. `previewed`: pieces of it may be stored, which it replaces."""
 
     message: Message
     attempt: int
+    previewed: bool = True
     plans: tuple[PlannedCall, ...] = ()
     tokens: int = 0
     cost: float = 0.0
@@ -382,6 +386,7 @@ class Outcome(RunnerCommand):
     unknown: bool = False
     again: bool = False
     spawn: NewChat | None = None  # a child chat that the call does not wait for, created in the same transaction
+    untrusted: bool = False  # what it returned comes from outside
     tokens: int = 0
     cost: float = 0.0
     bill: Bill = NO_BILL

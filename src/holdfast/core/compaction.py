@@ -21,7 +21,8 @@ from itertools import accumulate
 from msgspec.structs import replace
 
 from holdfast.core.kept_files import kept_digest
-from holdfast.core.records import File, Frozen, Message, Role, Text, ToolCall, ToolResult
+from holdfast.core.records import Expansion, File, Frozen, Message, Role, Text, ToolCall, ToolResult
+from holdfast.core.skill_texts import CARRIED_TOKENS_MAX, ActiveSkill, activation, with_carried, without_carried
 
 BYTES_PER_TOKEN = 3  # English has four and more, Chinese about three: better early than refused
 MESSAGE_TOKENS = 6  # what a provider puts around each message
@@ -72,7 +73,7 @@ def estimated_message(message: Message) -> int:
     """Reasoning counts by its signature: only signed reasoning is sent back."""
     tokens = MESSAGE_TOKENS
     for part in message.parts:
-        if isinstance(part, Text):
+        if isinstance(part, Text | Expansion):
             tokens += estimated(part.text)
         elif isinstance(part, ToolCall):
             tokens += MESSAGE_TOKENS + estimated(part.name) + estimated(part.arguments)
@@ -301,6 +302,17 @@ def summary_text(summary: str, tokens: int, working_on: str | None = None) -> st
     return "\n\n".join(part for part in (shortened(summary.strip(), tokens), opener) if part)
 
 
+def skills_room(room: int | None) -> int | None:
+    """Tokens that the skills which a compaction carries may take; None: no limit but theirs."""
+    return None if room is None else room // 3
+
+
+def text_with_skills(text: str, active: Sequence[ActiveSkill], room: int | None) -> str:
+    """What a record holds, and the skills that outlive what it covers."""
+    tokens = skills_room(room)
+    return with_carried(text, active, CARRIED_TOKENS_MAX if tokens is None else tokens, BYTES_PER_TOKEN)
+
+
 def trim_text(earlier: str, covered: Sequence[Message], tokens: int, working_on: str | None = None) -> str:
     """What a record without a summary holds: the summary that there was, and the end of what was left out."""
     known = shortened(spoken(earlier), tokens // 2)
@@ -313,6 +325,7 @@ _LAST_MESSAGES = 8
 
 def spoken(text: str) -> str:
     """Of what a record holds, the part that a model wrote."""
+    text = without_carried(text)
     for mark in (LEFT_OUT, WORKING_ON):
         text = text.partition(mark)[0]
     return text.strip()
@@ -332,6 +345,10 @@ def _lines(message: Message, tokens: int) -> Iterable[str]:
         match part:
             case Text(text=text) if text:
                 yield f"[{message.role}] {shortened(text, tokens)}"
+            case Expansion() | ToolResult() if (skill := activation(part)) is not None:
+                yield f"[the skill {skill.name} was activated; its instructions stay in force beside the summary]"
+            case Expansion(name=name, text=text):
+                yield f"[/{name} stands for] {shortened(text, tokens)}"
             case File(media_type=media_type, uri=uri):
                 yield f"[{message.role}] (a file: {media_type}, {shortened(uri, 64)})"
             case ToolCall(name=name, arguments=arguments):

@@ -240,6 +240,8 @@ class Draft:
 
     def add_given(self, message: Message) -> None:
         """Said elsewhere, before there was a chat."""
+        if message.from_outside:
+            self.taint(self.chat.length)
         self._append(journal.MessageAdded(raw=Raw(encode(message))), message.role, message.id)
 
     def add_response(
@@ -247,6 +249,7 @@ class Draft:
         message: Message,
         *,
         attempt: int,
+        previewed: bool = True,
         started: tuple[str, ...] = (),
         decisions: Mapping[str, str] | None = None,
     ) -> None:
@@ -254,7 +257,8 @@ class Draft:
             raw=Raw(encode(message)), attempt=attempt, started=started, decisions=decisions or {}
         )
         self._append(entry, Role.ASSISTANT, message.id)
-        self.effects["ended_attempt"] = attempt
+        if previewed:
+            self.effects["ended_attempt"] = attempt
 
     def _append(self, entry: journal.MessageAdded, role: Role, message_id: str) -> None:
         self.lines.append(Line(entry, self.chat.length, role, message_id))
@@ -269,7 +273,14 @@ class Draft:
             raise Refusal("no_such_message", f"there is no message at position {pos}")
         self.set(length=pos, epoch=self.chat.epoch + 1)
         self.effects["cut_from"] = pos
+        if self.chat.tainted_from is not None and self.chat.tainted_from >= pos:
+            self.set(tainted_from=None)
         self.tell(journal.HistoryCut(length=pos, epoch=self.chat.epoch))
+
+    def taint(self, pos: int) -> None:
+        """From this position on, what is said may be what content from outside wants to have said."""
+        if self.chat.tainted_from is None or pos < self.chat.tainted_from:
+            self.set(tainted_from=pos)
 
     # -- the queue
 
@@ -369,6 +380,8 @@ class Draft:
             decisions={call.id: decision} if decision else {},
         )
         self.lines.append(Line(entry, call.pos if in_history else None, Role.TOOL, message.id))
+        if result.untrusted and in_history:
+            self.taint(call.pos)
 
     def answer_synthetically(
         self, call: Call, move: CallMove, kind: Synthetic, content: str, *, decision: str = "", **fields: Any

@@ -31,6 +31,7 @@ def fork(
         return Refused(reason="no_such_message", state=source.chat.state, command="fork", message=why)
     open_calls = [call for call in source.open_calls if call.pos < end]
     copied = end - len(open_calls)
+    tainted = source.chat.tainted_from
     chat = ChatRecord(
         id=new_id,
         agent=source.chat.agent,
@@ -39,6 +40,7 @@ def fork(
         active_tools=source.chat.active_tools,
         client_tools=source.chat.client_tools,
         title=source.chat.title,
+        tainted_from=tainted if tainted is not None and tainted < end else None,
         forked_from=source.chat.id,
         forked_at=end,
         created_at=now,

@@ -4,7 +4,7 @@ The rules, for every request whatever the provider:
 1. Every tool call is answered by exactly one result, right after its message, in the order of the calls.
 2. A result answers a call of the assistant message before it; there are no others.
 3. Call ids are unique.
-4. Calls and reasoning stand in assistant messages only, results in tool messages only, one each.
+4. Calls and reasoning stand in assistant messages only, expansions in a user's, results in tool messages, one each.
 5. A call's arguments are the text of a JSON object.
 6. No message is empty; unsigned reasoning is nothing (no provider takes it back).
 7. A call's name is one that every provider takes, whatever the model called, and its result has the same one.
@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.core.codec import is_json_object
 from holdfast.core.records import (
+    Expansion,
     Message,
     Part,
     Reasoning,
@@ -154,12 +155,14 @@ def _may_stand(part: Part, role: Role) -> bool:
         return role is Role.ASSISTANT
     if isinstance(part, ToolResult):
         return role is Role.TOOL
+    if isinstance(part, Expansion):
+        return role is Role.USER
     return True
 
 
 def _counts(part: Part) -> bool:
     """Whether a part is anything to a provider."""
-    if isinstance(part, Text):
+    if isinstance(part, Text | Expansion):
         return bool(part.text)
     if isinstance(part, Reasoning):
         return part.signed

@@ -128,9 +128,22 @@ class ToolResult(Record, tag="tool_result", tag_field="kind"):
     error: bool = False
     synthetic: Synthetic | None = None
     files: tuple[File, ...] = ()  # images and the like that the model is shown with it
+    untrusted: bool = False  # it comes from outside: content to read, whatever it says
 
 
-Part = Text | Reasoning | File | ToolCall | ToolResult
+class Expansion(Record, tag="expansion", tag_field="kind"):
+    """What a slash command at the beginning of a user message stands for: the text of a skill, or of a tool server's
+    prompt. The model reads it after what the person typed. It is stored as it was when the message was accepted, so
+    nothing that becomes of its source later changes what the model saw; `digest` names the text.
+    """
+
+    name: str
+    source: str  # skill, prompt
+    text: str
+    digest: str = ""
+
+
+Part = Text | Reasoning | File | ToolCall | ToolResult | Expansion
 
 
 class ClientTool(Record):
@@ -229,6 +242,20 @@ class Message(Record):
     @property
     def text(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def expansions(self) -> tuple[Expansion, ...]:
+        return tuple([part for part in self.parts if isinstance(part, Expansion)])
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether content from outside speaks through it: a marked result, or the prompt of a tool server."""
+        return any(
+            part.untrusted
+            if isinstance(part, ToolResult)
+            else isinstance(part, Expansion) and part.source == "prompt"
+            for part in self.parts
+        )
 
     @property
     def answer(self) -> str:
@@ -364,6 +391,9 @@ class ChatRecord(Frozen):
     error: Failure | None = None
     answer_seq: int | None = None  # journal number of the last turn's answer, for a parent; None: it gave none
     keepsakes: str = ""  # what its tools keep for a rerun and for later calls: an object of texts, as JSON; bounded
+    tainted_from: int | None = (
+        None  # history position of the first content from outside (`Message.from_outside`); None: there is none
+    )
 
     # ownership
     worker: str | None = None
@@ -471,6 +501,7 @@ class NewChat(Frozen):
     root_id: str | None = None
     depth: int = 0
     purses: tuple[Purse, ...] = ()
+    tainted: bool = False  # what began it comes from a chat through which content from outside may speak
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -18,6 +18,7 @@ class SpendingKind(StrEnum):
     STOPPED = "stopped"  # an attempt that a stop or a shutdown cut off
     SUMMARY = "summary"
     TITLE = "title"
+    EPISODE = "episode"  # what a chat was about, for its agent's memory
     TOOL = "tool"  # a call whose body says what it took, such as another agent's program
 
 

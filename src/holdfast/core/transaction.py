@@ -164,7 +164,8 @@ class _Unit:
         else:
             if was not in _STOPPABLE and (full := (yield from self.family_full(child.chat))) is not None:
                 return Reached(call_id=reach.call_id, content=f"{full}: wait for some of them first.", error=True)
-            send = Send(message=reach.message, mode=reach.mode, answers=False)
+            tainted = self.chats[parent_id].chat.tainted_from is not None
+            send = Send(message=reach.message, mode=reach.mode, answers=False, tainted=tainted)
             if (refused := self.apply(reach.child_id, send)) is not None:
                 return Reached(call_id=reach.call_id, content=f"It was not taken: {refused.message}", error=True)
             told = {"agent_id": reach.child_id, "turn": _turn_of(self.chats[reach.child_id], reach.message.id)}
@@ -205,14 +206,17 @@ class _Unit:
     def child_report(self, child: Snapshot, turn: int) -> Generator[Need, Any, ChildEnded]:
         """What a parent is told. An empty answer is an answer; no answer is said to be none."""
         chat = child.chat
+        tainted = chat.tainted_from is not None
         if chat.error is not None:
             text = f"The sub-agent failed: {chat.error.message}"
-            return ChildEnded(child_id=chat.id, turn=turn, text=text, error=True)
+            return ChildEnded(child_id=chat.id, turn=turn, text=text, error=True, untrusted=tainted)
         answer = None if chat.answer_seq is None else (yield from self.message(chat.id, chat.answer_seq))
         if answer is None and chat.cause in _CUT_SHORT:
             text = f"The sub-agent {_CUT_SHORT[chat.cause]} before it had an answer."
             return ChildEnded(child_id=chat.id, turn=turn, text=text, error=True)
-        return ChildEnded(child_id=chat.id, turn=turn, text=None if answer is None else answer.text)
+        untrusted = tainted and answer is not None
+        said = None if answer is None else answer.text
+        return ChildEnded(child_id=chat.id, turn=turn, text=said, untrusted=untrusted)
 
     def message(self, chat_id: str, seq: int) -> Generator[Need, Any, Message | None]:
         """What a journal entry added, be it written or still to be written by this transaction."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import Self, assert_never
+from typing import assert_never
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -42,16 +42,15 @@ from holdfast.errors import (
 from holdfast.ids import new_id
 from holdfast.log_context import logger
 from holdfast.models.assembler import Assembler
-from holdfast.models.base import Alive, Model, Opened, Progress, Request, ResponseFinished, StreamPart, Usage
+from holdfast.models.base import Alive, Model, Progress, Request, ResponseFinished, Usage
 from holdfast.models.deadline_watch import Watch
 from holdfast.models.providers import Providers
+from holdfast.models.stream_guard import GuardedStream, GuardRound
 from holdfast.stops import StopSignal
 from holdfast.system.clock import Clock, SystemClock
 from holdfast.tracebacks import traceback_text
 
-# A model keeps its deadlines itself, close to the socket. One that does not is ended this much later.
-GUARD_S = 1.0
-GUARD_STEP_S = 0.5
+GUARD_S = 1.0  # a model keeps its deadlines itself, close to the socket; one that does not is ended this much later
 
 _log = logger(__name__)
 
@@ -143,6 +142,7 @@ class Caller:
         self.providers = Providers() if providers is None else providers
         self.policy = policy
         self.clock = SystemClock() if clock is None else clock
+        self.guard_round = GuardRound()
         self.new_id = new_id
 
     async def call(
@@ -327,23 +327,17 @@ class _Call:
         watch = Watch(request.deadlines, model.name, asyncio.get_running_loop().time, GUARD_S)
         watch.sent(in_s=request.deadlines.connect_s)  # connecting is the model's own affair
         async with aclosing(model.stream(request)) as parts:
-            try:
-                async with asyncio.timeout(None) as limit:
-                    with _Guard(watch, limit) as guard:
-                        async for part in parts:
-                            delta = assembler.add(part)
-                            if delta is not None:
-                                self._observer.delta(delta)
-                            elif isinstance(part, Progress):
-                                self._observer.progress(part.text)
-                            if assembler.finished is not None:
-                                return
-                            if guard.last is None or not isinstance(part, Alive):
-                                guard.last = part
-            except TimeoutError as error:
-                if not limit.expired():
-                    raise
-                raise watch.late(assembler.request_id) from error
+            with GuardedStream(self._caller.guard_round, watch, self._task, assembler) as guarded:
+                async for part in parts:
+                    delta = assembler.add(part)
+                    if delta is not None:
+                        self._observer.delta(delta)
+                    elif isinstance(part, Progress):
+                        self._observer.progress(part.text)
+                    if assembler.finished is not None:
+                        return
+                    if guarded.last is None or not isinstance(part, Alive):
+                        guarded.last = part
 
     # --- what is told of it
 
@@ -480,40 +474,6 @@ def estimated_usage(request: Request, parts: tuple[Part, ...]) -> Usage:
         given += estimated(tool.name) + estimated(tool.description) + len(bytes(schema)) // BYTES_PER_TOKEN
     made = estimated_message(Message(id="", role=Role.ASSISTANT, parts=parts))
     return Usage(input_tokens=given, output_tokens=made, estimated=True)
-
-
-class _Guard:
-    """Looks every now and then whether something came: a timer set anew for every piece would cost more than it
-    guards."""
-
-    def __init__(self, watch: Watch, limit: asyncio.Timeout) -> None:
-        self._watch = watch
-        self._limit = limit
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.Handle | None = None
-        self.last: StreamPart | None = None  # what came since the last look
-
-    def __enter__(self) -> Self:
-        self._look()
-        return self
-
-    def _look(self) -> None:
-        last, self.last = self.last, None
-        if isinstance(last, Opened | Progress):
-            self._watch.sent()
-        elif isinstance(last, Alive):
-            self._watch.alive()
-        elif last is not None:
-            self._watch.progressed()
-        now, due_at = self._loop.time(), self._watch.due_at
-        if now < due_at:
-            self._timer = self._loop.call_at(min(due_at, now + GUARD_STEP_S), self._look)
-        else:
-            self._limit.reschedule(now)
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _kind(error: ProviderError) -> Kind:

@@ -18,7 +18,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from holdfast.core.records import File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.records import Expansion, File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from holdfast.core.retry import Kind
 from holdfast.errors import ConfigError, LostResult, ProviderError
 from holdfast.models.advice import Access, advice_on
@@ -215,7 +215,7 @@ def _request_parts(message: Message) -> list[messages.ModelRequestPart]:
 
 
 def _user_content(part: Part) -> messages.UserContent:
-    if isinstance(part, Text):
+    if isinstance(part, Text | Expansion):
         return part.text
     if isinstance(part, File) and part.uri.startswith("data:"):
         return messages.BinaryContent.from_data_uri(part.uri)

@@ -81,6 +81,7 @@ class Arrival:
         self.open_calls: list[Call] = []
         self._named: set[str] = set()  # files that messages name
         self._files: set[str] = set()  # files that came
+        self._tainted_from: int | None = None  # where the first content from outside is
 
     def take_entry(self, line: Any, entry: AnyEntry) -> None:
         """Raises InvalidInput, as the others do."""
@@ -93,6 +94,8 @@ class Arrival:
         self._take_position(line.pos, line.seq)
         if isinstance(entry, MessageAdded):
             self._named |= kept_in((entry.message,))
+            if entry.message.from_outside:
+                self._tainted_from = line.pos if self._tainted_from is None else min(self._tainted_from, line.pos)
         if not isinstance(entry, MessageAdded) or (entry.message.id, entry.message.role) != (line.ref, line.role):
             raise InvalidInput("pos", "only a message has a place in the history, under its own id and role")
 
@@ -173,6 +176,8 @@ class Arrival:
             raise InvalidInput(f"chat {chat.id}", f"is {chat.state}, with {len(self.open_calls)} open calls")
         if missing := self._named - self._files:
             raise InvalidInput(f"chat {chat.id}", f"names a file that did not come with it: {min(missing)[:12]}…")
+        if self._tainted_from is not None and (chat.tainted_from is None or chat.tainted_from > self._tainted_from):
+            raise InvalidInput("tainted_from", f"what stands at {self._tainted_from} comes from outside")
         expiries = [call.expires_at for call in self.open_calls if call.expires_at is not None]
         if chat.wake_at != min(expiries, default=None):
             raise InvalidInput(f"chat {chat.id}", f"wakes at {chat.wake_at}, which is not its next expiry")

@@ -32,6 +32,7 @@ from holdfast.store.kept_files import KeptFiles, put_aside
 from holdfast.store.kept_rules import KeptRules
 from holdfast.store.large_chats import LargeChats
 from holdfast.store.link_keys import LinkKeys
+from holdfast.store.memory import Memories
 from holdfast.store.notify.bell import Bell
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
 from holdfast.store.open_calls import (
@@ -80,6 +81,7 @@ from holdfast.store.sub_agents import (
     excerpt_of,
     sub_agent,
 )
+from holdfast.store.survey import EVERYTHING, Survey
 from holdfast.store.tokens import Tokens
 from holdfast.store.transfers import Transfers
 from holdfast.store.webhooks import Webhooks
@@ -129,6 +131,7 @@ class Store(ABC):
     link_keys: LinkKeys
     files: KeptFiles
     schedules: Schedules
+    memory: Memories
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
@@ -234,7 +237,11 @@ class Store(ABC):
     async def follow_chat(self, known: Snapshot) -> Snapshot:
         """The chat as it is now, for a runner who knew `known` before it asks. Raises NotFound, and StaleWriter where
         `known` is not in its past: another claim rules, or (WentBack) the database went back.
+
+        A runner asks every second, and mostly nothing happened: then `known` itself, for one read of two numbers.
         """
+        if await self._marks(known.chat.id) == (known.chat.stamp, known.chat.version):
+            return known
         seen = await self.read_chat(known.chat.id)
         if not is_proven(seen.chat, known.chat):
             line = await self._line_stamp(known.chat)
@@ -374,6 +381,12 @@ class Store(ABC):
     async def read_compaction(self, chat_id: str) -> Compaction | None: ...
 
     @abstractmethod
+    async def read_compactions(self, chat_id: str, *, start: int, end: int, limit: int = 100) -> list[Compaction]:
+        """Those that end behind `start`, up to `end`, in order; of too many, the last ones. Older ones are forgotten
+        in time (retention.py).
+        """
+
+    @abstractmethod
     async def locate_message(self, chat_id: str, message_id: str) -> Located:
         """Where a message stands in history now. Raises NotFound."""
 
@@ -496,18 +509,27 @@ class Store(ABC):
         would take the chat from the worker that has claimed it meanwhile.
         """
         await self._keep_incidents()
-        await self.expire_workers()
-        repaired = await self.recovery.repair_some()
-        await self.budgets.sweep()
-        await self.clear_remnants(SWEPT_S)
+        seen = await self.recovery.survey(self.budgets.fold_before)
+        if await self.recovery.expire_seen(seen):
+            seen = await self.recovery.survey(self.budgets.fold_before)  # the dead leave more than their chats
+        repaired = await self.recovery.repair_some(seen)
+        await self.budgets.sweep(seen.spending)
+        await self._clear_remnants(SWEPT_S, seen)
         return repaired
 
     async def clear_remnants(self, within_s: float) -> None:
         """Go on with what other processes left: remove rows of deleted chats, and of forks that none goes on with.
         What is not done within that time is for the next process that looks.
         """
-        await self.large_chats.clear_remnants(within_s)
-        await self.files.clear_unused(Countdown(within_s))
+        await self._clear_remnants(within_s, EVERYTHING)
+
+    async def _clear_remnants(self, within_s: float, seen: Survey) -> None:
+        if seen.remnants:
+            await self.large_chats.clear_remnants(within_s)
+        else:
+            self.large_chats.saw_none()
+        if seen.unused_files or seen.remnants:
+            await self.files.clear_unused(Countdown(within_s))
 
     # --- what befell the database -------------------------------------------------------------------------------
 
@@ -533,6 +555,10 @@ class Store(ABC):
 
     @abstractmethod
     async def _read_notes(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    async def _marks(self, chat_id: str) -> tuple[int, int] | None:
+        """The stamp of the last write, and the version, which older code beside us moves without a stamp."""
 
     @abstractmethod
     async def _line_stamp(self, known: ChatRecord) -> int | None:

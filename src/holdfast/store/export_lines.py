@@ -86,7 +86,7 @@ _KINDS: dict[str, Any] = {
     **dict.fromkeys(("active_tools", "client_tools", "error", "purses"), Json | None),
 }
 # What exports of older code do not have.
-_LATER: dict[str, Any] = {"purses": None, "chat_tokens": 0, "chat_cost": 0.0, "spawned": 0}
+_LATER: dict[str, Any] = {"purses": None, "chat_tokens": 0, "chat_cost": 0.0, "spawned": 0, "tainted_from": None}
 _BOUNDED = {int: Count, int | None: Count | None, float: Cost}
 
 

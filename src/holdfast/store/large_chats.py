@@ -82,6 +82,11 @@ class LargeChats(ABC):
             await self._clear_all(going, clock)
             self.remnant_count = len(await self.read_remnants())
 
+    def saw_none(self) -> None:
+        """There was no row without a chat a moment ago."""
+        self._watch.abandoned((), self._options.clock.boot_ms())
+        self.remnant_count = 0
+
     async def vacate(self, chat_id: str, clock: Countdown) -> None:
         """What is under this id goes, a fork that is being made among it."""
         await self.give_up_fork(chat_id)

@@ -21,7 +21,7 @@ JOURNAL_AHEAD = "journal_ahead_of_chat"
 
 # The next chats in the order of their ids, and whether they are so: one look into the journal's index for each.
 NEXT_TORN = """
-SELECT id, state, EXISTS (SELECT 1 FROM journal WHERE journal.chat_id = chats.id AND journal.seq > chats.seq)
+SELECT id, state, EXISTS (SELECT 1 FROM journal WHERE journal.chat_id = chats.id AND journal.seq > chats.seq) AS ahead
 FROM chats WHERE id > {after} ORDER BY id LIMIT {limit}
 """
 

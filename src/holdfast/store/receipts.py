@@ -64,9 +64,9 @@ def request_of(key: Key | None, *values: object) -> str:
 # Fields that requests got later, and what they are where a client says nothing of them: a request that is repeated
 # after an upgrade is the same one.
 _ADDED: dict[type, dict[str, object]] = {
-    NewChat: {"purses": ()},
+    NewChat: {"purses": (), "tainted": False},
     Rename: {"bill": NO_BILL},
-    Send: {"answers": True},
+    Send: {"answers": True, "tainted": False},
     Stop: {"cause": Cause.USER},
 }
 

@@ -6,17 +6,28 @@ lease ends first, so that it cannot be renewed any more; then its chats are take
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from holdfast.core.commands import Command, LeaseExpired, LeaseOutlived, Repair
 from holdfast.core.leases import LeaseWatch
 from holdfast.core.records import Cause, Lease, LeaseEnd, Snapshot, State
-from holdfast.errors import NotFound, RecordError, RefusedError, StaleWriter, StoreError, StoreTimeout
+from holdfast.errors import (
+    NotFound,
+    RecordError,
+    RefusedError,
+    StaleWriter,
+    StoreCorrupt,
+    StoreError,
+    StoreTimeout,
+)
 from holdfast.store import host_lock
 from holdfast.store.liveness import JOURNAL_AHEAD, SWEPT_MAX, UNDER_DEAD_LEASE
 from holdfast.store.records import Held, StoreOptions, Violation
+from holdfast.store.rows import Row
 from holdfast.store.statements import StatementRunner, Statements
+from holdfast.store.survey import EVERYTHING, Survey, WalkedTo, survey_of, survey_values
 
 log = logging.getLogger("holdfast.store")
 
@@ -35,8 +46,7 @@ class Recovery(ABC):
         self._read_chat = read_chat
         self._statements = transactor
         self._sql = sql
-        self._swept_upto = ("", "")  # chats that wait, and chats with a queue
-        self._torn_upto = ""  # how far sweeps have looked
+        self._walked_to = WalkedTo()
         self.poisoned = 0  # chats that were failed here because they had lost every worker
         self.unreadable = 0  # chats passed over because newer code wrote them
 
@@ -45,7 +55,11 @@ class Recovery(ABC):
     async def end_leases(
         self, watch: LeaseWatch | None = None, myself: str | None = None
     ) -> list[tuple[Lease, LeaseEnd]]:
-        leases = await self.list_workers()
+        return await self._end(await self.list_workers(), watch, myself)
+
+    async def _end(
+        self, leases: Sequence[Lease], watch: LeaseWatch | None = None, myself: str | None = None
+    ) -> list[tuple[Lease, LeaseEnd]]:
         others = [lease for lease in leases if lease.worker != myself]
         silent = watch.look(others, self._options.clock.boot_ms()) if watch is not None else []
         ends = [(lease, lease.ended or await self.end(lease, silent)) for lease in leases]
@@ -62,14 +76,25 @@ class Recovery(ABC):
         return None
 
     async def expire_workers(self, watch: LeaseWatch | None = None, myself: str | None = None) -> dict[str, int]:
+        lost = await self._expire(await self.end_leases(watch, myself))
+        return lost | await self._expire_unknown()
+
+    async def expire_seen(self, seen: Survey) -> dict[str, int]:
+        """As `expire_workers`, of what a survey showed."""
+        leases = map(self.lease, seen.leases) if seen.leases is not None else await self.list_workers()
+        lost = await self._expire(await self._end(sorted(leases, key=lambda lease: lease.worker)))
+        return lost | await self._expire_unknown() if seen.unknown_holders else lost
+
+    async def _expire(self, ended: Sequence[tuple[Lease, LeaseEnd]]) -> dict[str, int]:
         lost: dict[str, int] = {}
-        for lease, how in await self.end_leases(watch, myself):
+        for lease, how in ended:
             lost[lease.worker] = await self._take_back(lease.worker, how, lease.renewed_at)
             if lease.lock_path is not None:
                 host_lock.forget(lease.lock_path)
-        for worker in await self.unknown_holders():
-            lost[worker] = await self._take_back(worker, LeaseEnd.SILENT)
         return lost
+
+    async def _expire_unknown(self) -> dict[str, int]:
+        return {worker: await self._take_back(worker, LeaseEnd.SILENT) for worker in await self.unknown_holders()}
 
     async def _take_back(self, worker: str, how: LeaseEnd, heard_at: int | None = None) -> int:
         held = await self.held_chats(worker)
@@ -97,6 +122,17 @@ class Recovery(ABC):
 
     # --- violations ---------------------------------------------------------------------------------------------
 
+    async def survey(self, folded_before: int) -> Survey:
+        """What there is to sweep, and where: one statement. EVERYTHING where a part of it cannot be read, or not in
+        time.
+        """
+        try:
+            return survey_of(await self.look_around(survey_values(self._walked_to, folded_before)))
+        except (StoreTimeout, StoreCorrupt) as error:
+            extra = {"action": "survey_failed", "error": str(error)}
+            log.warning("what is to be swept is looked for part by part", extra=extra)
+            return EVERYTHING
+
     async def find_torn(self) -> list[Violation]:
         found: list[Violation] = []
         after = ""
@@ -105,25 +141,29 @@ class Recovery(ABC):
             after = looked_at[-1][0]
         return found
 
-    async def repair_some(self) -> dict[str, int]:
+    async def repair_some(self, seen: Survey) -> dict[str, int]:
         """A sweep's share, counted by reason. The next sweep goes on behind it, and begins anew at the end."""
         repaired: dict[str, int] = {}
-        for violation in [*await self._find_some_torn(), *await self._find_some_violations()]:
+        upto = self._walked_to
+        if seen.walked_to is not None:
+            self._walked_to = seen.walked_to
+        torn = await self._find_some_torn(upto) if seen.torn else []
+        violations = await self._find_some_violations(upto) if seen.violations else []
+        for violation in [*torn, *violations]:
             if violation.reason == UNDER_DEAD_LEASE:
                 continue  # for the next sweep's expiry
             if await self.apply_alone(violation.chat_id, Repair(reason=violation.reason, lease_is_live=True)):
                 repaired[violation.reason] = repaired.get(violation.reason, 0) + 1
         return repaired
 
-    async def _find_some_torn(self) -> list[Violation]:
-        looked_at = await self.next_torn(self._torn_upto)
-        self._torn_upto = looked_at[-1][0] if len(looked_at) == SWEPT_MAX else ""
+    async def _find_some_torn(self, upto: WalkedTo) -> list[Violation]:
+        looked_at = await self.next_torn(upto.chats)
+        self._walked_to = self._walked_to._replace(chats=_end_of([id for id, *_ in looked_at]))
         return _torn(looked_at)
 
-    async def _find_some_violations(self) -> list[Violation]:
-        waiting, queued = await self.next_to_sweep(self._swept_upto)
-        ends = [ids[-1] if len(ids) == SWEPT_MAX else "" for ids in (waiting, queued)]
-        self._swept_upto = (ends[0], ends[1])
+    async def _find_some_violations(self, upto: WalkedTo) -> list[Violation]:
+        waiting, queued = await self.next_to_sweep(upto)
+        self._walked_to = self._walked_to._replace(waiting=_end_of(waiting), queued=_end_of(queued))
         return await self.find_violations_among(waiting, queued)
 
     async def apply_alone(self, chat_id: str, command: Command) -> bool:
@@ -147,8 +187,16 @@ class Recovery(ABC):
 
     # --- steps, each one transaction ------------------------------------------------------------------------------
 
+    async def list_workers(self) -> list[Lease]:
+        return [self.lease(row) for row in await self._statements.rows(self._sql.LIST_WORKERS)]
+
     @abstractmethod
-    async def list_workers(self) -> list[Lease]: ...
+    def lease(self, row: Row) -> Lease:
+        """With the path of its lock only if that is of this host."""
+
+    @abstractmethod
+    async def look_around(self, values: Mapping[str, Any]) -> Row:
+        """The row of a survey."""
 
     async def held_chats(self, worker: str) -> set[Held]:
         return {(chat_id, stamp) for chat_id, stamp in await self._statements.rows(self._sql.HELD_CHATS, worker)}
@@ -181,8 +229,8 @@ class Recovery(ABC):
     async def find_violations(self) -> list[Violation]: ...
 
     @abstractmethod
-    async def next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
-        """At most SWEPT_MAX ids of chats that wait, and of chats with a queue, behind these two, in order."""
+    async def next_to_sweep(self, upto: WalkedTo) -> tuple[list[str], list[str]]:
+        """At most SWEPT_MAX ids of chats that wait, and of chats with a queue, behind these, in order."""
 
     @abstractmethod
     async def find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:
@@ -195,6 +243,11 @@ class Recovery(ABC):
 
     async def read_repairs(self) -> dict[str, int]:
         return dict(await self._statements.rows(self._sql.READ_REPAIRS))
+
+
+def _end_of(ids: Sequence[str]) -> str:
+    """Where the next walk goes on."""
+    return ids[-1] if len(ids) == SWEPT_MAX else ""
 
 
 def _torn(looked_at: Sequence[tuple[str, str, bool]]) -> list[Violation]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Raw
@@ -38,6 +39,12 @@ _PURSES = CHAT_COLUMNS.index("purses")
 _ERROR = CHAT_COLUMNS.index("error")
 _FIRST_MOVING = CHAT_COLUMNS.index("updated_at")
 MOVING_COLUMNS = CHAT_COLUMNS[_FIRST_MOVING:]
+# What a step of a running turn moves. Most commits move nothing else, and what is not sent need not be read; no index
+# looks at any of them.
+STEP_COLUMNS = (
+    *("updated_at", "phase", "step", "turn_tokens", "turn_cost", "chat_tokens", "chat_cost", "turn_ms", "version"),
+    *("commit_id", "seq", "length", "batch", "attempt_ended", "stamp", "line_stamp"),
+)
 CALL_COLUMNS: tuple[str, ...] = Call.__struct_fields__
 
 Row = tuple[Any, ...]
@@ -70,6 +77,16 @@ def moving_row(chat: ChatRecord) -> Row:
     if chat.error is not None:
         return chat_row(chat)[_FIRST_MOVING:]
     return astuple(chat)[_FIRST_MOVING:]
+
+
+# The values of STEP_COLUMNS, and those beside them, from a row of MOVING_COLUMNS.
+step_of = itemgetter(*(MOVING_COLUMNS.index(name) for name in STEP_COLUMNS))
+_beside_step = itemgetter(*(n for n, name in enumerate(MOVING_COLUMNS) if name not in STEP_COLUMNS))
+
+
+def moves_only_a_step(before: Row, after: Row) -> bool:
+    """Both of MOVING_COLUMNS."""
+    return bool(_beside_step(before) == _beside_step(after))
 
 
 def chat_of(row: Sequence[Any]) -> ChatRecord:
@@ -165,7 +182,7 @@ def history_row(row: Sequence[Any]) -> HistoryRow:
 
 
 def compaction_of(row: Sequence[Any]) -> Compaction:
-    """A row of READ_COMPACTION."""
+    """A row of READ_COMPACTION, or READ_COMPACTIONS."""
     upto, summary, created_at = row
     return Compaction(upto=upto, summary=summary, created_at=created_at)
 

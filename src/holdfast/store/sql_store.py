@@ -33,6 +33,10 @@ class SqlStore(Store):
         found = await self._transactor.rows(self._sql.READ_OWNER, chat_id)
         return Ownership(*found[0]) if found else None
 
+    async def _marks(self, chat_id: str) -> tuple[int, int] | None:
+        found = await self._transactor.rows(self._sql.READ_MARKS, chat_id)
+        return (found[0][0], found[0][1]) if found else None
+
     async def list_chats(
         self, filter: ChatFilter | None = None, *, before: str | None = None, limit: int = 50
     ) -> list[ChatLine]:
@@ -74,6 +78,11 @@ class SqlStore(Store):
     async def read_compaction(self, chat_id: str) -> Compaction | None:
         found = await self._transactor.named_rows(self._sql.READ_COMPACTION, id=chat_id)
         return compaction_of(found[0]) if found else None
+
+    async def read_compactions(self, chat_id: str, *, start: int, end: int, limit: int = 100) -> list[Compaction]:
+        values = {"id": chat_id, "start": start, "end": end, "limit": limit}
+        found = await self._transactor.named_rows(self._sql.READ_COMPACTIONS, **values)
+        return [compaction_of(row) for row in reversed(found)]
 
     async def locate_message(self, chat_id: str, message_id: str) -> Located:
         found = await self._transactor.rows(self._sql.LOCATE_MESSAGE, chat_id, message_id)

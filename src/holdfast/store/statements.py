@@ -23,14 +23,17 @@ class Statements(Protocol):
     COUNT_CHILDREN: str
     SUB_AGENTS: str
     READ_COMPACTION: str
+    READ_COMPACTIONS: str
     LOCATE_MESSAGE: str
     READ_DELTAS: str
     NEXT_WITH_LEFTOVERS: str
     NEXT_EXPIRED: str
     PUT_NOTE: str
     READ_OWNER: str
+    READ_MARKS: str
     READ_NOTES: str
     PROVE_WRITING: str
+    LIST_WORKERS: str
     HELD_CHATS: str
     RETIRE_WORKER: str
     LOST_IN_SILENCE: str

@@ -36,6 +36,7 @@ class SubAgent(Frozen):
     cost: float
     created_at: int
     updated_at: int
+    tainted: bool = False  # content from outside may speak through it
 
 
 class ChildRow(Frozen):
@@ -81,4 +82,5 @@ def sub_agent(row: ChildRow, task: str, answer: str) -> SubAgent:
         cost=chat.turn_cost,
         created_at=chat.created_at,
         updated_at=chat.updated_at,
+        tainted=chat.tainted_from is not None,
     )

@@ -22,6 +22,7 @@ from holdfast.store.update_reader import event_of
 
 Found = TypeVar("Found")
 AT_REST = (State.IDLE, State.FAILED)
+SHORT_ROWS = 16  # of the journal: most turns have fewer, so the last one is found by reading so many at its end
 
 
 class TurnRead(Frozen):
@@ -169,11 +170,14 @@ class TurnReader:
             cursor = page.cursor
 
     async def _read(self, spot: _Spot, snapshot: Snapshot) -> TurnRead:
-        turn = await self._fold(spot.number, spot.start) if spot.start is not None else None
+        start, chat = spot.start, snapshot.chat
+        if start is None and spot.number == chat.turn:
+            start = max(0, chat.seq - SHORT_ROWS)
+        turn = await self._fold(spot.number, start) if start is not None else None
         if turn is None:
-            start = await find_turn_start(self._store, snapshot.chat, spot.number)
+            start = await find_turn_start(self._store, chat, spot.number)
             turn = await self._fold(spot.number, start - 1) if start is not None else None
-        return _read_of(turn or TurnView(number=spot.number, state="running"), snapshot.chat)
+        return _read_of(turn or TurnView(number=spot.number, state="running"), chat)
 
     async def _fold(self, number: int, start: int) -> TurnView | None:
         """None: it has not begun behind there."""

@@ -14,9 +14,10 @@ from holdfast.core.notices import NOTICE_KINDS, NoticeKind
 from holdfast.core.records import Frozen
 from holdfast.errors import InvalidInput, LimitReached, NotFound
 from holdfast.ids import new_id
+from holdfast.store.budgets import StepRunner, Steps
 from holdfast.store.checks import page_size
 from holdfast.store.rows import Row
-from holdfast.store.statements import StatementRunner, marked
+from holdfast.store.statements import marked
 
 WEBHOOKS_MAX = 20  # of one owner, and of those without one; what the settings declare does not count
 OVERLAP_S = 24 * 3600.0
@@ -114,10 +115,12 @@ _SELECT = f"SELECT {_SHOWN} FROM webhooks WHERE"
 # Nothing where there are as many as there may be.
 _INSERT = f"""
 INSERT INTO webhooks (id, owner, name, url, kinds, links, state, secret, source, created_at, created_by)
-SELECT {{}}, {{}}, {{}}, {{}}, {{}}, {{}}, 'active', {{}}, 'made', {{}}, {{}}
-WHERE (SELECT count(*) FROM webhooks WHERE source = 'made' AND (owner = {{}} OR (owner IS NULL AND {{}}))) < {{}}
+SELECT {{id}}, {{owner}}, {{name}}, {{url}}, {{kinds}}, {{links}}, 'active', {{secret}}, 'made', {{at}}, {{by}}
+WHERE (SELECT count(*) FROM webhooks WHERE source = 'made' AND owner IS NOT DISTINCT FROM {{owner}}) < {{limit}}
 ON CONFLICT (id) DO NOTHING RETURNING {_SHOWN}
 """
+
+_INSERTED = ("id", "owner", "name", "url", "kinds", "links", "secret", "at", "by", "limit")
 
 # A secret that is another one takes over from the one before. An owner that is another one would get what was told of
 # the one before: then nothing is changed.
@@ -174,6 +177,7 @@ _ROTATE = (
 class WebhookStatements(NamedTuple):
     """The statements on endpoints, with one store's marks."""
 
+    lock: str | None  # for who counts an owner's; None where no other writes meanwhile
     insert: str
     declare: str
     read: str
@@ -188,10 +192,11 @@ class WebhookStatements(NamedTuple):
     forget: str
 
 
-def webhook_statements(mark: str) -> WebhookStatements:
-    """`mark` is where a value goes."""
+def webhook_statements(mark: str, named: Callable[[str], str], *, lock: str | None) -> WebhookStatements:
+    """`mark` is where a value goes, `named` where one with a name does."""
     return WebhookStatements(
-        insert=marked(_INSERT, mark),
+        lock=lock,
+        insert=_INSERT.format(**{name: named(name) for name in _INSERTED}),
         declare=marked(_DECLARE, mark),
         read=marked(f"{_SELECT} id = {{}}", mark),
         listed=marked(_LISTED, mark),
@@ -208,10 +213,17 @@ def webhook_statements(mark: str) -> WebhookStatements:
     )
 
 
+def _inserting(sql: WebhookStatements, values: dict[str, Any]) -> Steps[list[Row]]:
+    """Those that come at the same moment are counted one after the other."""
+    if sql.lock is not None:
+        yield sql.lock, {"owner": values["owner"] or ""}
+    return (yield sql.insert, values)
+
+
 class Webhooks:
     """Of one store. Each verb is one transaction, and raises as the store's verbs do."""
 
-    def __init__(self, runner: StatementRunner, statements: WebhookStatements, now_ms: Callable[[], int]) -> None:
+    def __init__(self, runner: StepRunner, statements: WebhookStatements, now_ms: Callable[[], int]) -> None:
         self._runner = runner
         self._sql = statements
         self._now_ms = now_ms
@@ -220,9 +232,19 @@ class Webhooks:
         """The endpoint and its secret, which no verb shows again. Raises InvalidInput, LimitReached."""
         new.check()
         secret, hook_id = new.secret or new_secret(), new.id or new_id("hook")
-        values = (hook_id, new.owner, new.name, new.url, _kept(new.kinds), new.links, secret)
-        counted = (new.owner, new.owner is None, WEBHOOKS_MAX)
-        made = await self._runner.write_alone(self._sql.insert, *values, self._now_ms(), new.created_by, *counted)
+        values = {
+            "id": hook_id,
+            "owner": new.owner,
+            "name": new.name,
+            "url": new.url,
+            "kinds": _kept(new.kinds),
+            "links": new.links,
+            "secret": secret,
+            "at": self._now_ms(),
+            "by": new.created_by,
+            "limit": WEBHOOKS_MAX,
+        }
+        made = await self._runner.run_steps(lambda: _inserting(self._sql, values))
         if made:
             return webhook_of(made[0]), secret
         try:  # its first statement got through, and the answer did not

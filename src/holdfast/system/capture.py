@@ -178,6 +178,8 @@ class PipeReader:
             return
 
     def _end(self) -> None:
+        if self._fd < 0:
+            return  # `close` came to the end of the pipe itself
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._fd)

@@ -343,6 +343,7 @@ class Reaper:
             self._asked.add(pgid)
             try:
                 os.killpg(pgid, signum)
+                os.killpg(pgid, signal.SIGCONT)  # one that was stopped hears of it, too
             except OSError:
                 return  # just gone, or not ours to signal
 

@@ -10,6 +10,7 @@ process looks into others all the same. What cannot be done here is kept (`expos
 program that has an App inside of it is not started anew: its keys stay where its user put them.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -73,8 +74,23 @@ def _secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start_anew() -> None:
+    if not sys.executable:
+        return
+    with handed_on() as (environ, pipe):  # left only if it could not be: `doctor` tells
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                os.set_inheritable(pipe, True)
+                os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)
+
+
+@contextlib.contextmanager
+def handed_on() -> Iterator[tuple[dict[str, str], int | None]]:
+    """The environment for a command that this process starts, without keys, and the pipe that holds these. Where they
+    cannot be handed on so, there is no pipe, and the environment has them.
+    """
     secret = _secrets_of(os.environ)
-    if not secret or not sys.executable:
+    if not secret:
+        yield dict(os.environ), None
         return
     import fcntl  # noqa: PLC0415  only who is started anew pays
 
@@ -86,16 +102,21 @@ def _start_anew() -> None:
     try:
         _make_room(theirs)
         os.set_blocking(theirs, False)
-        if os.write(theirs, data) < len(data):  # the rest could not be read before we are gone
-            return
-        os.set_inheritable(ours, True)
-        left = {name: value for name, value in os.environ.items() if name not in secret}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**left, VARIABLE: str(ours)})
-    except OSError:
-        return
-    finally:  # only if it could not be: the process goes on as it is, and `doctor` tells
-        os.close(ours)
+        try:
+            whole = os.write(theirs, data) == len(data)  # the rest could not be read before we are gone
+        except OSError:
+            whole = False
         os.close(theirs)
+        theirs = -1
+        if whole:
+            left = {name: value for name, value in os.environ.items() if name not in secret}
+            yield {**left, VARIABLE: str(ours)}, ours
+        else:
+            yield dict(os.environ), None
+    finally:
+        os.close(ours)
+        if theirs >= 0:
+            os.close(theirs)
 
 
 def _make_room(pipe: int) -> None:

@@ -69,17 +69,25 @@ class ListChildren(Frozen):
 
 class ToolOutput(Frozen):
     """What a body returns that has files for the model to see, such as images and PDFs: data: URIs, or URLs. Those
-    beyond 20, or 6 MiB in all, are left out, and the text says so.
+    beyond 20, or 6 MiB in all, are left out, and the text says so. `untrusted`: this one comes from outside, though
+    not all that the tool returns does.
     """
 
     text: str = ""
     files: tuple[File, ...] = ()
+    untrusted: bool = False
 
     def __str__(self) -> str:
         return self.text
 
 
-HandedOver = Delegation | Spawned | ToChild | ListChildren
+class Answered(Frozen):
+    """A call that is answered at once, with this."""
+
+    content: str
+
+
+HandedOver = Delegation | Spawned | ToChild | ListChildren | Answered
 
 
 class Tool(Frozen):
@@ -96,6 +104,7 @@ class Tool(Frozen):
     acts: ActsOf | None = None  # what its arguments come to; None: `call(NAME)`, for only it knows
     whereabouts: Whereabouts = Whereabouts()
     on_unknown: OnUnknown = "tell_model"
+    untrusted: bool = False  # what it returns comes from outside, and is shown to the model as such
     recalls: bool = False  # its body asks for the results of the chat's earlier calls
     # Instead of a body: to whom the call is handed, and when. For our own tools: it runs on the event loop, so
     # it must not wait for anything.
@@ -137,6 +146,7 @@ def tool(
     isolation: Isolation = "none",
     environment: Sequence[str] = (),
     sandbox: Sandbox | None = None,
+    untrusted: bool = False,
     description: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
@@ -156,6 +166,7 @@ def tool(
     isolation: Isolation = "none",
     environment: Sequence[str] = (),
     sandbox: Sandbox | None = None,
+    untrusted: bool = False,
     description: str | None = None,
 ) -> Any:
     """Make a tool of a function: `@tool` or `@tool(replay="pure")`.
@@ -173,6 +184,8 @@ def tool(
 
     `acts(arguments)` says what a call does, so that the rules of `Permissions` on files, programs and hosts are for
     it, too: `acts=lambda arguments: [Read(path=arguments["path"])]`, below `root`. Without it a call is `call(NAME)`.
+    `untrusted`: what it returns comes from outside, such as a page or a mail. The model is told that it is content
+    to read and no instruction, and the result is marked in the journal.
 
     With `isolation="process"` each call's body runs in a process of its own, which a stop or the deadline ends even
     if it blocks. It must be a function of a module; it gets a minimal environment and the variables that
@@ -210,6 +223,7 @@ def tool(
             acts=acts,
             whereabouts=Whereabouts(root=os.fspath(root)),
             on_unknown=on_unknown,
+            untrusted=untrusted,
             elsewhere=elsewhere,
         )
 
@@ -322,7 +336,8 @@ def _bounded(result: Any, bytes_max: int) -> ToolOutput:
             File(media_type=storable(file.media_type), uri=storable(file.uri), name=name, size_bytes=file.size_bytes)
         )
     note = f"\n[{left_out} of {len(result.files)} files left out: they are too large to be shown]" if left_out else ""
-    return ToolOutput(text=output_text(result.text, bytes_max) + note, files=tuple(files))
+    text = output_text(result.text, bytes_max) + note
+    return ToolOutput(text=text, files=tuple(files), untrusted=result.untrusted)
 
 
 def output_text(result: Any, bytes_max: int) -> str:

@@ -2,16 +2,18 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from holdfast.core.budgets import BudgetLeft
-from holdfast.core.records import Cause, ToolResult
+from holdfast.core.records import Cause, File, ToolResult
 from holdfast.core.spending import COST_MAX, TOKENS_MAX
+from holdfast.errors import ToolFailed
 from holdfast.system import cover, processes, sandbox
 from holdfast.system.processes import Children
 from holdfast.tools.figures import show
+from holdfast.tools.memory.desk import MemoryDesk
 from holdfast.tools.permissions.rulebook import NO_RULES, Rulebook
 
 
@@ -36,12 +38,15 @@ class ToolContext:
         children: Children | None = None,
         approved: bool = False,
         results: Callable[[], Iterable[ToolResult]] = tuple,
+        arguments: Callable[[str], str | None] = lambda _: None,
         whole_result: Callable[[str], Awaitable[ToolResult | None]] | None = None,
         result_chars: int | None = None,
         rulebook: Rulebook = NO_RULES,
         kept: Callable[[], Mapping[str, str]] | None = None,
         keep: Callable[[str, str], Awaitable[None]] | None = None,
         budget_left: Callable[[], Awaitable[BudgetLeft]] | None = None,
+        memory: MemoryDesk | None = None,
+        ask_model: "Callable[[ToolContext, str, str, Sequence[File]], Awaitable[str]] | None" = None,
     ) -> None:
         self.call_id = call_id
         self.key = f"{chat_id}:{call_id}"
@@ -52,12 +57,15 @@ class ToolContext:
         self.children = children
         self.approved = approved
         self.rulebook = rulebook
+        self.memory = memory  # of the agent and the chat's owner, for the tool `memory`
         self._say = say
         self._results = results
+        self._arguments = arguments
         self._whole_result = whole_result
         self._kept = kept
         self._keep = keep
         self._budget_left = budget_left
+        self._ask_model = ask_model
         self._kept_here: dict[str, str] = {}  # outside of a run
         self.result_chars = result_chars  # of a result that the model is shown; None: all
         self._spending = threading.Lock()  # of the two below
@@ -76,6 +84,10 @@ class ToolContext:
         tool that `recalls`.
         """
         return self._results()
+
+    def earlier_arguments(self, call_id: str) -> str | None:
+        """What the model wrote for one of these calls; None if the model is not shown it."""
+        return self._arguments(call_id)
 
     async def whole_result(self, call_id: str) -> ToolResult | None:
         """Of an earlier call, as it is kept; None if the model is not shown it."""
@@ -120,9 +132,18 @@ class ToolContext:
 
     async def budget_left(self) -> BudgetLeft:
         """Tokens and cost that are left of the budgets of its turn, chat, family, owner and day, the tightest of
-        them: for a body that can bound what it spends. Nobody else is kept from them meanwhile. Raises ToolFailed.
+        them: for a body that can bound what it spends. Calls of one tool that run at once are told an even share
+        each. Nobody else is kept from them meanwhile. Raises ToolFailed.
         """
         return BudgetLeft() if self._budget_left is None else await self._budget_left()
+
+    async def ask_model(self, model: str, text: str, files: Sequence[File] = ()) -> str:
+        """What a model, such as "openai:gpt-6.1-terra", says to this: by the path of all model calls, with their
+        deadlines, retries and limits. What it takes is spent by this call. Raises ToolFailed; also outside of a run.
+        """
+        if self._ask_model is None:
+            raise ToolFailed(f"{model} was not asked: models are asked in a run of a chat alone")
+        return await self._ask_model(self, model, text, files)
 
     @property
     def spending(self) -> tuple[int, float]:

@@ -7,6 +7,7 @@ from holdfast.core.states import AT_REST
 from holdfast.errors import NotFound, RecordError
 from holdfast.store.sub_agents import SubAgent
 from holdfast.worker.held_chat import HeldChat
+from holdfast.worker.tool_body import Returned
 
 
 class Children:
@@ -45,9 +46,10 @@ class Children:
             return None
         return f"{open_ones} of your agents are at work, which is the limit: wait for one of them first."
 
-    async def listing(self, limit: int) -> str:
+    async def listing(self, limit: int) -> Returned:
         found = await self._held.shared.store.sub_agents(self._held.chat_id, limit=limit)
-        return encode([_told(child) for child in found]).decode()
+        text = encode([_told(child) for child in found]).decode()
+        return Returned(content=text, untrusted=any(child.tainted for child in found))
 
 
 def _told(child: SubAgent) -> dict[str, Any]:

@@ -94,15 +94,16 @@ class Deliverer:
     async def _look(self) -> float:
         """Begin what is due, as far as there is room. How long until the next look, in seconds."""
         now_s = asyncio.get_running_loop().time()
-        if not self.backlog.active or now_s - self._summed_s >= SUM_S:
+        counted = not self.backlog.active or now_s - self._summed_s >= SUM_S
+        if counted:
             await self.sum_up()
             self._summed_s = now_s
         if not self.backlog.active:
             return NONE_LOOK_S
-        if not await self._store.deliveries.any_pending():
+        if not (self.backlog.pending if counted else await self._store.deliveries.any_pending()):
             return LOOK_S
         if self.backlog.pending >= COUNTED_MAX and now_s - self._shed_s >= SHED_S:
-            await self.shed_some()
+            await self.shed_some(PENDING_MAX)
             self._shed_s = now_s
         if await self._begin():
             return 0.0
@@ -117,7 +118,7 @@ class Deliverer:
         oldest_at = self.backlog.oldest_at
         self.oldest_pending_s = 0.0 if oldest_at is None else max(0.0, (self._store.now_ms() - oldest_at) / 1000)
 
-    async def shed_some(self, pending_max: int = PENDING_MAX) -> None:
+    async def shed_some(self, pending_max: int) -> None:
         """What is more than so many of one endpoint is failed, the oldest first, so that what waits is bounded."""
         for webhook_id, count in (await self._store.deliveries.shed(pending_max)).items():
             self.shed += count

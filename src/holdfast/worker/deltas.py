@@ -31,7 +31,8 @@ class DeltaStream:
         self.chat = chat  # as it was when the attempt began
         self.chat_id = chat.id
         self.attempt = attempt
-        self.stored = 0  # rows that are in the store for certain
+        self.sent = False  # rows may be in the store
+        self.stored = 0  # rows that are there for certain
         self.rows: list[bytes] = []  # numbered from there on, perhaps sent: they never change any more
         self.pending: list[Delta] = []  # not numbered yet
         self.pending_bytes = 0
@@ -57,6 +58,7 @@ class DeltaStream:
         self.pending_bytes = 0
         if not self.rows:
             return None
+        self.sent = True
         return DeltaBatch(
             chat=self.chat,
             attempt=self.attempt,

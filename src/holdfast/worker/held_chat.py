@@ -5,6 +5,7 @@ nothing that the store does not have, but for what runs at this moment.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
@@ -41,12 +42,15 @@ from holdfast.tools.permissions.decision import ALLOWED, Decision
 from holdfast.tools.permissions.rulebook import rulebook_of
 from holdfast.tracebacks import traceback_text
 from holdfast.turn_spans import TurnSpans
+from holdfast.worker.chat_memory import ChatMemory
+from holdfast.worker.chronicler import Chronicler
 from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deltas import DeltaFlusher
 from holdfast.worker.draws import WAIT_S_MAX, BudgetReached, Drawn, Draws
 from holdfast.worker.history_cache import HistoryRoom, Moved
 from holdfast.worker.outcomes import Outcomes
 from holdfast.worker.runner_spans import RunnerSpans
+from holdfast.worker.skills import HeldSkills
 from holdfast.worker.titles import Titles
 from holdfast.worker.tool_body import Body, SyncPool
 from holdfast.worker.tool_servers import ToolServers
@@ -78,6 +82,7 @@ class Shared(Frozen):
     hooks: Hooks
     plugins: tuple[Hook, ...]  # hooks of every agent
     titles: Titles
+    chronicler: Chronicler
     compactions: CompactionFigures
     clock: Clock
     trusted: Callable[[], bool]  # may this worker still act?
@@ -127,11 +132,17 @@ class HeldChat:
         self.hooks = (*shared.plugins, *agent.hooks)
         self._hooked = {hook.point for hook in self.hooks}
         self.rulebook = rulebook_of(shared.permissions, agent.permissions, agent.name)
+        self.memory: ChatMemory | None = None
+        if agent.memory is not None:
+            chat_of = lambda: self.snapshot.chat  # noqa: E731
+            self.memory = ChatMemory(shared.store, agent.memory, shared.secrets, chat_of)
         self.deps: Any = None
         self._deps_made = agent.deps is None
-        self._active: tuple[tuple[int, int, int], dict[str, Tool]] | None = None  # by turn, epoch and terms
+        # By turn, epoch, terms, and the skills that people called in the turn.
+        self._active: tuple[tuple[int, int, int, frozenset[str]], dict[str, Tool]] | None = None
         # All that were ever active: what was planned can be begun.
         self.known_tools = {results.NAME: results.READER, **agent.tools}
+        self.skills = HeldSkills(self)
         self._traces: list[Traced] = []  # that go into the journal with the next commit
         self._own_tools = set(agent.tools)  # of its agent and of the agent's servers
         self._accounts: tuple[str, ...] | None = None  # of chats above, that what its calls spend is entered in
@@ -313,9 +324,11 @@ class HeldChat:
     # --- writing ----------------------------------------------------------------------------------------
 
     async def instructions(self) -> str:
-        """The agent's, then those of the turn."""
+        """The agent's, what it finds in its folder, what it remembers, then those of the turn."""
         asked = await self.history.terms(self.snapshot)
-        pieces = (self.agent.instructions, asked.terms.instructions if asked is not None else None)
+        told = await self.skills.told()
+        remembered = None if self.memory is None else await self.memory.instructions()
+        pieces = (self.agent.instructions, told, remembered, asked.terms.instructions if asked is not None else None)
         return "\n\n".join(piece for piece in pieces if piece)
 
     async def commit(self, *commands: cmd.Command, patience_s: float | None = None) -> Snapshot:
@@ -339,15 +352,15 @@ class HeldChat:
                 try:
                     if not billed:
                         commands, billed = await self._billed(commands), True
-                    with self.shared.commits.timed():
-                        after = await self.shared.store.commit(self.snapshot, commands, commit_id)
+                    after = await self._timed_commit(commands, commit_id)
                     before, self.snapshot = self.snapshot, after
                     self.missed = 0
                     if traces:
                         self._traces = [trace for trace in self._traces if trace not in traces]
                     self.shared.outcomes.committed(before, after, commands, self.tool_label)
                     self._counted_ms += worked_ms
-                    await self.shared.draws.settled(_reservations(commands))
+                    if settled := _reservations(commands):
+                        await self.shared.draws.settled(settled)
                     if after.chat.version > mine + len(commands):
                         self._heed_others(after)
                     return after
@@ -368,6 +381,16 @@ class HeldChat:
                         raise
                     await asyncio.sleep(delay_s)
                     delay_s = min(delay_s * 2, COMMIT_RETRY_S_MAX)
+
+    async def _timed_commit(self, commands: Sequence[cmd.Command], commit_id: str) -> Snapshot:
+        commits, began = self.shared.commits, time.perf_counter()
+        try:
+            return await self.shared.store.commit(self.snapshot, commands, commit_id)
+        except BaseException:
+            commits.failed += 1
+            raise
+        finally:
+            commits.add(time.perf_counter() - began)
 
     # --- budgets ----------------------------------------------------------------------------------------
 
@@ -509,10 +532,10 @@ class HeldChat:
                 1
             ]  # as the response that asked for these was offered them; new terms are for the next
         asked = await self.history.terms(self.snapshot)
-        turn = chat.turn, chat.epoch, asked.pos if asked is not None else -1
+        turn = chat.turn, chat.epoch, asked.pos if asked is not None else -1, await self.skills.called()
         if self._active is None or self._active[0] != turn:
             limit = asked.terms.active_tools if asked is not None else None
-            served = await self._served()
+            served = {**await self._served(), **await self.skills.tools()}
             declared = (*chat.client_tools, *(asked.terms.client_tools if asked is not None else ()))
             # A deploy, or a server, may bring a tool of the same name: then that one is meant, not the client's.
             own = self._own_tools = {*self.agent.tools, *served}

@@ -15,11 +15,11 @@ from holdfast.core.compaction import BYTES_PER_TOKEN, Window, estimated_message,
 from holdfast.core.history import make_valid, problems
 from holdfast.core.journal import MessageAdded
 from holdfast.core.kept_files import kept_in
-from holdfast.core.records import NOTHING, Message, Role, Snapshot, Terms, ToolResult
+from holdfast.core.records import NOTHING, ChatRecord, Message, Role, Snapshot, Terms, ToolResult
 from holdfast.errors import NotFound, OwnershipLost
 from holdfast.store.contract import Store
 from holdfast.store.records import HistoryRow
-from holdfast.tools.results import as_shown
+from holdfast.tools.results import as_shown, is_cut
 from holdfast.worker.joined_lists import Joined
 
 PAGE_ROWS = 1_000
@@ -188,11 +188,10 @@ class HistoryCache:
             self._epoch = -1
 
     def _as_shown(self, message: Message) -> Message:
-        if self._result_chars is None:
-            return message
-        shown = as_shown(message, self._result_chars)
-        self.leaves_out = self.leaves_out or shown is not message
-        return shown
+        if message.role is Role.TOOL:
+            self.leaves_out = self.leaves_out or is_cut(message, self._result_chars)
+            return as_shown(message, self._result_chars)
+        return message
 
     def fit_results(self, tokens: int) -> None:
         """From now on no response's results are shown with more than so much. It never grows again: what a provider
@@ -285,6 +284,30 @@ class HistoryCache:
             if message.role is Role.TOOL and isinstance(result := message.parts[0], ToolResult):
                 yield result
 
+    def arguments(self, call_id: str) -> str | None:
+        """Of an earlier call, as the model wrote them; None if it is not in memory. From any thread, as `results`."""
+        for message in chain(reversed(self._messages), reversed(self._older or [])):
+            for call in message.calls:
+                if call.call_id == call_id:
+                    return call.arguments
+        return None
+
+    def in_view(self) -> Iterator[Message]:
+        """What the model is shown after the summary, oldest first, as far as it is in memory."""
+        yield from self._older or ()
+        yield from self._messages
+        for _, message in sorted(self._ahead.items()):
+            yield message
+
+    async def between(self, snapshot: Snapshot, start: int, end: int) -> list[Message]:
+        """At these positions, whatever a summary stands for. What is known is not asked for again."""
+        if start >= end:
+            return []
+        if snapshot.chat.epoch != self._epoch or self._doubted or self._known < end:
+            await self._catch_up(snapshot)
+        before = await self._read(start, min(end, self._first)) if start < self._first else []
+        return [*before, *self._messages[max(0, start - self._first) : max(0, end - self._first)]]
+
     async def whole_result(self, call_id: str) -> ToolResult | None:
         """As it is stored; None if it is not among those in memory."""
         pos = self._position(f"{call_id}.result")
@@ -341,34 +364,36 @@ class HistoryCache:
 
     async def _catch_up(self, snapshot: Snapshot) -> None:
         chat = snapshot.chat
-        if chat.epoch != self._epoch or (self._doubted and not await self._still_holds()):
-            await self._begin_anew(chat.epoch)
+        rows: list[HistoryRow] | None = []
+        if chat.epoch != self._epoch or (self._doubted and (rows := await self._still_holds()) is None):
+            await self._begin_anew(chat)
         self._doubted = False
         start = self._known
         while self._known < chat.length:
-            rows = await self._store.read_history(self.chat_id, start=start, limit=PAGE_ROWS)
+            rows = rows or await self._store.read_history(self.chat_id, start=start, limit=PAGE_ROWS)
             if not rows:
                 await self._check_gap(snapshot)
                 return
             self.learn(snapshot, {row.pos: _message_of(row) for row in rows})
-            start = rows[-1].pos + 1
+            start, rows = rows[-1].pos + 1, []
 
-    async def _still_holds(self) -> bool:
-        """Whether what we have is how the chat's history begins: no two messages have the same id, and what is
-        before a message never changes while the epoch is the same. The summary is read again, and so are results at
-        the end: they have the id of their call, whatever answered it.
+    async def _still_holds(self) -> list[HistoryRow] | None:
+        """What comes behind what we have, if that is how the chat's history begins: no two messages have the same id,
+        and what is before a message never changes while the epoch is the same. The summary is read again, and so are
+        results at the end: they have the id of their call, whatever answered it.
         """
         self._forget_last_results()
-        if not self._messages or not (found := await self._row_at(self._known - 1)):
-            return False
-        if found.message_id != self._messages[-1].id:
-            return False
+        if not self._messages:
+            return None
+        rows = await self._store.read_history(self.chat_id, start=self._known - 1, limit=PAGE_ROWS)
+        if [(row.pos, row.message_id) for row in rows[:1]] != [(self._known - 1, self._messages[-1].id)]:
+            return None
         compaction = await self._store.read_compaction(self.chat_id)
         upto, summary = (compaction.upto, compaction.summary) if compaction is not None else (0, "")
         if not self._start <= upto <= self._known:
-            return False
+            return None
         self.begin_at(upto, summary)
-        return True
+        return rows[1:]
 
     def _forget_last_results(self) -> None:
         end = len(self._messages)
@@ -390,8 +415,9 @@ class HistoryCache:
             if found.chat.epoch != snapshot.chat.epoch:
                 raise Moved("its history was edited")
 
-    async def _begin_anew(self, epoch: int) -> None:
-        compaction = await self._store.read_compaction(self.chat_id)
+    async def _begin_anew(self, chat: ChatRecord) -> None:
+        # A summary stands for what comes before a message that is sent: there is none of a history of one.
+        compaction = await self._store.read_compaction(self.chat_id) if chat.length > 1 else None
         upto, summary = (compaction.upto, compaction.summary) if compaction is not None else (0, "")
         self._set_start(upto, summary)
         self._first = self._checked = self._fitted = upto
@@ -400,7 +426,7 @@ class HistoryCache:
         self._older = []
         self._set_older_sizes([])
         self._room.leave(self)
-        self._epoch = epoch
+        self._epoch = chat.epoch
 
     async def _older_ones(self) -> list[Message]:
         """Those between the summary and what is always kept."""

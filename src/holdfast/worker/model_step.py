@@ -28,6 +28,7 @@ from holdfast.core.records import (
     attempt_id,
 )
 from holdfast.core.retry import Kind
+from holdfast.core.skill_texts import SKILL_TOOL
 from holdfast.core.spending import NO_BILL, Bill, SpendingKind, Spent
 from holdfast.errors import ModelCallFailed, OutputInvalid, StoreError
 from holdfast.hooks import HookFailed
@@ -93,7 +94,7 @@ class ModelStep:
             case Completed():
                 limits = {model.name: model.context_limit for model in models}
                 limit = limits.get(outcome.message.model or "") or held.agent.compaction.context_limit
-                return await self._take_response(outcome, observer.attempt, limit)
+                return await self._take_response(outcome, observer, limit)
             case _:
                 assert_never(outcome)
 
@@ -118,9 +119,12 @@ class ModelStep:
             settings = replace(settings, output=agent.output.spec)  # what its answers are checked by
         if in_force is not None and in_force.heeded and settings.tool_choice not in (None, "auto", "none"):
             settings = replace(settings, tool_choice=None)  # it has called: asked to in each step, it never ends
+        offered = await held.offered_tools()
+        if settings.tool_choice == SKILL_TOOL and SKILL_TOOL not in offered:
+            settings = replace(settings, tool_choice=None)  # the skill that a person called is gone since
         request = Request(
             messages=messages,
-            tools=tool_specs(await held.offered_tools()),
+            tools=tool_specs(offered),
             settings=settings,
             deadlines=agent.deadlines,
         )
@@ -134,25 +138,29 @@ class ModelStep:
 
     # --- the response -----------------------------------------------------------------------------------
 
-    async def _take_response(self, outcome: Completed, attempt: int, context_limit: int | None) -> Message:
+    async def _take_response(self, outcome: Completed, observer: "_Watcher", context_limit: int | None) -> Message:
         held = self._held
         await held.run_hooks("after_model", outcome)
         message = replace(
             outcome.message,
             parts=outcome.message.parts or (Text(text=""),),
-            agent_fingerprint=held.agent.fingerprint_with(await held.offered_tools(), outcome.message.model or ""),
+            agent_fingerprint=held.agent.fingerprint_with(
+                await held.offered_tools(), outcome.message.model or "", await held.skills.told()
+            ),
             context_limit=context_limit,
             covered=held.history.start,
         )
         tools = await held.runnable_tools()
         length = held.snapshot.chat.length
+        narrowed = bool(message.calls) and bool(await held.skills.narrowing(length))
         owed = self._owed
         assert owed is not None
         responded = cmd.Respond(
             by=held.by,
             message=message,
-            attempt=attempt,
-            plans=self._plans(message, tools),
+            attempt=observer.attempt,
+            previewed=observer.previewed,
+            plans=self._plans(message, tools, narrowed=narrowed),
             tokens=owed.spent.tokens,
             cost=owed.spent.cost,
             bill=owed.bill,
@@ -223,20 +231,20 @@ class ModelStep:
                 raise
             await held.commit(replace(responded, by=held.by))
 
-    def _plans(self, message: Message, tools: dict[str, Tool]) -> tuple[cmd.PlannedCall, ...]:
+    def _plans(self, message: Message, tools: dict[str, Tool], *, narrowed: bool) -> tuple[cmd.PlannedCall, ...]:
         free = self._held.agent.limits.parallel_calls - len(self._held.bodies)
         plans: list[cmd.PlannedCall] = []
         for call in message.calls:
-            plans.append(self._plan(call, tools, free=free > 0))
+            plans.append(self._plan(call, tools, free=free > 0, narrowed=narrowed))
             free -= plans[-1].start
         return tuple(plans)
 
-    def _plan(self, call: ToolCall, tools: dict[str, Tool], *, free: bool) -> cmd.PlannedCall:
+    def _plan(self, call: ToolCall, tools: dict[str, Tool], *, free: bool, narrowed: bool) -> cmd.PlannedCall:
         tool = tools.get(call.name)
         if tool is None or call.cut:
             return cmd.PlannedCall(id=call.call_id)
         hooked = any(hook.point == "before_tool" for hook in self._held.hooks)
-        decision = self._held.decision_at_once(tool)
+        decision = self._held.decision_at_once(tool) if not narrowed else None
         guarded = hooked or decision is None or tool.needs_approval is not False or tool.delegate is not None
         return cmd.PlannedCall(
             id=call.call_id,
@@ -342,6 +350,7 @@ class _Watcher(Observer):
         self._span = NO_SPAN
         self.drawn: Drawn | None = None  # for the attempt that is under way
         self._stream: DeltaStream | None = None
+        self.previewed = False  # pieces of the last attempt may be in the store
         self._progress: ProgressNotes | None = None
         self._model = ""
         self.attempt = 0  # 0: none has begun since the last one ended
@@ -441,3 +450,4 @@ class _Watcher(Observer):
         if self._stream is not None:
             stream, self._stream = self._stream, None
             await self._held.shared.deltas.close(stream)
+            self.previewed = stream.sent

@@ -261,6 +261,8 @@ class Runner:
         await self._turn_ended()
 
     async def _turn_ended(self) -> None:
+        if self._held.memory is not None:
+            self._shared.chronicler.want()
         await self._held.run_hooks("on_turn_end", self._held.snapshot)
 
     async def _give_up(self, error: Exception) -> None:

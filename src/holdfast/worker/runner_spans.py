@@ -12,9 +12,11 @@ from holdfast.core.codec import encode
 from holdfast.core.records import (
     Call,
     ChatRecord,
+    Expansion,
     File,
     Message,
     NewChat,
+    Part,
     Phase,
     Reasoning,
     Role,
@@ -218,9 +220,9 @@ class RunnerSpans:
             told.insert(0, one)
         return encode(told).decode()
 
-    def _part(self, part: Text | Reasoning | File | ToolCall | ToolResult) -> dict[str, Any]:
+    def _part(self, part: Part) -> dict[str, Any]:
         match part:
-            case Text(text=text):
+            case Text(text=text) | Expansion(text=text):
                 return {"type": "text", "content": self._bounded(text, PART_CHARS_MAX)}
             case Reasoning(text=text):
                 return {"type": "reasoning", "content": self._bounded(text, PART_CHARS_MAX)}

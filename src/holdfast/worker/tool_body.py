@@ -30,6 +30,7 @@ class Returned(Frozen):
     error: bool = False
     unknown: bool = False  # it began, and what came of it is not known; `content` says why
     ended: bool = True  # nothing of it runs any more
+    untrusted: bool = False  # what it says comes from outside
 
 
 class SyncPool:
@@ -97,20 +98,24 @@ class Body:
             self.context.cancel(cause)
             self._wake()
 
+    def begin(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        """In a task of its own, from the next turn of the loop on, with what is bound to this moment's context."""
+        self._work = asyncio.get_running_loop().create_task(self._call(arguments, run_sync))
+
     async def run(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Returned | None:
-        """The outcome; None if it was cancelled from outside: then there is none."""
-        if self.context.cancelled:
-            return None  # before it began
-        loop = asyncio.get_running_loop()
-        woken = self._woken = loop.create_future()
-        work = self._work = loop.create_task(self._call(arguments, run_sync))
-        work.add_done_callback(self._wake)
-        deadline = loop.call_later(self.tool.deadline_s, self._wake)
+        """Begins it, if that was not done. The outcome; None if it was cancelled from outside: then there is none."""
+        if self._work is None:
+            if self.context.cancelled:
+                return None  # before it began
+            self.begin(arguments, run_sync)
+        work = self._work
+        assert work is not None
+        if not work.done() and not self.context.cancelled:
+            await self._ended_or_late(work)
         try:
-            await woken
             if work.done() and not self.context.cancelled:
                 self.raised = _raised(work)
-                return _returned(work, self.tool.output_bytes_max)
+                return _returned(work, self.tool)
             if self.context.cancelled:
                 await self._end(work)
                 return None
@@ -118,23 +123,41 @@ class Body:
             await self._end(work)
             return self._late()
         finally:
-            deadline.cancel()
             if not work.done():
                 work.cancel()
 
-    def _wake(self, _: object = None) -> None:
+    async def _ended_or_late(self, work: "asyncio.Task[ToolOutput]") -> None:
+        loop = asyncio.get_running_loop()
+        self._woken = loop.create_future()
+        deadline = loop.call_later(self.tool.deadline_s, self._wake)
+        try:
+            await self._woken
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        finally:
+            deadline.cancel()
+
+    def _wake(self) -> None:
         """It ended, was cancelled, or is late: `run` sees which. One future for all three, not a task for each."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
     async def _call(self, arguments: str, run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]) -> ToolOutput:
-        if not self._may_begin():
-            # The process stood still since its start was committed, say: the worker that took over may have run it.
-            self.cancel(Cause.LEASE_LOST)
-            return ToolOutput()
-        enter(self.context)
-        self._entered.add(self.call_id)
-        return await call_tool(self.tool, arguments, self.context, lambda work: self._off_the_loop(work, run_sync))
+        try:
+            if self.context.cancelled:
+                return ToolOutput()  # before it was entered
+            if not self._may_begin():
+                # The process stood still since its start was committed: the worker that took over may have run it.
+                self.cancel(Cause.LEASE_LOST)
+                return ToolOutput()
+            enter(self.context)
+            self._entered.add(self.call_id)
+            return await call_tool(
+                self.tool, arguments, self.context, lambda work: self._off_the_loop(work, run_sync)
+            )
+        finally:
+            self._wake()  # from here, not by a callback of the task: that is a turn of the loop less
 
     async def _off_the_loop(
         self, work: Callable[[], Any], run_sync: Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -176,17 +199,23 @@ class Body:
         work.add_done_callback(_forget)
 
 
-def _returned(work: "asyncio.Task[ToolOutput]", bytes_max: int) -> Returned:
+def _returned(work: "asyncio.Task[ToolOutput]", tool: Tool) -> Returned:
     if work.cancelled():
         return Returned(content="The tool cancelled itself.", error=True)
     error = work.exception()
     if error is None:
         output = work.result()
-        return Returned(content=output.text, files=output.files)
+        return Returned(content=output.text, files=output.files, untrusted=tool.untrusted or output.untrusted)
     # From around the body, where it is no ToolFailed: a validator of the tool's own types, say. Any of them may quote
     # what is no text, such as a file's name: it has to fit a record like any result.
     said = str(error) if isinstance(error, ToolFailed) else f"{type(error).__name__}: {error}"
-    return Returned(content=output_text(said, bytes_max), error=True, unknown=isinstance(error, OutcomeUnknown))
+    return Returned(
+        content=output_text(said, tool.output_bytes_max),
+        error=True,
+        unknown=isinstance(error, OutcomeUnknown),
+        untrusted=tool.untrusted
+        or (isinstance(error, ToolFailed) and error.untrusted),  # an error may quote what came
+    )
 
 
 def _raised(work: "asyncio.Task[ToolOutput]") -> BaseException | None:

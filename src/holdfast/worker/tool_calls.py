@@ -25,10 +25,13 @@ from holdfast.core.records import (
     ToolResult,
     result_message,
 )
+from holdfast.core.skill_texts import SKILL_TOOL, bound
 from holdfast.errors import HoldfastError, InvalidInput, LimitReached, NotFound, StoreError, ToolFailed
 from holdfast.hooks import Arguments, Ask, HookFailed, Veto
 from holdfast.log_context import logger
-from holdfast.tools.base import ListChildren, Spawned, ToChild, Tool
+from holdfast.skills.allowed_tools import Narrowing
+from holdfast.spans import NO_SPAN, OpenSpan
+from holdfast.tools.base import Answered, ListChildren, Spawned, ToChild, Tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.permissions.decision import Decision
 from holdfast.tools.permissions.modes import Ruling
@@ -39,6 +42,7 @@ from holdfast.worker.history_cache import Moved
 from holdfast.worker.outcomes import BodyEnd
 from holdfast.worker.progress import ProgressNotes
 from holdfast.worker.tool_body import Body, Returned
+from holdfast.worker.tool_models import ask_model
 
 log = logger("holdfast.runner")
 
@@ -66,8 +70,9 @@ class ToolCalls:
     def __init__(self, held: HeldChat) -> None:
         self._held = held
         self._children = Children(held)
-        self._tasks: set[asyncio.Task[bool]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._kept: dict[str, set[str]] = {}  # by call, while it has no outcome: the keys of what it kept
+        self._narrowing = Narrowing(())  # of the batch that is being run
         self._entered: set[str] = set()  # calls whose bodies began, so that they may have done something
         self._ready: dict[str, _Ready] = {}  # calls that may start and wait for a place
         self.broken: BaseException | None = None  # what kept an outcome from being committed
@@ -98,6 +103,9 @@ class ToolCalls:
         message = await held.history.response_of(held.snapshot, calls[0].id)
         if message is None:
             raise Moved(f"the response that asked for call {calls[0].id} is not in history")
+        self._narrowing = await held.skills.narrowing(held.snapshot.calls[0].pos)
+        if any(call.name == SKILL_TOOL for call in calls):
+            await held.history.turn(held.snapshot)  # what is active already
         if any(tool.recalls for call in calls if (tool := held.known_tools.get(call.name)) is not None):
             await held.history.turn(held.snapshot)  # a successor has read nothing of it yet
         parts = {part.call_id: part for part in message.calls}
@@ -179,12 +187,16 @@ class ToolCalls:
             case ToChild():
                 return await self._reach(call, handed)
             case ListChildren():
-                return self._answer_at_once(call, await self._children.listing(handed.limit))
+                listed = await self._children.listing(handed.limit)
+                return self._answer_at_once(call, listed.content, untrusted=listed.untrusted)
+            case Answered():
+                return self._answer_at_once(call, handed.content)
         if handed.spawn is not None and (why_not := await self._children.why_not_one_more()) is not None:
             return [cmd.Refuse(by=held.by, call_id=call.id, content=why_not)]
         spawn = held.spans.spawning(call, handed.spawn) if handed.spawn is not None else None
         if spawn is not None:
-            spawn = replace(spawn, purses=purses_below(held.snapshot.chat, held.agent.limits))
+            purses = purses_below(held.snapshot.chat, held.agent.limits)
+            spawn = replace(spawn, purses=purses, message=self._bound(spawn.message))
         if isinstance(handed, Spawned):
             return self._answer_at_once(call, handed.content, spawn)
         return [
@@ -201,10 +213,13 @@ class ToolCalls:
             )
         ]
 
-    def _answer_at_once(self, call: Call, content: str, spawn: NewChat | None = None) -> list[cmd.Command]:
+    def _answer_at_once(
+        self, call: Call, content: str, spawn: NewChat | None = None, *, untrusted: bool = False
+    ) -> list[cmd.Command]:
         by = self._held.by
         start = cmd.StartCalls(by=by, call_ids=(call.id,))
-        return [start, cmd.Outcome(by=by, call_id=call.id, content=content, spawn=spawn)]
+        outcome = cmd.Outcome(by=by, call_id=call.id, content=content, spawn=spawn, untrusted=untrusted)
+        return [start, outcome]
 
     async def _reach(self, call: Call, to: ToChild) -> list[cmd.Command]:
         """What comes of it is found, and the call answered, in the transaction itself."""
@@ -212,8 +227,13 @@ class ToolCalls:
         if to.message is not None and (why_not := await self._children.why_not_wake(to.child_id)) is not None:
             return [cmd.Refuse(by=held.by, call_id=call.id, content=why_not)]
         start = cmd.StartCalls(by=held.by, call_ids=(call.id,))
-        reach = cmd.Reach(by=held.by, call_id=call.id, child_id=to.child_id, message=to.message, mode=to.mode)
+        message = self._bound(to.message)
+        reach = cmd.Reach(by=held.by, call_id=call.id, child_id=to.child_id, message=message, mode=to.mode)
         return [start, reach]
+
+    def _bound(self, message: Message | None) -> Message | None:
+        """What is said to a child. What this turn may not do, it cannot have done by another."""
+        return message if message is None or not self._narrowing else bound(message, self._narrowing.skills)
 
     async def _consult(self, call: Call, part: ToolCall, tool: Tool) -> "list[cmd.Command] | _Ready":
         held = self._held
@@ -310,20 +330,23 @@ class ToolCalls:
 
     async def _judge(self, tool: Tool, arguments: str) -> Decision:
         """What the rulebook says of these very arguments. What cannot be judged asks."""
-        held = self._held
-        if (at_once := held.decision_at_once(tool)) is not None:
+        held, narrowing = self._held, self._narrowing
+        at_once = held.decision_at_once(tool)
+        if at_once is not None and not narrowing:
             return at_once
 
         def judge() -> Decision:
             try:
                 values = tool.validate(arguments)
             except ToolFailed:  # they do not fit: the call fails before it does anything
-                return held.rulebook.judge((), tool.whereabouts, tool.name)
+                return at_once or held.rulebook.judge((), tool.whereabouts, tool.name)
             try:
                 acts = tool.acts_of(values)
             except ToolFailed as denied:
                 return Decision(ruling="deny", acts=(f"call({tool.name})",), by="tool", why=str(denied))
-            return held.rulebook.judge(acts, tool.whereabouts, tool.name)
+            if (narrowed := narrowing.judge(tool.name, acts, tool.whereabouts)) is not None:
+                return narrowed
+            return at_once or held.rulebook.judge(acts, tool.whereabouts, tool.name)
 
         answer: Decision | HookFailed = await held.shared.hooks.judge(tool.name, judge, held.note_raised)
         if isinstance(answer, HookFailed):
@@ -364,10 +387,13 @@ class ToolCalls:
         body = Body(tool, call.id, context, self._entered, held.check_trust)
         held.add_body(call.id, body)
         arguments = part.arguments if call.arguments is None else call.arguments
-        work = self._run_body(body, call, arguments, progress)
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._body_done)
+        served = call.name not in held.agent.tools and tool.client is None
+        with log_context.bound(lambda: {"call": call.id, "tool": call.name}):  # for both tasks
+            span = held.spans.tool(call, arguments, served=served)
+            if span is NO_SPAN:  # else it begins where the span is the current one
+                body.begin(arguments, held.shared.sync.run)
+            work = self._see_through(body, call, arguments, progress, span)
+            self._tasks.add(asyncio.get_running_loop().create_task(work))
 
     def _context(self, call: Call, say: Callable[[str], None] | None = None) -> ToolContext:
         held = self._held
@@ -381,20 +407,33 @@ class ToolCalls:
             children=held.shared.children,
             approved=call.answered_by is not None,
             results=held.history.results,
+            arguments=held.history.arguments,
             whole_result=held.history.whole_result,
             result_chars=held.agent.limits.result_chars,
             rulebook=held.rulebook,
             kept=lambda: decode_keepsakes(held.snapshot.chat.keepsakes),
             keep=lambda key, text: self._keep(call.id, key, text),
-            budget_left=self._budget_left,
+            budget_left=lambda: self._budget_left(call),
+            ask_model=lambda context, *asked: ask_model(held, context, *asked),
+            memory=None if held.memory is None else held.memory.desk(call.id),
         )
 
-    async def _budget_left(self) -> BudgetLeft:
+    async def _budget_left(self, call: Call) -> BudgetLeft:
+        """An even share for each call of this tool that runs, or is about to: each may spend all that it is told.
+        What calls say that they have spent is committed when they end: until then it is taken off here.
+        """
         held = self._held
         try:
-            return await held.shared.draws.left(held.snapshot.chat, held.agent)
+            left = await held.shared.draws.left(held.snapshot.chat, held.agent)
         except HoldfastError as error:
             raise ToolFailed(f"what is left of the budget could not be looked up: {error}") from error
+        running = (CallState.PLANNED, CallState.APPROVED, CallState.STARTED)
+        alike = {one.id for one in held.snapshot.calls if one.name == call.name}
+        for call_id, body in held.bodies.items():
+            if call_id not in alike:
+                left = left.less(*body.context.spending)
+        share = left.shared(sum(one.id in alike and one.state in running for one in held.snapshot.calls))
+        return share.less(*held.bodies[call.id].context.spending) if call.id in held.bodies else share
 
     async def _keep(self, call_id: str, key: str, text: str) -> None:
         """What other calls that run now have kept does not give way to it: each finds it if it has to run again."""
@@ -409,29 +448,40 @@ class ToolCalls:
             raise ToolFailed(f"what the tool has to find after a crash could not be kept: {error}") from error
         self._kept.setdefault(call_id, set()).add(storable(key))
 
-    def _body_done(self, task: "asyncio.Task[bool]") -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            extra = {"action": "outcome_lost", **self._held.log_fields()}  # a callback: nothing is bound here
-            log.error("a call's outcome was not committed", extra=extra, exc_info=error)
+    async def _see_through(
+        self, body: Body, call: Call, arguments: str, progress: ProgressNotes, span: OpenSpan
+    ) -> None:
+        """A call that began, up to its outcome. The runner is told from here, not by a callback of the task: that is
+        a turn of the loop less.
+        """
+        known = False
+        try:
+            known = await self._run_body(body, call, arguments, progress, span)
+        except Exception as error:  # the runner raises it
+            log.error("a call's outcome was not committed", extra={"action": "outcome_lost"}, exc_info=error)
             self.broken = self.broken or error
-        self._held.note_body_end(known=not task.cancelled() and error is None and task.result())
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.discard(task)
+            self._held.note_body_end(known=known)
 
-    async def _run_body(self, body: Body, call: Call, arguments: str, progress: ProgressNotes) -> bool:
+    async def _run_body(
+        self, body: Body, call: Call, arguments: str, progress: ProgressNotes, span: OpenSpan
+    ) -> bool:
         """True if its outcome is committed, so that our snapshot knows of it."""
         held = self._held
-        served = call.name not in held.agent.tools and body.tool.client is None
-        with (
-            log_context.bound(lambda: {"call": call.id, "tool": call.name}),
-            held.spans.tool(call, arguments, served=served).current() as span,
-        ):
+        if span is NO_SPAN:
             returned = await body.run(arguments, held.shared.sync.run)
-            if returned is None or returned.error:
-                span.failed(str(body.context.cause or "tool_error"))
-            if returned is not None:
-                held.spans.returned(span, returned.content)
             self._tell_end(body, returned)
+        else:
+            with span.current():
+                returned = await body.run(arguments, held.shared.sync.run)
+                if returned is None or returned.error:
+                    span.failed(str(body.context.cause or "tool_error"))
+                if returned is not None:
+                    held.spans.returned(span, returned.content)
+                self._tell_end(body, returned)
         self.abandoned += body.abandoned
         said = await progress.rest()
         if returned is None:
@@ -446,7 +496,12 @@ class ToolCalls:
             if not outcome.unknown:
                 self._kept.pop(call.id, None)
                 result = ToolResult(
-                    call_id=call.id, name=call.name, content=kept.content, error=kept.error, files=kept.files
+                    call_id=call.id,
+                    name=call.name,
+                    content=kept.content,
+                    error=kept.error,
+                    files=kept.files,
+                    untrusted=kept.untrusted,
                 )
                 held.history.learn(after, {call.pos: result_message(result, after.chat.updated_at)})
                 await held.run_hooks("after_tool", replace(result, files=returned.files))
@@ -506,6 +561,7 @@ class ToolCalls:
             error=returned.error,
             unknown=unknown,
             again=unknown and returned.ended,
+            untrusted=returned.untrusted,
             tokens=spending[0],
             cost=spending[1],
         )

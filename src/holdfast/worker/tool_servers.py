@@ -8,15 +8,16 @@ from holdfast.errors import ConfigError
 from holdfast.mcp_servers import McpServer
 from holdfast.system.processes import Children
 from holdfast.tools.base import Tool
-from holdfast.tools.mcp.connection import Link, RunSync
+from holdfast.tools.mcp.connection import Link, LoginPlace, RunSync
 
 
 class ToolServers:
-    def __init__(self, agents: Iterable[Agent], run_sync: RunSync) -> None:
+    def __init__(self, agents: Iterable[Agent], run_sync: RunSync, logins: LoginPlace | None = None) -> None:
         self._servers: dict[str, McpServer] = {}
         self._links: dict[str, Link] = {}
         self._children: Children | None = None
         self._run_sync = run_sync
+        self._logins = logins
         for agent in agents:
             for server in agent.servers:
                 if self._servers.setdefault(server.name, server) != server:
@@ -44,6 +45,12 @@ class ToolServers:
                 return f"{name} belongs to MCP server {link.server.name!r}, which is {link.absence()}."
         return None
 
+    def link(self, agent: Agent, server: str) -> Link | None:
+        """To that server, if this agent has it, and it is one of this worker's."""
+        mine = (one for one in agent.servers if one.name == server and self._servers.get(server) == one)
+        found = next(mine, None)
+        return None if found is None else self._link(found)
+
     async def close(self) -> None:
         """Bounded, all at once."""
         await asyncio.gather(*(link.close() for link in self._links.values()))
@@ -53,5 +60,5 @@ class ToolServers:
 
     def _link(self, server: McpServer) -> Link:
         if server.name not in self._links:
-            self._links[server.name] = Link(self._servers[server.name], self._children, self._run_sync)
+            self._links[server.name] = Link(self._servers[server.name], self._children, self._run_sync, self._logins)
         return self._links[server.name]

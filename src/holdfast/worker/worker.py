@@ -38,8 +38,11 @@ from holdfast.store.notify.bell import WORK
 from holdfast.store.records import Held, WorkerInfo
 from holdfast.store.undriven_chats import published
 from holdfast.system.clock import SystemClock, dice
+from holdfast.system.siblings import YIELD_S, Siblings
 from holdfast.telemetry import Durations
+from holdfast.tools.mcp.connection import LoginPlace
 from holdfast.turn_spans import TurnSpans
+from holdfast.worker.chronicler import Chronicler
 from holdfast.worker.compaction.summaries import CompactionFigures
 from holdfast.worker.deliverer import Deliverer
 from holdfast.worker.deltas import DeltaFlusher
@@ -64,6 +67,8 @@ from holdfast.worker.watchdog import Watchdog, last_words
 log = logger("holdfast.worker")
 
 REGISTER_AGAIN_S = 1.0
+PASSED_OVER_S = 0.5  # after a claim that brought something, until the next look
+TOUCH_S = 1.0
 KILL_S = 5.0
 
 
@@ -98,10 +103,14 @@ class Worker:
         self._plugins = plugins
         self.draws = Draws(store, config.budgets, lambda: self.name)
         self.titles = Titles(store, caller, self.draws)
-        self.tool_servers = ToolServers(agents.values(), self.sync.run)
+        self.chronicler = Chronicler(
+            store, agents, caller, models, self.draws, self.hooks, self.secrets, self._note_trouble
+        )
+        self.tool_servers = ToolServers(agents.values(), self.sync.run, LoginPlace(config.home, self.secrets))
         self.compactions = CompactionFigures()
         # Starting and stopping never wait for a thread that some tool has blocked.
         self._upkeep = SyncPool(2)
+        self.siblings: Siblings | None = None  # the processes beside this one, under one supervisor
         self._keeper: LeaseKeeper | None = None
         self._outlived: list[str] = []  # ids under which this worker was taken for dead, until others are told
         self._lock: HostLock | None = None
@@ -125,6 +134,7 @@ class Worker:
         self._store_failed_at: float | None = None  # since when claims and sweeps fail
         self.claims_taken = 0
         self.claims_skipped = 0  # no room, or no trust in the lease
+        self._left_some = True  # the last claim may have had no room for something that is due
         self.claim_times = Durations()
         self.commit_times = Durations()
         self.misses = Misses()
@@ -216,7 +226,9 @@ class Worker:
             self.scheduler.run_forever(),
             self.strays.run_forever(),
             self.deliverer.run_forever(),
+            self.chronicler.run_forever(),
             self.store.pulse.run_forever(),
+            *(() if self.siblings is None else (self._tell_siblings(self.siblings),)),
         )
         self._services = [loop.create_task(service) for service in services]
         log.info("ready", extra={"action": "worker.ready", "worker": self.name, "database": str(self.store)})
@@ -328,11 +340,14 @@ class Worker:
             leaving.push_async_callback(self.deltas.stop)
             leaving.push_async_callback(self.strays.let_go)  # if possible: the lease's end does the rest
             leaving.push_async_callback(self.titles.stop)
+            leaving.push_async_callback(self.chronicler.stop)
             leaving.push_async_callback(self.deliverer.close)
             await self._end_work(grace_s)
 
     async def _end_work(self, grace_s: float) -> None:
         end_at = time.monotonic() + grace_s
+        if self.siblings is not None:
+            self._note_load(self.siblings)  # no room: they need not leave anything to us
         self._drain_runners()  # at once: a step that ends while the services do begins no other
         if self._services:
             # A claim that is cut off may have been made: its chats would stay ours until another finds us gone.
@@ -362,19 +377,36 @@ class Worker:
     # --- work ---------------------------------------------------------------------------------------
 
     async def _claim_forever(self) -> None:
+        doubted = False  # a claim failed: the next may bring what that one took, and look for nothing else
         with self.store.bell.listen(WORK) as listener:
             while self._stopping is None:
                 keeper = self._keeper
-                claimed = 0
+                claimed, again = 0, False
                 try:
                     claimed = await self.claim_once()
+                    again = claimed > 0 and (self._left_some or doubted)
+                    doubted = doubted and claimed > 0
                     self._store_failed_at = None
                 except LeaseLost:
                     self._lease_lost(keeper)
                 except Exception as error:  # noqa: BLE001  a worker that no longer claims is a dead one
+                    doubted = True
                     self._note_trouble("claim_failed", error)
-                if not claimed:
-                    await listener.wait(self.config.poll_s * dice.uniform(0.8, 1.2))
+                if not again:
+                    yields = self.siblings is not None and self.siblings.yields
+                    wait_s = YIELD_S if yields else self.config.poll_s * dice.uniform(0.8, 1.2)
+                    # What another transaction had locked just then was passed over, and rings nobody.
+                    await listener.wait(min(wait_s, PASSED_OVER_S) if claimed else wait_s)
+
+    async def _tell_siblings(self, siblings: Siblings) -> None:
+        """That this event loop runs, and how much it has to do."""
+        while True:
+            self._note_load(siblings)
+            await asyncio.sleep(TOUCH_S)
+
+    def _note_load(self, siblings: Siblings) -> None:
+        chats = len(self._runners)
+        siblings.touch(chats, self.config.chats_max - chats if self._stopping is None else 0)
 
     def _note_trouble(self, action: str, error: Exception) -> None:
         if self._store_failed_at is None:
@@ -384,7 +416,12 @@ class Worker:
         log.log(logging.WARNING if known else logging.ERROR, action, extra=extra, exc_info=None if known else error)
 
     async def claim_once(self) -> int:
+        self._left_some = True  # until it is known: what ends meanwhile may make room for it
         room = self.config.chats_max - len(self._runners)
+        if self.siblings is not None:
+            room = self.siblings.share(len(self._runners), room)
+            if self.siblings.yields:
+                return 0
         keeper = self._keeper
         if room <= 0 or keeper is None or not keeper.trusted():
             self.claims_skipped += 1
@@ -399,9 +436,19 @@ class Worker:
                 return 0  # claimed under a lease that was lost meanwhile: they are taken back like all its others
             for snapshot in snapshots:
                 self._drive_or_let_go(snapshot, keeper)
+            self._left_some = self._may_have_left(snapshots, rooms, room)
             return len(snapshots)
         finally:
             self.strays.claims_ended += 1
+
+    def _may_have_left(self, taken: Sequence[Snapshot], rooms: Mapping[str, int], room: int) -> bool:
+        """Whether something may be due that this claim had no room for: then it is looked for again at once, and when
+        a chat ends. Else what becomes due from now on rings by itself.
+        """
+        if self.siblings is not None or self.config.chats_per_owner_max is not None or self._suspect_room == 0:
+            return True
+        of_agent = Counter(snapshot.chat.agent for snapshot in taken)
+        return len(taken) >= room or any(rooms.get(name, 0) <= of_agent[name] for name in self._agents)
 
     def _driven(self) -> set[Held]:
         return {(runner.chat_id, runner.snapshot.chat.claim_stamp) for runner in list(self._runners.values())}
@@ -450,6 +497,7 @@ class Worker:
             hooks=self.hooks,
             plugins=self._plugins,
             titles=self.titles,
+            chronicler=self.chronicler,
             compactions=self.compactions,
             clock=self._clock,
             trusted=keeper.trusted,
@@ -471,9 +519,13 @@ class Worker:
         task = asyncio.get_running_loop().create_task(runner.run())
         self._runners[task] = runner
         task.add_done_callback(self._runner_done)
+        if self.siblings is not None:
+            self._note_load(self.siblings)
 
     def _runner_done(self, task: "asyncio.Task[None]") -> None:
         runner = self._runners.pop(task)
+        if self.siblings is not None:
+            self._note_load(self.siblings)
         error = None if task.cancelled() else task.exception()
         if runner.holds:
             self.strays.add(runner.chat_id, runner.snapshot.chat.claim_stamp, error)
@@ -482,7 +534,8 @@ class Worker:
             self.histories.put_away(runner.history)
         if error is not None:
             self._note_runner_error(runner.snapshot, error)
-        self.store.bell.ring((WORK,))
+        if self._left_some:
+            self.store.bell.ring((WORK,))
 
     def _note_runner_error(self, snapshot: Snapshot, error: BaseException) -> None:
         self.errors.append(error)

@@ -1,10 +1,13 @@
 """Cells: what comes from outside for an open call, from a person, a client or the clock."""
 
+from msgspec.structs import replace
+
 from holdfast.core import commands as cmd
 from holdfast.core.change import Refusal
 from holdfast.core.draft import Draft
 from holdfast.core.instants import iso
 from holdfast.core.records import Call, CallState, External, KeptRule, Synthetic, Terms, ToolResult
+from holdfast.core.skill_texts import SKILL_TOOL, unmarked
 from holdfast.core.states import OUTSIDE, CallMove
 
 
@@ -85,13 +88,16 @@ def due(draft: Draft, command: cmd.Command) -> None:
     draft.settle()
 
 
-def finish_external(draft: Draft, call: Call, content: str, *, error: bool, by: str) -> None:
-    _finish(draft, call, ToolResult(call_id=call.id, name=call.name, content=content, error=error), by)
+def finish_external(draft: Draft, call: Call, content: str, *, error: bool, by: str, untrusted: bool = False) -> None:
+    result = ToolResult(call_id=call.id, name=call.name, content=content, error=error, untrusted=untrusted)
+    _finish(draft, call, result, by)
 
 
 def _finish(draft: Draft, call: Call, result: ToolResult, by: str, terms: Terms | None = None) -> None:
     if call.state is not CallState.EXTERNAL:
         raise Refusal("call_state", f"call {call.id!r} is {call.state} and waits for no answer from outside")
+    if call.name == SKILL_TOOL:  # what a forked skill says in the end activates nothing
+        result = replace(result, content=unmarked(result.content))
     draft.answer(draft.move(call, CallMove.FINISH, answered_by=by), result, terms)
 
 

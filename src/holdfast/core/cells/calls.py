@@ -92,7 +92,12 @@ def record_outcome(draft: Draft, command: cmd.Outcome) -> None:
     else:
         moved = draft.move(call, CallMove.FINISH)
         result = ToolResult(
-            call_id=call.id, name=call.name, content=command.content, error=command.error, files=command.files
+            call_id=call.id,
+            name=call.name,
+            content=command.content,
+            error=command.error,
+            files=command.files,
+            untrusted=command.untrusted,
         )
         draft.answer(moved, result)
     if draft.chat.unclean:

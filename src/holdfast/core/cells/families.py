@@ -18,10 +18,13 @@ from holdfast.core.states import CallMove
 def child_ended(draft: Draft, command: cmd.ChildEnded) -> None:
     content = command.text if command.text is not None else "The sub-agent ended without a recorded answer."
     error = command.error or command.text is None
+    if not content.strip():
+        content = "It ended, and said nothing."  # an empty result reads like one that was lost
     for call in draft.calls:
         waits = call.state is CallState.EXTERNAL and call.child_id == command.child_id
         if waits and (call.child_turn or 0) <= command.turn:
-            finish_external(draft, call, content, error=error, by=command.child_id)
+            by, untrusted = command.child_id, command.untrusted
+            finish_external(draft, call, content, error=error, by=by, untrusted=untrusted)
     draft.settle()
 
 
@@ -77,6 +80,7 @@ def spawn_child(draft: Draft, call: Call, new: NewChat) -> None:
         parent_call=call.id,
         root_id=chat.root_id or chat.id,
         depth=chat.depth + 1,
+        tainted=chat.tainted_from is not None,
     )
     draft.set(spawned=chat.spawned + 1)
     if chat.state is State.STOPPING and draft.stop_cause in STOPS:

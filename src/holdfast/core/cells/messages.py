@@ -11,7 +11,7 @@ from holdfast.core.change import Refusal
 from holdfast.core.codec import encode
 from holdfast.core.draft import Draft
 from holdfast.core.history import problems
-from holdfast.core.records import CallState, Cause, External, File, Message, Phase, Role, State, Text
+from holdfast.core.records import CallState, Cause, Expansion, External, File, Message, Phase, Role, State, Text
 
 
 def begin(draft: Draft, command: cmd.Send) -> None:
@@ -44,6 +44,8 @@ def answer_or_enqueue(draft: Draft, command: cmd.Send) -> None:
     for call in draft.calls if command.answers else ():
         open_question = call.state is CallState.EXTERNAL and call.external is External.QUESTION
         if open_question and time_over_at(draft, call) is None:
+            if command.message.expansions:  # which stand in a user's message: it joins before the next response
+                draft.enqueue(command, "steer")
             finish_external(draft, call, _as_answer(command.message), error=False, by="")
             draft.settle()
             return
@@ -67,7 +69,7 @@ def interrupt(draft: Draft, command: cmd.Send) -> None:
 def _as_answer(message: Message) -> str:
     """A message as the answer to a question: its text, and where its files are."""
     files = [f"[{part.media_type}: {part.uri}]" for part in message.parts if isinstance(part, File)]
-    return "\n".join([message.text, *files] if message.text else files)
+    return "\n".join([text for text in (message.text, *files) if text])
 
 
 def give(draft: Draft, command: cmd.Give) -> None:
@@ -171,7 +173,7 @@ def check_spoken(message: Message) -> None:
     """A user message that says something."""
     if message.role is not Role.USER:
         raise Refusal("wrong_message", f"only user messages are sent, this one is of role {message.role}")
-    if not all(isinstance(part, Text | File) for part in message.parts):
+    if not all(isinstance(part, Text | File | Expansion) for part in message.parts):
         raise Refusal("wrong_message", "a user message holds text and files, nothing else")
     if not any(isinstance(part, File) or part.text for part in message.parts if isinstance(part, Text | File)):
         raise Refusal("wrong_message", "the message says nothing; send some text or a file")

@@ -37,7 +37,9 @@ def respond(draft: Draft, command: cmd.Respond) -> None:
     _check_attempt(chat, command.attempt)
     started = tuple([plan.id for plan in command.plans if plan.start])
     decisions = {plan.id: plan.decision for plan in command.plans if plan.start and plan.decision}
-    draft.add_response(message, attempt=command.attempt, started=started, decisions=decisions)
+    draft.add_response(
+        message, attempt=command.attempt, previewed=command.previewed, started=started, decisions=decisions
+    )
     draft.open_batch(message, plans)
     draft.spend(SpendingKind.STEP, command.tokens, command.cost, command.bill, model=message.model or "")
     draft.set(

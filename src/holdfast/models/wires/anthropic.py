@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.core.records import File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.records import Expansion, File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from holdfast.core.retry import SIGNATURES
 from holdfast.models.base import (
     CallArguments,
@@ -238,7 +238,7 @@ def _text(text: str) -> bytes:
 
 
 def _user_block(part: Part) -> bytes:
-    if isinstance(part, Text):
+    if isinstance(part, Text | Expansion):
         return _text(part.text) if part.text.strip() else b""
     if isinstance(part, File):
         return encode(_file(part))

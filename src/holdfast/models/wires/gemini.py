@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.core.records import File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.records import Expansion, File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from holdfast.core.retry import SIGNATURES
 from holdfast.errors import LostResult
 from holdfast.models.base import (
@@ -173,7 +173,7 @@ def _kept_by(provider: str, part: Reasoning) -> "_Signature | None":
 
 
 def _user_part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
+    if isinstance(part, Text | Expansion):
         return {"text": part.text}
     if not isinstance(part, File):
         raise not_in_a_message(part)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.core.records import File, Message, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.records import Expansion, File, Message, Reasoning, Role, Text, ToolCall, ToolResult
 from holdfast.core.retry import REASONING_MISSING, RESULT_FILES, SHORT_IDS
 from holdfast.errors import LostResult, ProviderError
 from holdfast.models.base import (
@@ -202,6 +202,8 @@ def _encode_message(message: Message, provider: str, form: frozenset[str]) -> by
         parts = tuple(part for part in parts if isinstance(part, Text))
         if not parts:
             return b""
+    if message.expansions and not any(isinstance(part, File) for part in parts):  # many servers take only a text
+        return _PLAIN[message.role] + _encode("\n\n".join(_content_part(part)["text"] for part in parts)) + b"}"
     return _PLAIN[message.role] + _encode([_content_part(part) for part in parts]) + b"}"
 
 
@@ -250,7 +252,7 @@ def _encode_call(call: ToolCall, form: frozenset[str]) -> bytes:
 
 
 def _content_part(part: object) -> dict[str, Any]:
-    if isinstance(part, Text):
+    if isinstance(part, Text | Expansion):
         return {"type": "text", "text": part.text}
     if isinstance(part, File):
         if part.media_type.startswith("image/"):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.core.records import File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from holdfast.core.records import Expansion, File, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from holdfast.core.retry import SIGNATURES
 from holdfast.errors import ProviderError
 from holdfast.models.base import (
@@ -194,7 +194,7 @@ def _reasoning(part: Reasoning) -> bytes:
 
 
 def _content_part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
+    if isinstance(part, Text | Expansion):
         return {"type": "input_text", "text": part.text}
     if not isinstance(part, File):
         raise not_in_a_message(part)

@@ -1,6 +1,7 @@
 """The steps of taking over after deaths, as PostgreSQL makes them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,7 +14,8 @@ from holdfast.store.postgres import sql
 from holdfast.store.postgres.transactions import Transaction, Transactor
 from holdfast.store.records import StoreOptions, Violation
 from holdfast.store.recovery import Recovery
-from holdfast.store.rows import lease_of, violation
+from holdfast.store.rows import Row, lease_of, violation
+from holdfast.store.survey import WalkedTo
 
 
 class PostgresRecovery(Recovery):
@@ -31,10 +33,10 @@ class PostgresRecovery(Recovery):
 
     # --- leases -------------------------------------------------------------------------------------------------
 
-    async def list_workers(self) -> list[Lease]:
-        leases = [lease_of(row) for row in await self._transactor.rows(sql.LIST_WORKERS)]
+    def lease(self, row: Row) -> Lease:
+        lease = lease_of(row)
         # On another machine the same path is another file, or a network's idea of a lock.
-        return [lease if lease.host == self._host else replace(lease, lock_path=None) for lease in leases]
+        return lease if lease.host == self._host else replace(lease, lock_path=None)
 
     async def end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
         points = ("expire.before", "expire.after")
@@ -45,9 +47,12 @@ class PostgresRecovery(Recovery):
     async def find_violations(self) -> list[Violation]:
         return [violation(row) for row in await self._transactor.planned_rows(sql.FIND_VIOLATIONS)]
 
-    async def next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
-        waiting = await self._transactor.rows(sql.NEXT_WAITING, after[0])
-        queued = await self._transactor.rows(sql.NEXT_QUEUED, after[1])
+    async def look_around(self, values: Mapping[str, Any]) -> Row:
+        return (await self._transactor.planned_rows(sql.SURVEY, **values))[0]
+
+    async def next_to_sweep(self, upto: WalkedTo) -> tuple[list[str], list[str]]:
+        waiting = await self._transactor.rows(sql.NEXT_WAITING, upto.waiting)
+        queued = await self._transactor.rows(sql.NEXT_QUEUED, upto.queued)
         return [id for (id,) in waiting], [id for (id,) in queued]
 
     async def find_violations_among(self, waiting: list[str], queued: list[str]) -> list[Violation]:

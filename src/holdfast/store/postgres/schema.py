@@ -51,6 +51,13 @@ TABLES = (
     "reservations",
     "usage_totals",
     "budgets",
+    "memory_blocks",
+    "memory_versions",
+    "memory_lines",
+    "memories",
+    "memory_writes",
+    "memory_chats",
+    "memory_passages",
 )
 
 

@@ -14,6 +14,7 @@ from holdfast.store.kept_files import PUT_BESIDE_OTHERS, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.link_keys import link_key_statements
 from holdfast.store.liveness import liveness_query
+from holdfast.store.memory_statements import RANKED_MAX, MemoryStatements, SearchForm, matched_by_tsquery
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES
 from holdfast.store.open_calls import open_call_listing
 from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS
@@ -26,6 +27,7 @@ from holdfast.store.schedule_statements import (
     SWAPPED_COLUMNS,
     schedule_statements,
 )
+from holdfast.store.survey import survey_statement
 from holdfast.store.tokens import token_statements
 from holdfast.store.webhooks import webhook_statements
 
@@ -322,6 +324,11 @@ READ_COMPACTION = f"""
 SELECT upto, summary, created_at FROM compactions WHERE chat_id = %(id)s AND {_THERE} ORDER BY upto DESC LIMIT 1
 """
 
+READ_COMPACTIONS = f"""
+SELECT upto, summary, created_at FROM compactions
+WHERE chat_id = %(id)s AND upto > %(start)s AND upto <= %(end)s AND {_THERE} ORDER BY upto DESC LIMIT %(limit)s
+"""
+
 READ_HISTORY = f"""
 SELECT pos, seq, role, ref, body FROM journal
 WHERE chat_id = %(id)s AND pos >= %(start)s AND {_THERE} ORDER BY pos LIMIT %(limit)s
@@ -510,6 +517,11 @@ TAKE_ROWS = (
     _take_rows("compactions", "summary"),
     _take_rows("receipts", "answer"),
     _take_rows("kept_rules", "rule"),
+    _take_rows("memory_passages", "text"),
+    _take_rows("memories", "text"),
+    _take_rows("memory_lines", "text"),
+    _take_rows("memory_writes", "answer"),
+    _take_rows("memory_chats", "snapshot"),
     _take_rows("journal", "body", "ORDER BY chat_id DESC, seq DESC"),
 )
 
@@ -770,7 +782,11 @@ NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="%s", limit=liveness.SWEPT_MAX)
 
 TOKENS = token_statements("%s", "id IN (SELECT json_array_elements_text(%s::json))")
 
-WEBHOOKS = webhook_statements("%s")
+WEBHOOKS = webhook_statements(
+    "%s",
+    lambda name: f"%({name})s",
+    lock="SELECT pg_advisory_xact_lock(hashtextextended('holdfast webhooks of ' || %(owner)s, 0))",
+)
 
 DELIVERIES = delivery_statements("%s")
 
@@ -827,6 +843,25 @@ FILES = file_statements(
     "%s", PUT_BESIDE_OTHERS, "digest IN (SELECT json_array_elements_text(%s::json))", "chat_id = ANY(%s)"
 )
 
+# Terms come as they are to be found, so no dictionary and no parser of the server's looks at them.
+MEMORY = MemoryStatements(
+    lambda name: f"%({name})s",
+    listed="SELECT json_array_elements_text({}::json)",
+    numbers="SELECT json_array_elements_text({numbers}::json)::bigint",
+    form=SearchForm(
+        tables=(
+            "(SELECT id, ts_rank(terms, CAST({match} AS tsquery)) AS score FROM memory_passages "
+            f"WHERE terms @@ CAST({{match}} AS tsquery) ORDER BY score DESC, id DESC LIMIT {RANKED_MAX}) AS hit "
+            "JOIN memory_passages AS found ON found.id = hit.id"
+        ),
+        rank="hit.score DESC",
+        terms="array_to_tsvector(string_to_array(CAST({terms} AS text), ' '))",
+    ),
+    matched=matched_by_tsquery,
+    lock="SELECT pg_advisory_xact_lock(hashtextextended('holdfast memory of ' || {scope}, 0))",
+    share=" FOR KEY SHARE",
+)
+
 BUDGETS = budget_statements(
     "%s",
     lambda name: f"%({name})s",
@@ -844,11 +879,19 @@ LOCK_KEPT_RULES = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast kept 
 # Whose it is, without the rest of it.
 READ_OWNER = "SELECT owner, parent_id FROM chats WHERE id = %s"
 
+READ_MARKS = "SELECT stamp, version FROM chats WHERE id = %s"
+
 PUT_NOTE = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 READ_NOTES = "SELECT key, value FROM meta"
 
 NEXT_TORN = liveness.NEXT_TORN.format(after="%s", limit=liveness.SWEPT_MAX)
+
+SURVEY = survey_statement(
+    lambda name: f"%({name})s",
+    leases=f"SELECT CAST(coalesce(json_agg(json_build_array({WORKER_COLUMNS})), '[]') AS TEXT) FROM workers",
+    unknown_holders=UNKNOWN_HOLDERS,
+)
 
 # What no write of the chat tells of.
 CUT_TORN = (

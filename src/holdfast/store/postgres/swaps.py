@@ -15,7 +15,6 @@ history cuts and compactions are statements of their own, before and after.
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from operator import itemgetter
 from typing import Any, get_args
 
 import msgspec
@@ -30,9 +29,12 @@ from holdfast.store.rows import (
     CHAT_COLUMNS,
     MOVING_COLUMNS,
     SPENDING_COLUMNS,
+    STEP_COLUMNS,
     call_row,
     chat_row,
+    moves_only_a_step,
     moving_row,
+    step_of,
 )
 
 # Beyond these, one chat goes as a batch of one.
@@ -44,17 +46,9 @@ LINE_COLUMNS = ("seq", "stamp", "at", "role", "pos", "ref", "body")
 SETTLED_COLUMNS = ("chat_id", "reservation")
 QUEUE_COLUMNS = ("chat_id", "id", "rank", "mode", "body")
 
-# What a step of a running turn moves. Most commits move nothing else, and what is not sent need not be read.
-STEP_COLUMNS = (
-    *("updated_at", "phase", "step", "turn_tokens", "turn_cost", "chat_tokens", "chat_cost", "version", "commit_id"),
-    *("seq", "length", "batch", "attempt_ended", "stamp", "line_stamp"),
-)
 _GUARD = ("id", "was_stamp", "was_version", "ended")
 SWAP_COLUMNS = (*_GUARD, *MOVING_COLUMNS)
 SWAP_STEP_COLUMNS = (*_GUARD, *STEP_COLUMNS)
-
-_step = itemgetter(*(MOVING_COLUMNS.index(name) for name in STEP_COLUMNS))
-_rest = itemgetter(*(MOVING_COLUMNS.index(name) for name in MOVING_COLUMNS if name not in STEP_COLUMNS))
 
 _JSON_LINE = ("chat_id", *LINE_COLUMNS)
 _JSON_CALL = ("chat_id", *CALL_COLUMNS)
@@ -106,7 +100,7 @@ def swap(writes: Sequence[ChatWrite]) -> SwapQuestion:
         small = small and len(write.spending) <= SPENDING_MAX and len(write.settled) <= 1
         if small and not write.queue_put and not write.queue_drop:
             return _one(write, ids)
-    whole = any(map(_moves_more_than_a_step, writes))
+    whole = not all(map(_is_step, writes))
     ended = any(write.ended_attempt is not None for write in writes)
     rows = (
         _json(SWAP_COLUMNS, map(_guarded, writes)) if whole else _json(SWAP_STEP_COLUMNS, map(_guarded_step, writes))
@@ -120,9 +114,9 @@ def insert(writes: Sequence[ChatWrite]) -> SwapQuestion:
     return _with_parts("insert", False, rows, writes, [write.after.id for write in writes])
 
 
-def _moves_more_than_a_step(write: ChatWrite) -> bool:
+def _is_step(write: ChatWrite) -> bool:
     assert write.before is not None
-    return bool(_rest(moving_row(write.after)) != _rest(moving_row(write.before)))
+    return moves_only_a_step(moving_row(write.before), moving_row(write.after))
 
 
 # --- one chat, as values --------------------------------------------------------------------------------------------
@@ -132,8 +126,8 @@ def _one(write: ChatWrite, ids: list[str]) -> SwapQuestion:
     before, after = write.before, write.after
     assert before is not None
     moved = moving_row(after)
-    whole = _moves_more_than_a_step(write)
-    values = [after.id, before.stamp, before.version, *(moved if whole else _step(moved))]
+    whole = not moves_only_a_step(moving_row(before), moved)
+    values = [after.id, before.stamp, before.version, *(moved if whole else step_of(moved))]
     new_calls = old_calls = 0
     for call in write.calls:
         if call.batch != before.batch:
@@ -248,7 +242,7 @@ def _guarded(write: ChatWrite) -> tuple[Any, ...]:
 
 
 def _guarded_step(write: ChatWrite) -> tuple[Any, ...]:
-    return (*_guard(write), *_step(moving_row(write.after)))
+    return (*_guard(write), *step_of(moving_row(write.after)))
 
 
 def _guard(write: ChatWrite) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """The steps of taking over after deaths, as SQLite makes them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from holdfast.core.codec import encode
 from holdfast.core.commands import Command, Repair
@@ -10,10 +11,11 @@ from holdfast.store.decisions import decided
 from holdfast.store.liveness import JOURNAL_AHEAD
 from holdfast.store.records import StoreOptions, Violation
 from holdfast.store.recovery import Recovery
-from holdfast.store.rows import lease_of, violation
+from holdfast.store.rows import Row, lease_of, violation
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.leases import located
 from holdfast.store.sqlite.transactions import Transaction, Transactor
+from holdfast.store.survey import WalkedTo
 
 
 class SqliteRecovery(Recovery):
@@ -33,9 +35,8 @@ class SqliteRecovery(Recovery):
 
     # --- leases -------------------------------------------------------------------------------------------------
 
-    async def list_workers(self) -> list[Lease]:
-        leases = [lease_of(row) for row in await self._transactor.rows(sql.LIST_WORKERS)]
-        return [located(lease, self._lock_folder, self._host) for lease in leases]
+    def lease(self, row: Row) -> Lease:
+        return located(lease_of(row), self._lock_folder, self._host)
 
     async def end_lease(self, worker: str, how: LeaseEnd, renewal: int | None = None) -> bool:
         def work(transaction: Transaction) -> bool:
@@ -51,10 +52,13 @@ class SqliteRecovery(Recovery):
     async def find_violations(self) -> list[Violation]:
         return [violation(row) for row in await self._transactor.rows(sql.FIND_VIOLATIONS)]
 
-    async def next_to_sweep(self, after: tuple[str, str]) -> tuple[list[str], list[str]]:
+    async def look_around(self, values: Mapping[str, Any]) -> Row:
+        return (await self._transactor.named_rows(sql.SURVEY, **values))[0]
+
+    async def next_to_sweep(self, upto: WalkedTo) -> tuple[list[str], list[str]]:
         def work(transaction: Transaction) -> tuple[list[str], list[str]]:
-            waiting = transaction.rows(sql.NEXT_WAITING, after[0])
-            queued = transaction.rows(sql.NEXT_QUEUED, after[1])
+            waiting = transaction.rows(sql.NEXT_WAITING, upto.waiting)
+            queued = transaction.rows(sql.NEXT_QUEUED, upto.queued)
             return [id for (id,) in waiting], [id for (id,) in queued]
 
         return await self._transactor.read(work)

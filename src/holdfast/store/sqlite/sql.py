@@ -12,10 +12,12 @@ from holdfast.store.kept_files import PUT_ALONE, file_statements
 from holdfast.store.kept_rules import kept_rule_statements
 from holdfast.store.link_keys import link_key_statements
 from holdfast.store.liveness import liveness_query
+from holdfast.store.memory_statements import RANKED_MAX, MemoryStatements, SearchForm, matched_by_fts5
 from holdfast.store.notices import FOR_EACH_HOOK, HEARS, INTO_DELIVERIES, NOTICE_COLUMNS
 from holdfast.store.open_calls import open_call_listing
-from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS
+from holdfast.store.rows import CALL_COLUMNS, CHAT_COLUMNS, MOVING_COLUMNS, STEP_COLUMNS
 from holdfast.store.schedule_statements import schedule_statements
+from holdfast.store.survey import survey_statement
 from holdfast.store.tokens import token_statements
 from holdfast.store.webhooks import webhook_statements
 
@@ -50,10 +52,12 @@ def _update_chat(columns: tuple[str, ...]) -> str:
 # code beside us leaves the stamp as it was, but not the version.
 UPDATE_CHAT = _update_chat(MOVING_COLUMNS)
 
-# The same for a change that leaves ownership alone, as most do: SQLite rewrites the index of every column that is
-# set, changed or not, which would be one page more in every commit.
+# The same for a change that leaves ownership alone: SQLite rewrites the index of every column that is set, changed or
+# not, which would be one page more in every commit. And for a step, as most are: nine indexes look at a chat's state,
+# and with `state` among the columns SQLite asks for each whether the chat was in it, and whether it is.
 OWNERSHIP_COLUMNS = ("worker", "wake_at")
 UPDATE_CHAT_WORK = _update_chat(tuple(name for name in MOVING_COLUMNS if name not in OWNERSHIP_COLUMNS))
+UPDATE_CHAT_STEP = _update_chat(STEP_COLUMNS)
 
 NAME_AGENT = "UPDATE chats SET agent = ? WHERE id = ?"
 
@@ -221,6 +225,11 @@ READ_COMPACTION = f"""
 SELECT upto, summary, created_at FROM compactions WHERE chat_id = :id AND {_THERE} ORDER BY upto DESC LIMIT 1
 """
 
+READ_COMPACTIONS = f"""
+SELECT upto, summary, created_at FROM compactions
+WHERE chat_id = :id AND upto > :start AND upto <= :end AND {_THERE} ORDER BY upto DESC LIMIT :limit
+"""
+
 READ_HISTORY = f"""
 SELECT pos, seq, role, ref, body FROM journal
 WHERE chat_id = :id AND pos >= :start AND {_THERE} ORDER BY pos LIMIT :limit
@@ -346,6 +355,11 @@ HEAPS = (
     _heap("compactions", ("upto",), "summary"),
     _heap("receipts", ("principal", "key"), "answer"),
     _heap("kept_rules", ("id",), "rule"),
+    _heap("memory_passages", ("id",), "text"),
+    _heap("memories", ("id",), "text"),
+    _heap("memory_lines", ("block_id", "line"), "text"),
+    _heap("memory_writes", ("call_id",), "answer"),
+    _heap("memory_chats", ("life",), "snapshot"),
     _heap("journal", ("seq",), "body", "DESC"),
 )
 
@@ -502,6 +516,12 @@ NEXT_QUEUED = liveness.NEXT_QUEUED.format(after="?", limit=liveness.SWEPT_MAX)
 
 NEXT_TORN = liveness.NEXT_TORN.format(after="?", limit=liveness.SWEPT_MAX)
 
+SURVEY = survey_statement(
+    lambda name: f":{name}",
+    leases=f"SELECT json_group_array(json_array({WORKER_COLUMNS})) FROM workers",
+    unknown_holders=UNKNOWN_HOLDERS,
+)
+
 # What no write of the chat tells of.
 CUT_TORN = ("DELETE FROM journal WHERE chat_id = ? AND seq > ?", "DELETE FROM calls WHERE chat_id = ? AND batch > ?")
 
@@ -516,7 +536,7 @@ READ_REPAIRS = "SELECT reason, count FROM repairs"
 
 TOKENS = token_statements("?", "id IN (SELECT value FROM json_each(?))")
 
-WEBHOOKS = webhook_statements("?")
+WEBHOOKS = webhook_statements("?", lambda name: f":{name}", lock=None)
 
 DELIVERIES = delivery_statements("?")
 
@@ -528,10 +548,28 @@ SCHEDULES = schedule_statements("?", lock="", listed="SELECT value FROM json_eac
 
 FILES = file_statements("?", PUT_ALONE, "digest IN (SELECT value FROM json_each(?))", "chat_id = ?")
 
+MEMORY = MemoryStatements(
+    lambda name: f":{name}",
+    listed="SELECT value FROM json_each({})",
+    numbers="SELECT value FROM json_each({numbers})",
+    form=SearchForm(
+        tables=(
+            "(SELECT rowid AS id, rank AS score FROM memory_index WHERE memory_index MATCH {match} "
+            f"ORDER BY rank, rowid DESC LIMIT {RANKED_MAX}) AS hit "
+            "CROSS JOIN memory_passages AS found ON found.id = hit.id"
+        ),
+        rank="hit.score",
+        terms="{terms}",
+    ),
+    matched=matched_by_fts5,
+)
+
 BUDGETS = budget_statements("?", lambda name: f":{name}", given_rows, lock=None, skips="")
 
 # Whose it is, without the rest of it.
 READ_OWNER = "SELECT owner, parent_id FROM chats WHERE id = ?"
+
+READ_MARKS = "SELECT stamp, version FROM chats WHERE id = ?"
 
 PUT_NOTE = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
@@ -539,4 +577,9 @@ READ_NOTES = "SELECT key, value FROM meta"
 
 NEWEST_ROWID = "SELECT max(rowid) FROM journal"
 
-CHANGED_SINCE = "SELECT DISTINCT chat_id FROM journal WHERE rowid > ? LIMIT 10000"
+# Each chat that was written about, whether it is due, and its state; both none where it is deleted by now.
+CHANGED_SINCE = """
+SELECT told.chat_id, chats.wake_at IS NOT NULL, chats.state
+FROM (SELECT DISTINCT chat_id FROM journal WHERE rowid > ? LIMIT 10000) AS told
+LEFT JOIN chats ON chats.id = told.chat_id
+"""

@@ -33,6 +33,7 @@ from holdfast.store.incidents import WENT_BACK
 from holdfast.store.kept_files import KeptFiles
 from holdfast.store.kept_rules import KeptRules
 from holdfast.store.link_keys import LinkKeys
+from holdfast.store.memory import Memories
 from holdfast.store.pages import page_of
 from holdfast.store.receipts import PRUNED_MAX, request_of
 from holdfast.store.records import (
@@ -114,6 +115,7 @@ class SqliteStore(SqlStore):
         play = SqlitePlayer(self._transactor, options.limits)
         programs = (Changes(sql.SCHEDULES, options.limits), Firing(sql.SCHEDULES, options.limits))
         self.schedules = Schedules(self._transactor, play, sql.SCHEDULES, *programs, self.now_ms)
+        self.memory = Memories(self._transactor, sql.MEMORY, self.now_ms)
         self.budgets = BudgetLedgers(self._transactor, sql.BUDGETS, self.now_ms)
         self.webhooks = Webhooks(self._transactor, sql.WEBHOOKS, self.now_ms)
         self.deliveries = Deliveries(self._transactor, sql.DELIVERIES, self.now_ms)

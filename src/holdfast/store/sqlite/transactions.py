@@ -33,7 +33,17 @@ from holdfast.store.notify.bell import Bell
 from holdfast.store.receipts import answer_of, check_receipt, decode_answer
 from holdfast.store.records import Answer, Key, Lane, StoreOptions
 from holdfast.store.remnants import Occupied, Remnant, Slice, remnant_of, rows_within
-from holdfast.store.rows import CHAT_COLUMNS, MOVING_COLUMNS, Row, call_row, chat_row, moving_row, snapshot_of
+from holdfast.store.rows import (
+    CHAT_COLUMNS,
+    MOVING_COLUMNS,
+    Row,
+    call_row,
+    chat_row,
+    moves_only_a_step,
+    moving_row,
+    snapshot_of,
+    step_of,
+)
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import leave
 from holdfast.store.sqlite.connection import FileIdentity, connect, reading
@@ -256,10 +266,13 @@ def swap(connection: apsw.Connection, write: ChatWrite) -> bool:
         execute(sql.INSERT_CHAT, chat_row(after))
     else:
         guard = (after.id, before.stamp, before.version)
-        if before.worker == after.worker and before.wake_at == after.wake_at:
-            execute(sql.UPDATE_CHAT_WORK, _WORK_VALUES(moving_row(after)) + guard)
+        moved = moving_row(after)
+        if moves_only_a_step(moving_row(before), moved):
+            execute(sql.UPDATE_CHAT_STEP, step_of(moved) + guard)
+        elif before.worker == after.worker and before.wake_at == after.wake_at:
+            execute(sql.UPDATE_CHAT_WORK, _WORK_VALUES(moved) + guard)
         else:
-            execute(sql.UPDATE_CHAT, moving_row(after) + guard)
+            execute(sql.UPDATE_CHAT, moved + guard)
         if connection.changes() != 1:
             return False
         if write.names_agent:
@@ -361,7 +374,11 @@ class Transactor:
         identity = self._identity
         assert identity is not None
         identity.check()
-        connection = connect(self._path, read_only=True, vfs=self._vfs, synchronous=self._synchronous)
+        try:
+            connection = connect(self._path, read_only=True, vfs=self._vfs, synchronous=self._synchronous)
+        except StoreUnavailable:
+            identity.check()  # deleted just then: that is no passing trouble
+            raise
         try:
             identity.check()
         except BaseException:

@@ -9,14 +9,15 @@ the event loop asked for every look, an idle worker used 1.5 % of a processor, n
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from holdfast.store.notify.bell import WORK
+from holdfast.store.notify.bell import WORK, rest_topic
 from holdfast.store.notify.wake_stream import SourceStream, Wake
+from holdfast.store.records import QUIET
 from holdfast.store.sqlite import sql
 from holdfast.store.sqlite.checkpoints import leave
 from holdfast.store.sqlite.connection import FileIdentity, reading, rows
@@ -61,12 +62,24 @@ class _Eye:
                     return Wake()
                 changed = rows(connection, sql.CHANGED_SINCE, (seen.newest,))
         self._seen = _SeenRows(version, newest)
-        return Wake(topics=(WORK, *(row[0] for row in changed))) if changed else None
+        return Wake(topics=tuple(_topics(changed))) if changed else None
 
     def check(self) -> None:
         self._identity.check()
         with translated(self._path):
             self.connection.pragma("data_version")
+
+
+def _topics(changed: Sequence[tuple[str, int, str | None]]) -> Iterator[str]:
+    """As `topics_of` has them for what this process writes. Work only where there is some: a worker that is told of
+    it asks for it in a write transaction, and would do so after each of its own commits.
+    """
+    if any(due for _, due, _ in changed):
+        yield WORK
+    for chat_id, _, state in changed:
+        yield chat_id
+        if state is None or state in QUIET:
+            yield rest_topic(chat_id)
 
 
 class SqliteWakes:

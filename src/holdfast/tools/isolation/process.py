@@ -2,7 +2,8 @@
 
 This is the worker's side; `tools/isolation/program.py` is the program. The process imports the function's module and
 gets the arguments as JSON on its standard input; it answers in lines of JSON on a pipe of its own, so what the body
-prints is not mistaken for an answer. It is a child like any other (`system/processes.py`): its own session, under the
+prints is not mistaken for an answer. What only the worker can do it asks for (`questions.py`), and hears the answer
+on a second pipe. It is a child like any other (`system/processes.py`): its own session, under the
 guard, with a minimal environment. What it prints is kept only to tell why it died. `deps` stay in the worker: they
 are objects.
 """
@@ -12,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from holdfast.tools.base import FILES_BYTES_MAX, FILES_MAX, ToolOutput
 from holdfast.tools.confinement import Approval, Confined, Confinement
 from holdfast.tools.context import ToolContext
 from holdfast.tools.isolation import program
+from holdfast.tools.isolation.questions import Questions
 from holdfast.tracebacks import RaisedElsewhere
 
 PRINTED_BYTES_MAX = 8_192
@@ -57,16 +60,15 @@ class Isolated:
 
     async def run(self, values: dict[str, Any], context: ToolContext) -> ToolOutput:
         """Raises ToolFailed with what the body raised, OutcomeUnknown with what ended its process."""
-        # JSON may need six bytes for one; what a file is made of needs one.
-        answers = _Answers(context, max(8 * self._bytes_max, FILES_BYTES_MAX) + 65_536)
         printed = Kept(PRINTED_BYTES_MAX)
         extra = {name: os.environ[name] for name in self._environment if name in os.environ}
         confined = Confined() if self._confinement is None else await self._confinement.begin(context)
-        ours, theirs = os.pipe()
-        ear, mouth = os.pipe()
-        try:
+        with ExitStack() as opened:
+            ours, theirs = _pipe(opened)
+            ear, mouth = _pipe(opened)
+            heard, told = _pipe(opened)
             with tempfile.TemporaryFile() as request:
-                request.write(self._request(values, context, theirs))
+                request.write(self._request(values, context, theirs, heard))
                 request.seek(0)
                 spec = ProcessSpec(
                     [*confined.prefix, sys.executable, "-P", program.__file__],
@@ -75,29 +77,33 @@ class Isolated:
                     stdin=request.fileno(),
                     stdout=mouth,
                     stderr=mouth,
-                    pass_fds=(theirs,),
+                    pass_fds=(theirs, heard),
                     view=confined.view,
                 )
                 child = await processes.start_covered(spec, children=context.children)
-        except BaseException:
-            os.close(ours)
-            os.close(ear)
-            raise
-        finally:
-            os.close(theirs)
-            os.close(mouth)
+            opened.pop_all()
+        for fd in (theirs, mouth, heard):
+            os.close(fd)
+        questions = Questions(context, told)
+        # JSON may need six bytes for one; what a file is made of needs one.
+        answers = _Answers(context, questions, max(8 * self._bytes_max, FILES_BYTES_MAX) + 65_536)
         readers = PipeReader(ours, None, answers.hear), PipeReader(ear, printed)
         try:
             return await _answer(child, answers, readers[0], printed)
         finally:
-            await child.end()
-            for reader in readers:
-                reader.close()
+            try:
+                await child.end()
+            finally:
+                for reader in readers:
+                    reader.close()
+                await questions.close()
 
-    def _request(self, values: dict[str, Any], context: ToolContext, fd: int) -> bytes:
+    def _request(self, values: dict[str, Any], context: ToolContext, fd: int, answers_fd: int) -> bytes:
         arguments = {name: value for name, value in values.items() if name != self._context_parameter}
         request = {
             "fd": fd,
+            "answers_fd": answers_fd,
+            "kept": dict(context.kept),
             "path": sys.path,
             "module": self._module,
             "name": self._name,
@@ -111,6 +117,14 @@ class Isolated:
             },
         }
         return msgspec.json.encode(request)
+
+
+def _pipe(opened: ExitStack) -> tuple[int, int]:
+    """Its ends are closed with what was opened."""
+    ends = os.pipe()
+    for fd in ends:
+        opened.callback(os.close, fd)
+    return ends
 
 
 async def _answer(child: processes.Child, answers: "_Answers", reader: PipeReader, printed: Kept) -> ToolOutput:
@@ -131,23 +145,30 @@ async def _answer(child: processes.Child, answers: "_Answers", reader: PipeReade
 
 
 class _Answers:
-    """What the process says: progress, what it spent, and at last a result or an error."""
+    """What the process says: progress, what it spent, questions, and at last a result or an error."""
 
-    def __init__(self, context: ToolContext, line_max: int) -> None:
+    def __init__(self, context: ToolContext, questions: Questions, line_max: int) -> None:
         self._context = context
+        self._questions = questions
         self._line_max = line_max
-        self._rest = b""
+        self._begun: list[bytes] = []  # of a line whose end is still to come
+        self._begun_bytes = 0
         self.files: list[File] = []
         self._story: dict[str, str] = {}  # what its process tells of the exception behind an error
         self.final: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.final.add_done_callback(lambda final: final.cancelled() or final.exception())
 
     def hear(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
+        """A line is joined once, when its end is there: a file is megabytes in one, and comes in small pieces."""
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            line = b"".join((*self._begun, end))
+            self._begun, self._begun_bytes = [], 0
             self._take(line)
-        if len(self._rest) > self._line_max:
-            self._rest = b""
+        self._begun.append(rest)
+        self._begun_bytes += len(rest)
+        if self._begun_bytes > self._line_max:
+            self._begun, self._begun_bytes = [], 0
             self._fail(OutcomeUnknown("The tool's process said more than it may."))
 
     def _take(self, line: bytes) -> None:
@@ -160,6 +181,9 @@ class _Answers:
             self._context.progress(text)
         elif kind == "spent":
             self._take_spending(text)
+        elif kind == "ask":
+            if not self._questions.ask(text):
+                self._fail(OutcomeUnknown("The tool's process asked what cannot be answered, or too much at once."))
         elif kind in ("raised", "trace"):
             self._story[kind] = text
         elif kind == "file":

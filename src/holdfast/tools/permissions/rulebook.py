@@ -50,6 +50,12 @@ class Rulebook:
         """No permissions are set: then a tool does what it was given for, and only a shell asks."""
         return self.mode is None and not self._rules
 
+    def vouching(self, address: str) -> "Rulebook":
+        """This one, and that the program itself named `host:port`: it may be an internal one. A deny stays one."""
+        wider = Rulebook(mode=self.mode)
+        wider._rules = (*self._rules, rule_of(f"allow reach({address})"))
+        return wider
+
     # --- the decision -----------------------------------------------------------------------------------
 
     def judge(self, acts: Sequence[Act], where: Whereabouts = HERE, tool: str | None = None) -> Decision:

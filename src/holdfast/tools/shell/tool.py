@@ -31,10 +31,10 @@ from holdfast.ids import new_id
 from holdfast.stops import ended_within
 from holdfast.system import processes
 from holdfast.system.sandbox import Sandbox
-from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, tool
+from holdfast.tools.base import OUTPUT_BYTES_MAX, Tool, ToolOutput, tool
 from holdfast.tools.confinement import Confined, Confinement
 from holdfast.tools.context import ToolContext, tool_context
-from holdfast.tools.permissions.acts import Act, Whereabouts, Write
+from holdfast.tools.permissions.acts import Act, Reach, Whereabouts, Write
 from holdfast.tools.permissions.paths import forbidden_in
 from holdfast.tools.shell.acts import acts_of
 
@@ -105,8 +105,14 @@ def shell_tool(
             float | None,
             Field(gt=0, le=deadline_s, description=f"End it after so many seconds; {deadline_s:g} if not given."),
         ] = None,
-    ) -> str:
-        return await runner.run(command, tool_context(), deadline_s if timeout_s is None else timeout_s)
+    ) -> str | ToolOutput:
+        reaches = any(isinstance(act, Reach) for act in acts_of(command))
+        try:
+            text = await runner.run(command, tool_context(), deadline_s if timeout_s is None else timeout_s)
+        except ToolFailed as error:
+            error.untrusted = reaches
+            raise
+        return ToolOutput(text=text, untrusted=True) if reaches else text
 
     made: Tool = tool(
         name=name,

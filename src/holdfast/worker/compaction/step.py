@@ -25,11 +25,14 @@ from holdfast.core.compaction import (
     estimated,
     find_cut,
     result_tokens,
+    skills_room,
     summary_room,
     summary_text,
+    text_with_skills,
     trim_text,
 )
 from holdfast.core.records import Cause, CompactionWhy, Frozen, Message
+from holdfast.core.skill_texts import active_skills, without_carried
 from holdfast.core.spending import NO_BILL, SpendingKind, Spent
 from holdfast.errors import HoldfastError, InvalidInput, StoreError
 from holdfast.log_context import logger
@@ -52,6 +55,7 @@ class Plan(Frozen):
     upto: int
     tokens: int
     needed: bool
+    room: int | None = None  # for what stays and what stands for the rest
 
 
 class Compactor:
@@ -146,10 +150,14 @@ class Compactor:
         needed: bool = True,
     ) -> Plan | None:
         policy = self._held.agent.compaction
-        upto = find_cut(window, room, policy, scale=count.scale, worth=worth)
+        left = room
+        if room is not None:  # the skills that will be carried take their part of it
+            skills = active_skills(self._held.history.summary, window.messages).values()
+            left = room - min(skills_room(room) or 0, sum(estimated(skill.text) for skill in skills))
+        upto = find_cut(window, left, policy, scale=count.scale, worth=worth)
         if upto is None:
             return None
-        return Plan(why=why, upto=upto, tokens=summary_room(room, policy), needed=needed)
+        return Plan(why=why, upto=upto, tokens=summary_room(room, policy), needed=needed, room=room)
 
     # --- carrying it out --------------------------------------------------------------------------------
 
@@ -183,7 +191,9 @@ class Compactor:
 
         with held.spans.compaction(plan.why) as span:
             summariser = replace(await self._summariser(), draw=draw)
-            summary = await summariser.summarise(held.history.summary, covered, plan.tokens, held.stop, spent)
+            summary = await summariser.summarise(
+                without_carried(held.history.summary), covered, plan.tokens, held.stop, spent
+            )
             span.set("holdfast.messages", len(covered))
             span.set("holdfast.tokens", summary.tokens)
             if summary.error:
@@ -199,15 +209,18 @@ class Compactor:
                 raise Moved("stopped")
             return
         working_on = await self._working_on(plan.upto)
+        skills = list(active_skills(held.history.summary, covered).values())
         error = summary.error
         if not error:
             text = summary_text(summary.text, plan.tokens, working_on)
+            text = text_with_skills(text, skills, plan.room)
             error = await self._record(plan, text, _finish(held, plan, summary, drawn))
             if not error:
                 held.shared.compactions.made += 1
                 return
         self._report(plan, error)
         text = trim_text(held.history.summary, covered, plan.tokens, working_on)
+        text = text_with_skills(text, skills, plan.room)
         if plan.needed and not await self._record(plan, text, _finish(held, plan, summary, drawn, error=error)):
             held.shared.compactions.trimmed += 1
             return
