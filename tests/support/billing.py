@@ -11,13 +11,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 
 from holdfast.config import ModelFacts, Price
 from tests.support.chat_server import Data
 from tests.support.provider import Choice, results_in
 from tests.support.speakers import Anthropic
+from tests.support.threaded_server import QuietHandler, serving
 
 UNIT = 1e-8
 CUT_OFF = ("ab ",) * 6  # what comes of an answer that is cut off
@@ -185,9 +186,7 @@ def billing(
 ) -> Iterator[BillingProvider]:
     provider = BillingProvider(choices, tariffs, stalls)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             if self.path == "/paid":  # what a tool buys
@@ -197,25 +196,8 @@ def billing(
             else:
                 provider.serve(self, body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Its client was killed."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        provider.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield provider
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as provider.url:
+        yield provider
 
 
 def buy(url: str, tokens: int, units: int) -> None:

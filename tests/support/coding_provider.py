@@ -8,13 +8,13 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from msgspec import Struct
 
 from tests.support.chat_server import Data, Reply, body_of
 from tests.support.speakers import Anthropic, Call, Gemini, Responses, Speaker
+from tests.support.threaded_server import QuietHandler, serving
 
 
 class Words(Struct, frozen=True):
@@ -147,9 +147,7 @@ def _asked(body: Any) -> tuple[str, int]:
 def coding_provider(script: Script) -> Iterator[CodingProvider]:
     provider = CodingProvider(script)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers.get("content-length") or 0))
             reply = provider.reply(self.path.partition("?")[0], json.loads(raw or b"{}"))
@@ -175,20 +173,11 @@ def coding_provider(script: Script) -> Iterator[CodingProvider]:
 
         do_HEAD = do_GET
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        provider.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(Handler) as provider.url:
         try:
             yield provider
         finally:
             provider.over.set()
-            server.shutdown()
-            thread.join()
 
 
 def said_of(asked: Sequence[str], words: str) -> int:

@@ -84,6 +84,14 @@ class House:
 
         await eventually(nothing_reserved, 60.0)
 
+    async def end(self) -> None:
+        """Every worker stops, once nothing is under way: of a title that a shutdown cuts off before it is answered,
+        the input is estimated.
+        """
+        await self.settled()
+        await asyncio.to_thread(self.stop)
+        await self.settled()
+
     async def books(self) -> dict[str, UsageTotal]:
         """By the names that the bill has: a model's short one, or a tool's."""
         found = await self.app.usage(["model"])
@@ -153,11 +161,7 @@ async def test_books_equal_the_bill_in_tokens_and_money_whatever_became_of_the_r
         await buyer.compact()
         await buyer.wait(60.0)
         await house.everyone_rests()
-        await (
-            house.settled()
-        )  # titles, too: of one that a shutdown cuts off before it is answered, the input is estimated
-        await asyncio.to_thread(house.stop)
-        await house.settled()
+        await house.end()
         books, chats = await house.books(), await house.chats()
         show(house, books, f"{len(chats)} chats, {WORKERS} workers, limit {limit:,} tokens a day")
         assert_equal(house, books)
@@ -194,11 +198,7 @@ async def test_a_limit_in_money_holds_and_a_person_who_raises_it_lets_the_chats_
         await house.app.store.submit(cut[0].id, cmd.GoOn())
         await house.everyone_rests()
         assert (await house.app.store.read_chat(cut[0].id)).chat.cause is None
-        await (
-            house.settled()
-        )  # titles, too: of one that a shutdown cuts off before it is answered, the input is estimated
-        await asyncio.to_thread(house.stop)
-        await house.settled()
+        await house.end()
         assert_equal(house, await house.books())
 
 
@@ -222,11 +222,7 @@ async def test_with_workers_that_are_killed_what_died_with_them_is_all_that_the_
             died += await house.kill(dice.randrange(WORKERS))
             house.start()
         await house.everyone_rests()
-        await (
-            house.settled()
-        )  # titles, too: of one that a shutdown cuts off before it is answered, the input is estimated
-        await asyncio.to_thread(house.stop)
-        await house.settled()
+        await house.end()
         books, chats = await house.books(), await house.chats()
         show(house, books, f"{len(chats)} chats, {KILLS} kills, {died} calls died, limit {limit:,} tokens a day")
         bills = house.provider.bills

@@ -113,7 +113,9 @@ async def test_a_parents_turn_bounds_its_sub_agents_and_open_calls_are_answered(
             assert chats["parent"].cause is Cause.BUDGET
             ended = [entry for entry in await journal(app.store, chats["parent"].id) if isinstance(entry, TurnEnded)]
             assert await history_problems(app, chats["parent"].id) == []
-    assert ended[-1].detail == f"max_tokens: {2 * ONE} of {2 * ONE} tokens"
+    figures = f"{2 * ONE} of {2 * ONE} tokens"
+    words = "max_tokens" if len(parent.asked) == 2 else "budget of the turn, with sub-agents"
+    assert ended[-1].detail == f"{words}: {figures}", "by the parent itself, or with its child, whoever came first"
 
 
 async def test_a_sub_agent_ends_at_what_is_left_of_the_turn_above_it(store_url: str) -> None:

@@ -60,6 +60,20 @@ class BudgetLeft(Frozen):
     tokens: int | None = None
     cost: float | None = None
 
+    def less(self, tokens: int, cost: float) -> "BudgetLeft":
+        return BudgetLeft(
+            tokens=None if self.tokens is None else max(0, self.tokens - tokens),
+            cost=None if self.cost is None else max(0.0, self.cost - cost),
+        )
+
+    def shared(self, count: int) -> "BudgetLeft":
+        """Of so many, what each may take."""
+        count = max(count, 1)
+        return BudgetLeft(
+            tokens=None if self.tokens is None else self.tokens // count,
+            cost=None if self.cost is None else self.cost / count,
+        )
+
 
 class Verdict(StrEnum):
     BEGIN = "begin"

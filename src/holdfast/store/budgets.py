@@ -149,6 +149,20 @@ GROUP BY {columns} ORDER BY {columns} LIMIT {limit}
 
 _ORPHANED = "worker NOT IN (SELECT id FROM workers WHERE ended IS NULL)"
 
+# A sweep's question (survey.py), in the order of SpendingSeen.
+LOOKED_AT = (
+    "EXISTS (SELECT 1 FROM spending WHERE at <= {before}), "
+    f"EXISTS (SELECT 1 FROM reservations WHERE {_ORPHANED}), EXISTS (SELECT 1 FROM budgets)"
+)
+
+
+class SpendingSeen(NamedTuple):
+    """What a sweep found."""
+
+    lines: bool  # to fold
+    orphans: bool  # reservations of workers whose lease ended
+    limited: bool  # there are owners with limits
+
 
 def _usage_statement(by: Sequence[Grouping], *, behind: bool) -> str:
     """`behind`: only what comes after a row, by the columns that it is ordered by."""
@@ -172,7 +186,6 @@ class BudgetStatements(NamedTuple):
     take_lines: str
     add_totals: str
     add_ledgers: str
-    looked_at: str
     give_back: str
     reserved_by: str
     read_limits: str
@@ -229,10 +242,6 @@ def budget_statements(
             f"INSERT INTO ledgers (account, owner, day, chat_id, turn, tokens, cost, moved_at) {given('ssssiifi')} "
             "ON CONFLICT (account) DO UPDATE SET tokens = ledgers.tokens + excluded.tokens, "
             "cost = ledgers.cost + excluded.cost, moved_at = excluded.moved_at"
-        ),
-        looked_at=made(
-            "SELECT EXISTS (SELECT 1 FROM spending WHERE at <= {before}), "
-            f"EXISTS (SELECT 1 FROM reservations WHERE {_ORPHANED}), EXISTS (SELECT 1 FROM budgets)"
         ),
         give_back=made(f"DELETE FROM reservations WHERE {_ORPHANED} RETURNING id"),
         reserved_by=made("SELECT DISTINCT id FROM reservations WHERE worker = {worker}"),
@@ -439,6 +448,7 @@ class BudgetLedgers:
         self._now_ms = now_ms
         self._limited: frozenset[str] | None = None  # owners that people set limits for; None: not looked yet
         self._many = False  # more of them than are known by name
+        self._sets = 0  # that were made here
 
     # --- a call ---------------------------------------------------------------------------------------------------
 
@@ -478,19 +488,18 @@ class BudgetLedgers:
         now = self._now_ms()
         return await self._runner.run_steps(lambda: folding(self._sql, now - after_ms, now))
 
-    async def sweep(self) -> None:
-        """Fold what is to be folded and give back what the dead have reserved. A store where nothing is spent is only
-        looked at.
-        """
-        values = {"before": self._now_ms() - FOLD_AFTER_MS}
-        ((lines, orphans, limited),) = await self._runner.named_rows(self._sql.looked_at, **values)
-        if limited:
-            await self.look_for_limits()
-        else:
-            self._limited, self._many = frozenset(), False
-        if orphans:
+    @property
+    def fold_before(self) -> int:
+        """Lines from before this instant are to be folded."""
+        return self._now_ms() - FOLD_AFTER_MS
+
+    async def sweep(self, seen: SpendingSeen) -> None:
+        """Fold what is to be folded and give back what the dead have reserved."""
+        if seen.limited or self._many or self._limited != frozenset():
+            await self.look_for_limits()  # also where none was seen: one may have been set since
+        if seen.orphans:
             await self.give_back()
-        for _ in range(FOLDS_MAX if lines else 0):
+        for _ in range(FOLDS_MAX if seen.lines else 0):
             if await self.fold() < FOLDED_MAX:
                 break
 
@@ -514,12 +523,14 @@ class BudgetLedgers:
         """Has a person set limits for this owner, as far as was seen at the last sweep? Only those have to draw."""
         if self._limited is None:
             await self.look_for_limits()
-        return self._many or owner in (self._limited or ())
+        return self._many or self._limited is None or owner in self._limited
 
     async def look_for_limits(self) -> None:
+        sets = self._sets
         rows = await self._runner.named_rows(self._sql.limited_owners, limit=LIMITED_MAX + 1)
         self._many = len(rows) > LIMITED_MAX
-        self._limited = frozenset(owner for (owner,) in rows[:LIMITED_MAX])
+        # What was set meanwhile may not be among them: then it is not known who is limited, and all draw.
+        self._limited = frozenset(owner for (owner,) in rows[:LIMITED_MAX]) if sets == self._sets else None
 
     async def read(self, owner: str) -> OwnerBudget | None:
         found = await self._runner.named_rows(self._sql.read_limits, owner=owner)
@@ -545,6 +556,7 @@ class BudgetLedgers:
             "set_at": budget.set_at,
         }
         await self._runner.run_steps(lambda: _alone(self._sql.set_limits, values))
+        self._sets += 1
         if self._limited is not None:
             self._limited |= {owner}
         return budget

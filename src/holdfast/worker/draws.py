@@ -75,10 +75,13 @@ class Draws:
         self._budgets = budgets
         self._worker = worker
         self._zone = zone_of(budgets.zone)
+        self._day = (-1, "")  # by the minute of the last look
         self._live: set[str] = set()  # reservations that are drawn, or being drawn
         self._left: dict[str, _Left] = {}  # what a commit should have told of, by its reservation
         self._settled = asyncio.Condition()
-        self._drew = False
+        self._drew = 0  # draws that were begun
+        self._doubted = False  # one may be entered that this worker does not know of
+        self._tidied = 0  # how many had been begun when nothing was found reserved any more
         self.granted = 0
         self.waiting = 0
         self.reached = 0
@@ -89,7 +92,11 @@ class Draws:
         return len(self._live)
 
     def day(self) -> str:
-        return datetime.fromtimestamp(self._store.now_ms() / 1000, self._zone).date().isoformat()
+        """Looked up once a minute: no zone's day begins within one."""
+        minute = self._store.now_ms() // 60_000
+        if self._day[0] != minute:
+            self._day = minute, datetime.fromtimestamp(minute * 60, self._zone).date().isoformat()
+        return self._day[1]
 
     async def _asked(self, chat: ChatRecord, agent: Agent[Any], wanted: Callable[[], Estimate]) -> Draw | None:
         """None: no limit applies."""
@@ -125,12 +132,13 @@ class Draws:
         if asked is None:
             return Drawn(day=self.day())
         asked = replace(asked, took=took)
-        self._drew = True
+        self._drew += 1
         self._live.add(asked.id)
         try:
             answer = await self._granted(asked, trusted, wait_s)
-        except BaseException:
+        except BaseException as error:
             self._live.discard(asked.id)  # if it is there after all, `tidy` finds it
+            self._doubted |= not isinstance(error, BudgetReached)
             raise
         if not answer.reserved:
             self._live.discard(asked.id)
@@ -151,6 +159,7 @@ class Draws:
             try:
                 answer = await self._store.budgets.draw(asked)
             except StoreError:
+                self._doubted = True
                 if not trusted() or not wait_s:
                     raise
                 await asyncio.sleep(pause_s)
@@ -230,10 +239,16 @@ class Draws:
     async def tidy(self) -> None:
         """Settle what is reserved in this worker's name and belongs to no call of it: what it took is counted, if it
         took anything. Looked up first and compared then: what is drawn meanwhile is not among it.
+
+        Once nothing is reserved, there is nothing to look for until the next draw; but for one whose outcome is not
+        known: that may be entered late.
         """
-        if not self._drew:
+        drew, live = self._drew, bool(self._live)
+        if drew == self._tidied and not self._doubted:
             return
         reserved = await self._store.budgets.reserved_by(self._worker())
+        if not reserved and not live and not self._left:
+            self._tidied = drew
         for id in reserved:
             if id in self._live:
                 continue
