@@ -10,18 +10,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from holdfast.agent import Agent
-from holdfast.core.budgets import Estimate
 from holdfast.core.commands import Rename
 from holdfast.core.records import Cause, ChatRecord, Message, Role, Text
-from holdfast.core.spending import Bill, SpendingKind, Spent
+from holdfast.core.spending import SpendingKind
 from holdfast.errors import HoldfastError, ModelCallFailed, RefusedError
 from holdfast.log_context import logger
 from holdfast.models.base import Model, Request, Settings, Usage
-from holdfast.models.calls import Caller, Completed, FailedAttempt, Observer, estimated_usage, used_at_least
+from holdfast.models.calls import Caller, Completed
 from holdfast.stops import StopSignal
 from holdfast.store.contract import Store
 from holdfast.store.settlements import key_of
-from holdfast.worker.draws import BudgetReached, Drawn, Draws, bill_of
+from holdfast.worker.draws import BudgetReached, Draws
+from holdfast.worker.payer import Payer
 
 log = logger("holdfast.titles")
 
@@ -96,7 +96,7 @@ class Titles:
         cost_of: Callable[[str, Usage | None], float],
         agent: Agent[Any],
     ) -> None:
-        payer = _Payer(self._draws, chat, agent, request, cost_of)
+        payer = Payer(self._draws, SpendingKind.TITLE, chat, agent, request, cost_of)
         stop: StopSignal[Cause] = StopSignal()
         self._stops.add(stop)
         timer = asyncio.get_running_loop().call_later(DEADLINE_S, stop.set, Cause.DEADLINE)
@@ -122,7 +122,7 @@ class Titles:
             self._stops.discard(stop)
             await payer.close()
 
-    async def _name(self, chat: ChatRecord, title: str, payer: "_Payer") -> None:
+    async def _name(self, chat: ChatRecord, title: str, payer: Payer) -> None:
         bill = payer.bill
         tokens, cost = sum(part.tokens for part in bill.parts), sum(part.cost for part in bill.parts)
         named = Rename(title=title, unless_titled=True, tokens=tokens, cost=cost, bill=bill)
@@ -130,70 +130,6 @@ class Titles:
         self.made += 1
         payer.told()
         await self._draws.settled(bill.reservations)
-
-
-class _Payer(Observer):
-    """Draws for each attempt, never waiting for it, and counts what it took."""
-
-    def __init__(
-        self,
-        draws: Draws,
-        chat: ChatRecord,
-        agent: Agent[Any],
-        request: Request,
-        cost_of: Callable[[str, Usage | None], float],
-    ) -> None:
-        self._draws, self._chat, self._agent, self._request = draws, chat, agent, request
-        self._cost_of = cost_of
-        self._drawn: Drawn | None = None
-        self._under_way = ""  # the model of an attempt that has begun
-        self._spent: list[Spent] = []
-
-    async def attempt_wanted(self, n: int, model: Model) -> None:
-        """Raises BudgetReached where it would have to wait. What the one before it had reserved is free by then."""
-        await self._settle_last()
-        given, made = estimated_usage(self._request, ()).input_tokens, self._request.settings.max_tokens or 0
-        usage = Usage(input_tokens=given, output_tokens=made)
-
-        def wanted() -> Estimate:
-            return Estimate(tokens=given + made, cost=self._cost_of(model.name, usage))
-
-        self._drawn = await self._draws.draw(self._chat, self._agent, wanted, lambda: True, wait_s=0)
-
-    async def attempt_started(self, n: int, model: Model) -> None:
-        self._under_way = model.name
-
-    async def attempt_failed(self, failed: FailedAttempt) -> None:
-        self.pay(failed.model, failed.usage)
-
-    def pay(self, model: str, usage: Usage | None) -> None:
-        self._under_way = ""
-        if usage is not None:
-            tokens = usage.input_tokens + usage.output_tokens
-            self._spent.append(Spent(model=model, tokens=tokens, cost=self._cost_of(model, usage)))
-
-    @property
-    def bill(self) -> Bill:
-        return bill_of((self._drawn,), self._spent) if self._drawn is not None else Bill(parts=tuple(self._spent))
-
-    def told(self) -> None:
-        self._drawn, self._spent = None, []
-
-    def leave(self) -> None:
-        self._draws.leave(self._chat, SpendingKind.TITLE, self._spent, self._drawn)
-        self.told()
-
-    async def _settle_last(self) -> None:
-        drawn, spent = self._drawn, self._spent
-        self.told()
-        if drawn is not None:
-            await self._draws.enter(self._chat, SpendingKind.TITLE, spent, (drawn,))
-
-    async def close(self) -> None:
-        """What no title tells of."""
-        if self._under_way and self._drawn is not None:  # it was cancelled
-            self.pay(self._under_way, used_at_least(self._request))
-        await self._settle_last()
 
 
 def _request(excerpt: str) -> Request:

@@ -1,0 +1,116 @@
+"""A text as terms: what an index holds of it, and what a search looks for. Pure, the same for both stores.
+
+A term is a word, folded: case, compatibility forms and the accents of Latin, Greek and Cyrillic letters make no
+difference. Scripts that put no spaces between words give every two neighbouring characters as a term, so a word of
+two characters is found, which three at a time would miss. A query has no operators: quotes, brackets, `*` and `-` are
+no letters and are left out, and `NEAR` is a word, so no query can be malformed.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import pairwise
+
+TERM_CHARS_MAX = 64
+QUERY_CHARS_MAX = 10_000
+QUERY_TERMS_MAX = 24
+PREFIX_CHARS_MIN = 3  # from so many characters on a word of a query finds longer ones, too: there is no stemming
+SCOPE_MARK = "§"  # no term of a text has it
+CLEAN = f"{SCOPE_MARK}c"  # what passages have that content from outside does not speak through
+
+# First and last of each range: kana, ideographs, Hangul, Thai, Lao, Burmese, Khmer, the supplementary ideographs.
+_UNSPACED = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x3040, 0x30FF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xAC00, 0xD7AF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
+)
+
+
+def terms_of(text: str) -> list[str]:
+    """In the order of the text, each as often as it is there."""
+    return list(_terms(_folded(text)))
+
+
+def query_terms(query: str) -> list[str]:
+    """Each once, at most QUERY_TERMS_MAX."""
+    found = dict.fromkeys(_terms(_folded(query[:QUERY_CHARS_MAX])))
+    return list(found)[:QUERY_TERMS_MAX]
+
+
+def is_prefix(term: str) -> bool:
+    """Whether a term of a query finds longer words. A single character of an unspaced script finds its pairs."""
+    return len(term) == 1 if _is_unspaced(term[0]) else len(term) >= PREFIX_CHARS_MIN
+
+
+def scope_terms(owner: str, agent: str) -> tuple[str, str]:
+    """What every passage of an owner, and of an agent of that owner, has: a search reads no others."""
+    return _scope("o", owner), _scope("a", owner, agent)
+
+
+def kind_term(kind: str) -> str:
+    """What every passage of a kind has."""
+    return f"{SCOPE_MARK}k{kind}"
+
+
+def chat_term(chat_id: str) -> str:
+    """What every message of a chat has: a search leaves those of the asking chat out."""
+    return _scope("t", chat_id)
+
+
+def _scope(kind: str, *names: str) -> str:
+    digest = blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
+    return f"{SCOPE_MARK}{kind}{digest}"
+
+
+def _folded(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    apart = unicodedata.normalize("NFKD", text).casefold()
+    return unicodedata.normalize("NFC", "".join([c for c in apart if not "\u0300" <= c <= "\u036f"]))
+
+
+def _is_unspaced(char: str) -> bool:
+    code = ord(char)
+    return code >= 0x0E00 and any(first <= code <= last for first, last in _UNSPACED)
+
+
+def _terms(folded: str) -> Iterator[str]:
+    word: list[str] = []
+    run: list[str] = []  # of an unspaced script
+    for char in folded:
+        if _is_unspaced(char) and unicodedata.category(char)[0] in "LNM":
+            if word:
+                yield _cut(word)
+                word = []
+            run.append(char)
+            continue
+        if run:
+            yield from _pairs(run)
+            run = []
+        if char.isalnum() or (ord(char) > 127 and unicodedata.category(char)[0] in "LNM"):
+            word.append(char)
+        elif word:
+            yield _cut(word)
+            word = []
+    if run:
+        yield from _pairs(run)
+    if word:
+        yield _cut(word)
+
+
+def _cut(word: list[str]) -> str:
+    return "".join(word[:TERM_CHARS_MAX])
+
+
+def _pairs(run: list[str]) -> Iterator[str]:
+    if len(run) == 1:
+        yield run[0]
+    for first, second in pairwise(run):
+        yield first + second

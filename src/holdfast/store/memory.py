@@ -1,0 +1,665 @@
+"""Memory as the database has it: blocks, facts, episodes, proposals, and the index of past chats.
+
+A call's write is one transaction with the record of the call: repeated, it is answered as done. A block is edited on
+its newest text, under a lock of its agent and owner, so that of two who edit at once neither loses a word. Whether a
+chat is tainted is read in the transaction that writes.
+
+Where a value is decided in several statements it is written once, as a generator that says what it needs; each store
+runs it in one transaction, and asks it again from the start where its outcome is not known.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import memory as core
+from holdfast.core.codec import check_text, encode
+from holdfast.core.memory import (
+    Block,
+    Edit,
+    EditLimits,
+    Found,
+    MemoryKind,
+    MemoryRecord,
+    PassageKind,
+    ShownMemory,
+    Snapshot,
+    Source,
+)
+from holdfast.core.records import ChatRecord, Frozen
+from holdfast.core.search_terms import CLEAN, chat_term, kind_term, query_terms, scope_terms, terms_of
+from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError
+from holdfast.faults import reach
+from holdfast.ids import new_id
+from holdfast.store.budgets import StepRunner, Steps
+from holdfast.store.checks import page_size
+from holdfast.store.memory_blocks import BlockTexts, BlockVersion, block_of, check_name, provenance
+from holdfast.store.memory_statements import (
+    ChatRow,
+    MemoryStatements,
+    block_values,
+    memory_of,
+    memory_values,
+    passage_of,
+)
+from holdfast.store.rows import Row
+
+T = TypeVar("T")
+ALL_KINDS: tuple[PassageKind, ...] = ("fact", "episode", "message")
+PASSAGES_TOGETHER_MAX = 40  # of one transaction
+COUNTED_MAX = 100
+_EDIT: msgspec.json.Decoder[Edit] = msgspec.json.Decoder(Edit)
+
+
+class Allowed(NamedTuple):
+    """What an agent lets its chats write."""
+
+    block_chars: int = core.BLOCK_CHARS_MAX
+    facts: int = core.FACTS_MAX
+
+
+class Proposed(Frozen):
+    """The detail of a proposal."""
+
+    block: str
+    edit: Edit
+
+
+class Piece(NamedTuple):
+    """A passage that goes into the index."""
+
+    pos: int
+    role: str
+    ref: str
+    at: int
+    tainted: bool
+    text: str
+
+
+class _Living(NamedTuple):
+    """A chat as it is in the transaction that writes."""
+
+    tainted: bool
+    turn: int
+    epoch: int
+
+
+def check_whose(owner: str, agent: str) -> None:
+    """What a person gives; a chat's own were looked at when it was made."""
+    check_text("owner", owner, bytes_max=512)
+    check_text("agent", agent, bytes_max=512)
+    if not agent:
+        raise InvalidInput("agent", "is empty: say whose memory, by the agent's name")
+
+
+def check_fact(text: str) -> str:
+    check_text("text", text, bytes_max=core.FACT_CHARS_MAX * 4)
+    text = text.strip()
+    if not text or len(text) > core.FACT_CHARS_MAX:
+        raise InvalidInput("text", f"a fact has 1 to {core.FACT_CHARS_MAX:,} characters: this has {len(text):,}")
+    return text
+
+
+class Memories:
+    """Of one store. Each verb is one transaction, unless it says otherwise, and raises as the store's verbs do."""
+
+    def __init__(self, runner: StepRunner, statements: MemoryStatements, now_ms: Callable[[], int]) -> None:
+        self._runner = runner
+        self._sql = statements
+        self._texts = BlockTexts(runner, statements)
+        self._now_ms = now_ms
+
+    # --- what a chat is shown -------------------------------------------------------------------------------------
+
+    async def enter(self, chat: ChatRecord, facts: int, episodes: int) -> Snapshot:
+        """At the first step of each turn. What the chat is shown is decided when it enters for the first time, and
+        never again; from each turn on it is owed that it is indexed and told of. Raises NotFound.
+        """
+        found = await self._runner.named_rows(self._sql.chat_row, chat_id=chat.id)
+        if found and (row := ChatRow(*found[0])).life == chat.life and row.mark >= chat.turn:
+            return msgspec.json.decode(row.snapshot, type=Snapshot)
+        return await self._runner.run_steps(lambda: self._entering(chat, facts, episodes))
+
+    def _entering(self, chat: ChatRecord, facts: int, episodes: int) -> Steps[Snapshot]:
+        yield from self._living(chat)
+        yield self._sql.drop_chat, {"chat_id": chat.id, "life": chat.life}
+        found = yield self._sql.chat_row, {"chat_id": chat.id}
+        reach("memory.before")
+        if found:
+            mark = {"chat_id": chat.id, "mark": chat.turn, "due_at": self._now_ms()}
+            yield self._sql.mark_turn, mark
+            reach("memory.after")
+            return msgspec.json.decode(ChatRow(*found[0]).snapshot, type=Snapshot)
+        of = {"owner": chat.owner, "agent": chat.agent}
+        blocks = yield self._sql.blocks, of | {"after": "", "limit": core.BLOCKS_MAX}
+        kept: dict[str, tuple[str, ...]] = {}
+        for kind, limit in (("fact", facts), ("episode", episodes)):
+            rows = yield self._sql.newest, of | {"kind": kind, "but": chat.id, "limit": limit}
+            kept[kind] = tuple(id for (id,) in rows)
+        versions = tuple((values["id"], values["version"]) for values in map(block_values, blocks))
+        snapshot = Snapshot(blocks=versions, facts=kept["fact"], episodes=kept["episode"])
+        row = ChatRow(
+            chat_id=chat.id,
+            life=chat.life,
+            owner=chat.owner,
+            agent=chat.agent,
+            snapshot=encode(snapshot).decode(),
+            mark=chat.turn,
+            due_at=self._now_ms(),
+            tries=0,
+            epoch=chat.epoch,
+            indexed_to=0,
+            told_to=0,
+            problem="",
+        )
+        yield self._sql.insert_chat, row._asdict()
+        reach("memory.after")
+        return snapshot
+
+    async def shown(self, snapshot: Snapshot) -> ShownMemory:
+        """The texts of a snapshot, without those that were deleted since. Several reads."""
+        blocks = []
+        for block_id, version in snapshot.blocks:
+            found = await self._runner.named_rows(self._sql.block_by_id, id=block_id)
+            if found:
+                blocks.append((block_values(found[0])["name"], await self._texts.read(block_id, version)))
+        facts = await self._some(snapshot.facts)
+        episodes = await self._some(snapshot.episodes)
+        return ShownMemory(
+            blocks=tuple(sorted(blocks)),
+            facts=tuple((one.id, one.text) for one in facts if core.may_show("fact", one.tainted, "unasked")),
+            episodes=tuple(
+                (one.chat_id, one.text) for one in episodes if core.may_show("episode", one.tainted, "unasked")
+            ),
+        )
+
+    async def _some(self, ids: Sequence[str]) -> list[MemoryRecord]:
+        if not ids:
+            return []
+        return [memory_of(row) for row in await self._runner.named_rows(self._sql.memories, ids=_listed(ids))]
+
+    # --- what a call writes: once, however often it is asked -------------------------------------------------------
+
+    async def edit_by_call(self, chat: ChatRecord, call_id: str, name: str, edit: Edit, allowed: Allowed) -> str:
+        """What the model is told. In a tainted chat it is kept as a proposal. Raises Unfit, LimitReached,
+        NotFound.
+        """
+        check_name(name)
+        drawn = new_id("block"), new_id("mem")
+
+        def work(source: Source, tainted: bool, now: int) -> Steps[str]:
+            if tainted:
+                return (yield from self._propose(drawn[1], chat, source, name, edit, now))
+            limits = EditLimits(chars=allowed.block_chars)
+            block = yield from self._texts.edit(drawn[0], chat.owner, chat.agent, name, edit, source, limits, now)
+            return f"Block {name} is now (version {block.version}):\n{block.text or '(empty)'}"
+
+        return await self._once(chat, call_id, work)
+
+    async def remember_by_call(
+        self, chat: ChatRecord, call_id: str, text: str, replaces: str, allowed: Allowed
+    ) -> str:
+        """What the model is told. Raises LimitReached, NotFound, InvalidInput."""
+        text = check_fact(text)
+        id = new_id("mem")
+
+        def work(source: Source, tainted: bool, now: int) -> Steps[str]:
+            record = MemoryRecord(
+                id=id,
+                kind="fact",
+                owner=chat.owner,
+                agent=chat.agent,
+                text=text,
+                created_at=now,
+                tainted=tainted,
+                replaces=replaces,
+                **provenance(source),
+            )
+            yield from self._add_fact(record, min(allowed.facts, core.FACTS_MAX))
+            if tainted:
+                return (
+                    f"Kept as {id}. This chat has read content from outside, so it is marked as such, and is not "
+                    "shown in other chats by itself until a person has looked at it."
+                )
+            return f"Remembered as {id}." + (f" It stands for {replaces} from now on." if replaces else "")
+
+        return await self._once(chat, call_id, work)
+
+    async def forget_by_call(self, chat: ChatRecord, call_id: str, id: str) -> str:
+        """It is not shown any more; people still see it, and can delete it. Raises NotFound, RefusedError."""
+
+        def work(_: Source, tainted: bool, now: int) -> Steps[str]:
+            if tainted:
+                raise RefusedError(
+                    "this chat has read content from outside, and what that may have asked for is not forgotten: a "
+                    "person can do it",
+                    reason="tainted",
+                    state="",
+                    command="forget",
+                )
+            yield from self._fact_of(id, chat.owner, chat.agent)
+            yield self._sql.end, {"id": id, "at": now}
+            return f"Forgotten: {id}."
+
+        return await self._once(chat, call_id, work)
+
+    async def _once(self, chat: ChatRecord, call_id: str, work: Callable[[Source, bool, int], Steps[str]]) -> str:
+        def steps() -> Steps[str]:
+            yield from self._locked(chat.owner, chat.agent)
+            now_is = yield from self._living(chat)
+            key = {"chat_id": chat.id, "call_id": call_id}
+            if done := (yield self._sql.read_write, key):
+                answer: str = done[0][0]
+                return answer
+            now = self._now_ms()
+            reach("memory.before")
+            source = Source(chat_id=chat.id, life=chat.life, turn=now_is.turn, call_id=call_id)
+            # What the model had read when it made the call counts, even if an edit has cut that away since.
+            answer = yield from work(source, now_is.tainted or chat.tainted_from is not None, now)
+            reach("memory.written")
+            yield self._sql.put_write, key | {"answer": answer, "at": now}
+            reach("memory.after")
+            return answer
+
+        return await self._runner.run_steps(steps)
+
+    # --- pieces of transactions -------------------------------------------------------------------------------------
+
+    def _locked(self, owner: str, agent: str) -> Steps[None]:
+        """One after the other, for an agent and an owner; SQLite has one writer."""
+        if self._sql.lock_scope is not None:
+            yield self._sql.lock_scope, {"scope": f"{len(owner)}:{owner}:{agent}"}
+
+    def _living(self, chat: ChatRecord) -> Steps["_Living"]:
+        """It is not deleted before this transaction ends."""
+        found = yield self._sql.chat, {"chat_id": chat.id}
+        if not found or found[0][0] != chat.life:
+            raise NotFound("chat", chat.id)
+        _, tainted_from, turn, epoch = found[0]
+        return _Living(tainted=tainted_from is not None, turn=turn, epoch=epoch)
+
+    def _fact_of(self, id: str, owner: str, agent: str) -> Steps[MemoryRecord]:
+        found = yield self._sql.read_memory, {"id": id}
+        record = memory_of(found[0]) if found else None
+        if record is None or (record.owner, record.agent, record.kind) != (owner, agent, "fact"):
+            raise NotFound("fact", id)
+        return record
+
+    def _add_fact(self, record: MemoryRecord, limit: int) -> Steps[None]:
+        """Those that wait for a person have a limit of their own: what a page says cannot fill the memory."""
+        made_room: list[Row] = []
+        if record.replaces:
+            yield from self._fact_of(record.replaces, record.owner, record.agent)
+        yield self._sql.insert_memory, memory_values(record)
+        if record.replaces and not record.tainted:
+            made_room = yield self._sql.supersede, {"id": record.replaces, "by": record.id}
+        of = {"owner": record.owner, "agent": record.agent, "kind": "fact", "tainted": int(record.tainted)}
+        ((count,),) = yield self._sql.count, of
+        what, advice = "facts", "forget some, or replace one"
+        if record.tainted:
+            what, advice = "facts from outside", "a person has to accept or drop some"
+            limit = min(limit, core.FACTS_FROM_OUTSIDE_MAX)
+        if count > limit and not made_room:
+            raise LimitReached(f"{what} of an agent and an owner", count - 1, limit, advice)
+        yield from self._index(record)
+
+    def _supersede_episodes(self, record: MemoryRecord) -> Steps[None]:
+        """Those before it count never again, unlike a fact: they go with their chat, so no search looks at them."""
+        older = yield self._sql.supersede_episodes, {"chat_id": record.chat_id, "by": record.id}
+        for (id,) in older:
+            yield self._sql.drop_passages_of, {"id": id}
+
+    def _index(self, record: MemoryRecord) -> Steps[None]:
+        scope = {"chat_id": record.chat_id, "owner": record.owner, "agent": record.agent}
+        yield self._sql.drop_passages_of, {"id": record.id}
+        for text in core.passages(record.text):
+            values = {"kind": record.kind, "ref": record.id, "pos": 0, "role": "", "at": record.created_at}
+            yield self._sql.insert_passage, self._passage(scope, values, record.tainted, text)
+
+    def _passage(self, scope: dict[str, Any], values: dict[str, Any], tainted: bool, text: str) -> dict[str, Any]:
+        own = (
+            *scope_terms(scope["owner"], scope["agent"]),
+            kind_term(values["kind"]),
+            *(() if tainted else (CLEAN,)),
+            *((chat_term(scope["chat_id"]),) if values["kind"] == "message" else ()),
+        )
+        terms = (*own, *terms_of(text))
+        return {**scope, **values, "tainted": int(tainted), "text": text, "terms": " ".join(terms)}
+
+    def _propose(self, id: str, chat: ChatRecord, source: Source, name: str, edit: Edit, now: int) -> Steps[str]:
+        of = {"owner": chat.owner, "agent": chat.agent}
+        ((count,),) = yield self._sql.count, of | {"kind": "proposal", "tainted": 1}
+        if count >= core.PROPOSALS_MAX:
+            advice = "a person has to accept or drop some"
+            raise LimitReached("proposals of an agent and an owner", count, core.PROPOSALS_MAX, advice)
+        words = msgspec.to_builtins(edit)
+        record = MemoryRecord(
+            id=id,
+            kind="proposal",
+            text=f"{name}: {words.get('text') or words.get('new') or ''}"[: core.FACT_CHARS_MAX],
+            detail=encode(Proposed(block=name, edit=edit)).decode(),
+            created_at=now,
+            tainted=True,
+            owner=chat.owner,
+            agent=chat.agent,
+            **provenance(source),
+        )
+        yield self._sql.insert_memory, memory_values(record)
+        return (
+            f"Not applied: this chat has read content from outside. The edit is kept as the proposal {id} until a "
+            "person accepts or drops it."
+        )
+
+    # --- people -----------------------------------------------------------------------------------------------------
+
+    async def edit_block(self, owner: str, agent: str, name: str, edit: Edit, *, by: str = "") -> Block:
+        """Raises Unfit, LimitReached, InvalidInput."""
+        check_whose(owner, agent)
+        check_name(name)
+        for field, text in msgspec.to_builtins(edit).items():
+            if isinstance(text, str):
+                check_text(field, text, bytes_max=core.BLOCK_CHARS_MAX * 4)
+        drawn = new_id("block")
+
+        def steps() -> Steps[Block]:
+            yield from self._locked(owner, agent)
+            source = Source(made_by=by or "a person")
+            return (
+                yield from self._texts.edit(drawn, owner, agent, name, edit, source, EditLimits(), self._now_ms())
+            )
+
+        return await self._runner.run_steps(steps)
+
+    async def remove_block(self, owner: str, agent: str, name: str) -> None:
+        """With all its versions. Raises NotFound."""
+        block = await self.block(owner, agent, name)
+
+        await self._runner.run_steps(lambda: self._dropping(owner, agent, block.id))
+        await self._runner.forget(self._sql.nothing)
+
+    async def add_fact(
+        self, owner: str, agent: str, text: str, *, by: str = "", replaces: str = "", id: str | None = None
+    ) -> MemoryRecord:
+        """A person's: it is not tainted. Asked for again under its id, it is there once. Raises InvalidInput,
+        NotFound, LimitReached.
+        """
+        check_whose(owner, agent)
+        text = check_fact(text)
+        drawn = id or new_id("mem")
+
+        def steps() -> Steps[MemoryRecord]:
+            yield from self._locked(owner, agent)
+            if found := (yield self._sql.read_memory, {"id": drawn}):
+                return memory_of(found[0])
+            record = MemoryRecord(
+                id=drawn,
+                kind="fact",
+                owner=owner,
+                agent=agent,
+                text=text,
+                made_by=by or "a person",
+                created_at=self._now_ms(),
+                replaces=replaces,
+            )
+            yield from self._add_fact(record, core.FACTS_MAX)
+            return record
+
+        return await self._runner.run_steps(steps)
+
+    async def accept(self, id: str, *, by: str) -> MemoryRecord:
+        """A person looked at it: what was tainted is shown like any other, a proposal is applied to the newest text.
+        Raises NotFound, Unfit, LimitReached.
+        """
+        record = await self.read(id)
+        done: list[MemoryRecord] = []  # by an earlier try, whose end is unknown
+        drawn = new_id("block")
+
+        def steps() -> Steps[MemoryRecord]:
+            yield from self._locked(record.owner, record.agent)
+            found = yield self._sql.read_memory, {"id": id}
+            if not found and done:
+                return done[-1]
+            if not found:
+                raise NotFound("memory", id)
+            now, before = self._now_ms(), memory_of(found[0])
+            after = replace(before, tainted=False, cleared_by=by, cleared_at=now)
+            if before.kind == "proposal":
+                proposed = msgspec.json.decode(before.detail, type=Proposed)
+                source = Source(
+                    chat_id=before.chat_id,
+                    life=before.life,
+                    turn=before.turn,
+                    call_id=before.call_id,
+                    made_by=by,
+                )
+                of = (before.owner, before.agent, proposed.block)
+                yield from self._texts.edit(drawn, *of, proposed.edit, source, EditLimits(), now)
+                yield self._sql.drop_memory, {"id": id}
+            elif before.tainted:
+                yield self._sql.clear, {"id": id, "by": by, "at": now}
+                yield from self._index(after)
+                if before.replaces:
+                    yield self._sql.supersede, {"id": before.replaces, "by": id}
+            else:
+                after = before
+            done.append(after)
+            return after
+
+        return await self._runner.run_steps(steps)
+
+    async def forget(self, id: str) -> MemoryRecord:
+        """It is gone, and so are the facts that it replaced. Raises NotFound."""
+        record = await self.read(id)
+
+        def steps() -> Steps[None]:
+            yield from self._locked(record.owner, record.agent)
+            going = [id]
+            while going:
+                one = going.pop()
+                older = yield self._sql.replaced_by, {"id": one, "owner": record.owner}
+                going += [before for (before,) in older]
+                yield self._sql.drop_passages_of, {"id": one}
+                yield self._sql.drop_memory, {"id": one}
+
+        await self._runner.run_steps(steps)
+        await self._runner.forget(self._sql.nothing)  # out of every file, too
+        return record
+
+    async def forget_owner(self, owner: str) -> None:
+        """All of it, in slices: what was not asked for by a chat's deletion goes here."""
+        while blocks := await self._runner.named_rows(self._sql.owners_blocks, owner=owner):
+            for block_id, agent in blocks:
+                await self._runner.run_steps(lambda id=block_id, of=agent: self._dropping(owner, of, id))  # type: ignore[misc]
+        for statement in (self._sql.forget_passages, self._sql.forget_memories, self._sql.forget_chats):
+            while await self._runner.run_steps(lambda one=statement: _alone(one, {"owner": owner})):  # type: ignore[misc]
+                pass
+        await self._runner.forget(self._sql.nothing)
+
+    def _dropping(self, owner: str, agent: str, block_id: str) -> Steps[None]:
+        """Not beside an edit, whose lines would be left without their block."""
+        yield from self._locked(owner, agent)
+        for statement in self._sql.drop_block:
+            yield statement, {"id": block_id}
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def blocks(
+        self, owner: str | None = None, agent: str | None = None, *, after: str = "", limit: int = 100
+    ) -> list[Block]:
+        """As they are now: `after` is the id of the last one of the page before. Several reads."""
+        values = {"owner": owner, "agent": agent, "after": after, "limit": page_size(limit)}
+        found = map(block_values, await self._runner.named_rows(self._sql.blocks, **values))
+        return [block_of(one, await self._texts.read(one["id"], one["version"]), "") for one in found]
+
+    async def block(self, owner: str, agent: str, name: str) -> Block:
+        """Raises NotFound."""
+        found = await self._runner.named_rows(self._sql.block, owner=owner, agent=agent, name=name)
+        if not found:
+            raise NotFound("block", name)
+        values = block_values(found[0])
+        return block_of(values, await self._texts.read(values["id"], values["version"]), "")
+
+    async def versions(self, block: Block, *, before: int | None = None, limit: int = 20) -> list[BlockVersion]:
+        """Newest first."""
+        return await self._texts.versions(block, 1 << 62 if before is None else before, page_size(limit))
+
+    async def page(
+        self,
+        *,
+        owner: str | None = None,
+        agent: str | None = None,
+        kind: MemoryKind | None = None,
+        chat_id: str | None = None,
+        everything: bool = False,
+        clean: bool = False,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[MemoryRecord]:
+        """Newest first. `everything`: also what was replaced or forgotten. `clean`: nothing that is tainted."""
+        values: dict[str, Any] = {"owner": owner, "agent": agent, "kind": kind, "chat_id": chat_id, "before": before}
+        values |= {"all": int(everything), "clean": int(clean), "limit": page_size(limit)}
+        return [memory_of(row) for row in await self._runner.named_rows(self._sql.page, **values)]
+
+    async def read(self, id: str) -> MemoryRecord:
+        """Raises NotFound."""
+        found = await self._runner.named_rows(self._sql.read_memory, id=id)
+        if not found:
+            raise NotFound("memory", id)
+        return memory_of(found[0])
+
+    async def search(
+        self,
+        query: str,
+        *,
+        owner: str,
+        agent: str | None = None,
+        kinds: Sequence[PassageKind] = ALL_KINDS,
+        outside: bool = False,
+        but: str = "",
+        limit: int = 10,
+    ) -> Found:
+        """Passages that have all words of the query, then some of them. `agent` None: of all agents of the owner.
+        `outside`: also what content from outside may speak through. `but`: a chat whose messages are left out. No
+        query is malformed; one without a word finds nothing. Up to three reads.
+        """
+        terms = query_terms(query)
+        if not terms:
+            return Found(passages=())
+        both = scope_terms(owner, agent or "")
+        scope = both[0] if agent is None else both[1]
+        limit = max(1, min(limit, core.FOUND_MAX))
+        values = {"owner": owner, "agent": agent, "kinds": _listed(kinds), "but": but}
+        scopes = (scope, *(kind_term(kind) for kind in kinds if len(kinds) == 1), *(() if outside else (CLEAN,)))
+        without = chat_term(but) if but else ""
+        every = self._sql.matched(scopes, terms, every=True, without=without)
+        some = self._sql.matched(scopes, terms, every=False, without=without)
+        asked = values | {"outside": int(outside), "limit": limit}
+        rows = await self._runner.named_rows(self._sql.search, match=every, **asked)
+        if len(rows) < limit and len(terms) > 1:
+            seen = set(rows)
+            more = await self._runner.named_rows(self._sql.search, match=some, **asked)
+            rows = [*rows, *(row for row in more if row not in seen)][:limit]
+        left_out = 0
+        if not outside:
+            whole = self._sql.matched(scopes[:-1], terms, every=True, without=without)
+            counted = await self._runner.named_rows(self._sql.count_outside, match=whole, limit=COUNTED_MAX, **values)
+            left_out = counted[0][0]
+        return Found(passages=tuple(passage_of(row) for row in rows), outside=left_out)
+
+    # --- for the service --------------------------------------------------------------------------------------------
+
+    async def owed(self, agents: Sequence[str], now: int, limit: int) -> list[ChatRow]:
+        """Chats of these agents that rest and are to be indexed or told of, the longest due first."""
+        values = {"agents": _listed(agents), "now": now, "limit": limit}
+        return [ChatRow(*row) for row in await self._runner.named_rows(self._sql.owed, **values)]
+
+    async def take(self, row: ChatRow, until: int) -> bool:
+        """False: another worker did, or a turn began. Until then no other looks at it again."""
+        values = {"chat_id": row.chat_id, "mark": row.mark, "tries": row.tries, "due_at": row.due_at}
+        return bool(await self._runner.run_steps(lambda: _alone(self._sql.take, values | {"until": until})))
+
+    async def index(
+        self, chat: ChatRecord, pieces: Sequence[Piece], *, was: int, upto: int, anew: bool = False
+    ) -> bool:
+        """Positions from `was` up to, but without, `upto`. `anew`: the history was cut, and all goes first. False:
+        another worker did, or the history was cut while it was read. Raises NotFound.
+        """
+
+        def steps() -> Steps[bool]:
+            if (yield from self._living(chat)).epoch != chat.epoch:
+                return False
+            moved = {"chat_id": chat.id, "was": was, "indexed_to": upto, "epoch": chat.epoch}
+            if not (yield self._sql.move_index, moved):
+                return False
+            if anew:
+                yield self._sql.drop_passages_from, {"chat_id": chat.id, "pos": 0}
+            scope = {"chat_id": chat.id, "owner": chat.owner, "agent": chat.agent}
+            for piece in pieces:
+                values = {"kind": "message", "ref": piece.ref, "pos": piece.pos, "role": piece.role, "at": piece.at}
+                yield self._sql.insert_passage, self._passage(scope, values, piece.tainted, piece.text)
+            return True
+
+        return await self._runner.run_steps(steps)
+
+    async def tell(self, chat: ChatRecord, row: ChatRow, text: str) -> MemoryRecord | None:
+        """The episode of a chat, in place of the one before; and nothing is owed for this turn any more. None: what
+        it tells of was cut away meanwhile, and with it perhaps the taint; it stays owed. Raises NotFound.
+        """
+        id = new_id("mem")
+
+        def steps() -> Steps[MemoryRecord | None]:
+            now_is = yield from self._living(chat)
+            if now_is.epoch != chat.epoch:
+                return None
+            reach("memory.before")
+            record = MemoryRecord(
+                id=id,
+                kind="episode",
+                owner=chat.owner,
+                agent=chat.agent,
+                text=text,
+                chat_id=chat.id,
+                life=chat.life,
+                turn=now_is.turn,
+                created_at=self._now_ms(),
+                tainted=now_is.tainted,
+            )
+            yield self._sql.insert_memory, memory_values(record)
+            yield from self._supersede_episodes(record)
+            yield from self._index(record)
+            reach("memory.written")
+            yield self._sql.settle, _settled(row, None, told_to=row.mark)
+            reach("memory.after")
+            return record
+
+        return await self._runner.run_steps(steps)
+
+    async def settle(
+        self, row: ChatRow, due_at: int | None, *, tries: int = 0, problem: str = "", told_to: int | None = None
+    ) -> None:
+        """Nothing more is to be done before then; None: before the next turn."""
+        values = _settled(row, due_at, tries=tries, problem=problem, told_to=told_to)
+        await self._runner.run_steps(lambda: _alone(self._sql.settle, values))
+
+    async def next_due(self) -> int | None:
+        found = await self._runner.named_rows(self._sql.next_due)
+        due: int | None = found[0][0]
+        return due
+
+
+def _alone(statement: str, values: dict[str, Any]) -> Generator[tuple[str, dict[str, Any]], list[Row], list[Row]]:
+    return (yield statement, values)
+
+
+def _settled(
+    row: ChatRow, due_at: int | None, *, tries: int = 0, problem: str = "", told_to: int | None = None
+) -> dict[str, Any]:
+    told = row.told_to if told_to is None else told_to
+    values = {"chat_id": row.chat_id, "mark": row.mark, "due_at": due_at, "told_to": told}
+    return values | {"tries": tries, "problem": problem[:500]}
+
+
+def _listed(values: Sequence[str]) -> str:
+    return encode(list(values)).decode()

@@ -1,0 +1,1 @@
+"""The tool by which a model reads and changes what outlives its chat."""
