@@ -25,6 +25,19 @@ def test_a_big_model_has_hands_in_the_folder_it_was_started_in() -> None:
     assert assistant.settings.max_tokens is None
 
 
+def test_it_has_of_the_web_what_is_configured_and_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"OPENAI_API_KEY": "sk-kelp", "BRAVE_API_KEY": "kelp-key"}
+    monkeypatch.setenv("BRAVE_API_KEY", keys["BRAVE_API_KEY"])
+    browser = tmp_path / "chrome"
+    browser.touch(mode=0o755)
+    with_all = agents(keys, str(browser))[0].tools
+    assert {"web_search", "browse_open", "browse_click"} <= set(with_all)
+    without = agents({"OPENAI_API_KEY": "sk-kelp"}, "/nowhere/chrome")[0].tools
+    assert not [name for name in without if name.startswith(("web_search", "browse"))]
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "mode", "state"),
     [
@@ -33,6 +46,7 @@ def test_a_big_model_has_hands_in_the_folder_it_was_started_in() -> None:
         ("search_files", {"text": "kelp"}, None, "done"),
         ("write_file", {"path": "new.txt", "content": "x"}, None, "waiting"),
         ("shell", {"command": "touch new.txt"}, None, "waiting"),
+        ("browse_open", {"url": "https://a.example/"}, None, "waiting"),
         ("write_file", {"path": "new.txt", "content": "x"}, "edit", "done"),  # as the settings say
     ],
 )
@@ -46,7 +60,7 @@ async def test_it_reads_unasked_and_changes_nothing_without_a_person(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("kelp.txt").write_text("kelp\n")
-    made, _ = agents({"OPENAI_API_KEY": "sk-kelp"})
+    made, _ = agents({"OPENAI_API_KEY": "sk-kelp"}, "/bin/sh")  # never started: a person is asked first
     model = ScriptedModel([Call(name=tool, arguments=arguments)], "Done.")
     assistant = Agent("assistant", model, tools=list(made.tools.values()), permissions=made.permissions)
     app = App("sqlite:///chats.db", agents=[assistant], permissions=Permissions(mode=mode) if mode else None)

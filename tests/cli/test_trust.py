@@ -50,6 +50,7 @@ RUNNING = [
     ("run", "hello", "--app", APP),
     ("permissions", "list"),  # an agent's rules are in its program
     ("permissions", "explain", "ls"),
+    ("skills", "list"),
 ]
 
 

@@ -37,17 +37,17 @@ def check_trust() -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Untrusted(
-            f"{_place()} is not trusted: it can run code and say where the data is. Look at it; then "
+            f"{shown(_place())} is not trusted: it can run code and say where the data is. Look at it; then "
             f"`holdfast trust` in that folder, or the folder in {VARIABLE}, lets it be used"
         )
     data = _content()
     if not _show(data):  # a person cannot say yes to what was not shown
         raise Untrusted(
-            f"{_place()} is not trusted, and too long to be asked about: look at it, then `holdfast trust`"
+            f"{shown(_place())} is not trusted, and too long to be asked about: look at it, then `holdfast trust`"
         )
-    with _plain_interrupts():
-        if not typer.confirm(f"Use the settings in {_place()}? They can run code", err=True):
-            raise Untrusted(f"{_place()} is not trusted, and is left alone")
+    with plain_interrupts():
+        if not typer.confirm(f"Use the settings in {shown(_place())}? They can run code", err=True):
+            raise Untrusted(f"{shown(_place())} is not trusted, and is left alone")
     _remember(data)
 
 
@@ -71,14 +71,22 @@ def trust(folder: str | None, *, forget: bool) -> None:
             os.chdir(folder)
         except OSError as error:
             raise ConfigError(f"{folder}: {error.strerror}") from error
+    from holdfast.cli.folder_trust import trust_folder  # noqa: PLC0415  it asks of this module
+
+    speaking = trust_folder(Path.cwd(), forget=forget)
     if forget:
         _note().unlink(missing_ok=True)
-        print(f"{_place()} is not trusted any more")
+        more = f", nor are the skills and the AGENTS.md of {shown(speaking)}" if speaking is not None else ""
+        print(f"{shown(_place())} is not trusted any more{more}")
         return
+    if speaking is not None:
+        print(f"the skills and the AGENTS.md of {shown(speaking)} are trusted, whatever they will say")
+        if not os.path.lexists(FILE):
+            return
     data = _content()
     _show(data)
     _remember(data)
-    print(f"{_place()} is trusted as it is now")
+    print(f"{shown(_place())} is trusted as it is now")
 
 
 def trust_now(folder: Path) -> None:
@@ -96,14 +104,20 @@ def _place() -> Path:
     return Path.cwd().resolve() / FILE
 
 
+def shown(place: Path) -> str:
+    """A person is asked about a folder by its name, which cannot be trusted either: no terminal obeys it."""
+    text = str(place)
+    return text if text.isprintable() else repr(text)
+
+
 def _content() -> bytes:
     try:
         with Path(FILE).open("rb") as file:
             data = file.read(BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"{_place()} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{shown(_place())} cannot be read: {error.strerror}") from error
     if len(data) > BYTES_MAX:
-        raise ConfigError(f"{_place()} is larger than any settings are")
+        raise ConfigError(f"{shown(_place())} is larger than any settings are")
     return data
 
 
@@ -122,23 +136,33 @@ def _digest(data: bytes) -> str:
 
 
 def _note() -> Path:
+    return note_of(os.fsencode(_place()))
+
+
+def note_of(what: bytes) -> Path:
+    """Where a person's word on something is kept."""
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
-    return Path(home) / "holdfast" / "trusted" / _digest(os.fsencode(_place()))
+    return Path(home) / "holdfast" / "trusted" / _digest(what)
 
 
 def _remember(data: bytes) -> None:
-    note = _note()
+    remember_in(_note(), _digest(data), _place())
+
+
+def remember_in(note: Path, word: str, place: Path) -> None:
+    """Raises ConfigError."""
     try:
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_path(note, f"{_digest(data)}\n{_place()}\n".encode(errors="surrogateescape"))
+        write_path(note, f"{word}\n{place}\n".encode(errors="surrogateescape"))
     except OSError as error:
         raise ConfigError(
-            f"that {_place()} is trusted cannot be noted in {note}: {error.strerror}. {VARIABLE} can name its folder"
+            f"that {shown(place)} is trusted cannot be noted in {note}: {error.strerror}. "
+            f"{VARIABLE} can name its folder"
         ) from error
 
 
 @contextmanager
-def _plain_interrupts() -> Iterator[None]:
+def plain_interrupts() -> Iterator[None]:
     """The event loop's handler of Ctrl-C would wait for the answer."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
