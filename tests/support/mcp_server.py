@@ -18,7 +18,8 @@ from typing import Any
 import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, Image, MCPServer
-from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from mcp.shared.exceptions import MCPError, UrlElicitationRequiredError
+from mcp_types import CallToolResult, ElicitRequestURLParams, TextContent, ToolAnnotations
 from pydantic import BaseModel
 
 server = MCPServer("tests", log_level="CRITICAL")
@@ -84,6 +85,13 @@ async def fails() -> str:
 
 
 @server.tool()
+async def refuses(code: int, words: str) -> str:
+    """Answers with an error of this code, after it did what it does."""
+    log(f"refuses {code}")
+    raise MCPError(code=code, message=words)
+
+
+@server.tool()
 async def steps(context: Context[Any, Any]) -> str:
     for n in (1, 2, 3):
         await context.report_progress(n, 3, f"step {n}")
@@ -113,6 +121,101 @@ async def only_structured() -> CallToolResult:
 @server.tool(structured_output=False)
 async def picture() -> list[Any]:
     return [TextContent(type="text", text="look:"), Image(data=b"\x89PNG" * 10, format="png")]
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 10
+
+
+@server.tool(structured_output=False)
+async def photo() -> list[Any]:
+    return [TextContent(type="text", text="see:"), Image(data=PNG, format="jpeg")]
+
+
+@server.resource("notes://today")
+async def today() -> str:
+    """What is on today."""
+    return "rain"
+
+
+@server.resource("notes://{day}/photo", mime_type="image/png")
+async def of_day(day: str) -> bytes:
+    return PNG
+
+
+class Seat(BaseModel):
+    row: int
+    window: bool = False
+
+
+@server.tool()
+async def book(flight: str, context: Context[Any, Any]) -> str:
+    """Book a seat; asks which."""
+    log(f"book {flight}")
+    answer = await context.elicit(f"Which seat on {flight}?", Seat)
+    if answer.action != "accept":
+        return f"not booked: {answer.action}"
+    return f"booked row {answer.data.row}, window {answer.data.window}"
+
+
+@server.tool()
+async def trip(context: Context[Any, Any]) -> str:
+    """Asks for two seats, one after the other."""
+    rows = []
+    for way in ("out", "back"):
+        answer = await context.elicit(f"Which seat on the way {way}?", Seat)
+        if answer.action != "accept":
+            return f"no trip: {answer.action} on the way {way}"
+        rows.append(str(answer.data.row))
+    log(f"trip {' '.join(rows)}")
+    return f"rows {' and '.join(rows)}"
+
+
+class Name(BaseModel):
+    name: str
+
+
+@server.tool()
+async def greet(context: Context[Any, Any]) -> str:
+    """Takes any text for an answer."""
+    answer = await context.elicit("Who are you?", Name)
+    return f"hello {answer.data.name}" if answer.action == "accept" else f"nobody: {answer.action}"
+
+
+@server.tool()
+async def hold(context: Context[Any, Any]) -> str:
+    """Asks, does it, and never answers."""
+    answer = await context.elicit("Who are you?", Name)
+    if answer.action != "accept":
+        return f"not held: {answer.action}"
+    log(f"held {answer.data.name}")
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+@server.tool()
+async def strict(context: Context[Any, Any]) -> str:
+    """One that has an error for who gives no answer."""
+    answer = await context.elicit("Which seat?", Seat)
+    if answer.action != "accept":
+        raise MCPError(code=-32000, message="no seat was chosen")
+    return f"row {answer.data.row}"
+
+
+@server.tool()
+async def linked(path: str) -> str:
+    """One that wants the person to have been at a page of its own."""
+    if not Path(path).exists():
+        link = ElicitRequestURLParams(
+            message="Connect your account", url="https://accounts.example/connect", elicitation_id="1"
+        )
+        raise UrlElicitationRequiredError([link])
+    return "connected"
+
+
+@server.prompt()
+async def review(what: str, how: str = "well") -> str:
+    """Look at it."""
+    return f"Review {what}, and do it {how}."
 
 
 @server.tool()

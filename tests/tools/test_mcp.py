@@ -1,6 +1,8 @@
 """MCP servers: whatever one does, it costs its own calls their deadline, is told in words, and leaves nothing."""
 
 import asyncio
+import base64
+import json
 import logging
 import os
 import re
@@ -17,6 +19,7 @@ import httpx2
 import psutil  # type: ignore[import-untyped]
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core.records import Replay
 from holdfast.errors import (
@@ -28,11 +31,14 @@ from holdfast.errors import (
     ToolFailed,
 )
 from holdfast.mcp_servers import McpServer
+from holdfast.tools.base import ToolOutput
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp import connection as mcp
-from holdfast.tools.mcp import session as mcp_wires
+from holdfast.tools.mcp import error_codes, http_transport
+from holdfast.tools.mcp.answers import Lost, NotSent, answer_of
 from holdfast.tools.mcp.connection import Link, _Sent
-from holdfast.tools.mcp.tools import NAME_MAX, Listed, Lost, NotSent, replay_of, text_of, tool_name, tools_of
+from holdfast.tools.mcp.session_state import SessionState
+from holdfast.tools.mcp.tools import NAME_MAX, RESOURCE_TOOLS, Listed, replay_of, tool_name, tools_of
 from holdfast.worker.guard import Guard
 from holdfast.worker.tool_body import SyncPool
 from tests.support.deaths import Mortal
@@ -40,6 +46,7 @@ from tests.support.ports import free_port
 from tests.support.programs import ROOT, Program
 from tests.support.scale import scaled
 from tests.support.waiting import until
+from tests.tools.sites import page
 
 BOUND_S = 60.0
 LONG_S = 999.0  # a deadline that only `expire` brings about
@@ -139,6 +146,22 @@ async def test_progress_reaches_the_calls_context(make: Make, server: McpServer)
     assert heard == ["step 1", "step 2", "step 3"]
 
 
+@pytest.mark.parametrize("code", [-32000, error_codes.NOT_SENT, error_codes.NEEDS_LOGIN, error_codes.LOST])
+async def test_an_error_of_the_servers_own_is_its_answer_whatever_its_code_and_the_call_is_not_made_again(
+    make: Make, tmp_path: Path, code: int
+) -> None:
+    """We and the SDK have codes for what befell a request. A server that has acted must not pass for one that never
+    had it, or whose answer was lost.
+    """
+    log = tmp_path / "log"
+    link = await ready(make(program("stdio", "--log", str(log))))
+    with pytest.raises(McpError, match="it is closed on Sundays") as caught:
+        await call(link, "refuses", code=code, words="it is closed on Sundays")
+    assert type(caught.value) is McpError
+    assert log.read_text().count("refuses") == 1
+    assert link.state == "ready"
+
+
 async def test_an_answer_of_ten_megabytes_keeps_its_head_and_its_tail(make: Make, server: McpServer) -> None:
     link = await ready(make(server))
     text = await call(link, "huge", size=10_000_000)
@@ -199,7 +222,7 @@ async def test_a_call_tells_the_server_its_key(make: Make) -> None:
 @pytest.fixture
 def patient_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stands still with the machine is told all the same."""
-    monkeypatch.setattr(mcp_wires, "NOTIFY_S", 60.0)
+    monkeypatch.setattr(http_transport, "NOTIFY_S", 60.0)
 
 
 @pytest.mark.usefixtures("patient_notifications")
@@ -518,6 +541,87 @@ async def test_an_http_server_that_was_restarted_gets_even_an_unsafe_call_which_
     assert link.connects == 2
 
 
+async def test_a_prompt_of_an_http_server_that_was_restarted_is_asked_for_once_more(make: Make) -> None:
+    port = str(free_port())
+    with Program("tests.support.mcp_server", "http", port) as first:
+        link = await ready(make(McpServer("t", url=first.hear())))
+    with Program("tests.support.mcp_server", "http", port) as again:
+        again.hear()
+        answer = await link.prompt("review", {"what": "it"})
+    assert (answer.text, link.connects) == ("Review it, and do it well.", 2)
+
+
+class Forgetful:
+    """A server over HTTP that says what many say of a session they do not know: 400, not 404."""
+
+    def __init__(self) -> None:
+        self.sessions: list[str] = []
+        self.known: set[str] = set()
+        self.calls = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            size = re.search(r"content-length: (\d+)", head)
+            asked = json.loads(await reader.readexactly(int(size[1]))) if size is not None else {}
+            session = re.search(r"mcp-session-id: (\S+)", head)
+            writer.write(self._answer(head.split(" ")[0], asked, session[1] if session is not None else None))
+            await writer.drain()
+        writer.close()
+
+    def _answer(self, verb: str, asked: dict[str, Any], session: str | None) -> bytes:
+        if verb != "post":
+            return page(b"", status="405 No")
+        if session is not None and session not in self.known:
+            error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+            return self._json({"id": None, "error": error}, status="400 Bad Request")
+        match asked["method"]:
+            case "initialize":
+                self.sessions.append(f"s{len(self.sessions)}")
+                self.known.add(self.sessions[-1])
+                about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+                result: Any = {**about, "serverInfo": {"name": "f", "version": "1"}}
+                return self._json(
+                    {"id": asked["id"], "result": result}, f"Mcp-Session-Id: {self.sessions[-1]}", status="200 OK"
+                )
+            case "tools/list":
+                result = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]}
+            case "tools/call" if asked["params"]["arguments"].get("wrong"):
+                error = {"code": -32602, "message": "that is wrong"}
+                return self._json({"id": asked["id"], "error": error}, status="400 Bad Request")
+            case "tools/call":
+                self.calls += 1
+                result = {"content": [{"type": "text", "text": str(self.calls)}]}
+            case "ping":
+                result = {}
+            case _:
+                return page(b"", status="202 Accepted")
+        return self._json({"id": asked["id"], "result": result}, status="200 OK")
+
+    def _json(self, body: dict[str, Any], *headers: str, status: str) -> bytes:
+        encoded = json.dumps({"jsonrpc": "2.0", **body}).encode()
+        return page(encoded, "Content-Type: application/json", *headers, status=status)
+
+
+async def test_a_server_that_refuses_a_session_it_forgot_gets_a_new_one_and_a_mistake_costs_no_connection(
+    make: Make,
+) -> None:
+    forgetful = Forgetful()
+    listener = await asyncio.start_server(forgetful.serve, "127.0.0.1", 0)
+    link = await ready(make(McpServer("t", url=f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/mcp")))
+    assert await call(link, "add") == "1"
+    with pytest.raises(McpError, match="that is wrong"):
+        await call(link, "add", wrong=True)
+    assert await call(link, "add") == "2"
+    forgetful.known.clear()
+    with pytest.raises(McpError, match="No valid session ID provided"):
+        await call(link, "add")
+    await until(lambda: len(forgetful.sessions) == 2 and link.state == "ready", BOUND_S)
+    assert await call(link, "add") == "3"
+    assert link.connects == 2
+    listener.close()
+
+
 async def test_an_http_server_that_dies_in_a_call_is_reported_and_nothing_hangs(
     make: Make, http_server: Program
 ) -> None:
@@ -537,8 +641,10 @@ async def test_what_befalls_one_request_over_http_ends_no_other() -> None:
     def refused(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("nobody there")
 
-    for befallen, code in ((lost, mcp_wires.LOST), (refused, mcp_wires.NOT_SENT)):
-        contained = mcp_wires._Contained(httpx2.MockTransport(befallen), McpServer("t", url="http://host/mcp"))
+    for befallen, code in ((lost, error_codes.LOST), (refused, error_codes.NOT_SENT)):
+        server = McpServer("t", url="http://host/mcp")
+        wire = SessionState(lambda: None)
+        contained = http_transport.Contained(httpx2.MockTransport(befallen), server, wire)
         async with httpx2.AsyncClient(transport=contained) as client:
             answer = await client.post("http://host/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
         error = answer.json()["error"]
@@ -626,8 +732,8 @@ def test_hints_count_only_where_they_are_trusted_and_the_declaration_beats_them(
 
 
 def test_tools_that_are_too_many_too_large_or_not_wanted_are_left_out() -> None:
-    async def run(*_: Any) -> str:
-        return ""
+    async def run(*_: Any) -> ToolOutput:
+        return ToolOutput()
 
     listing = [Listed(name=name) for name in ("b", "a", "c")]
     server = McpServer("t", command="x", tools=["a", "b", "d"], needs_approval=["b"])
@@ -640,6 +746,71 @@ def test_tools_that_are_too_many_too_large_or_not_wanted_are_left_out() -> None:
     assert "t_large" not in found
 
 
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 10
+
+
+async def test_pictures_of_an_answer_are_shown_to_the_model_by_what_they_are(make: Make, server: McpServer) -> None:
+    link = await ready(make(server))
+    run = link.tools["t_photo"].elsewhere
+    assert run is not None
+    output = await run({}, ToolContext())
+    assert isinstance(output, ToolOutput)
+    assert output.text == "see:\n[image, image/jpeg, 68 bytes: shown as file 1]"
+    (file,) = output.files
+    assert (file.media_type, file.size_bytes) == ("image/png", 68), "its first bytes count, not what it is called"
+    assert file.uri == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+
+
+async def test_resources_are_listed_and_read_by_tools_where_the_declaration_allows(
+    make: Make, server: McpServer
+) -> None:
+    link = await ready(make(server))
+    assert link.tools["t_read_resource"].replay is Replay.PURE
+    listed = await call(link, "list_resources")
+    assert "notes://today (text/plain): today What is on today." in listed
+    assert "template notes://{day}/photo (image/png)" in listed
+    assert await call(link, "read_resource", uri="notes://today") == "[resource notes://today]\nrain"
+    run = link.tools["t_read_resource"].elsewhere
+    assert run is not None
+    output = await run({"uri": "notes://monday/photo"}, ToolContext())
+    assert isinstance(output, ToolOutput)
+    assert [(file.media_type, file.name) for file in output.files] == [("image/png", "photo")]
+    with pytest.raises(McpError, match=r"read_resource: .*notes://nothing"):
+        await call(link, "read_resource", uri="notes://nothing")
+    with pytest.raises(McpError, match="by its uri, which is a text"):
+        await call(link, "read_resource")
+    other = await ready(make(replace(server, resources=False)))
+    assert "t_read_resource" not in other.tools
+    narrowed = await ready(make(replace(server, tools=["echo", "read_resource"])))
+    assert sorted(narrowed.tools) == ["t_echo", "t_read_resource"]
+
+
+def test_a_servers_own_tool_comes_before_ours_for_its_resources() -> None:
+    async def run(*_: Any) -> ToolOutput:
+        return ToolOutput()
+
+    own = Listed(name="read_resource", description="its own")
+    found = tools_of(McpServer("t", command="x"), [*RESOURCE_TOOLS, own], run)
+    assert [(tool.name, tool.description[:7]) for tool in found.values()] == [
+        ("t_list_resources", "List wh"),
+        ("t_read_resource", "its own"),
+    ]
+
+
+def test_pictures_beyond_the_bounds_of_a_result_are_described() -> None:
+    picture = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(PNG).decode()}
+    many = answer_of([picture] * 25, None, 10_000)
+    assert len(many.files) == 20
+    assert many.text.count("too large, or too many, to be shown") == 5
+    large = {**picture, "data": base64.b64encode(PNG + bytes(2_400_000)).decode()}
+    two = answer_of([large] * 3, None, 10_000)
+    assert len(two.files) == 1, "6 MiB in all, in base64"
+    huge = {**picture, "data": base64.b64encode(PNG + bytes(4_000_000)).decode()}
+    assert answer_of([huge], None, 10_000).files == ()
+    torn = answer_of([{**picture, "data": picture["data"] + "!"}], None, 10_000)
+    assert (torn.files, torn.text) == ((), "[image, image/png, 68 bytes: not shown, it is no base64]")
+
+
 def test_every_kind_of_content_becomes_text() -> None:
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": "one"},
@@ -649,7 +820,7 @@ def test_every_kind_of_content_becomes_text() -> None:
         {"type": "resource_link", "uri": "file:///c", "name": "c", "description": "a file"},
         {"type": "hologram"},
     ]
-    assert text_of(blocks, {"not": "said twice"}, 1_000).splitlines() == [
+    assert answer_of(blocks, {"not": "said twice"}, 1_000).text.splitlines() == [
         "one",
         "[audio, audio/wav, 3 bytes: not shown]",
         "[resource file:///a]",
@@ -658,8 +829,8 @@ def test_every_kind_of_content_becomes_text() -> None:
         "[resource file:///c: c a file]",
         "[hologram: not shown]",
     ]
-    assert text_of([], {"x": 1}, 1_000) == '{"x":1}'
-    assert text_of([], None, 1_000) == ""
+    assert answer_of([], {"x": 1}, 1_000).text == '{"x":1}'
+    assert answer_of([], None, 1_000).text == ""
 
 
 @pytest.mark.parametrize(

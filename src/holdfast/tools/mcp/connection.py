@@ -2,12 +2,14 @@
 
     unused ──first use──▶ connecting ──▶ ready ──lost──▶ connecting (at once) ──▶ …
                               │                              │
-                              └────────── failed ────────────┴──▶ away ──backoff──▶ …
+                              ├────────── failed ────────────┴──▶ away ──backoff──▶ …
+                              └── it wants a login ──▶ needs_login ──a login, or backoff──▶ …
 
 One task of its own, the keeper, opens and closes the connection; calls of all chats share it. What the server last
 listed stays offered while it is away, and a call to it is answered with an error that says so; a server that was
 never reached offers nothing. A call that went unanswered raises a doubt, and a server that does not answer a ping
-either is given up and connected anew: a program that hangs is killed and started again.
+either is given up and connected anew: a program that hangs is killed and started again. No worker waits for a person:
+a server that wants a login is one that is away, and says what to run.
 
     connect_s   from the start of the program, or of the connection, to the end of the handshake
     list_s      for the list of its tools
@@ -22,7 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.core.records import Replay
 from holdfast.errors import (
@@ -31,6 +33,7 @@ from holdfast.errors import (
     McpConnectTimeout,
     McpError,
     McpListTimeout,
+    McpNeedsLogin,
     McpOutcomeUnknown,
     McpPingTimeout,
     McpUnavailable,
@@ -38,22 +41,17 @@ from holdfast.errors import (
 )
 from holdfast.log_context import logger
 from holdfast.mcp_servers import McpServer
+from holdfast.redaction import Secrets
 from holdfast.system.clock import dice
 from holdfast.system.processes import Children
-from holdfast.tools.base import Tool
+from holdfast.tools.base import Tool, ToolOutput
 from holdfast.tools.context import ToolContext
-from holdfast.tools.mcp.tools import (
-    ErrorAnswer,
-    Listed,
-    Lost,
-    NotSent,
-    ServerAnswer,
-    UnreadableAnswer,
-    replay_of,
-    tools_of,
-)
+from holdfast.tools.mcp.answers import ErrorAnswer, LoginNeeded, Lost, NotSent, ServerAnswer, UnreadableAnswer
+from holdfast.tools.mcp.prompts import ListedPrompt
+from holdfast.tools.mcp.tools import Listed, replay_of, tools_of
 
 if TYPE_CHECKING:
+    from holdfast.tools.mcp.logins import ServerLogin
     from holdfast.tools.mcp.session import McpWire
 
 log = logger("holdfast.mcp")
@@ -61,20 +59,32 @@ log = logger("holdfast.mcp")
 CLOSE_S = 4.0  # for a session to end in good order; a program's group is ended in any case
 BACKOFF_S = 1.0
 BACKOFF_S_MAX = 60.0
+LOGIN_LOOK_S = 2.0  # between two looks for a login that a person may have given
 STEADY_S = 30.0  # a connection that held so long, or answered a call, was a good one
 REASON_CHARS_MAX = 2_000
 
-State = Literal["unused", "connecting", "ready", "away", "closed"]
+State = Literal["unused", "connecting", "ready", "away", "needs_login", "closed"]
 RunSync = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class LoginPlace(NamedTuple):
+    """Where the logins of a worker are, and what keeps them out of journals and logs."""
+
+    home: str
+    secrets: Secrets
 
 
 class Link:
     """Belongs to one event loop. `run_sync` is for the SDK's import, which would hold it up for a second."""
 
-    def __init__(self, server: McpServer, children: Children | None, run_sync: RunSync) -> None:
+    def __init__(
+        self, server: McpServer, children: Children | None, run_sync: RunSync, logins: LoginPlace | None = None
+    ) -> None:
+        """`logins`: for a server that takes one."""
         self.server = server
         self.state: State = "unused"
         self.tools: Mapping[str, Tool] = MappingProxyType({})  # what it last listed
+        self.prompts: tuple[ListedPrompt, ...] = ()  # likewise
         self.connects = 0
         self.losses = 0
         self.calls = 0
@@ -82,6 +92,8 @@ class Link:
         self.last_error: str | None = None
         self._children = children
         self._run_sync = run_sync
+        self._logins = logins if server.takes_login else None
+        self._login: ServerLogin | None = None
         self._listing: list[Listed] = []
         self._wire: McpWire | None = None
         self._wires: Any = None  # the module, once loaded
@@ -106,7 +118,7 @@ class Link:
             self._start()
             await self._first.wait()
 
-    async def call(self, listed: Listed, arguments: dict[str, Any], context: ToolContext) -> str:
+    async def call(self, listed: Listed, arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
         """The body of each of its tools. Raises ToolFailed with a text for the model."""
         self._start()
         self.calls += 1
@@ -130,7 +142,24 @@ class Link:
             raise
         if answer.error:
             raise ToolFailed(answer.text)
-        return answer.text
+        return answer.output
+
+    async def prompt(self, name: str, arguments: dict[str, str]) -> ServerAnswer:
+        """Once; and once more on a new connection if this one was lost. Raises McpError; bounded by the caller."""
+        self._start()
+        for last in (False, True):
+            wire = await self._connected()
+            try:
+                return await wire.prompt(name, arguments)
+            except LoginNeeded as error:
+                raise McpNeedsLogin(self.server.name, str(error)) from error
+            except (NotSent, Lost) as error:
+                if last:
+                    raise McpUnavailable(self.server.name, f"no prompt: {_story(wire, error)}") from error
+                await self._judged(wire)
+            except ErrorAnswer as error:
+                raise McpError(self.server.name, f"{name}: {error}") from error
+        raise AssertionError("the second try either answers or raises")
 
     def absence(self) -> str:
         """Why it cannot be called now, for a model or a person."""
@@ -140,6 +169,10 @@ class Link:
     @property
     def away(self) -> bool:
         return self.state == "away"
+
+    @property
+    def needs_login(self) -> bool:
+        return self.state == "needs_login"
 
     def figures(self) -> dict[str, Any]:
         """From any thread."""
@@ -176,6 +209,8 @@ class Link:
             task.cancel()
         if self._keeper is not None:
             await asyncio.wait({self._keeper, *self._requests}, timeout=2 * CLOSE_S)
+        if self._login is not None and (renewing := self._login.renewing) is not None:
+            await asyncio.wait({renewing}, timeout=2 * CLOSE_S)  # what came for a spent token is to be on the disk
 
     # --- a call -----------------------------------------------------------------------------------------
 
@@ -193,6 +228,8 @@ class Link:
                 raise (McpOutcomeUnknown if lost else McpError)(
                     self.server.name, f"{listed.name}: {error}"
                 ) from error
+            except LoginNeeded as error:
+                raise McpNeedsLogin(self.server.name, f"{listed.name} was not called: {error}") from error
             except NotSent as error:
                 if last:
                     raise McpUnavailable(self.server.name, f"{listed.name} was not called: {error}") from error
@@ -213,7 +250,7 @@ class Link:
         """The connection; with patience for one that is just being made. Raises McpUnavailable."""
         await self._decided.wait()
         if self._wire is None:
-            raise McpUnavailable(self.server.name, self.absence())
+            raise (McpNeedsLogin if self.needs_login else McpUnavailable)(self.server.name, self.absence())
         return self._wire
 
     async def _judged(self, wire: "McpWire") -> None:
@@ -227,7 +264,7 @@ class Link:
         self, wire: "McpWire", listed: Listed, arguments: dict[str, Any], context: ToolContext
     ) -> ServerAnswer:
         """In a task of its own: the SDK tells the server of a cancellation, and its caller need not wait for that."""
-        work = asyncio.ensure_future(wire.call(listed.name, arguments, context.key, context.progress))
+        work = asyncio.ensure_future(wire.carry_out(listed, arguments, context))
         self._requests.add(work)
         work.add_done_callback(self._forget)
         try:
@@ -268,30 +305,43 @@ class Link:
         """The keeper: one connection after the other."""
         while self.state != "closed":
             connects = self.connects
-            wire = None
+            wire, login_wanted, seen = None, False, None
             try:
                 wire = await self._load()
+                seen = await self._login.made_at() if self._login is not None else None
                 await self._live(wire)
             except Exception as error:  # noqa: BLE001  whatever a server or the SDK does, the next attempt comes
+                login_wanted = wire is not None and wire.login_wanted is not None
                 self.last_error = (_words(error) if wire is None else _story(wire, error))[:REASON_CHARS_MAX]
-            await asyncio.sleep(self._gone(was_ready=self.connects > connects))
+            wait_s = self._gone(was_ready=self.connects > connects, login_wanted=login_wanted)
+            await (self._until_login(seen, wait_s) if login_wanted else asyncio.sleep(wait_s))
             self._retry_at = None
+
+    async def _until_login(self, seen: int | None, wait_s: float) -> None:
+        """Until a person has made another login than before the attempt, or it is time for the next one anyway."""
+        assert self._login is not None
+        for _ in range(max(1, int(wait_s / LOGIN_LOOK_S))):
+            await asyncio.sleep(min(LOGIN_LOOK_S, wait_s))
+            if await self._login.made_at() != seen:
+                return
 
     async def _load(self) -> "McpWire":
         if self._wires is None:
             self._wires = await self._run_sync(self._load_off_the_loop)
+            if self._logins is not None:
+                self._login = self._wires.ServerLogin(self.server, self._logins, self._run_sync)
         wire: McpWire = self._wires.McpWire(self.server, self._stirred)
         return wire
 
     def _load_off_the_loop(self) -> Any:
         wires = importlib.import_module("holdfast.tools.mcp.session")
         if self.server.url:
-            wires.tls()
+            importlib.import_module("holdfast.tools.mcp.http_transport").tls()
         return wires
 
     def _stirred(self) -> None:
-        """A connection ended, or its list changed. One that ended serves no call from this moment on."""
-        if self._wire is not None and self._wire.ended is not None:
+        """A connection ended, wants a login, or its list changed. But for the last, it serves no call from now on."""
+        if self._wire is not None and (self._wire.ended is not None or self._wire.login_wanted is not None):
             self._down()
         self._stir.set()
 
@@ -311,7 +361,7 @@ class Link:
     async def _open(self, stack: AsyncExitStack, wire: "McpWire") -> None:
         try:
             async with asyncio.timeout(self.server.connect_s) as limit:
-                await stack.enter_async_context(self._wires.connect(wire, self.server, self._children))
+                await stack.enter_async_context(self._wires.connect(wire, self.server, self._children, self._login))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -344,7 +394,12 @@ class Link:
         while True:
             if wire.ended is not None:
                 raise McpUnavailable(self.server.name, wire.ended.reason)
-            if self._doubted:
+            if wire.login_wanted is not None:
+                if self._requests:  # those that it has taken may still be answered
+                    await asyncio.wait(set(self._requests), timeout=self.server.call_s)
+                raise LoginNeeded(wire.login_wanted)
+            if self._doubted or wire.doubted:
+                wire.doubted = False
                 await self._ping(wire)
                 self._doubted = False
                 self._judgement.set()
@@ -367,7 +422,7 @@ class Link:
     async def _list(self, wire: "McpWire") -> None:
         try:
             async with asyncio.timeout(self.server.list_s) as limit:
-                listing = await wire.list()
+                listing, self.prompts = await wire.list(), await wire.list_prompts()
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -386,21 +441,21 @@ class Link:
             log.warning("list of tools", extra=extra)
             self._doubt()
 
-    def _gone(self, *, was_ready: bool) -> float:
+    def _gone(self, *, was_ready: bool, login_wanted: bool = False) -> float:
         """How long to wait for the next attempt: not at all after a good connection, else longer and longer."""
         if was_ready:
             self.losses += 1
             if self._proven or _now() - self._ready_at >= STEADY_S:
                 self._failures = 0
         self._failures += 1
-        at_once = was_ready and self._failures == 1
+        at_once = was_ready and self._failures == 1 and not login_wanted
         wait_s = 0.0 if at_once else min(BACKOFF_S * 2 ** min(self._failures - 1, 10), BACKOFF_S_MAX)
         wait_s *= dice.uniform(0.5, 1.0)
         self._retry_at = _now() + wait_s
         if not at_once:
-            self._decide("away")
+            self._decide("needs_login" if login_wanted else "away")
         extra = {
-            "action": "mcp_lost" if was_ready else "mcp_failed",
+            "action": "mcp_needs_login" if login_wanted else "mcp_lost" if was_ready else "mcp_failed",
             "server": self.server.name,
             "error": self.last_error,
             "retry_in_s": round(wait_s, 1),
@@ -443,7 +498,7 @@ def _words(error: BaseException) -> str:
     """Of a group of errors, the first: the SDK's task groups wrap what happened in them."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, HoldfastError | Lost | NotSent | ErrorAnswer):
+    if isinstance(error, HoldfastError | LoginNeeded | Lost | NotSent | ErrorAnswer):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

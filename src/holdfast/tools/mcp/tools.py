@@ -1,4 +1,4 @@
-"""What an MCP server lists, as tools of ours; what its tools answer, as text for a model.
+"""What an MCP server lists, as tools of ours. What they answer is in `answers.py`.
 
 A tool is named `server_tool`. The name depends on the two names alone, so that it is the same in every process and
 after every restart. Nothing that a server says of its tools is trusted with more than their description, unless the
@@ -8,7 +8,7 @@ declaration says so.
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
@@ -18,8 +18,9 @@ from holdfast.core.records import Frozen, Replay
 from holdfast.errors import ToolFailed
 from holdfast.log_context import logger
 from holdfast.mcp_servers import McpServer
-from holdfast.tools.base import Tool, output_text
+from holdfast.tools.base import Tool, ToolOutput
 from holdfast.tools.context import ToolContext
+from holdfast.tools.mcp.elicitation import ask_tool
 from holdfast.tools.permissions.acts import CallTool
 
 log = logger("holdfast.mcp")
@@ -31,38 +32,43 @@ SCHEMA_BYTES_MAX = 65_536
 OWN_END_S = 5.0  # a call ends itself at its deadline and says which; a body that fails to is cut off
 _SIGN = re.compile(r"[^A-Za-z0-9_-]")
 
-Run = Callable[["Listed", dict[str, Any], ToolContext], Awaitable[str]]
+Run = Callable[["Listed", dict[str, Any], ToolContext], Awaitable[ToolOutput]]
+
+
+Verb = Literal["tools/call", "resources/list", "resources/read"]
 
 
 class Listed(Frozen):
-    """A tool as its server lists it."""
+    """A tool as its server lists it; or one of ours for what else the server has, by another verb of the protocol."""
 
     name: str
+    verb: Verb = "tools/call"
     description: str = ""
     schema: Raw = Raw(b'{"type":"object","properties":{}}')
     read_only: bool = False  # what the server says; believed only where it is trusted
     idempotent: bool = False
 
 
-class ServerAnswer(Frozen):
-    text: str
-    error: bool = False
-
-
-class NotSent(Exception):
-    """The server never had this request: it can be sent again, whatever it does."""
-
-
-class Lost(Exception):
-    """The connection went while the request was under way: what became of it is not known."""
-
-
-class ErrorAnswer(Exception):
-    """The server answered with an error."""
-
-
-class UnreadableAnswer(ErrorAnswer):
-    """The server answered, and what it said cannot be read."""
+# Of a server that has resources. A tool of its own by the same name comes before these.
+RESOURCE_TOOLS = (
+    Listed(
+        name="list_resources",
+        verb="resources/list",
+        description="List what can be read with read_resource: URIs, and templates of URIs. A page at a time.",
+        schema=Raw(
+            b'{"type":"object","properties":{"cursor":{"type":"string","description":"Of the next page, as the last '
+            b'one gave it"}},"additionalProperties":false}'
+        ),
+    ),
+    Listed(
+        name="read_resource",
+        verb="resources/read",
+        description="Read a resource by its URI.",
+        schema=Raw(
+            b'{"type":"object","properties":{"uri":{"type":"string"}},"required":["uri"],"additionalProperties":false}'
+        ),
+    ),
+)
 
 
 def tool_name(server: McpServer, name: str) -> str:
@@ -75,6 +81,10 @@ def tool_name(server: McpServer, name: str) -> str:
 
 
 def replay_of(server: McpServer, listed: Listed) -> Replay:
+    if listed.verb != "tools/call":
+        return (
+            Replay.PURE
+        )  # to read is what the protocol has them for; who does not believe that sets resources = false
     if listed.name in server.replay:
         return Replay(server.replay[listed.name])
     if server.trust_hints and listed.read_only:
@@ -87,7 +97,7 @@ def replay_of(server: McpServer, listed: Listed) -> Replay:
 def tools_of(server: McpServer, listing: Sequence[Listed], run: Run) -> dict[str, Tool]:
     """By name, in the order of their names: a server that lists them in another order tells the model nothing new."""
     found: dict[str, Tool] = {}
-    for listed in sorted(listing, key=lambda listed: listed.name):
+    for listed in sorted(listing, key=lambda listed: (listed.verb != "tools/call", listed.name)):
         if server.tools is not None and listed.name not in server.tools:
             continue
         name = tool_name(server, listed.name)
@@ -101,7 +111,10 @@ def tools_of(server: McpServer, listing: Sequence[Listed], run: Run) -> dict[str
     for unknown in sorted(set(server.tools or ()) - {listed.name for listed in listing}):
         extra = {"action": "mcp_tool_missing", "server": server.name, "tool": unknown[:NAME_MAX]}
         log.warning("a tool that the declaration names is not listed", extra=extra)
-    return found
+    if server.elicitation:
+        asking = ask_tool(server)
+        found.setdefault(asking.name, asking)
+    return dict(sorted(found.items()))
 
 
 def _refused(listed: Listed, found: Mapping[str, Tool], name: str) -> str | None:
@@ -115,10 +128,10 @@ def _refused(listed: Listed, found: Mapping[str, Tool], name: str) -> str | None
 
 
 def _tool(server: McpServer, listed: Listed, name: str, run: Run) -> Tool:
-    async def elsewhere(arguments: dict[str, Any], context: ToolContext) -> str:
+    async def elsewhere(arguments: dict[str, Any], context: ToolContext) -> ToolOutput:
         return await run(listed, arguments, context)
 
-    async def by_hand(**arguments: Any) -> str:
+    async def by_hand(**arguments: Any) -> ToolOutput:
         return await run(listed, arguments, ToolContext())
 
     asks = server.needs_approval
@@ -134,6 +147,8 @@ def _tool(server: McpServer, listed: Listed, name: str, run: Run) -> Tool:
         needs_approval=asks if isinstance(asks, bool) else listed.name in asks,
         acts=lambda _: [CallTool(server=server.name, tool=listed.name)],
         on_unknown=server.on_unknown,
+        untrusted=True,
+        recalls=server.elicitation and listed.verb == "tools/call",
         elsewhere=elsewhere,
     )
 
@@ -145,41 +160,3 @@ def _any_object(arguments: str) -> dict[str, Any]:
     except ValueError as error:
         raise ToolFailed(f"The arguments do not fit: {error}") from None
     return found
-
-
-# --- what comes back ----------------------------------------------------------------------------------
-
-
-def text_of(blocks: Sequence[Mapping[str, Any]], structured: Any, bytes_max: int) -> str:
-    """Texts as they are; of what a model cannot read, what it is and how large. `structured` counts where there is no
-    text: a server that sends both says the same thing twice.
-    """
-    said = [_block(block) for block in blocks]
-    if structured is not None and not any(block.get("type") == "text" for block in blocks):
-        said.insert(0, output_text(structured, bytes_max))
-    return output_text("\n".join(said), bytes_max)
-
-
-def _block(block: Mapping[str, Any]) -> str:
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": "image" | "audio" as kind, "data": str(data)}:
-            return f"[{kind}, {_kind(block)}, {_size(data):,} bytes: not shown]"
-        case {"type": "resource", "resource": {"text": str(text)} as resource}:
-            return f"[resource {resource.get('uri')}]\n{text}"
-        case {"type": "resource", "resource": {"blob": str(data)} as resource}:
-            return f"[resource {resource.get('uri')}, {_kind(resource)}, {_size(data):,} bytes: not shown]"
-        case {"type": "resource_link", "uri": uri}:
-            about = " ".join(str(block[key]) for key in ("name", "description") if block.get(key))
-            return f"[resource {uri}: {about}]" if about else f"[resource {uri}]"
-        case _:
-            return f"[{block.get('type', 'something')}: not shown]"
-
-
-def _kind(block: Mapping[str, Any]) -> str:
-    return str(block.get("mimeType") or "of unknown kind")
-
-
-def _size(base64: str) -> int:
-    return len(base64) * 3 // 4 - base64[-2:].count("=")
