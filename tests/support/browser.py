@@ -5,23 +5,29 @@ is none, Playwright fetches its own; where that cannot be reached, root gets the
 browser are skipped where all of that fails.
 """
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from playwright.sync_api import sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NONE = "no Chromium here, and none could be installed; HOLDFAST_TEST_BROWSER=PATH names one"
 INSTALL_S = 300.0  # for each way
+START_S = 60.0
 
-# A browser that is being tested with has nothing to look for in the network.
+# A browser that is being tested with has nothing to look for in the network. And nothing in it moves by itself: what
+# pulses is drawn sixty times a second, which took a good part of the time of all tests in a browser. Contexts that
+# Playwright makes do not heed the flag: they are asked for `reduced_motion`.
 QUIET = (
+    "--force-prefers-reduced-motion",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-quic",
@@ -49,6 +55,44 @@ async def browser(program: str) -> AsyncIterator[Browser]:
             yield made
         finally:
             await made.close()
+
+
+@asynccontextmanager
+async def tabbed_browser(program: str) -> AsyncIterator[BrowserContext]:
+    """One whose tabs are as a person's: only the one in front is visible. Playwright makes all of its own visible."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:  # it may still write while it ends
+        started = (program, "--headless", "--no-sandbox", "--remote-debugging-port=0", f"--user-data-dir={home}")
+        process = await asyncio.create_subprocess_exec(
+            *started, *QUIET, "about:blank", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            port = await _port_of(Path(home) / "DevToolsActivePort")
+            async with async_playwright() as playwright:
+                url = f"http://127.0.0.1:{port}"
+                made = await playwright.chromium.connect_over_cdp(url, no_defaults=True)
+                yield made.contexts[0]
+                await made.close()
+        finally:
+            process.terminate()
+            await asyncio.wait_for(process.wait(), START_S)
+
+
+async def _port_of(file: Path) -> int:
+    """Where it listens, once it does."""
+    async with asyncio.timeout(START_S):
+        while not (said := file.read_text().split() if file.exists() else []):  # noqa: ASYNC110  the browser writes it
+            await asyncio.sleep(0.05)
+    return int(said[0])
+
+
+async def new_window(context: BrowserContext) -> Page:
+    """A tab in a window of its own: it is seen beside the others."""
+    assert context.browser is not None
+    session = await context.browser.new_browser_cdp_session()
+    async with context.expect_page() as opened:
+        await session.send("Target.createTarget", {"url": "about:blank", "newWindow": True})
+    await session.detach()
+    return await opened.value
 
 
 def say(text: str) -> None:

@@ -28,16 +28,18 @@ from holdfast.models.base import (
     TextDelta,
 )
 from holdfast.tools.base import Tool
+from tests.support import browser
 from tests.support.programs import ROOT
 from tests.support.scale import scaled
 from tests.support.system_calls import Place
 from tests.tools import isolates
 from tests.tools.coded import CodingBench
 
+BROWSER = browser.find()
 TINY = str(ROOT / "tests" / "support" / "mcp_tiny.py")
 GIGABYTE = 1 << 30
 # Processes cost: some in `make test`, a hundred in `make long`.
-SHELLS, PYTHONS = scaled(10, 100), scaled(4, 100)
+SHELLS, PYTHONS = scaled(6, 100), scaled(3, 100)
 READ_ON = scaled(GIGABYTE // 4, GIGABYTE)  # of what is read to its end; everything else is left off
 DEAF = "trap '' TERM; touch ROOT/{0}; while :; do sleep 0.2; done"
 
@@ -62,6 +64,7 @@ class Row:
     )
     begun: str = ""  # a file that is there when `middle` is under way
     session: str = ""  # the command of the session that `middle` and `many` are about
+    warm: Arguments | None = None  # a call before `middle`, for what takes long to start
     label: str = ""  # where a tool has several rows
     count: int = 100  # how many `many` are
 
@@ -268,6 +271,61 @@ TABLE = (
         own="I am #.",
     ),
     Row(
+        "web_search",
+        "pure",
+        middle={"query": "late"},
+        begun="/engine/search?q=late&format=json",
+        killed="after all",
+        flood={"query": "flood"},
+        cut="more than 2,097,152 bytes",
+        many={"query": "I-am-#"},
+        own="q=I-am-#",
+    ),
+    Row(
+        "browse_open",
+        "pure",
+        warm={"url": "http://127.0.0.1:PORT/ok"},
+        middle={"url": "http://127.0.0.1:PORT/late4"},
+        begun="/late4",
+        killed="after all",
+        flood={"url": "http://127.0.0.1:PORT/endless"},
+        cut="it was cut off at",
+        many={"url": "http://127.0.0.1:PORT/ok?#"},
+        own="ok?#",
+        count=PYTHONS,
+    ),
+    *(
+        Row(
+            f"browse_{name}",
+            replay,
+            middle="tests/tools/test_browse.py::test_a_page_that_breaks_a_bound_ends_its_browser_and_the_model_is_told",
+            killed="what is open does not outlive its worker; `browse_open` is killed in the middle",
+            flood="`browse_open` reads the same page",
+            many=arguments,
+            own="No page is open in this chat",
+        )
+        for name, replay, arguments in (
+            ("read", "pure", {}),
+            ("click", "unsafe", {"number": 1}),
+            ("type", "unsafe", {"number": 1, "text": "I am #."}),
+            ("screenshot", "pure", {}),
+        )
+    ),
+    *(
+        Row(
+            name,
+            "pure",
+            middle={"source": f"http://127.0.0.1:PORT/{late}"},
+            begun=f"/{late}",
+            killed=f"{late} is neither a picture nor audio nor video",
+            flood={"source": "http://127.0.0.1:PORT/endless"} if name == "look" else "`look` fetches as it does",
+            cut="has more than 33,554,432 bytes",
+            many={"source": "many/#.txt"},
+            own="many/#.txt is neither a picture",
+        )
+        for name, late in (("look", "late5"), ("transcribe", "late6"))
+    ),
+    Row(
         "plan",
         "pure",
         middle="it waits for nothing",
@@ -406,6 +464,10 @@ class Kit:
             "coding_agent": [self._coder()],
             "fetch_tool": [holdfast.fetch_tool()],
             "http_tools": holdfast.http_tools(),
+            "web_search_tool": [holdfast.web_search_tool("searxng", url=f"http://127.0.0.1:{port or 1}/engine")],
+            "browse_tools": holdfast.browse_tools(program=BROWSER, bytes_max=4 << 20),
+            "look_tool": [holdfast.look_tool(self.root)],
+            "transcribe_tool": [holdfast.transcribe_tool(self.root, weights=self.root / "weights")],
             "plan_tool": [holdfast.plan_tool()],
             "read_result_tool": [holdfast.read_result_tool()],
             "agent_tools": holdfast.agent_tools(["child"]),

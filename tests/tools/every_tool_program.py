@@ -46,6 +46,7 @@ async def with_sessions(kit: Kit, chat: Chat, orders: Orders, rows: list[Row]) -
 async def cut_off(kit: Kit, chat: Chat, orders: Orders, worker: Worker) -> Any:
     rows = [row for row in TABLE if not isinstance(row.middle, str)]
     sessions = await with_sessions(kit, chat, orders, rows)
+    await asked(chat, orders, [(row.tool, kit.arguments(row.warm)) for row in rows if row.warm is not None])
     places = [row.held_at or row.before for row in rows if row.held_at or row.before]
     with watched(*filter(None, places)) as watch:
         orders.calls = [

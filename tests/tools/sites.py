@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import ssl
 import zlib
 from collections import Counter
@@ -94,7 +95,9 @@ class Site:
             self.asked.set()
             self.heads.append(headers)
             self.bodies.append((method, await reader.readexactly(int(headers.get("content-length", 0)))))
-            if path.startswith("/late") and self.hits[path] == 1:  # silent until the first who asks has left
+            if (
+                path.startswith(("/late", "/engine/search?q=late")) and self.hits[path] == 1
+            ):  # silent until the first who asks has left
                 await reader.read()
                 raise ConnectionResetError
             await self._answer(path, headers, writer)
@@ -122,6 +125,13 @@ class Site:
             writer.write(page(b"", *tag, status="304 Not Modified") if known else page(b"tagged", *tag))
         elif path.startswith("/late"):
             writer.write(page(b"after all"))
+        elif path.startswith("/engine/search?q=flood"):
+            await _endless_body(writer)
+        elif path.startswith("/engine/search?"):
+            found = {"title": f"after all, {path}", "url": "https://found.example/"}
+            writer.write(page(json.dumps({"results": [found]}).encode()))
+        elif path == "/favicon.ico":
+            writer.write(page(b"", status="404 Not Found"))
         else:
             await ENDLESS[path](writer)
 

@@ -94,13 +94,16 @@ class Bounds:
             return f"port {port} is not one that may be fetched from, and no rule is written for it"
         return None
 
-    def check(self, target: "Target", first: "Target") -> None:
+    def check(self, target: "Target", first: "Target | None") -> None:
         """Raises ToolFailed for what the rules are against. The first was judged before, and perhaps approved, or
-        allowed by a kept rule though no person is there; a person was not asked about where it redirects to.
+        allowed by a kept rule though no person is there; a person was not asked about where it redirects to. None: no
+        person was asked about anything.
         """
         decision = self._rulebook.judge([Reach(address=address_text(target.host, target.port))])
-        upgraded = (first.port, target.port) == (80, 443) and decision.by_mode  # to https, as most hosts have it
-        asked = target.host == first.host and (target.port == first.port or upgraded)
+        asked = False
+        if first is not None:
+            upgraded = (first.port, target.port) == (80, 443) and decision.by_mode  # to https, as most hosts have it
+            asked = target.host == first.host and (target.port == first.port or upgraded)
         alone = self._rulebook.mode == "unattended" and decision.by_mode
         if decision.ruling != "allow" and not (asked and (decision.ruling == "ask" or alone)):
             raise ToolFailed(
@@ -149,13 +152,14 @@ class Target:
 
 class Outgoing(Frozen):
     """What is asked. `headers` are for the origin of the first URL alone. `status_only`: the status and the headers
-    are the answer, whatever the body does.
+    are the answer, whatever the body does. `only_asks`: whatever its method, it changes nothing where it arrives.
     """
 
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
     status_only: bool = False
+    only_asks: bool = False
 
     @property
     def safe(self) -> bool:
@@ -232,7 +236,7 @@ class Web:
         userinfo, origin, first = target.userinfo, target.origin, target
         for _ in range(REDIRECTS_MAX + 1):
             bounds.check(target, first)
-            checked = await self._checked(target, bounds)
+            checked = await checked_addresses(target, bounds, self._resolve)
             # A name, a password and headers are for the host they were given for. Those in a redirect were given
             # for none.
             if target.origin != origin:
@@ -248,22 +252,6 @@ class Web:
                 await response.aclose()
             target = target.follow(location)
         raise ToolFailed(f"it redirects more than {REDIRECTS_MAX} times")
-
-    async def _checked(self, target: Target, bounds: Bounds) -> list[Address]:
-        if problem := bounds.host_problem(target.host, target.port):
-            raise ToolFailed(f"{target.host} is not asked: {problem}")
-        literal = addresses.literal(target.host)
-        if literal is not None:
-            found = [literal]
-        elif problem := bounds.name_problem(target.host, target.port):
-            raise ToolFailed(f"{target.host} is not fetched: {problem}")
-        else:
-            found = [_address(text) for text in (await self._resolve(target.host))[:ADDRESSES_MAX]]
-            if not found:
-                raise ToolFailed(f"{target.host} has no address")
-        if problem := bounds.problem(target.host, target.port, found):
-            raise ToolFailed(f"not fetched: {problem}")
-        return found
 
     async def _send(
         self,
@@ -320,6 +308,24 @@ class Web:
         return _fetched(target, response, bytes(unpacker.data), cut=unpacker.cut)
 
 
+async def checked_addresses(target: Target, bounds: Bounds, resolve: Resolver) -> list[Address]:
+    """Of its host, looked up now: all of them may be connected to. Raises ToolFailed if one may not."""
+    if problem := bounds.host_problem(target.host, target.port):
+        raise ToolFailed(f"{target.host} is not asked: {problem}")
+    literal = addresses.literal(target.host)
+    if literal is not None:
+        found = [literal]
+    elif problem := bounds.name_problem(target.host, target.port):
+        raise ToolFailed(f"{target.host} is not fetched: {problem}")
+    else:
+        found = [_address(text) for text in (await resolve(target.host))[:ADDRESSES_MAX]]
+        if not found:
+            raise ToolFailed(f"{target.host} has no address")
+    if problem := bounds.problem(target.host, target.port, found):
+        raise ToolFailed(f"not fetched: {problem}")
+    return found
+
+
 def _fetched(target: Target, response: httpx2.Response, body: bytes, *, cut: bool) -> Fetched:
     status = cast("dict[str, bool]", response.extensions.get("caching", {}))
     return Fetched(
@@ -334,7 +340,7 @@ def _fetched(target: Target, response: httpx2.Response, body: bytes, *, cut: boo
 
 
 def _failure(why: str, outgoing: Outgoing, course: _Course) -> ToolFailed:
-    if outgoing.safe or not course.connected:
+    if outgoing.safe or outgoing.only_asks or not course.connected:
         return ToolFailed(why)
     return OutcomeUnknown(f"{why}; whether it took effect is not known: look before you ask again")
 

@@ -92,6 +92,7 @@ def fetch_tool(
         deadline_s=time_s * waves + DEADLINE_MARGIN_S,
         output_bytes_max=OUTPUT_BYTES_MAX,
         acts=_acts,
+        untrusted=True,
     )(fetcher.fetch)
     return replace(made, whereabouts=Whereabouts(confined=True))
 

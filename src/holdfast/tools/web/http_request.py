@@ -94,11 +94,10 @@ def http_tools(
     web = Web(limits, resolve=resolve, ssl_context=ssl_context, only_hosts=hosts)
     client = _Client(web, _by_origin(headers or {}))
     deadline_s = time_s * -(-REQUESTS_MAX // AT_ONCE_MAX) + DEADLINE_MARGIN_S
-    found = [
-        tool(replay="pure", deadline_s=deadline_s, output_bytes_max=OUTPUT_BYTES_MAX, acts=_acts)(client.http_get),
-        tool(replay="unsafe", deadline_s=deadline_s, output_bytes_max=OUTPUT_BYTES_MAX, acts=_acts)(
-            client.http_request
-        ),
+    bounds: dict[str, Any] = {"deadline_s": deadline_s, "output_bytes_max": OUTPUT_BYTES_MAX}
+    found: list[Tool] = [
+        tool(replay="pure", acts=_acts, untrusted=True, **bounds)(client.http_get),
+        tool(replay="unsafe", acts=_acts, untrusted=True, **bounds)(client.http_request),
     ]
     where = Whereabouts(confined=True)
     return [replace(made, whereabouts=where) for made in (found[:1] if read_only else found)]
