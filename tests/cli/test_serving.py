@@ -231,3 +231,10 @@ def test_logs_are_json_if_told_so(desk: Desk) -> None:
     assert "echo" in starting["agents"]
     assert (ready["action"], ready["level"]) == ("worker.ready", "info")
     assert ready["worker"] in listed.out, "what says that it is ready is known to all"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "513", "x", "", "2.5", pytest.param("9" * 5_000, id="long")])
+def test_a_number_of_processes_that_cannot_be_is_refused_with_those_that_can(desk: Desk, count: str) -> None:
+    done = desk.run("worker", "--processes", count)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"holdfast: --processes is {count!r}; it is a number from 1 to 512, or auto\n"

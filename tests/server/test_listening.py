@@ -8,7 +8,8 @@ import pytest
 
 from holdfast import App
 from holdfast.server.http import http_app
-from holdfast.server.serve import Serving, listen
+from holdfast.server.listening import listen
+from holdfast.server.serve import Serving
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from holdfast.system.cover import ProcessSpec
 from holdfast.system.guard_process import look_at
 from holdfast.worker.guard import Guard
 from tests.support.deaths import Mortal
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="deaths are watched by pidfd, which Linux has")
 
@@ -57,6 +58,19 @@ async def test_its_environment_holds_no_secret_and_no_relative_path(
     assert names <= allowed | {"OLDPWD", "SHLVL"}
     (path,) = [line for line in done.output.splitlines() if line.startswith("PATH=")]
     assert all(folder.startswith("/") for folder in path.removeprefix("PATH=").split(":"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process takes")
+async def test_what_a_group_takes_is_told_with_what_its_processes_share(guard: Guard) -> None:
+    shared = "m = mmap.mmap(-1, 96 << 20); os.fork(); m.write(b'x' * (96 << 20)); signal.pause()"
+    child = processes.start(spec([sys.executable, "-c", f"import mmap, os, signal; {shared}"]), children=guard)
+
+    async def takes_it() -> bool:
+        return await child.memory_bytes() > 96 << 20
+
+    await eventually(takes_it)
+    assert await child.memory_bytes() < 2 * (96 << 20), "what two of them share counts once"
+    await child.end()
 
 
 async def test_what_a_command_leaves_behind_ends_with_it(guard: Guard) -> None:
@@ -139,7 +153,7 @@ async def test_a_stopped_process_is_ended_too(guard: Guard) -> None:
     os.kill(child.pid, signal.SIGSTOP)
     await until(lambda: (seen := look_at(child.pid)) is not None and seen.stopped)
     assert await child.end()
-    assert child.returncode == -signal.SIGKILL
+    assert child.returncode == -signal.SIGTERM, "it heard of it"
 
 
 async def test_time_in_which_this_process_stood_still_is_not_waited_for_in_vain(

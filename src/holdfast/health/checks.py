@@ -131,6 +131,7 @@ DEGRADED: Mapping[str, Callable[[Worker], bool]] = {
     "tools_overdue": lambda worker: any(tool.age_s > tool.deadline_s + 5.0 for tool in worker.running_tools()),
     "store_failing": lambda worker: worker.running and 0 < worker.store_failing_s < STORE_FAILING_S,
     "mcp_server_away": lambda worker: any(link.away for link in worker.tool_servers.links),
+    "mcp_server_needs_login": lambda worker: any(link.needs_login for link in worker.tool_servers.links),
     "steps_missed": lambda worker: any(missed >= MISSES_TOLD for missed in worker.missed_in_a_row),
     "tools_uncovered": lambda worker: worker.config.cover_tools == "always" and bool(cover.figures()["problem"]),
     "scheduler_silent": lambda worker: worker.running and worker.scheduler.is_silent,
@@ -243,6 +244,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("loop_lag_ms", lambda: watchdog.lag_ms if watchdog else None, off)
     figures.add("loop_stalls", lambda: watchdog.stall_count if watchdog else None, off)
     figures.add("last_stalls", lambda: [_as_dict(stall) for stall in watchdog.stalls[-5:]] if watchdog else None, off)
+    figures.add("claims_made", lambda: worker.claim_times.count)
     figures.add("claims_taken", lambda: worker.claims_taken)
     figures.add("claims_skipped", lambda: worker.claims_skipped)
     figures.add("claims_failed", lambda: worker.claim_times.failed)
@@ -281,6 +283,7 @@ def worker_figures(worker: Worker) -> Figures:
     figures.add("webhooks", worker.deliverer.figures)
     figures.add("poison_chats", lambda: worker.store.recovery.poisoned)
     figures.add("titles_made", lambda: worker.titles.made)
+    figures.add("memory", lambda: _told(worker, worker.chronicler.figures()))
     figures.add("budgets", worker.draws.figures)
     figures.add("compactions_made", lambda: worker.compactions.made)
     figures.add("compactions_trimmed", lambda: worker.compactions.trimmed)

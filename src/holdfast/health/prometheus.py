@@ -112,6 +112,10 @@ _HTTP_TALLIES = {
 _HTTP_DURATIONS = {"seconds": ("seconds", "from a request to the end of its answer, without streams")}
 
 
+def metrics_of(diagnosis: Mapping[str, Any]) -> Iterator[Metric]:
+    return _Collected(diagnosis).collect()
+
+
 def prometheus(diagnosis: Mapping[str, Any]) -> bytes:
     """`diagnosis` is what `health.diagnose` found, in detail."""
     registry = CollectorRegistry()

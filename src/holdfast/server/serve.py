@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
-import os
 import resource
 import socket
 import sys
@@ -18,13 +16,18 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 
 from holdfast.app import App
+from holdfast.config import Config
 from holdfast.errors import ConfigError, StoreError
 from holdfast.server.access import load_token
 from holdfast.server.addresses import noted
 from holdfast.server.http import http_app
 from holdfast.server.limits import HEAD_BYTES_MAX, BoundedProtocol, Room, protocol_for
+from holdfast.server.listening import listen, passed_listener, url_of, warn_of_strangers
+from holdfast.server.process_health import process_diagnosis, process_verdict
 from holdfast.server.sessions import link_of, new_link_code
 from holdfast.server.streams import Streams
+from holdfast.system.supervised import Supervised
+from holdfast.worker.member import Member, run_as_member
 from holdfast.worker.process import Say, run_until_told, say_on_stderr
 from holdfast.worker.worker import Worker
 
@@ -33,23 +36,36 @@ log = logging.getLogger("holdfast.http")
 CLOSE_S = 10.0  # for requests that are being answered when the server goes
 FILES_MAX = 65_536  # open files that a server asks for, where the system lets it
 FILES_RESERVE = 256  # of them, for database, files and children
-FIRST_PASSED_FD = 3  # of those that a service manager passes, as systemd does
 ACCEPT_LOG_S = 10.0
 
 
-async def serve(app: App, *, worker: bool = True, say: Say = say_on_stderr) -> None:
-    """Until SIGTERM or Ctrl-C, in the main thread: then it drains, and this returns. Raises ConfigError."""
+async def serve(app: App, *, worker: bool = True, say: Say = say_on_stderr, place: Supervised | None = None) -> None:
+    """Until SIGTERM or Ctrl-C, in the main thread: then it drains, and this returns. Raises ConfigError.
+
+    `place`: the one that this process has among several, which listen on one socket.
+    """
     config = app.config
     token, _ = load_token(config.home)
-    listener = passed_listener() or listen(config.host, config.port, reuse_port=config.reuse_port)
+    listener = _listener(config, place)
     url = url_of(listener)
-    warn_of_strangers(config.host, say)
+    if place is None or place.first:
+        warn_of_strangers(config.host, say)
     async with app.open_patiently():
-        link = await _first_link(app, url, token)
+        link = await _first_link(app, url, token) if place is None or place.first else None
         service = Serving(app, http_app(app), listener, app.new_worker() if worker else None)
-        service.ready = lambda: _welcome(say, url, link)
+        if place is None or place.first:
+            service.ready = lambda: _welcome(say, url, link)
         with noted(config, url):
-            await run_until_told(service, config.grace_s, say)
+            if place is None:
+                await run_until_told(service, config.grace_s, say)
+            else:
+                await run_as_member(service.joining(place), place, config.grace_s, say)
+
+
+def _listener(config: Config, place: Supervised | None) -> socket.socket:
+    if place is not None:
+        return place.listener(config.host, config.port, reuse_port=config.reuse_port)
+    return passed_listener() or listen(config.host, config.port, reuse_port=config.reuse_port)
 
 
 async def _first_link(app: App, url: str, token: str) -> str | None:
@@ -69,20 +85,6 @@ def _welcome(say: Say, url: str, link: str | None) -> None:
         say("`holdfast login` makes a link for a browser")
 
 
-def passed_listener() -> socket.socket | None:
-    """One that is open already and stays so between two servers (systemd's socket activation): no client finds the
-    port closed while one goes and the next one comes. It is this process's alone: its children get nothing of it.
-    """
-    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS", "0") == "0":
-        return None
-    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
-        os.environ.pop(name, None)
-    os.set_inheritable(FIRST_PASSED_FD, False)
-    listener = socket.socket(fileno=FIRST_PASSED_FD)
-    listener.setblocking(False)
-    return listener
-
-
 def connections_max(wanted: int) -> int:
     """As many as there are files for. Raises the limit that this process has set itself, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -93,50 +95,6 @@ def connections_max(wanted: int) -> int:
             soft = most
     files = FILES_MAX if soft == resource.RLIM_INFINITY else soft
     return max(1, min(wanted, files - min(FILES_RESERVE, files // 2)))
-
-
-def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """Raises ConfigError with what to do about it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only where the protocol is named. Without it a small answer on a kept connection waits
-    # for the client's delayed acknowledgement: 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if reuse_port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}. {_advice(error)}") from error
-    return listener
-
-
-def _advice(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "Stop who does, or choose another port (--port, HOLDFAST_PORT; 0 is any free one)"
-    if error.errno == errno.EACCES:
-        return "Choose a port above 1023 (--port, HOLDFAST_PORT; 0 is any free one)"
-    return "Name an address of this machine (--host, HOLDFAST_HOST; 127.0.0.1 is for this machine alone)"
-
-
-def url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
-
-
-def warn_of_strangers(host: str, say: Say) -> None:
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return
-    if host != "localhost":
-        say(
-            f"warning: {host} is reachable from other machines, and this server speaks plain HTTP: put a proxy with "
-            "TLS in front, and name its host in HOLDFAST_ALLOWED_HOSTS"
-        )
 
 
 def _bound_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
@@ -195,6 +153,14 @@ class Serving:
         self._serving: asyncio.Task[None] | None = None
         self._pulse: asyncio.Task[None] | None = None
         self.ready: Callable[[], None] = lambda: None
+
+    def joining(self, place: Supervised) -> Member:
+        """This server as one of several processes: each tells of all of them."""
+        self._streams.place = place
+        return Member(self, place, self._worker, self._app.store.bell, self._tell)
+
+    def _tell(self, detailed: bool) -> dict[str, Any]:
+        return process_diagnosis(self._app, self._streams) if detailed else process_verdict(self._app, self._streams)
 
     async def start(self) -> None:
         if self._worker is not None:

@@ -19,6 +19,8 @@ milliseconds where there are none.
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -158,6 +160,33 @@ class Child:
             keep(self._ending)
         return await ended_within(self._ending, FREE_S)
 
+    async def memory_bytes(self) -> int:
+        """What its group takes, as of now: what each process has for itself, and what they share, once, as far as one
+        of them has it. Linux tells; elsewhere it is nothing.
+        """
+        if sys.platform != "linux":
+            return 0
+        own = shared = 0
+        for count, seen in enumerate(glance()):
+            if seen.pgid == self.pid and not seen.dead:
+                anonymous, shmem = _resident_bytes(seen.pid)
+                own, shared = own + anonymous, max(shared, shmem)
+            if count % LOOK_CHUNK == LOOK_CHUNK - 1:
+                await asyncio.sleep(0)
+        return own + shared
+
+    def stand_still(self) -> None:
+        """Its group computes nothing until `go_on`, or `end`."""
+        self._signal_stopped(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal_stopped(signal.SIGCONT)
+
+    def _signal_stopped(self, signum: signal.Signals) -> None:
+        if self._ending is None:  # then the number is no other group's: its leader is not reaped
+            with suppress(OSError):
+                os.killpg(self.pid, signum)
+
     # --- its exit -----------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -224,6 +253,19 @@ class Child:
             self._asked.add(self.pid)
             with suppress(OSError):  # just gone
                 os.killpg(self.pid, signum)
+                os.killpg(self.pid, signal.SIGCONT)  # one that was stopped hears of it, too
+
+
+def _resident_bytes(pid: int) -> tuple[int, int]:
+    """Of its own, and in memory that it may share with others."""
+    try:
+        told = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
+        )
+        own, shared = (int(told[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+    except (OSError, KeyError, ValueError):
+        return 0, 0  # just gone
+    return own, shared
 
 
 def start(spec: ProcessSpec, *, children: Children | None) -> Child:
@@ -302,36 +344,45 @@ async def run(
     heard: Callable[[bytes], None] | None = None,
     cut_off: Callable[[], None] | None = None,
     view: View | None = None,
+    stdin: int = subprocess.DEVNULL,
+    errors: Kept | None = None,
 ) -> Ended:
-    """Run a command to its end, with standard output and error as one stream and nothing to read. It ends with all
+    """Run a command to its end, with standard output and error as one stream and `stdin` to read; with `errors`,
+    standard error goes there, apart. It ends with all
     that it started: at its own end, at the deadline, or when the caller is cancelled; `cut_off` is called for
     these two. With a `view` it runs inside of a sandbox (`sandbox.py`).
     """
     kept = Kept(bytes_max)
-    ours, theirs = os.pipe()
+    pipes = [os.pipe() for _ in range(1 if errors is None else 2)]
     known = environment() if env is None else env
     try:
-        spec = ProcessSpec(argv, known, cwd, stdout=theirs, stderr=theirs, view=view)
+        spec = ProcessSpec(argv, known, cwd, stdin, pipes[0][1], pipes[-1][1], view=view)
         child = await start_covered(spec, children=children)
     except BaseException:
-        os.close(ours)
+        for ours, _ in pipes:
+            os.close(ours)
         raise
     finally:
-        os.close(theirs)
+        for _, theirs in pipes:
+            os.close(theirs)
     over = timed_out = False
-    reader = PipeReader(ours, kept, heard)
+    readers = [PipeReader(pipes[0][0], kept, heard)]
+    if errors is not None:
+        readers.append(PipeReader(pipes[1][0], errors))
     try:
         async with asyncio.timeout(deadline_s):
             await child.exited()
             over = True
-        await reader.ended(LINGER_S)
+        for reader in readers:
+            await reader.ended(LINGER_S)
     except TimeoutError:
         timed_out = True
     finally:
         if not over and cut_off is not None:
             cut_off()
         await child.end()
-        reader.close()
+        for reader in readers:
+            reader.close()
     return Ended(returncode=child.returncode, output=kept.text, timed_out=timed_out)
 
 
