@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from holdfast.agent import Agent
 from holdfast.app import App, have_home
 from holdfast.cli.default_agents import agents
+from holdfast.cli.folder_trust import trusted_project
 from holdfast.cli.logs import hide_in_logs
 from holdfast.cli.options import Where
 from holdfast.cli.trust import check_trust
@@ -56,7 +57,7 @@ def make_app(name: str | None = None, **settings: Any) -> App:
         app = load_app(name)
         app.change(**given)  # what the command line says beats what the program says
     else:
-        app = App(agents=agents(os.environ), config=config)
+        app = App(agents=agents(os.environ, config.browser, trusted_project), config=config)
     hide_in_logs(app.secrets)
     return app
 

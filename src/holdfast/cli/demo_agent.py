@@ -11,15 +11,14 @@ import os
 import shutil
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.chat import Chat
-from holdfast.cli.commands.demo_worker import AGENT, BATCH, DATABASE, Ledger
+from holdfast.cli.commands.demo_worker import AGENT, BATCH, DATABASE, ORDER, SEEN_S, WAIT_S, DemoFailed, Ledger, until
 from holdfast.core.records import Message, NewChat, Role, Text
 from holdfast.errors import HoldfastError, ToolFailed
 from holdfast.ids import new_id
@@ -32,12 +31,8 @@ from holdfast.tools.base import tool
 from holdfast.tools.context import ToolContext
 
 NAME = "demo"
-ORDER = "Please order one kelp press for me."
 FOLDER = "demo"  # in the home: what the tools of the shop did to the world, one folder per call
 DEADLINE_S = 150.0
-WAIT_S = 60.0  # for a worker to come to its tools, and for the chat to end
-SEEN_S = 1.0  # for the eye: all three tools are seen to run
-LOOK_S = 0.05
 REST_S = 2.0  # for the chat to stop, where the demo is stopped
 
 
@@ -78,6 +73,9 @@ class _Demo:
         chat = await self._chat()
         try:
             await self._kill(chat)
+        except DemoFailed as error:
+            await self._give_up(chat)
+            raise ToolFailed(f"{error}.") from error
         except BaseException:
             await self._give_up(chat)
             raise
@@ -110,7 +108,7 @@ class _Demo:
         async with self._worker() as first:
             say(f"Worker 1 is process {first.pid}.\n")
             if not self._begun_by_others(first.pid):  # else it was killed before the server was
-                await self._until(lambda: self._begun(first.pid) >= set(BATCH), first)
+                await until(lambda: self._ledger.begun(first.pid) >= set(BATCH), lambda: first.alive)
                 await asyncio.sleep(SEEN_S)
                 os.kill(first.pid, signal.SIGKILL)
                 await first.exited()
@@ -139,25 +137,13 @@ class _Demo:
         file = self._app.store.file
         return self._app.config.database_url if file is None else f"sqlite:///{Path(file).absolute()}"
 
-    def _begun(self, pid: int) -> set[str]:
-        return {name for what, name, _, by in self._ledger.read() if what == "begins" and by == pid}
-
     def _begun_by_others(self, pid: int) -> bool:
         return any(what == "begins" and name in BATCH and by != pid for what, name, _, by in self._ledger.read())
-
-    async def _until(self, condition: Callable[[], bool], child: Child) -> None:
-        give_up_at = time.monotonic() + WAIT_S
-        while not condition():
-            if not child.alive:
-                raise ToolFailed("The worker ended by itself: try `holdfast doctor`.")
-            if time.monotonic() > give_up_at:
-                raise ToolFailed(f"The worker did not come to its tools within {WAIT_S:g} s: try `holdfast doctor`.")
-            await asyncio.sleep(LOOK_S)
 
     async def _until_rest(self, chat: Chat, child: Child) -> None:
         resting = asyncio.ensure_future(chat.wait(WAIT_S))
         try:
-            await self._until(resting.done, child)
+            await until(resting.done, lambda: child.alive)
             resting.result()
         finally:
             resting.cancel()

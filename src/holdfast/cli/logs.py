@@ -3,13 +3,13 @@
 import datetime
 import logging
 import os
-import sys
 
 import msgspec
 
 from holdfast.log_context import ContextFilter
 from holdfast.redaction import Secrets, SecretsFilter
 from holdfast.safe_text import revealed, safe, safe_json
+from holdfast.system.standard_error import write_line
 from holdfast.tracebacks import traceback_text
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "action"}
@@ -30,7 +30,7 @@ def without_secrets(text: str) -> str:
 
 def set_up_logging(level: str, format: str) -> None:
     """For this process. Called once, by the command."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStandardError()
     _secrets.hide(Secrets(os.environ))
     handler.addFilter(ContextFilter())  # before the secrets are taken out
     handler.addFilter(_secrets)
@@ -39,6 +39,14 @@ def set_up_logging(level: str, format: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)  # of others; what is ours is told as the setting says
     logging.getLogger("holdfast").setLevel(level.upper())
+
+
+class _ToStandardError(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            write_line(self.format(record))
+        except Exception:  # noqa: BLE001  a line that cannot be made is told as logging tells it
+            self.handleError(record)
 
 
 class Lines(logging.Formatter):

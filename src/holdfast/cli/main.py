@@ -14,10 +14,13 @@ from holdfast import __version__
 from holdfast.cli.budgets_group import budgets
 from holdfast.cli.chats_group import chats
 from holdfast.cli.dispatch import carry_out
-from holdfast.cli.options import AppArgument, AppName, Database, Home, Json, Verbose, Where, note_json
+from holdfast.cli.mcp_group import mcp
+from holdfast.cli.memory_group import memory
+from holdfast.cli.options import AppArgument, AppName, Database, Home, Json, Processes, Verbose, Where, note_json
 from holdfast.cli.owners_group import owners
 from holdfast.cli.permissions_group import permissions
 from holdfast.cli.schedules_group import schedules
+from holdfast.cli.skills_group import skills
 from holdfast.cli.tokens_group import tokens
 from holdfast.cli.webhooks_group import webhooks
 from holdfast.errors import HoldfastError
@@ -48,9 +51,12 @@ cli.add_typer(owners, name="owners")
 cli.add_typer(config, name="config")
 cli.add_typer(tokens, name="tokens")
 cli.add_typer(permissions, name="permissions")
+cli.add_typer(skills, name="skills")
 cli.add_typer(schedules, name="schedules")
 cli.add_typer(budgets, name="budgets")
 cli.add_typer(webhooks, name="webhooks")
+cli.add_typer(mcp, name="mcp")
+cli.add_typer(memory, name="memory")
 
 
 def _version(wanted: bool) -> None:
@@ -76,22 +82,34 @@ def serve(
     home: Home = None,
     database: Database = None,
     no_worker: A[bool, typer.Option("--no-worker", help="Only HTTP; workers are other processes.")] = False,
+    processes: Processes = None,
 ) -> None:
-    """Serve the HTTP API and the page, and run chats, in one process.
+    """Serve the HTTP API and the page, and run chats, in one process or in several on one port.
 
-    Example: holdfast serve support:app --port 8000
+    With --processes N a supervisor starts N of them: SIGHUP replaces them one after the other, with the code as it is
+    then; SIGTERM drains all; one that ends is started again.
+
+    Example: holdfast serve support:app --port 8000 --processes auto
     """
+    from holdfast.cli.supervisor import supervise_if_wanted
+
+    supervise_if_wanted(processes)
     from holdfast.cli.commands.serve import serve
 
     carry_out(serve(app, worker=not no_worker, host=host, port=port, home=home, database=database))
 
 
 @cli.command()
-def worker(app: AppArgument = None, home: Home = None, database: Database = None) -> None:
-    """Run chats: one more worker, on this machine or on another.
+def worker(
+    app: AppArgument = None, home: Home = None, database: Database = None, processes: Processes = None
+) -> None:
+    """Run chats: one more worker, or several under a supervisor, on this machine or on another.
 
-    Example: holdfast worker support:app --database postgresql://user@host/database
+    Example: holdfast worker support:app --database postgresql://user@host/database --processes 4
     """
+    from holdfast.cli.supervisor import supervise_if_wanted
+
+    supervise_if_wanted(processes)
     from holdfast.cli.commands.serve import work
 
     carry_out(work(app, home=home, database=database))
@@ -336,7 +354,8 @@ def trust(
     """Let the holdfast.toml of a folder be used, as it is now: it can run code and say where the data is.
 
     Without that, commands that would use it ask, or end with exit code 5 where no person can be asked.
-    HOLDFAST_TRUSTED names folders, as PATH does, whose settings are trusted whatever they say.
+    HOLDFAST_TRUSTED names folders, as PATH does, whose settings are trusted whatever they say. The skills and the
+    AGENTS.md of the folder are trusted with it; they are left out until then.
 
     Example: holdfast trust
     """

@@ -9,6 +9,10 @@ import typer
 Home = A[str | None, typer.Option("--home", help="Folder of the data (default: .holdfast).", metavar="FOLDER")]
 Database = A[str | None, typer.Option("--database", help="sqlite:///FILE or postgresql://…", metavar="URL")]
 AppName = A[str | None, typer.Option("--app", "-a", help="Your app, as MODULE:APP.", metavar="MODULE:APP")]
+Processes = A[
+    str | None,
+    typer.Option("--processes", help="So many processes; auto: one per core (default: 1).", metavar="N"),
+]
 AppArgument = A[
     str | None, typer.Argument(help="Your app; without it, one with a few agents.", metavar="[MODULE:APP]")
 ]

@@ -21,6 +21,12 @@ AUDITED: Mapping[str, str] = {
     "log_in": "audit.login",
     "log_out": "audit.logout",
     "delete_chat": "audit.chat_deleted",
+    "accept_memory": "audit.memory_accepted",
+    "forget_memory": "audit.memory_deleted",
+    "add_fact": "audit.memory_changed",
+    "edit_fact": "audit.memory_changed",
+    "edit_memory_block": "audit.memory_changed",
+    "remove_memory_block": "audit.memory_deleted",
     "delete_response": "audit.chat_deleted",
     "delete_conversation": "audit.chat_deleted",
     "export_owner": "audit.owner_exported",
@@ -29,7 +35,8 @@ REFUSALS = frozenset({401, 403, 421})
 BURST = 20  # lines of refusals at once
 PER_S = 1.0  # and so many a second from then on
 PATH_CHARS_MAX = 200
-_FIELDS = {"chat_id": "chat", "call_id": "call"}  # as all other lines call them
+# As all other lines call them; a record of the log has a `name` already.
+FIELDS = {"chat_id": "chat", "call_id": "call", "memory_id": "memory", "name": "block"}
 
 Answered = Literal["audit.approved", "audit.denied", "audit.answered"]
 TokenChange = Literal["audit.token_made", "audit.token_revoked"]
@@ -108,7 +115,7 @@ class Audit:
             reason = "login" if name == "log_in" else reason
             self._refused({**who, "status": status, "reason": reason, "path": path[:PATH_CHARS_MAX]})
         elif name in AUDITED and 200 <= status < 400:
-            what = {_FIELDS.get(key, key): value[:512] for key, value in about.items()}
+            what = {FIELDS.get(key, key): value[:512] for key, value in about.items()}
             log.info(name, extra={"action": AUDITED[name], **who, **what})
 
     def _refused(self, about: Mapping[str, str | int | None]) -> None:

@@ -53,7 +53,7 @@ MessageId = Annotated[str, Path(max_length=512)]
 CallId = Annotated[str, Path(max_length=512)]
 
 
-def chat_of(chat_id: ChatId, app: AppOf) -> Chat:
+async def chat_of(chat_id: ChatId, app: AppOf) -> Chat:
     return app.chat(chat_id)
 
 
@@ -161,7 +161,7 @@ async def list_messages(
     ] = None,
 ) -> Response:
     """The history from a position on, in order. Large messages make a page shorter than `limit`, and so do those that
-    take long to render.
+    take long to render. With them come the summaries that end on this page.
     """
     await chat.snapshot()  # raises NotFound: an empty history is not a missing chat
     rows = await app.store.read_history(chat.id, start=start, limit=limit, bytes_max=PAGE_BYTES)
@@ -173,7 +173,10 @@ async def list_messages(
             full = True
             break
         found.append(await _history_message(row, render=render is not None))
-    return as_json({"messages": found, "next": found[-1]["pos"] + 1 if full else None})
+    following = found[-1]["pos"] + 1 if full else None
+    end = following if following is not None else start + limit
+    summaries = await app.store.read_compactions(chat.id, start=start, end=end)
+    return as_json({"messages": found, "next": following, "compactions": summaries})
 
 
 async def _history_message(row: HistoryRow, *, render: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.core.wake import WakeState
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreGone
-from holdfast.server.frames import Frame, frames_of
+from holdfast.server.frames import Batch, Frame, frames_of
 from holdfast.server.shared_pages import SharedPage, SharedPages
 from holdfast.store.chat_store import ChatStore
 from holdfast.store.contract import Store
@@ -46,7 +46,8 @@ class Feed:
         self.first = 0  # number of the frame that is at the left end of the ring
         self._bytes = 0
         self._places = {after: 0}  # cursor -> number of the frame that comes after it
-        self._changed = asyncio.get_running_loop().create_future()
+        self._last: tuple[int, int, Batch] | None = None  # from, to: what nearly all readers are given
+        self._waiting: set[asyncio.Future[None]] = set()  # one for each reader that has read all
         self.error: Exception | None = None  # why it ended: the chat, or the whole store, is gone
         self.readers = 0
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -63,12 +64,20 @@ class Feed:
     def place_of(self, cursor: str) -> int | None:
         return self._places.get(cursor)
 
-    def since(self, number: int) -> Sequence[Frame]:
-        return [self.frames[at] for at in range(number - self.first, len(self.frames))]
+    def since(self, number: int) -> Batch:
+        if self._last is None or self._last[:2] != (number, self.end):
+            found = Batch(self.frames[at] for at in range(number - self.first, len(self.frames)))
+            self._last = (number, self.end, found)
+        return self._last[2]
 
     async def wait(self) -> None:
         """Until there are more frames, or none will come. The caller has a deadline."""
-        await asyncio.shield(self._changed)
+        more = asyncio.get_running_loop().create_future()
+        self._waiting.add(more)
+        try:
+            await more
+        finally:
+            self._waiting.discard(more)
 
     def close(self) -> None:
         self._task.cancel()
@@ -114,6 +123,8 @@ class Feed:
         frame = self.frames.popleft()
         self._bytes -= frame.bytes
         self.first += 1
+        if self._last is not None and self._last[0] < self.first:
+            self._last = None
         for cursor in [cursor for cursor, number in self._oldest_places() if number < self.first]:
             del self._places[cursor]
 
@@ -127,8 +138,9 @@ class Feed:
         return found
 
     def _tell(self) -> None:
-        changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
-        changed.set_result(None)
+        for more in self._waiting:
+            if not more.done():  # nor cancelled, with a reader that leaves
+                more.set_result(None)
 
 
 class Feeds:
@@ -178,7 +190,7 @@ class FeedReader:
         self._number: int | None = None  # of the next frame, where its place is in the feed's ring
         self._page: SharedPage | None = None  # whose frames were given last
 
-    async def next(self) -> Sequence[Frame]:
+    async def next(self) -> Batch:
         """Raises NotFound once the chat is gone, and StoreError once the store is, for good. Waits as long as nothing
         happens, or the store is away: give it a deadline. What it gave before is let go of.
         """
@@ -190,16 +202,16 @@ class FeedReader:
                 self._told_rest = frames[-1].rest
                 return frames
 
-    async def _catch_up(self) -> Sequence[Frame]:
+    async def _catch_up(self) -> Batch:
         try:
             return await self._read()
         except FINAL:
             raise
         except StoreError:  # a feed's log tells of it, once for all
             await _bide()
-            return ()
+            return Batch()
 
-    async def _read(self) -> Sequence[Frame]:
+    async def _read(self) -> Batch:
         """From the store, until its place is one that the feed knows."""
         if not isinstance(
             self.cursor, str
@@ -214,19 +226,19 @@ class FeedReader:
         self._number = self._feed.place_of(page.cursor)
         if self._number is None:
             return frames_of(await self._store.wait_journal(self._chat_id, self.cursor, 60.0))
-        return ()
+        return Batch()
 
-    async def _hear(self, number: int) -> Sequence[Frame]:
+    async def _hear(self, number: int) -> Batch:
         feed = self._feed
         assert feed is not None
         if feed.error is not None:
             raise feed.error
         if number < feed.first:
             self._number = None  # too slow for the ring: from the store, then
-            return ()
+            return Batch()
         if number == feed.end:
             await feed.wait()
-            return ()
+            return Batch()
         frames = feed.since(number)
         self._number = feed.end
         return frames

@@ -1,9 +1,12 @@
 """A chat's journal as it goes over the wire, one frame per item: made once, for all of its readers."""
 
+from collections.abc import Iterable, Iterator
+
 from holdfast.core.journal import FOR_OPERATORS
 from holdfast.store.records import Item, Page
 
 HEAD_BYTES = 128  # of a frame, about
+BATCH_BYTES = 64 << 10  # that are written at once
 
 
 class Frame:
@@ -33,8 +36,45 @@ class Frame:
         return 2 * len(self.item.body) + HEAD_BYTES if self.item is not None else 0
 
 
-def frames_of(page: Page) -> list[Frame]:
-    frames = [Frame(item.cursor, item) for item in page.items]
+class Batch(list[Frame]):
+    """Frames that several readers get together. Not changed once it is given to one."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, frames: Iterable[Frame] = ()) -> None:
+        super().__init__(frames)
+        self._whole: bytes | None = None
+
+    def pieces(self) -> Iterable[bytes]:
+        """To be written. What goes in one piece is joined once for all readers; more is not kept a second time."""
+        if self._whole is None:
+            if sum(frame.bytes for frame in self) > BATCH_BYTES:
+                return joined(frame.data for frame in self)
+            self._whole = b"".join(frame.data for frame in self)
+        return (self._whole,) if self._whole else ()
+
+
+def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Few large writes instead of many small ones."""
+    batch: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if not piece:
+            continue
+        if len(piece) >= BATCH_BYTES and batch:
+            yield b"".join(batch)  # so that a large one is sent as it is, and not copied for each reader
+            batch, size = [], 0
+        batch.append(piece)
+        size += len(piece)
+        if size >= BATCH_BYTES:
+            yield b"".join(batch)
+            batch, size = [], 0
+    if batch:
+        yield b"".join(batch)
+
+
+def frames_of(page: Page) -> Batch:
+    frames = Batch(Frame(item.cursor, item) for item in page.items)
     if page.at_rest:
         last = frames.pop() if frames else Frame(page.cursor)
         frames.append(Frame(last.cursor, last.item, rest=True))

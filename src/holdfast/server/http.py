@@ -16,6 +16,7 @@ from holdfast.server import (
     client_files,
     kept_rules,
     login,
+    memory,
     operations,
     page_files,
     problems,
@@ -52,6 +53,7 @@ ROUTERS = (
     kept_rules.routes.router,
     schedules.routes.router,
     budgets.routes.router,
+    memory.routes.router,
     webhooks.routes.router,
     approval_pages.routes.router,
     transfers.routes.router,
@@ -96,7 +98,6 @@ def http_app(
         docs_url=None,  # they load scripts from elsewhere, which the page's policy forbids
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=lambda route: route.name,
         telemetry=NO_SPANS_OF_ITS_OWN,  # older ones take it as something that they need not know
     )
     api.state.holdfast = app
@@ -105,11 +106,13 @@ def http_app(
     shares = StreamShares(config.streams_max, config.streams_per_client_max)
     uploads = Uploads(Path(config.home), config.import_bytes_max)
     api.state.streams = Streams(app.store, grants, shares, requests, uploads)
-    problems.install(api, [route for router in ROUTERS for route in router.routes])
+    problems.install(api, [*api.router.routes, *(route for router in ROUTERS for route in router.routes)])
     api.openapi = lambda: described(api)  # type: ignore[method-assign]
     for router in ROUTERS:
         check_guarded(router)
-        api.include_router(router)
+        # Its routes, not the router: FastAPI looks for the route of a request once in each router, and once more in
+        # the one that has it.
+        api.router.routes.extend(router.routes)
     api.add_middleware(FaultsMiddleware)
     api.add_middleware(BodyMiddleware)
     api.add_middleware(AccessMiddleware, access=access)  # judges first

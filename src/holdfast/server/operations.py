@@ -1,9 +1,12 @@
 """The routes for operators: health, metrics, agents, workers; and who it is that asks."""
 
+from typing import Annotated
+
+from fastapi import Path
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.health.prometheus import CONTENT_TYPE, prometheus
+from holdfast.health.prometheus import CONTENT_TYPE
 from holdfast.server import views
 from holdfast.server.chats import PROBLEMS, as_json
 from holdfast.server.guarded import Routes
@@ -15,17 +18,17 @@ routes = Routes(tags=["operations"], responses=PROBLEMS)
 @routes.head("/health", public=True, include_in_schema=False)
 @routes.get("/health", public=True, response_model=views.Health, responses={503: {"model": views.Health}})
 async def health(app: AppOf) -> Response:
-    """Public: how this process is. 503 says that it should get no work: it drains, or cannot do any. A token without
-    an owner that has the scope `operate` gets the figures, too.
+    """Public: how this server is; of several processes on one port, all of them. 503 says that it should get no work:
+    it drains, or cannot do any. A token without an owner that has the scope `operate` gets the figures, too.
     """
-    found = app.health()
+    found = await app.health()
     return as_json(found, 200 if found["status"] in ("ok", "degraded") else 503)
 
 
 @routes.get("/api/diagnostics", scope="operate", all_owners=True, response_model=views.Diagnostics)
 async def diagnostics(app: AppOf) -> Response:
-    """Everything this process knows of itself: for operators."""
-    return as_json(app.diagnosis())
+    """Everything this server knows of itself: for operators."""
+    return as_json(await app.diagnosis())
 
 
 @routes.get(
@@ -36,8 +39,8 @@ async def diagnostics(app: AppOf) -> Response:
     responses={200: {"content": {"text/plain": {}}}},
 )
 async def metrics(app: AppOf) -> Response:
-    """For Prometheus."""
-    return Response(prometheus(app.diagnosis()), media_type=CONTENT_TYPE)
+    """For Prometheus. Where several processes answer on one port, each figure has the label `process`."""
+    return Response(await app.metrics(), media_type=CONTENT_TYPE)
 
 
 @routes.get("/api/me", any_scope=True, response_model=views.PrincipalShown)
@@ -51,6 +54,13 @@ async def read_me(app: AppOf) -> Response:
 @routes.get("/api/agents", scope="read", response_model=views.AgentList)
 async def list_agents(app: AppOf) -> Response:
     return as_json({"agents": [views.agent_of(agent) for agent in app.agents.values()]})
+
+
+@routes.get("/api/agents/{name:path}/slash-commands", scope="read", response_model=views.SlashCommandList)
+async def list_slash_commands(app: AppOf, name: Annotated[str, Path(max_length=512)]) -> Response:
+    """What people can call with `/name arguments` at the beginning of a message to this agent."""
+    found = await app.slash_commands(name)
+    return as_json({"slash_commands": [views.slash_command_of(command) for command in found]})
 
 
 @routes.get("/api/workers", scope="operate", all_owners=True, response_model=views.WorkerList)

@@ -17,7 +17,9 @@ from holdfast.chat import Chat
 from holdfast.config import Config
 from holdfast.core.records import Frozen, KeptRule, Lease, Message
 from holdfast.errors import Forbidden, InvalidInput, NotFound
-from holdfast.health.checks import diagnose, judge, verdict
+from holdfast.health.checks import judge
+from holdfast.health.processes import prometheus_of_all, together
+from holdfast.health.prometheus import prometheus
 from holdfast.owner_limits import OwnerLimits
 from holdfast.principals import OWN_SCOPES, Principal
 from holdfast.server.audit import (
@@ -31,11 +33,14 @@ from holdfast.server.audit import (
 from holdfast.server.grants import Grant, Grants
 from holdfast.server.guarded import GRANT, Need
 from holdfast.server.link_answers import LinkAnswers
+from holdfast.server.owned_memory import OwnedMemory
 from holdfast.server.owned_schedules import OwnedSchedules
 from holdfast.server.owned_store import OwnedStore, need, need_no_limit
 from holdfast.server.owned_webhooks import OwnedWebhooks
+from holdfast.server.process_health import process_diagnosis, process_verdict
 from holdfast.server.shares import stream_client
 from holdfast.server.streams import Streams
+from holdfast.slash_commands import SlashCommand
 from holdfast.store.budgets import Grouping, OwnerBudget, UsageTotal
 from holdfast.store.driver_watch import DriverWatch
 from holdfast.store.open_calls import OpenCallFilter, OpenCallKind, OpenCallLine
@@ -94,6 +99,12 @@ class OwnedApp:
 
     def sent(self, message: Message) -> Message:
         return self._app.sent(message)
+
+    async def expanded(self, message: Message, agent: str) -> Message:
+        return await self._app.expanded(message, agent)
+
+    async def slash_commands(self, agent: str) -> list[SlashCommand]:
+        return await self._app.slash_commands(agent)
 
     # --- chats ----------------------------------------------------------------------------------------------------
 
@@ -200,6 +211,13 @@ class OwnedApp:
         """Raises Forbidden for a token of one chat."""
         return OwnedSchedules(self._app.schedules, self.store, self.principal)
 
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> OwnedMemory:
+        """Raises Forbidden for a token of one chat."""
+        return OwnedMemory(self._app.memory, self.store, self.principal)
+
     # --- kept rules -----------------------------------------------------------------------------------------------
 
     async def kept_rules(self, *, chat_id: str | None, before: str | None, limit: int) -> list[KeptRule]:
@@ -264,19 +282,39 @@ class OwnedApp:
 
     # --- for operators --------------------------------------------------------------------------------------------
 
-    def health(self) -> dict[str, Any]:
-        """What this principal may know: how the process is, and for operators all that it knows of itself."""
-        return self.diagnosis() if self.operates else self._judged(verdict([self._app], __version__))
+    async def health(self) -> dict[str, Any]:
+        """What this principal may know: how the server is, and for operators all that it knows of itself. Where it is
+        several processes, of all of them.
+        """
+        told = await self._told(detailed=self.operates)
+        if told is not None:
+            found = together(told, __version__, detailed=self.operates)
+            return {**found, **self._own()} if self.operates else found
+        return self.own_diagnosis() if self.operates else process_verdict(self._app, self.streams)
 
-    def diagnosis(self) -> dict[str, Any]:
+    async def diagnosis(self) -> dict[str, Any]:
         """Raises Forbidden."""
         _OPERATES.check(self.principal)
-        found = diagnose([self._app], __version__, detailed=True)
-        return {**self._judged(found), "server": self.streams.figures()}
+        return await self.health()
 
-    def _judged(self, found: dict[str, Any]) -> dict[str, Any]:
-        going = self.streams.going and found["status"] != "unhealthy"
-        return {**found, "status": "draining"} if going else found
+    async def metrics(self) -> bytes:
+        """For Prometheus. Raises Forbidden."""
+        _OPERATES.check(self.principal)
+        told = await self._told(detailed=True)
+        return prometheus(self.own_diagnosis()) if told is None else prometheus_of_all(told)
+
+    def own_diagnosis(self) -> dict[str, Any]:
+        """Of this process alone."""
+        return process_diagnosis(self._app, self.streams)
+
+    def _own(self) -> dict[str, Any]:
+        """What is told of the process that answers, beside what is told of all."""
+        found = self.own_diagnosis()
+        return {"process": found["process"], "server": found["server"]}
+
+    async def _told(self, *, detailed: bool) -> dict[str, Any] | None:
+        place = self.streams.place
+        return await place.all(detailed=detailed) if place is not None else None
 
     @property
     def operates(self) -> bool:
@@ -315,9 +353,10 @@ class OwnedApp:
 
 
 # --- what routes ask for ------------------------------------------------------------------------------------------
+# All of it async, though nothing is awaited: FastAPI runs any other function in a thread, at more than its own cost.
 
 
-def app_of(request: Request) -> OwnedApp:
+async def app_of(request: Request) -> OwnedApp:
     state = request.app.state
     address = request.client.host if request.client is not None else ""
     return OwnedApp(state.holdfast, state.streams, state.grants, request.scope.get(GRANT, NOBODY), address)
@@ -326,7 +365,7 @@ def app_of(request: Request) -> OwnedApp:
 AppOf = Annotated[OwnedApp, Depends(app_of)]
 
 
-def key_given(
+async def key_given(
     request: Request,
     key: Annotated[
         str | None,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.core.journal import FOR_OPERATORS
-from holdfast.core.records import Lease, Message, Snapshot
+from holdfast.core.records import Compaction, Lease, Message, Snapshot
 from holdfast.errors import Forbidden, NotFound
 from holdfast.principals import Principal, Scope
 from holdfast.server.audit import Answered, tell_answered
@@ -191,6 +191,10 @@ class OwnedStore:
     ) -> list[HistoryRow]:
         await self.admit(chat_id)
         return await self._store.read_history(chat_id, start=start, limit=limit, bytes_max=bytes_max)
+
+    async def read_compactions(self, chat_id: str, *, start: int, end: int, limit: int = 100) -> list[Compaction]:
+        await self.admit(chat_id)
+        return await self._store.read_compactions(chat_id, start=start, end=end, limit=limit)
 
     async def read_file(self, chat_id: str, digest: str) -> bytes:
         await self.admit(chat_id)

@@ -30,6 +30,7 @@ STATUS: Mapping[type[errors.HoldfastError], int] = {
     errors.TooManyRequests: 429,
     errors.LimitReached: 413,
     errors.InvalidInput: 400,
+    errors.SlashCommandFailed: 422,
     errors.ConfigError: 400,
     errors.CallerError: 400,
     errors.StoreFull: 507,

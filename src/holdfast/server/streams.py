@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +13,7 @@ from holdfast.core.records import State
 from holdfast.errors import HoldfastError, NotFound, StoreError, Unauthorized, WrongCursor
 from holdfast.server import problems
 from holdfast.server.feeds import FeedReader, Feeds
-from holdfast.server.frames import Frame
+from holdfast.server.frames import BATCH_BYTES, Frame, joined
 from holdfast.server.grants import Grant, GrantEnd, Grants
 from holdfast.server.html_feeds import HtmlFeeds, HtmlReader
 from holdfast.server.limits import SAID_ALL, Room
@@ -23,6 +23,8 @@ from holdfast.server.uploads import Uploads
 from holdfast.store.contract import Store
 from holdfast.store.cursor import Cursor, parse
 from holdfast.store.update_reader import event_cursor, reader_start
+from holdfast.system.supervised import Supervised
+from holdfast.system.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from holdfast.server.owned_app import OwnedApp
@@ -31,7 +33,6 @@ HEARTBEAT_S = 10.0
 SEND_S = 20.0  # a client that takes nothing for so long is cut off; it can come back with its cursor
 RATE_BYTES_S = 32 << 10  # and one that takes a large piece more slowly than that
 FAREWELL_S = 2.0  # for the rest of the piece that is being sent when the server goes
-BATCH_BYTES = 64 << 10
 
 HEARTBEAT = b": \n\n"
 GREETING = b"retry: 1000\n: \n\n"  # when an EventSource comes back that lost its connection
@@ -64,6 +65,7 @@ class Streams:
         self._drained: asyncio.Future[None] | None = None  # one for all streams
         self.going = False  # the server was told to stop
         self.connections: Room | None = None  # of the server, where it is ours
+        self.place: Supervised | None = None  # of this process, where it is one of several
         self.traffic = Traffic()
         self.uploads = uploads
 
@@ -142,6 +144,7 @@ class Stream(Response):
         self._extra = headers
         self._piece = asyncio.Lock()  # held while a piece is being sent, which is whole events
         self._told_all = False
+        self._timeouts: Timeouts  # of the task that tells
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Ends when all was told."""
@@ -169,12 +172,17 @@ class Stream(Response):
                 self.close()
 
     async def _tell(self, send: Send) -> None:
-        await self._send(send, self.greeting)
-        async for data in self.chunks():
-            if not await self._send(send, data):
-                return
-        if not self.unfinished:
-            await self._send(send, b"", more=False)
+        self._timeouts = Timeouts()
+        try:
+            await self._send(send, self.greeting)
+            async for data in self.chunks():
+                if not await self._tell_piece(send, data):
+                    return
+                del data  # it would be held while there is nothing to tell
+            if not self.unfinished:
+                await self._send(send, b"", more=False)
+        finally:
+            self._timeouts.close()
 
     async def _until(self, ends: "Sequence[asyncio.Future[Any]]", scope: Scope, send: Send) -> None:
         """One of these. A client that will say nothing more may have left: something is sent to it, which tells."""
@@ -208,6 +216,21 @@ class Stream(Response):
         await asyncio.wait((told,))
         if whole:
             await self._send(send, words, more=self.unfinished)
+
+    async def _tell_piece(self, send: Send, data: bytes) -> bool:
+        """Nearly all of them are one slice, and there is no one to wait for."""
+        if len(data) > BATCH_BYTES or self._piece.locked():
+            return await self._send(send, data)
+        async with self._piece:
+            if self._told_all:
+                return False
+            try:
+                with self._timeouts.within(SEND_S):
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            except TimeoutError:
+                self._streams.cut_off += 1
+                return False
+        return True
 
     async def _send(self, send: Send, data: bytes, *, more: bool = True) -> bool:
         """Slice by slice: each client has a small part of a large piece in its buffer, and the piece is shared."""
@@ -275,6 +298,8 @@ class EventStream(Stream):
         page = await self._store.read_journal(self._chat_id, self._reader.cursor, limit=int(self._saw_end))
         if self._saw_end and not self._follow and page.at_rest and not page.items:
             return Response(status_code=204)
+        if not self._saw_end:
+            self._reader.cursor = page.cursor  # the same place, by which readers share what they read
         return self
 
     async def _begin_turn(self) -> None:
@@ -303,8 +328,9 @@ class EventStream(Stream):
         for sign in self._passed(parse(self._reader.cursor).seq):
             yield sign
         while True:
+            data = b""
             try:
-                async with asyncio.timeout(HEARTBEAT_S):
+                with self._timeouts.within(HEARTBEAT_S):
                     frames = await self._reader.next()
             except TimeoutError:
                 yield HEARTBEAT
@@ -315,15 +341,16 @@ class EventStream(Stream):
             except StoreError as error:
                 yield b"event: problem\ndata: %s\n\n" % problems.of_error(error).body
                 return
-            for data in _joined(self._told(frames)):
+            for data in joined(self._told(frames)) if self._signs else frames.pieces():
                 yield data
             if self._render:
                 self._html = self._html or self._streams.html.enter(self._chat_id, frames[-1].cursor)
-                for data in _joined(await self._html.events(frames)):
+                for data in joined(await self._html.events(frames)):
                     yield data
             if frames[-1].rest and not self._follow:
                 yield await self._end()
                 return
+            del frames, data  # a reader that waits holds nothing of what it was told
 
     async def _end(self) -> bytes:
         try:
@@ -336,25 +363,6 @@ class EventStream(Stream):
 
 def _is_invalid(ended: "asyncio.Future[GrantEnd]") -> bool:
     return ended.done() and ended.result() == "invalid"
-
-
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Few large writes instead of many small ones."""
-    batch: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        if not piece:
-            continue
-        if len(piece) >= BATCH_BYTES and batch:
-            yield b"".join(batch)  # so that a large one is sent as it is, and not copied for each reader
-            batch, size = [], 0
-        batch.append(piece)
-        size += len(piece)
-        if size >= BATCH_BYTES:
-            yield b"".join(batch)
-            batch, size = [], 0
-    if batch:
-        yield b"".join(batch)
 
 
 async def disconnected(receive: Receive) -> None:

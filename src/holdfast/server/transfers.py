@@ -23,9 +23,10 @@ from holdfast.core.records import State
 from holdfast.errors import CallerError, NotFound, RefusedError, StoreError
 from holdfast.server import problems, views
 from holdfast.server.chats import PROBLEMS, ChatId, as_json
+from holdfast.server.frames import BATCH_BYTES
 from holdfast.server.guarded import Routes
 from holdfast.server.owned_app import AppOf, KeyGiven, OwnedApp
-from holdfast.server.streams import BATCH_BYTES, ENDED_WORDS, Stream
+from holdfast.server.streams import ENDED_WORDS, Stream
 from holdfast.store.export_lines import cut_line
 from holdfast.store.records import ChatFilter
 from holdfast.store.transfers import Export

@@ -29,6 +29,7 @@ from holdfast.ids import new_id
 from holdfast.models.choice import label_of
 from holdfast.principals import Scope
 from holdfast.server.bodies import FirstWrong, check_fields
+from holdfast.slash_commands import SlashCommand, SlashSourceName
 from holdfast.standing import Doing, Standing
 from holdfast.store.open_calls import OpenCallLine, OpenCallRecord
 from holdfast.store.records import PAGE_BYTES, Answer, ChatLine, Placement
@@ -346,9 +347,20 @@ class ChatPage(Shown):
     next: str | None = Field(description="give it as `before` for the next page; null: there is none")
 
 
+class CompactionShown(Shown):
+    """What a model is given in place of the messages before a position. The history stays whole."""
+
+    upto: int = Field(description="the position of the first message that it does not stand for")
+    summary: str
+    created_at: int
+
+
 class MessagePage(Shown):
     messages: list[HistoryRecord]
     next: int | None = Field(description="give it as `start` for the next page; null: that was all")
+    compactions: list[CompactionShown] = Field(
+        description="that end on this page, behind its first position, in order; older ones are forgotten in time"
+    )
 
 
 class QueuePage(Shown):
@@ -403,6 +415,17 @@ class AgentShown(Shown):
 
 class AgentList(Shown):
     agents: list[AgentShown]
+
+
+class SlashCommandShown(Shown):
+    name: str
+    description: str
+    argument_hint: str = Field(description="what comes after the name, for people; empty: nothing is known of it")
+    source: SlashSourceName = Field(description="a skill of the agent, or a prompt of one of its tool servers")
+
+
+class SlashCommandList(Shown):
+    slash_commands: list[SlashCommandShown]
 
 
 class WorkerShown(Shown):
@@ -528,6 +551,10 @@ def agent_of(agent: Agent) -> dict[str, Any]:
         "tools": sorted(agent.tools),
         "servers": [server.name for server in agent.servers],
     }
+
+
+def slash_command_of(command: SlashCommand) -> dict[str, Any]:
+    return {name: getattr(command, name) for name in SlashCommandShown.model_fields}
 
 
 def open_call_of(call: OpenCallRecord) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -20,6 +22,7 @@ from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.cli.app_choice import UsageError, know_agent, open_app, opened, pick_agent
 from holdfast.cli.commands.chats import last_user_message
+from holdfast.cli.commands.memory import kind_of, place_of
 from holdfast.cli.commands.run import find_chat, stop_turn, working
 from holdfast.cli.interrupts import Pressed, interrupts, leave_now
 from holdfast.cli.options import Where
@@ -38,11 +41,14 @@ from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
 from holdfast.models.choice import label_of
 from holdfast.models.resolve import DEFAULTS, GOOGLE_KEYS
+from holdfast.safe_text import safe
+from holdfast.slash_commands import SlashCommand
 from holdfast.store.cursor import AfterCursor, Cursor
 from holdfast.store.records import Answer
 from holdfast.system.disk import have_private_file
 
 LOCAL = "local"  # the default where no key is set
+MEMORIES_SHOWN = 50
 SHOWN_MAX = 100  # journal entries of an older chat that are shown at the start
 
 HELP = """\
@@ -54,7 +60,11 @@ HELP = """\
 /fork            go on in a copy of this chat
 /compact         let a summary stand for the older part
 /new             begin a new chat
+/memory words    what the agent remembers; with words, search it and past chats
+/skills          what else can be called by a name: skills, and prompts of tool servers
+/call name words call one of them that has the name of a command above
 /exit            leave (Ctrl-D); a turn that is not done goes on when a worker takes it
+A space before a / sends the line as it is.
 Enter sends; Alt-Enter, or a \\ at the end, begins a new line. Ctrl-C twice leaves at once."""
 
 
@@ -108,6 +118,7 @@ class Talk:
         self.pressed = Pressed()
         self.keyboard = Keyboard()
         self._left = False
+        self._callable: list[SlashCommand] = []  # as they were listed last
         self._default, self._editing = "", ""  # what the next line begins with, and the message that it replaces
         history_path = str(Path(app.config.home) / "history")
         have_private_file(history_path)
@@ -118,12 +129,15 @@ class Talk:
             multiline=True,
             key_bindings=self._keys(),
             prompt_continuation="  ",
+            completer=WordCompleter(self._completions, sentence=True),
+            complete_while_typing=Condition(self._names_command),
             input=self.keyboard,
         )
         self._commands: dict[str, Callable[[str], asyncio.Future[None] | object]] = {
             "/help": self._help, "/stop": self._stop, "/queue": self._queue, "/steer": self._steer,
             "/edit": self._edit, "/retry": self._retry, "/fork": self._fork, "/compact": self._compact,
-            "/new": self._new,
+            "/new": self._new, "/skills": self._skills, "/call": self._call,
+            "/memory": self._memory,
         }  # fmt: skip
 
     # --- the loop -------------------------------------------------------------------------------------
@@ -137,21 +151,23 @@ class Talk:
     async def _converse(self) -> bool:
         """True: Ctrl-C was pressed twice."""
         self._console.print(Text(self._banner, style="dim"))
+        self._callable = await self._app.slash_commands(self._agent)
         drawing = asyncio.create_task(ticking(self._redraw, REDRAW_S))
         try:
             while True:
                 default, self._default = self._default, ""
                 try:
-                    text = (await self._session.prompt_async(default=default, handle_sigint=False)).strip()
+                    typed = await self._session.prompt_async(default=default, handle_sigint=False)
                 except EOFError:
                     return False
                 except KeyboardInterrupt:
                     return True
                 self.pressed.once = False
-                if text in ("/exit", "/quit"):
+                text = typed.strip()
+                if typed.rstrip() in ("/exit", "/quit"):
                     return False
                 if text:
-                    await self._take(text)
+                    await self._take(typed.rstrip() if text.startswith("/") else text)
         finally:
             self._left = True
             drawing.cancel()
@@ -189,7 +205,7 @@ class Talk:
         word, _, rest = text.partition(" ")
         command = self._commands.get(word)
         if command is None:
-            self._screen.error(f"there is no {line(word, 40)}; /help lists what there is")
+            await self._call(text.removeprefix("/"))
             return
         done = command(rest.strip())
         if asyncio.iscoroutine(done):
@@ -209,6 +225,44 @@ class Talk:
 
     def _help(self, _: str) -> None:
         self._screen.note(HELP)
+
+    async def _skills(self, _: str) -> None:
+        self._callable = await self._app.slash_commands(self._agent)
+        self._screen.note("\n".join(map(_described, self._callable)) or "this agent has no skills and no prompts")
+
+    async def _memory(self, query: str) -> None:
+        """That of the agent and of chats that nobody owns, as those of this terminal are; or of the chat's owner."""
+        memory = self._app.memory
+        owner = (await self._chat.snapshot()).chat.owner if self._chat is not None else ""
+        if query:
+            found = await memory.search(query, owner=owner, agent=self._agent)
+            told = [f"{place_of(one)}  {line(one.text, 300)}" for one in found.passages]
+            self._screen.note("\n".join(told) or "nothing found")
+            return
+        blocks = await memory.blocks(owner=owner, agent=self._agent)
+        told = [f"{block.id}  block {block.name}\n{safe(block.text) or '(empty)'}" for block in blocks]
+        records = await memory.list(owner=owner, agent=self._agent, limit=MEMORIES_SHOWN)
+        told += [f"{record.id}  {kind_of(record)}: {line(record.text, 200)}" for record in records]
+        words = "this agent has nothing to remember with" if self._app.agents[self._agent].memory is None else ""
+        how = "`holdfast memory edit|accept|forget ID` changes it"
+        self._screen.note("\n".join([*told, how]) if told else words or "nothing is remembered yet")
+
+    async def _call(self, text: str) -> None:
+        """A skill, or a prompt of a tool server: what it stands for is found where the message is accepted."""
+        self._callable = await self._app.slash_commands(self._agent)
+        name = text.split(maxsplit=1)[0] if text.split() else ""
+        if name not in {command.name for command in self._callable}:
+            words = "/help and /skills list what there is; a space before it sends it as it is"
+            self._screen.error(f"there is no /{line(name, 40)}; {words}")
+            return
+        if self._editing:
+            editing, self._editing = self._editing, ""
+            await self._replace(editing, f"/{text}")
+        else:
+            await self._send(f"/{text}")
+
+    def _completions(self) -> list[str]:
+        return [*self._commands, "/exit", *(f"/{command.name}" for command in self._callable)]
 
     async def _stop(self, _: str) -> None:
         if self._chat is not None:
@@ -373,6 +427,10 @@ class Talk:
 
     # --- keys -----------------------------------------------------------------------------------------
 
+    def _names_command(self) -> bool:
+        text = self._session.default_buffer.document.text
+        return text.startswith("/") and not text[-1].isspace()
+
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
 
@@ -416,6 +474,12 @@ class Talk:
             task = asyncio.create_task(self._flush())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _described(command: SlashCommand) -> str:
+    """Whatever wrote it: on one line, and safe to print."""
+    called = f"/{command.name} {command.argument_hint}".strip()
+    return f"{line(called, 60)}  ({command.source}) {line(command.description, 160)}"
 
 
 def _mark(view: ApprovalView) -> str:

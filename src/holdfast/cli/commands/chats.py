@@ -222,6 +222,8 @@ def _print_message(message: Message) -> None:
         print(f"\n{message.role}{mark}  {message.id}")
         if message.text:
             print(safe(message.text.rstrip()))
+    for found in message.expansions:
+        print(f"  / {line(found.name)} ({line(found.source)} {found.digest}): {line(found.text, 200)}")
     for call in message.calls:
         print(f"  · {line(call.name)}({arguments_of(call.arguments)})")
     for part in message.parts:

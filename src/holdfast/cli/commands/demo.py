@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
@@ -21,21 +21,12 @@ from rich.text import Text
 from holdfast.app import App
 from holdfast.chat import Chat
 from holdfast.cli.commands.demo_verdict import Evidence, judge, timeline
-from holdfast.cli.commands.demo_worker import AGENT, BATCH, Ledger, agent
+from holdfast.cli.commands.demo_worker import AGENT, BATCH, ORDER, SEEN_S, DemoFailed, Ledger, agent, until
 from holdfast.cli.terminal.journal_reader import Reader
 from holdfast.cli.terminal.live_screen import REDRAW_S, LiveTerminal
 from holdfast.cli.terminal.screen import PlainScreen
 from holdfast.cli.terminal.turn_follower import Exit, TurnFollower, ticking
-from holdfast.errors import HoldfastError
 from holdfast.store.records import Item
-
-ORDER = "Please order one kelp press for me."
-WAIT_S = 60.0
-SEEN_S = 1.0  # for the eye: all three tools are seen to run
-
-
-class DemoFailed(HoldfastError):
-    code = "demo"
 
 
 async def demo() -> int:
@@ -55,7 +46,7 @@ async def _kill_in_mid_tool(app: App, ledger: Ledger, arguments: tuple[str, str]
         _say(console, f"worker 1 is process {first.pid}")
         chat = await app.create(AGENT, ORDER)
         following = leaving.enter_context(_following(app, chat, console))
-        await _until(lambda: _begun(ledger, first.pid) >= set(BATCH), first)
+        await until(lambda: ledger.begun(first.pid) >= set(BATCH), lambda: first.poll() is None)
         await asyncio.sleep(SEEN_S)
         before = await _all_items(app, chat)
         killed_at = int(time.time() * 1000)
@@ -64,7 +55,7 @@ async def _kill_in_mid_tool(app: App, ledger: Ledger, arguments: tuple[str, str]
         _rule(console, f"kill -9 {first.pid}: it died in the middle of all three tools, exit code {first.returncode}")
         second = leaving.enter_context(_worker(arguments))
         _say(console, f"worker 2 is process {second.pid}; it finds the chat in the journal and goes on")
-        await _until(following.done, second)
+        await until(following.done, lambda: second.poll() is None)
         if (end := following.result()) is not Exit.DONE:
             raise DemoFailed(f"the chat did not come to its end: {end.name.lower()}")
     return Evidence(
@@ -147,21 +138,6 @@ async def _all_items(app: App, chat: Chat) -> list[Item]:
         cursor = page.cursor
         if not page.more:
             return items
-
-
-def _begun(ledger: Ledger, pid: int) -> set[str]:
-    return {name for what, name, _, by in ledger.read() if what == "begins" and by == pid}
-
-
-async def _until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
-    """Until what another process does is there to be seen. Raises DemoFailed."""
-    give_up_at = time.monotonic() + WAIT_S
-    while not condition():
-        if process.poll() is not None:
-            raise DemoFailed(f"the worker ended by itself, with {process.returncode}: try `holdfast doctor`")
-        if time.monotonic() > give_up_at:
-            raise DemoFailed(f"the worker did not come to its tools within {WAIT_S:g} s: try `holdfast doctor`")
-        await asyncio.sleep(0.02)
 
 
 def _say(console: Console, text: str) -> None:

@@ -9,10 +9,12 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import Agent, App, ToolContext, tool
 from holdfast.core.records import Replay
+from holdfast.errors import HoldfastError
 from holdfast.models.scripted import Call, Say, ScriptedModel
 from holdfast.tools.base import Tool
 
@@ -24,6 +26,14 @@ ENDLESS_S = 250.0
 SIGN_S = 0.5
 FIRST = "find_customer"
 BATCH = ("look_up_price", "reserve_stock", "charge_card")
+ORDER = "Please order one kelp press for me."
+WAIT_S = 60.0  # for a worker to come to its tools, and for the chat to end
+SEEN_S = 1.0  # for the eye: all three tools are seen to run
+LOOK_S = 0.02
+
+
+class DemoFailed(HoldfastError):
+    code = "demo"
 
 
 class Ledger:
@@ -43,6 +53,21 @@ class Ledger:
             return []
         rows = [row.split(" ") for row in self._path.read_text().splitlines()]
         return [(what, name, key, int(pid)) for what, name, key, pid in rows]
+
+    def begun(self, pid: int) -> set[str]:
+        """The tools whose bodies this process has begun."""
+        return {name for what, name, _, by in self.read() if what == "begins" and by == pid}
+
+
+async def until(condition: Callable[[], bool], alive: Callable[[], bool]) -> None:
+    """Until what the worker does is there to be seen. Raises DemoFailed."""
+    give_up_at = time.monotonic() + WAIT_S
+    while not condition():
+        if not alive():
+            raise DemoFailed("the worker ended by itself: try `holdfast doctor`")
+        if time.monotonic() > give_up_at:
+            raise DemoFailed(f"the worker did not come to its tools within {WAIT_S:g} s: try `holdfast doctor`")
+        await asyncio.sleep(LOOK_S)
 
 
 def agent(ledger: Ledger) -> Agent:

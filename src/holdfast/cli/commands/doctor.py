@@ -122,7 +122,7 @@ async def _examine(where: Where, leaving: ExitStack, *, call_models: bool) -> li
         findings.append(await try_sync(place, config.store_deadline_s))
     if call_models:
         findings += await probes.call_models(app, [name for name in KEYS if os.environ.get(name, "").strip()])
-    findings += await try_servers(_servers(app, servers))
+    findings += await try_servers(_servers(app, servers), config.home)
     try:
         store = app.store if app is not None else open_store(config.database_url, _options(config))
         findings += _tools(config, store, place)
@@ -168,7 +168,7 @@ def _app(where: Where, config: Config, *, sound: bool) -> App | None:
     elif config.app:
         return None
     else:
-        app = App(agents=agents(os.environ), config=replace(config, mcp=(), no_plugins=True))
+        app = App(agents=agents(os.environ, config.browser), config=replace(config, mcp=(), no_plugins=True))
     app.store.options = replace(app.store.options, only_reads=True)
     return app
 

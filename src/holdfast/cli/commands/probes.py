@@ -25,10 +25,11 @@ from holdfast.mcp_servers import McpServer
 from holdfast.models.base import Request, Settings
 from holdfast.models.calls import Caller, Completed
 from holdfast.models.resolve import DEFAULTS
+from holdfast.redaction import Secrets
 from holdfast.store.contract import Store
 from holdfast.system.clock import SystemClock
 from holdfast.system.threads import Pool
-from holdfast.tools.mcp.connection import Link
+from holdfast.tools.mcp.connection import Link, LoginPlace
 from holdfast.worker.guard import Guard
 
 SERVER_S = 20.0  # for one tool server: to start, or to be reached, and to list its tools
@@ -44,8 +45,8 @@ ASKED = "Say ok."
 # --- tool servers ---------------------------------------------------------------------------------------
 
 
-async def try_servers(servers: Sequence[McpServer]) -> list[Finding]:
-    """All at once, each within its time."""
+async def try_servers(servers: Sequence[McpServer], home: str) -> list[Finding]:
+    """All at once, each within its time, with the logins of this home."""
     if not servers:
         return []
     threads = Pool("doctor", 2)
@@ -53,19 +54,21 @@ async def try_servers(servers: Sequence[McpServer]) -> list[Finding]:
     await threads.run(lambda _: guard.start())
     try:
         return [
-            found for each in await asyncio.gather(*(_try_server(one, guard) for one in servers)) for found in each
+            found
+            for each in await asyncio.gather(*(_try_server(one, guard, home) for one in servers))
+            for found in each
         ]
     finally:
         await asyncio.shield(threads.run(lambda _: guard.stop()))
         threads.stop()
 
 
-async def _try_server(server: McpServer, guard: Guard) -> list[Finding]:
+async def _try_server(server: McpServer, guard: Guard, home: str) -> list[Finding]:
     async def at_once(work: Callable[[], Any]) -> Any:
         return work()
 
     bounded = replace(server, connect_s=min(server.connect_s, SERVER_S), list_s=min(server.list_s, SERVER_S))
-    link = Link(bounded, guard, at_once)
+    link = Link(bounded, guard, at_once, LoginPlace(home, Secrets()))
     began = time.monotonic()
     try:
         async with asyncio.timeout(SERVER_S):
@@ -75,6 +78,8 @@ async def _try_server(server: McpServer, guard: Guard) -> list[Finding]:
     except HoldfastError as error:
         return [_no_server(server, str(error))]
     else:
+        if link.needs_login:
+            return [_no_login(server, link.last_error or "")]
         if link.state != "ready":
             return [_no_server(server, link.last_error or "it cannot be reached")]
         return _listed(server, link, time.monotonic() - began)
@@ -89,6 +94,16 @@ def _no_server(server: McpServer, why: str) -> Finding:
         code="tool_server_unavailable",
         detail=f"{server.name} ({line(server.place, 100)}): {line(why, 500)}",
         advice=f"check {place} in [mcp.{server.name}], or where the agent has it; chats go on without its tools",
+        wrong=True,
+    )
+
+
+def _no_login(server: McpServer, why: str) -> Finding:
+    return Finding(
+        what="server",
+        code="tool_server_needs_login",
+        detail=f"{server.name} ({line(server.place, 100)}): {line(why, 500)}",
+        advice=f"holdfast mcp login {server.name}; chats go on without its tools",
         wrong=True,
     )
 
