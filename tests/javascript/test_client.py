@@ -190,14 +190,17 @@ def test_what_is_queued_edited_renamed_and_forked_is_as_it_was_asked_for(live: S
         const queued = (await chat.queue()).queue.map((one) => one.id === first || one.id === second);
         const dropped = (await chat.withdraw(first)).dropped.map((message) => message.parts[0].text);
         await chat.promote(second);
-        for await (const update of chat.stream({ after: "", follow: true })) {
-            const words = update.entry?.message?.parts[0].text;
-            if (words === "two") break;
-        }
+        const begins = async (text) => {  // a stop before that ends what ran until then, and nothing else
+            for await (const update of chat.stream({ after: "", follow: true })) {
+                if (update.entry?.message?.parts[0].text === text) break;
+            }
+        };
+        await begins("two");
         await chat.stop();
         await chat.turn();
         const { message_id } = await chat.send("three");
         await chat.edit(message_id, "four");
+        await begins("four");
         await chat.stop();
         await chat.turn();
         await chat.rename("Kelp");
@@ -328,6 +331,34 @@ def test_a_stream_that_rested_for_longer_than_its_patience_comes_back(live: Serv
         """,
     )
     assert told == ["catching up", "live", "reconnecting", "catching up", "live"]
+
+
+def test_behind_a_gate_too_it_pauses_longer_each_time_and_gives_up_with_its_patience(live: ServerProcess) -> None:
+    """A pass that was given back may give its own signal: that is not the gate's word to let the stream go."""
+    told = in_node(
+        live,
+        """
+        let asked = 0;
+        const away = new holdfast.Holdfast({
+            url: client._connection._url, token: client._connection._token, patience_ms: 1_000,
+            fetch: (...words) => {
+                if (!String(words[0]).includes("/events")) return fetch(...words);
+                asked += 1;
+                throw new TypeError("the network is away");
+            },
+        });
+        const gate = { enter: async () => {
+            const pass = new AbortController();
+            return { signal: pass.signal, leave: () => pass.abort() };
+        } };
+        const chat = await away.create("talker", "hello");
+        const states = [];
+        const onconnection = (state) => states.push(state);
+        const error = await failing(all(chat.stream({ follow: true, gate, onconnection })));
+        return [error.name, states, asked < 20];
+        """,
+    )
+    assert told == ["ConnectionLost", ["reconnecting"], True]
 
 
 def test_a_turn_that_a_budget_ended_goes_on_and_only_that(live: ServerProcess) -> None:

@@ -23,7 +23,7 @@ from playwright.async_api import Page
 from tests.support.browser import browser, find
 from tests.support.client_tools import NODE
 from tests.support.programs import ROOT
-from tests.support.scale import scaled
+from tests.support.scale import FULL, scaled
 from tests.support.tallies import Tell
 
 ENDS = scaled(2, 60)  # of a server: by kill -9 and by SIGTERM, in turn
@@ -170,6 +170,7 @@ async def _take(told: asyncio.Semaphore, count: int) -> None:
 
 
 @pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("store_url", ["sqlite", *(["postgres"] if FULL else [])], indirect=True)
 async def test_pages_and_programs_end_with_the_exact_text_whatever_becomes_of_the_server(
     store_url: str, tmp_path: Path, tell: Tell
 ) -> None:

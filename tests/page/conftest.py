@@ -48,7 +48,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def context(chromium: Browser) -> AsyncIterator[BrowserContext]:
-    context = await chromium.new_context(viewport={"width": 1280, "height": 820})
+    context = await chromium.new_context(viewport={"width": 1280, "height": 820}, reduced_motion="reduce")
     context.set_default_timeout(WAIT_MS)
     expect.set_options(timeout=WAIT_MS)
     yield context

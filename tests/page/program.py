@@ -7,6 +7,7 @@ from holdfast import Agent, App, Permissions, ToolContext, tool
 from holdfast.cli.demo_agent import NAME as DEMO
 from holdfast.cli.demo_agent import demo_agent
 from holdfast.server.serve import serve
+from holdfast.slash_commands import Expanded, SlashCommand, expansion
 from holdfast.testing import Call, Fail, Say, ScriptedModel, Stall, Think
 from holdfast.tools.outside import ask_user
 from holdfast.tools.plan import plan_tool
@@ -14,6 +15,7 @@ from holdfast.tools.plan import plan_tool
 STORY = " ".join(f"word{n}" for n in range(120))
 LONG = "kelp " * 2_000 + "PAYLOAD"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+TURNED_NAME = f"mate\u202e\u0007{HOSTILE}"  # of an agent
 MARKDOWN = """## A heading
 
 Some **bold** words, a [link](https://example.com/) and `code`.
@@ -77,9 +79,14 @@ async def flood() -> str:
 
 def agents() -> list[Agent]:
     steps = [{"text": "Look at the sea", "state": "done"}, {"text": "Measure the waves", "state": "in_progress"}]
-    edit = {"path": "notes.txt", "old": "one\ntwo\nthree", "new": "one\n2\nthree"}
+    edit = {
+        "path": "log.md",
+        "old": "Wind: NW 5\nWaves: 2 m\nSea: rough",
+        "new": "Wind: NW 5\nWaves: 3 m\nSea: rough",
+    }
     return [
         Agent("echo", "scripted"),
+        Agent(TURNED_NAME, "scripted"),
         Agent("storyteller", ScriptedModel(STORY, per="turn", pace_s=0.03)),
         Agent(
             "writer", ScriptedModel([Think(text="The sea is rough."), Say(text=MARKDOWN)], per="turn", pace_s=0.01)
@@ -139,9 +146,22 @@ async def _edit_file(path: str, old: str, new: str) -> str:
     return f"Edited {path}."
 
 
+class Chart:
+    """Slash commands, with names that nobody should have."""
+
+    NAMES = ("chart", "check", f"x\u202e{HOSTILE.replace(' ', '')}")
+
+    async def slash_commands(self, agent: Agent) -> list[SlashCommand]:
+        return [SlashCommand(name=name, description=f"{HOSTILE} of {name}", source="skill") for name in self.NAMES]
+
+    async def expand(self, agent: Agent, name: str, arguments: str) -> Expanded | None:
+        return Expanded(parts=(expansion(name, "skill", f"Chart {arguments}"),)) if name in self.NAMES else None
+
+
 def make_app(url: str, home: str, port: int = 0) -> App:
     app = App(database=url, agents=agents(), home=home, port=port, poll_s=0.2, grace_s=2.0)
     app.agents[DEMO] = demo_agent(app)  # as `holdfast serve` has it
+    app.slash.sources.append(Chart())
     return app
 
 

@@ -1,5 +1,6 @@
 """Everybody can use the page: axe-core finds nothing serious in any view, and the keyboard reaches all of it."""
 
+import functools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,10 +11,17 @@ from playwright.async_api import Page, expect
 from tests.page.conftest import ONE_BROWSER, begin_chat
 from tests.support.client_tools import PACKAGES, needs_packages
 from tests.support.servers import ServerProcess
+from tests.support.waiting import eventually
 
 pytestmark = [ONE_BROWSER, needs_packages]
 
 AXE = PACKAGES / "node_modules" / "axe-core" / "axe.min.js"
+# What goes over the edge of the page, and is in nothing that scrolls by itself.
+WIDE = """() => [...document.querySelectorAll("body *")]
+    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1
+    && ![...function* (at) { while ((at = at.parentElement) && at !== document.body) yield at }(one)]
+        .some((at) => ["auto", "scroll", "hidden"].includes(getComputedStyle(at).overflowX)))
+    .slice(0, 5).map((one) => one.outerHTML.slice(0, 160))"""
 RUN = "() => axe.run(document, { resultTypes: ['violations'] })"
 
 
@@ -79,11 +87,18 @@ VIEWS: dict[str, Callable[[Page], Awaitable[None]]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-async def test_a_view_has_no_serious_violation(page: Page, view: str) -> None:
+async def test_a_view_has_no_serious_violation_and_fits_a_small_phone(page: Page, view: str) -> None:
     await VIEWS[view](page)
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme=scheme)
         assert await serious(page) == [], scheme
+    await page.set_viewport_size({"width": 360, "height": 640})
+    for place in ("document.documentElement", "document.querySelector('#main')"):
+        fits = functools.partial(page.evaluate, f"{place}.scrollWidth <= {place}.clientWidth")
+        try:
+            await eventually(fits)  # a timeline is drawn anew for the width that it gets
+        except AssertionError:
+            pytest.fail(f"{place} is wider than the phone: {await page.evaluate(WIDE)}")
 
 
 async def test_a_chat_is_begun_and_an_approval_given_by_keyboard_alone(page: Page, live: ServerProcess) -> None:

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.page.conftest import ONE_BROWSER, Watched, begin_chat
-from tests.page.program import HOSTILE
+from tests.page.program import HOSTILE, TURNED_NAME, Chart
 from tests.support.servers import ServerProcess
 
 pytestmark = ONE_BROWSER
@@ -88,4 +88,25 @@ async def test_a_plan_that_is_none_breaks_no_chat_and_code_has_no_class_of_the_p
     pattern = code.locator("span", has_text="/kelp+/")
     assert await pattern.evaluate("element => element.getBoundingClientRect().width") > 20, "not hidden by a class"
     assert await code.locator("[class]").evaluate_all("all => all.every(({ className }) => /^hl-/.test(className))")
+    await _is_whole(page, seen)
+
+
+async def test_names_of_agents_and_skills_are_words(page: Page, live: ServerProcess) -> None:
+    seen = Watched(page)
+    async with live.client() as client:
+        for agent in ("echo", TURNED_NAME):
+            given = {"agent": agent, "message": f"/{Chart.NAMES[-1]} go"}
+            chat = (await client.post("/api/chats", json=given)).json()["id"]
+            await client.get(f"/api/chats/{chat}/turn", params={"wait_s": 30})
+    await page.goto(f"{live.url}/#/chats/{chat}")
+    shown = "mate⟨U+202E⟩⟨U+0007⟩<img"
+    await expect(page.locator(".facts")).to_contain_text(shown)
+    await expect(page.get_by_role("list", name="Chats")).to_contain_text(shown)
+    await expect(page.locator(".expansion summary")).to_contain_text("skill x⟨U+202E⟩<img")
+    await _is_whole(page, seen)
+    await page.goto(f"{live.url}/#/new")
+    await page.get_by_label("Agent", exact=True).select_option(TURNED_NAME)
+    await expect(page.get_by_label("Agent", exact=True).locator("option:checked")).to_contain_text(shown)
+    await page.get_by_label("Your message").press("/")
+    await expect(page.locator(".slash-menu li").last).to_contain_text("/x⟨U+202E⟩<img")
     await _is_whole(page, seen)

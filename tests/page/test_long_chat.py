@@ -63,3 +63,37 @@ async def test_who_may_only_read_sees_no_way_to_write(page: Page, live: ServerPr
     await expect(page.get_by_text("Your token lets you read this chat.")).to_be_visible()
     for name in ("Stop", "Send", "Edit", "Fork", "New chat"):
         await expect(page.get_by_role("button", name=name)).to_have_count(0)
+
+
+async def test_a_compaction_is_a_fold_at_its_place_also_for_who_opens_the_chat_later(
+    page: Page, live: ServerProcess
+) -> None:
+    async with live.client() as client:
+        chat = (await client.post("/api/chats", json={"agent": "echo", "message": "wave 0"})).json()["id"]
+
+        async def rest() -> None:
+            assert (await client.get(f"/api/chats/{chat}/turn", params={"wait_s": 30})).json()["state"] == "done"
+
+        await rest()
+        for n in range(1, 6):
+            await client.post(f"/api/chats/{chat}/messages", json={"message": f"wave {n}"})
+            await rest()
+        await client.post(f"/api/chats/{chat}/compact")
+        await page.goto(f"{live.url}/#/chats/{chat}")
+        fold = page.locator(".compaction")
+        await expect(page.locator(".live .compaction")).to_have_count(1)  # it is of the last turn, which streams
+        await expect(fold).to_have_count(1)
+        for n in range(6, 8):
+            await client.post(f"/api/chats/{chat}/messages", json={"message": f"wave {n}"})
+            await rest()
+        (told,) = (await client.get(f"/api/chats/{chat}/messages")).json()["compactions"]
+    assert told.keys() == {"upto", "summary", "created_at"}
+    await page.reload()
+    await expect(page.locator(".history .compaction")).to_have_count(1)
+    await expect(fold).to_have_count(1)
+    await fold.locator("summary").click()
+    await expect(fold).to_contain_text(told["summary"].split("\n")[0])
+    before = await page.locator(".history .page > *").evaluate_all(
+        "all => all.slice(0, all.findIndex((one) => one.matches('.compaction'))).length"
+    )
+    assert before == told["upto"]

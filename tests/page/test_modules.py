@@ -28,6 +28,17 @@ def test_markup_enters_the_page_at_one_place() -> None:
     assert found == {"html.js"}
 
 
+def test_a_class_of_the_page_has_its_looks_from_one_file() -> None:
+    """All styles are loaded together: a second file that uses the name changes what the first one drew."""
+    homes: dict[str, set[str]] = {}
+    for file in page_files.FOLDER.glob("*.css"):
+        for selectors in re.findall(r"([^{}]+)\{", file.read_text(encoding="utf-8")):
+            for name in re.findall(r"(?:^|,)\s*(\.[\w-]+)\s*(?=,|$)", selectors):
+                homes.setdefault(name, set()).add(file.name)
+    assert len(homes) > 50
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
 def test_modules_are_small_and_load_nothing_from_elsewhere() -> None:
     for file in page_files.FOLDER.glob("*.js"):
         text = file.read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from playwright.async_api import Browser, Page, expect
 from holdfast import App
 from holdfast.core.records import Message, NewChat, Role, Text
 from tests.page.conftest import ONE_BROWSER, Watched, begin_chat
+from tests.page.test_inbox import tab_to
 from tests.support.servers import ServerProcess, seen_in
 
 pytestmark = ONE_BROWSER
@@ -37,12 +38,13 @@ class Kill:
 
 
 async def watched_kill(live: ServerProcess, chromium: Browser) -> Kill:
-    context = await chromium.new_context(viewport={"width": 1280, "height": 900})
+    context = await chromium.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     page = await context.new_page()
     watched = Watched(page)
     await live.log_in(page)
     await page.goto(f"{live.url}/#/new")
-    await page.get_by_role("button", name="Watch a kill").click()
+    await tab_to(page, ".demo button")
+    await page.keyboard.press("Enter")
     await page.wait_for_url(re.compile(r"/chats/chat_\w+/timeline"), timeout=KILL_MS)
     seen: list[str] = []
     for state in (".span.call.running", ".span.gap", ".span.turn.done"):

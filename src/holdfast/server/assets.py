@@ -14,7 +14,6 @@ MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
     ".svg": "image/svg+xml",
-    ".webmanifest": "application/manifest+json",
 }
 
 

@@ -83,7 +83,7 @@ export interface paths {
         /**
          * List Messages
          * @description The history from a position on, in order. Large messages make a page shorter than `limit`, and so do those that
-         *     take long to render.
+         *     take long to render. With them come the summaries that end on this page.
          */
         get: operations["list_messages"];
         put?: never;
@@ -469,8 +469,8 @@ export interface paths {
         };
         /**
          * Health
-         * @description Public: how this process is. 503 says that it should get no work: it drains, or cannot do any. A token without
-         *     an owner that has the scope `operate` gets the figures, too.
+         * @description Public: how this server is; of several processes on one port, all of them. 503 says that it should get no work:
+         *     it drains, or cannot do any. A token without an owner that has the scope `operate` gets the figures, too.
          */
         get: operations["health"];
         put?: never;
@@ -490,7 +490,7 @@ export interface paths {
         };
         /**
          * Diagnostics
-         * @description Everything this process knows of itself: for operators.
+         * @description Everything this server knows of itself: for operators.
          */
         get: operations["diagnostics"];
         put?: never;
@@ -510,7 +510,7 @@ export interface paths {
         };
         /**
          * Metrics
-         * @description For Prometheus.
+         * @description For Prometheus. Where several processes answer on one port, each figure has the label `process`.
          */
         get: operations["metrics"];
         put?: never;
@@ -550,6 +550,26 @@ export interface paths {
         };
         /** List Agents */
         get: operations["list_agents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/agents/{name}/slash-commands": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Slash Commands
+         * @description What people can call with `/name arguments` at the beginning of a message to this agent.
+         */
+        get: operations["list_slash_commands"];
         put?: never;
         post?: never;
         delete?: never;
@@ -896,6 +916,139 @@ export interface paths {
          * @description What the app says holds again.
          */
         delete: operations["remove_budget"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/memory": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Memories
+         * @description Facts, episodes and proposals, newest first. An owner sees its own.
+         */
+        get: operations["list_memories"];
+        put?: never;
+        /**
+         * Add Fact
+         * @description A fact of a person's.
+         */
+        post: operations["add_fact"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/memory/blocks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Memory Blocks
+         * @description The texts that every new chat of their agent and owner is shown.
+         */
+        get: operations["list_memory_blocks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/memory/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Search Memory
+         * @description Facts, episodes and what was said in past chats of one owner.
+         */
+        get: operations["search_memory"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/memory/blocks/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Edit Memory Block
+         * @description Its whole text, from the next chat on.
+         */
+        put: operations["edit_memory_block"];
+        post?: never;
+        /**
+         * Remove Memory Block
+         * @description With all its versions.
+         */
+        delete: operations["remove_memory_block"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/memory/{memory_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get Memory */
+        get: operations["get_memory"];
+        /**
+         * Edit Fact
+         * @description A new fact in place of this one.
+         */
+        put: operations["edit_fact"];
+        post?: never;
+        /**
+         * Forget Memory
+         * @description It is gone, with what it had replaced.
+         */
+        delete: operations["forget_memory"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/memory/{memory_id}/accept": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Accept Memory
+         * @description A person looked at it: it counts like any other from now on; a proposal is applied.
+         */
+        post: operations["accept_memory"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1326,6 +1479,46 @@ export interface components {
              */
             known: number;
         };
+        /** BlockGiven */
+        BlockGiven: {
+            /** Text */
+            text: string;
+            /**
+             * Version
+             * @description that was read: refused if another stands
+             */
+            version?: number | null;
+        };
+        /** BlockPage */
+        BlockPage: {
+            /** Blocks */
+            blocks: components["schemas"]["BlockShown"][];
+            /**
+             * Next
+             * @description give it as `after` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /** BlockShown */
+        BlockShown: {
+            /** Id */
+            id: string;
+            /** Owner */
+            owner: string;
+            /** Agent */
+            agent: string;
+            /** Name */
+            name: string;
+            /** Text */
+            text: string;
+            /** Version */
+            version: number;
+            /**
+             * Updated At
+             * @description milliseconds since 1970
+             */
+            updated_at: number;
+        };
         /** BudgetPage */
         BudgetPage: {
             /** Budgets */
@@ -1555,6 +1748,21 @@ export interface components {
              */
             needs_approval?: boolean;
         };
+        /**
+         * CompactionShown
+         * @description What a model is given in place of the messages before a position. The history stays whole.
+         */
+        CompactionShown: {
+            /**
+             * Upto
+             * @description the position of the first message that it does not stand for
+             */
+            upto: number;
+            /** Summary */
+            summary: string;
+            /** Created At */
+            created_at: number;
+        };
         /** Deleted */
         Deleted: {
             /** Deleted */
@@ -1659,6 +1867,11 @@ export interface components {
          * @enum {string}
          */
         External: "client" | "child" | "timer" | "question";
+        /** FactGiven */
+        FactGiven: {
+            /** Text */
+            text: string;
+        };
         /** FailureShown */
         FailureShown: {
             /** Code */
@@ -1700,6 +1913,16 @@ export interface components {
             upto?: number | null;
             /** Owner */
             owner?: string | null;
+        };
+        /** FoundShown */
+        FoundShown: {
+            /** Passages */
+            passages: components["schemas"]["PassageShown"][];
+            /**
+             * Outside
+             * @description how many more there are with `outside`, up to 100
+             */
+            outside: number;
         };
         /** Health */
         Health: {
@@ -1794,6 +2017,77 @@ export interface components {
              */
             revoked_at: number;
         };
+        /** MemoryPage */
+        MemoryPage: {
+            /** Memories */
+            memories: components["schemas"]["MemoryShown"][];
+            /**
+             * Next
+             * @description give it as `before` for the next page; null: there is none
+             */
+            next: string | null;
+        };
+        /** MemoryShown */
+        MemoryShown: {
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "fact" | "episode" | "proposal";
+            /** Owner */
+            owner: string;
+            /** Agent */
+            agent: string;
+            /** Text */
+            text: string;
+            /**
+             * Detail
+             * @description of a proposal: the edit, as JSON
+             */
+            detail: string;
+            /**
+             * Chat Id
+             * @description where it came from; empty: from a person
+             */
+            chat_id: string;
+            /** Turn */
+            turn: number;
+            /** Call Id */
+            call_id: string;
+            /**
+             * Made By
+             * @description the person, where it was one
+             */
+            made_by: string;
+            /**
+             * Created At
+             * @description milliseconds since 1970
+             */
+            created_at: number;
+            /**
+             * Tainted
+             * @description its chat had read content from outside: no model is shown it by itself
+             */
+            tainted: boolean;
+            /**
+             * Cleared By
+             * @description who accepted it
+             */
+            cleared_by: string | null;
+            /** Cleared At */
+            cleared_at: number | null;
+            /** Replaces */
+            replaces: string;
+            /** Superseded By */
+            superseded_by: string;
+            /**
+             * Ended At
+             * @description when a model forgot it
+             */
+            ended_at: number | null;
+        };
         /** MessageGiven */
         MessageGiven: {
             /**
@@ -1824,6 +2118,11 @@ export interface components {
              * @description give it as `start` for the next page; null: that was all
              */
             next: number | null;
+            /**
+             * Compactions
+             * @description that end on this page, behind its first position, in order; older ones are forgotten in time
+             */
+            compactions: components["schemas"]["CompactionShown"][];
         };
         /** NewChatGiven */
         NewChatGiven: {
@@ -1846,6 +2145,15 @@ export interface components {
             client_tools?: components["schemas"]["ClientToolGiven"][];
             /** Title */
             title?: string | null;
+        };
+        /** NewFactGiven */
+        NewFactGiven: {
+            /** Text */
+            text: string;
+            /** Agent */
+            agent: string;
+            /** Owner */
+            owner?: string | null;
         };
         /** OccurrenceList */
         OccurrenceList: {
@@ -2076,6 +2384,36 @@ export interface components {
             owner: string;
             /** Chats */
             chats: number;
+        };
+        /** PassageShown */
+        PassageShown: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "fact" | "episode" | "message";
+            /**
+             * Ref
+             * @description the id of the fact, the episode or the message
+             */
+            ref: string;
+            /** Chat Id */
+            chat_id: string;
+            /** Title */
+            title: string | null;
+            /** Pos */
+            pos: number;
+            /** Role */
+            role: string;
+            /**
+             * At
+             * @description milliseconds since 1970
+             */
+            at: number;
+            /** Tainted */
+            tainted: boolean;
+            /** Text */
+            text: string;
         };
         /** PauseGiven */
         PauseGiven: {
@@ -2326,6 +2664,29 @@ export interface components {
              * @description the next instants; none unless it is active
              */
             next: number[];
+        };
+        /** SlashCommandList */
+        SlashCommandList: {
+            /** Slash Commands */
+            slash_commands: components["schemas"]["SlashCommandShown"][];
+        };
+        /** SlashCommandShown */
+        SlashCommandShown: {
+            /** Name */
+            name: string;
+            /** Description */
+            description: string;
+            /**
+             * Argument Hint
+             * @description what comes after the name, for people; empty: nothing is known of it
+             */
+            argument_hint: string;
+            /**
+             * Source
+             * @description a skill of the agent, or a prompt of one of its tool servers
+             * @enum {string}
+             */
+            source: "skill" | "prompt";
         };
         /**
          * StandingShown
@@ -2902,7 +3263,7 @@ export interface components {
         Message: {
             id: string;
             role: components["schemas"]["Role"];
-            parts: (components["schemas"]["Text"] | components["schemas"]["Reasoning"] | components["schemas"]["File"] | components["schemas"]["ToolCall"] | components["schemas"]["ToolResult"])[];
+            parts: (components["schemas"]["Text"] | components["schemas"]["Reasoning"] | components["schemas"]["File"] | components["schemas"]["ToolCall"] | components["schemas"]["ToolResult"] | components["schemas"]["Expansion"])[];
             /** @description without it: 0 */
             created_at?: number;
             model?: string | null;
@@ -3005,6 +3366,8 @@ export interface components {
             error?: boolean;
             synthetic?: components["schemas"]["Synthetic"] | null;
             files?: components["schemas"]["File"][];
+            /** @description without it: false */
+            untrusted?: boolean;
         };
         /**
          * Synthetic
@@ -3012,6 +3375,23 @@ export interface components {
          * @enum {string}
          */
         Synthetic: "cancelled" | "unknown" | "denied" | "expired" | "refused" | "not_carried_over" | "repaired" | "invalid_output";
+        /**
+         * Expansion
+         * @description What a slash command at the beginning of a user message stands for: the text of a skill, or of a tool server's
+         *     prompt. The model reads it after what the person typed. It is stored as it was when the message was accepted, so
+         *     nothing that becomes of its source later changes what the model saw; `digest` names the text.
+         */
+        Expansion: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "expansion";
+            name: string;
+            source: string;
+            text: string;
+            digest?: string;
+        };
         /**
          * ClientTool
          * @description A tool that a chat's client declared and runs: whichever worker has the chat knows it from here.
@@ -3604,7 +3984,7 @@ export interface components {
             pos: number;
             id: string;
             role: components["schemas"]["Role"];
-            parts: (components["schemas"]["Text"] | components["schemas"]["Reasoning"] | components["schemas"]["File"] | components["schemas"]["ToolCall"] | components["schemas"]["ToolResult"])[];
+            parts: (components["schemas"]["Text"] | components["schemas"]["Reasoning"] | components["schemas"]["File"] | components["schemas"]["ToolCall"] | components["schemas"]["ToolResult"] | components["schemas"]["Expansion"])[];
             /** @description without it: 0 */
             created_at?: number;
             model?: string | null;
@@ -5031,6 +5411,46 @@ export interface operations {
             };
         };
     };
+    list_slash_commands: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlashCommandList"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_workers: {
         parameters: {
             query?: never;
@@ -5943,6 +6363,445 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_memories: {
+        parameters: {
+            query?: {
+                /** @description whose; a token of an owner needs to name none */
+                owner?: string | null;
+                /** @description of this agent; without it, of all */
+                agent?: string | null;
+                kind?: ("fact" | "episode" | "proposal") | null;
+                /** @description that came from this chat */
+                chat_id?: string | null;
+                /** @description also what was replaced, or forgotten by a model */
+                everything?: boolean;
+                before?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemoryPage"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    add_fact: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewFactGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemoryShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_memory_blocks: {
+        parameters: {
+            query?: {
+                /** @description whose; a token of an owner needs to name none */
+                owner?: string | null;
+                /** @description of this agent; without it, of all */
+                agent?: string | null;
+                after?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BlockPage"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    search_memory: {
+        parameters: {
+            query: {
+                /** @description words; there are no operators */
+                q: string;
+                /** @description whose; a token of an owner needs to name none */
+                owner?: string | null;
+                /** @description of this agent; without it, of all */
+                agent?: string | null;
+                /** @description also what content from outside may speak through */
+                outside?: boolean;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FoundShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    edit_memory_block: {
+        parameters: {
+            query: {
+                /** @description whose block it is */
+                agent: string;
+                /** @description whose; a token of an owner needs to name none */
+                owner?: string | null;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BlockGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BlockShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_memory_block: {
+        parameters: {
+            query: {
+                /** @description whose block it is */
+                agent: string;
+                /** @description whose; a token of an owner needs to name none */
+                owner?: string | null;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_memory: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                memory_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemoryShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    edit_fact: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                memory_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FactGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemoryShown"];
+                };
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    forget_memory: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                memory_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request was wrong, or not possible in this state */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server, or its store, cannot answer now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    accept_memory: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                memory_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemoryShown"];
+                };
             };
             /** @description The request was wrong, or not possible in this state */
             "4XX": {

@@ -5,15 +5,22 @@
 /** @typedef {{ cursor: string, entry: ChatEvent }} JournalLine an entry, and the place behind it */
 /**
  * How a stream is connected: all was told that there is; it is connected and tells what it missed; it is not connected, and
- * comes back.
- * @typedef {"live" | "catching up" | "reconnecting"} ConnectionState
+ * comes back; its gate has no connection for it now.
+ * @typedef {"live" | "catching up" | "reconnecting" | "resting"} ConnectionState
  */
+/**
+ * Who may have a connection, and until when: a browser gives one server six of them over HTTP/1.1, for all of its tabs. `enter`
+ * waits until there is one, and is called again for the next. A stream loses nothing between two of them.
+ * @typedef {{ enter: (signal?: AbortSignal) => Promise<Pass> }} Gate
+ */
+/** @typedef {{ signal: AbortSignal, leave: () => void }} Pass the right to one: `signal` takes it back, `leave` is told that it was given back */
 /**
  * @typedef {object} Following
  * @property {string | null} [after] a cursor: what is behind it
  * @property {boolean} [follow] stay when the chat rests
  * @property {(state: ConnectionState, cause?: unknown) => void} [onconnection] told when it changes; `cause`: why it broke
  * @property {AbortSignal} [signal]
+ * @property {Gate} [gate] asked before each connection; without it there is always one
  * @property {number} [patience_ms] how long it tries to come back before it raises ConnectionLost; without it, the client's
  */
 /** @returns {AsyncGenerator<Update, void, void>} */
@@ -39,9 +46,23 @@ export type JournalLine = {
 };
 /**
  * How a stream is connected: all was told that there is; it is connected and tells what it missed; it is not connected, and
- * comes back.
+ * comes back; its gate has no connection for it now.
  */
-export type ConnectionState = "live" | "catching up" | "reconnecting";
+export type ConnectionState = "live" | "catching up" | "reconnecting" | "resting";
+/**
+ * Who may have a connection, and until when: a browser gives one server six of them over HTTP/1.1, for all of its tabs. `enter`
+ * waits until there is one, and is called again for the next. A stream loses nothing between two of them.
+ */
+export type Gate = {
+    enter: (signal?: AbortSignal) => Promise<Pass>;
+};
+/**
+ * the right to one: `signal` takes it back, `leave` is told that it was given back
+ */
+export type Pass = {
+    signal: AbortSignal;
+    leave: () => void;
+};
 export type Following = {
     /**
      * a cursor: what is behind it
@@ -56,6 +77,10 @@ export type Following = {
      */
     onconnection?: ((state: ConnectionState, cause?: unknown) => void) | undefined;
     signal?: AbortSignal | undefined;
+    /**
+     * asked before each connection; without it there is always one
+     */
+    gate?: Gate | undefined;
     /**
      * how long it tries to come back before it raises ConnectionLost; without it, the client's
      */

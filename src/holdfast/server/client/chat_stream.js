@@ -15,9 +15,16 @@ import { parseCursor } from "./update_cursor.js";
 
 /**
  * How a stream is connected: all was told that there is; it is connected and tells what it missed; it is not connected, and
- * comes back.
- * @typedef {"live" | "catching up" | "reconnecting"} ConnectionState
+ * comes back; its gate has no connection for it now.
+ * @typedef {"live" | "catching up" | "reconnecting" | "resting"} ConnectionState
  */
+
+/**
+ * Who may have a connection, and until when: a browser gives one server six of them over HTTP/1.1, for all of its tabs. `enter`
+ * waits until there is one, and is called again for the next. A stream loses nothing between two of them.
+ * @typedef {{ enter: (signal?: AbortSignal) => Promise<Pass> }} Gate
+ */
+/** @typedef {{ signal: AbortSignal, leave: () => void }} Pass the right to one: `signal` takes it back, `leave` is told that it was given back */
 
 /**
  * @typedef {object} Following
@@ -25,6 +32,7 @@ import { parseCursor } from "./update_cursor.js";
  * @property {boolean} [follow] stay when the chat rests
  * @property {(state: ConnectionState, cause?: unknown) => void} [onconnection] told when it changes; `cause`: why it broke
  * @property {AbortSignal} [signal]
+ * @property {Gate} [gate] asked before each connection; without it there is always one
  * @property {number} [patience_ms] how long it tries to come back before it raises ConnectionLost; without it, the client's
  */
 
@@ -60,7 +68,7 @@ export async function* journalOf(
 async function* eventsOf(
   /** @type {Connection} */ connection, /** @type {string} */ path,
   /** @type {{ query: object, reconnect: () => void }} */ place,
-  /** @type {Following} */ { follow = false, onconnection, signal, patience_ms = connection.patienceMs },
+  /** @type {Following} */ { follow = false, onconnection, signal, gate, patience_ms = connection.patienceMs },
 ) {
   /** @type {ConnectionState | null} */
   let known = null;
@@ -72,21 +80,57 @@ async function* eventsOf(
   const backoff = new Backoff(patience_ms);
   for (;;) {
     signal?.throwIfAborted();
+    const pass = await gate?.enter(signal);
+    const bound = new EitherEnds(signal, pass?.signal);
     /** @type {import("./connection.js").Lost} */
     const lost = {};
-    for await (const seen of connection.events(`${path}/events`, { ...place.query, follow }, signal, lost)) {
-      if (seen.event === "open") tell("catching up");
-      else backoff.reset();
-      if (seen.event === "live") tell("live");
-      if (seen.event === "gone") throw new NotFound("the chat was deleted", { code: "not_found" });
-      if (seen.event === "problem") throw errorOf(seen.data.status, seen.data);
-      if (seen.event === "end") return;
-      if (seen.event === "reconnect") break;
-      yield seen;
+    let rests = false;
+    try {
+      for await (const seen of connection.events(`${path}/events`, { ...place.query, follow }, bound.signal, lost)) {
+        if (seen.event === "open") tell("catching up");
+        else backoff.reset();
+        if (seen.event === "live") tell("live");
+        if (seen.event === "gone") throw new NotFound("the chat was deleted", { code: "not_found" });
+        if (seen.event === "problem") throw errorOf(seen.data.status, seen.data);
+        if (seen.event === "end") return;
+        if (seen.event === "reconnect") break;
+        yield seen;
+      }
+    } catch (error) {
+      if (signal?.aborted || !pass?.signal.aborted) throw error;
+    } finally {
+      bound.end();
+      rests = pass?.signal.aborted ?? false; // by the gate: whose `leave` may give the same signal
+      pass?.leave();
     }
     place.reconnect();
+    if (rests) {
+      tell("resting");
+      continue;
+    }
     tell("reconnecting", lost.cause);
     await backoff.wait(lost.cause, signal);
+  }
+}
+
+/** A signal that either of two gives. */
+class EitherEnds {
+  constructor(/** @type {(AbortSignal | undefined)[]} */ ...signals) {
+    this._controller = new AbortController();
+    this._stop = (/** @type {Event | { target: any }} */ { target }) => this._controller.abort(target.reason);
+    this._signals = signals.filter((signal) => signal !== undefined);
+    for (const signal of this._signals) {
+      signal.addEventListener("abort", this._stop, { once: true });
+      if (signal.aborted) this._stop({ target: signal });
+    }
+  }
+
+  get signal() {
+    return this._controller.signal;
+  }
+
+  end() {
+    for (const signal of this._signals) signal.removeEventListener("abort", this._stop);
   }
 }
 

@@ -20,7 +20,7 @@ import { TurnView, callKey, newCall, withFields } from "./updates.js";
 
 const OF_TEXT = new Set(["TextAdded", "ReasoningAdded", "Restarted"]);
 const ROLES = new Set(["system", "user", "assistant", "tool"]);
-const PARTS = new Set(["text", "reasoning", "file", "tool_call", "tool_result"]);
+const PARTS = new Set(["text", "reasoning", "file", "tool_call", "tool_result", "expansion"]);
 
 /** Takes the events of one chat in order. Holds a turn, never more. */
 export class Fold {

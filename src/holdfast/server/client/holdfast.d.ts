@@ -2,7 +2,6 @@ export { Chat };
 export * from "./errors.js";
 export { Fold } from "./fold.js";
 export { takeBack } from "./shown_words.js";
-export { TurnView } from "./updates.js";
 /** @typedef {import("./api.js").components["schemas"]} Schemas */
 /** @typedef {import("./updates.js").Update} Update */
 /** @typedef {import("./updates.js").CallView} CallView */
@@ -16,6 +15,8 @@ export { TurnView } from "./updates.js";
 /** @typedef {import("./chat.js").AnyCall} AnyCall */
 /** @typedef {import("./chat_stream.js").ConnectionState} ConnectionState */
 /** @typedef {import("./chat_stream.js").JournalLine} JournalLine */
+/** @typedef {import("./chat_stream.js").Gate} Gate */
+/** @typedef {import("./chat_stream.js").Pass} Pass */
 /** @typedef {{ owner?: string, agent?: string, state?: Schemas["State"], archived?: boolean, search?: string, before?: string, limit?: number }} ChatsAsked */
 /** @typedef {{ kind?: OpenCall["kind"], owner?: string, before?: string, limit?: number }} CallsAsked */
 /** @typedef {{ by?: ("owner" | "agent" | "model" | "kind" | "day")[], owner?: string, since?: string, until?: string }} UsageAsked */
@@ -29,6 +30,8 @@ export class Holdfast {
     me(asking?: Asking): Promise<Schemas["PrincipalShown"]>;
     /** @returns {Promise<Schemas["AgentShown"][]>} */
     agents(asking?: Asking): Promise<Schemas["AgentShown"][]>;
+    /** What people can call with `/name arguments` in chats with an agent. @returns {Promise<Schemas["SlashCommandShown"][]>} */
+    slashCommands(agent: string, asking?: Asking): Promise<Schemas["SlashCommandShown"][]>;
     /** The chats that you see, newest first, a page of them. @returns {Promise<Schemas["ChatPage"]>} */
     chats({ signal, ...query }?: ChatsAsked & Asking): Promise<Schemas["ChatPage"]>;
     /**
@@ -72,6 +75,8 @@ export type Sending = import("./chat.js").Sending;
 export type AnyCall = import("./chat.js").AnyCall;
 export type ConnectionState = import("./chat_stream.js").ConnectionState;
 export type JournalLine = import("./chat_stream.js").JournalLine;
+export type Gate = import("./chat_stream.js").Gate;
+export type Pass = import("./chat_stream.js").Pass;
 export type ChatsAsked = {
     owner?: string;
     agent?: string;
@@ -96,3 +101,4 @@ export type UsageAsked = {
 import { Chat } from "./chat.js";
 import { Connection } from "./connection.js";
 import { Schedules } from "./schedules.js";
+export { TurnView, newCall } from "./updates.js";

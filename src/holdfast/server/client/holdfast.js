@@ -16,7 +16,7 @@ export { Chat };
 export * from "./errors.js";
 export { Fold } from "./fold.js";
 export { takeBack } from "./shown_words.js";
-export { TurnView } from "./updates.js";
+export { TurnView, newCall } from "./updates.js";
 
 /** @typedef {import("./api.js").components["schemas"]} Schemas */
 /** @typedef {import("./updates.js").Update} Update */
@@ -31,6 +31,8 @@ export { TurnView } from "./updates.js";
 /** @typedef {import("./chat.js").AnyCall} AnyCall */
 /** @typedef {import("./chat_stream.js").ConnectionState} ConnectionState */
 /** @typedef {import("./chat_stream.js").JournalLine} JournalLine */
+/** @typedef {import("./chat_stream.js").Gate} Gate */
+/** @typedef {import("./chat_stream.js").Pass} Pass */
 /** @typedef {{ owner?: string, agent?: string, state?: Schemas["State"], archived?: boolean, search?: string, before?: string, limit?: number }} ChatsAsked */
 /** @typedef {{ kind?: OpenCall["kind"], owner?: string, before?: string, limit?: number }} CallsAsked */
 /** @typedef {{ by?: ("owner" | "agent" | "model" | "kind" | "day")[], owner?: string, since?: string, until?: string }} UsageAsked */
@@ -51,6 +53,11 @@ export class Holdfast {
   /** @returns {Promise<Schemas["AgentShown"][]>} */
   async agents(/** @type {Asking} */ asking = {}) {
     return (await this._connection.ask("GET", "/api/agents", asking)).agents;
+  }
+
+  /** What people can call with `/name arguments` in chats with an agent. @returns {Promise<Schemas["SlashCommandShown"][]>} */
+  async slashCommands(/** @type {string} */ agent, /** @type {Asking} */ asking = {}) {
+    return (await this._connection.ask("GET", `/api/agents/${encodeURIComponent(agent)}/slash-commands`, asking)).slash_commands;
   }
 
   /** The chats that you see, newest first, a page of them. @returns {Promise<Schemas["ChatPage"]>} */

@@ -60,7 +60,7 @@
  * @typedef {TextAdded | ReasoningAdded | Restarted | Responded | CallDrafted | CallBegan | CallProgress | CallAsked
  *   | CallAnswered | CallDone | Retrying | Paused | Finished | Happened | Rendered} Update
  */
-/** @returns {CallView} */
+/** One that nothing is known of but what is given: it is planned. @returns {CallView} */
 export function newCall(id: string, name: string, fields?: Partial<CallView>): CallView;
 /** The same call with some fields changed. @returns {CallView} */
 export function withFields(call: CallView, fields: Partial<CallView>): CallView;

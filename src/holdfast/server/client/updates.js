@@ -65,7 +65,7 @@
  *   | CallAnswered | CallDone | Retrying | Paused | Finished | Happened | Rendered} Update
  */
 
-/** @returns {CallView} */
+/** One that nothing is known of but what is given: it is planned. @returns {CallView} */
 export function newCall(/** @type {string} */ id, /** @type {string} */ name, /** @type {Partial<CallView>} */ fields = {}) {
   return withKind({
     id, name, arguments: "", state: "planned", chat_id: null, external: null, question: null, child_id: null,

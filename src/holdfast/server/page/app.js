@@ -5,11 +5,12 @@ import { chatList } from "./chats.js";
 import { h, replace } from "./dom.js";
 import { poll } from "./poll.js";
 import { link, placeOf } from "./router.js";
+import { StreamGate } from "./stream_gate.js";
 import { plain, problemWords } from "./words.js";
 
 /** @typedef {import("./router.js").Place} Place */
 /** @typedef {import("../client/holdfast.js").Schemas["PrincipalShown"]} Me */
-/** @typedef {"live" | "catching up" | "reconnecting"} ConnectionState */
+/** @typedef {import("../client/holdfast.js").ConnectionState} ConnectionState */
 /**
  * What a view is given.
  * @typedef {object} Context
@@ -19,14 +20,20 @@ import { plain, problemWords } from "./words.js";
  * @property {(hash: string) => void} go
  * @property {(words: string, options?: { bad?: boolean }) => void} say a word that passes
  * @property {(work: Promise<unknown> | (() => Promise<unknown>), failed: string) => Promise<boolean>} try says what went wrong
+ * @property {StreamGate} gate which every stream of the page goes through
  * @property {(state: ConnectionState) => void} connection how the stream of the view stands
  * @property {() => void} changed the list of chats, and the inbox, look again
+ * @property {(count: number, more: boolean) => void} waiting so much waits for an answer in all chats, as the view has seen just now
+ * @property {(words: string) => void} title of the tab
  * @property {AbortSignal} signal aborted when the view is left
  */
 /** @typedef {{ title: string, element: HTMLElement, close?: () => void }} View */
 
-const HEALTH_MS = 10_000;
+const HEALTH_MS = 5000;
+const HEALTH_AGAIN_MS = 2000; // where there was no answer
 const INBOX_MS = 5000;
+const INBOX_HIDDEN_MS = 60_000; // for the title of a tab that nobody looks at
+const CATCHING_UP_MS = 400; // that is not told of
 const TOAST_MS = 6000;
 const OFFLINE = "Offline. This page goes on when the network is back.";
 const SICK_LOOKS = 2; // in a row, before it is told: a busy machine stands still for a moment
@@ -47,9 +54,16 @@ function nameOf(/** @type {Place} */ { path: [first, , third] }) {
 }
 
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
-const client = new Holdfast({ url: location.pathname.replace(/\/+$/, "") });
+const url = location.pathname.replace(/\/+$/, "");
+const client = new Holdfast({ url });
+const impatient = new Holdfast({ url, patience_ms: 0 }); // asks once: what does not answer is told
+const gate = new StreamGate((now) => {
+  crowded = now;
+  showBanner();
+});
 const main = h("main", { id: "main", class: "main", tabindex: "-1" });
 const banner = h("div", { class: "banner", role: "status", hidden: true });
+const inboxCount = h("span", { class: "chip warn", hidden: true });
 const toasts = h("div", { class: "toasts", role: "log", "aria-live": "polite", "aria-label": "Messages of this page" });
 /** @type {AbortController} */
 let leaving = new AbortController();
@@ -59,6 +73,13 @@ let shown = null;
 let lookAgain = () => {};
 /** @type {ConnectionState} */
 let connection = "live";
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let catchingUp;
+let crowded = false; // more streams are seen than the browser has connections
+let unanswered = 0; // looks at the server's health in a row
+let waitingCount = 0; // for an answer, in all chats
+let waitingToldAt = 0;
+let title = "";
 /** @type {{ words: string, bad: boolean } | null} */
 let trouble = null;
 let sick = 0;
@@ -83,8 +104,12 @@ async function tryTo(/** @type {Promise<unknown> | (() => Promise<unknown>)} */ 
   }
 }
 
+/** @type {Record<ConnectionState, string>} */
+const CONNECTIONS = { live: "", resting: "", reconnecting: "Reconnecting…", "catching up": "Catching up…" };
+
 function showBanner() {
-  const words = trouble?.words ?? loggedOut ?? (connection === "reconnecting" ? "Reconnecting…" : connection === "catching up" ? "Catching up…" : "");
+  const turns = crowded ? "More chats are on the screen than the browser has connections. They take turns: new words come every few seconds." : "";
+  const words = trouble?.words ?? loggedOut ?? (CONNECTIONS[connection] || turns);
   banner.hidden = !words;
   banner.className = `banner ${trouble?.bad || loggedOut ? "bad" : ""}`;
   if (banner.dataset.words === words) return; // it is not said again
@@ -95,14 +120,17 @@ function showBanner() {
 /** How this server is, and whether there is one. */
 async function lookAtHealth() {
   try {
-    const health = await client.health({ signal: AbortSignal.timeout(HEALTH_MS) });
+    const health = await impatient.health({ signal: AbortSignal.timeout(HEALTH_MS) });
+    unanswered = 0;
     const reasons = health.reasons.map(plain).join(", ");
     sick = health.status === "ok" ? 0 : sick + 1;
     trouble = health.status === "ok" || (health.status !== "draining" && sick < SICK_LOOKS) ? null
       : health.status === "draining" ? { words: "The server is being replaced. This page goes on by itself.", bad: false }
         : { words: `The server is ${health.status}${reasons ? `: ${reasons}` : ""}`, bad: health.status === "unhealthy" };
   } catch (error) {
-    trouble = { words: navigator.onLine ? "The server does not answer. Trying again…" : OFFLINE, bad: true };
+    unanswered += 1; // the first time it may be a deploy
+    trouble = !navigator.onLine ? { words: OFFLINE, bad: true }
+      : unanswered < 2 ? { words: "Reconnecting…", bad: false } : { words: "The server does not answer. Trying again…", bad: true };
     throw error;
   } finally {
     showBanner();
@@ -116,14 +144,14 @@ function lookAtSession(/** @type {unknown} */ error) {
   throw error;
 }
 
-function places(/** @type {HTMLElement} */ inboxCount, /** @type {Me} */ me) {
+function places(/** @type {Me} */ me) {
   const entries = [["Inbox", "inbox", inboxCount], ["Schedules", "schedules", null]];
   if (me.operates) entries.push(["Operations", "operations", null]);
   return h("ul", { class: "places" }, entries.filter(([, place]) => String(place) in VIEWS).map(([words, place, more]) =>
     h("li", null, h("a", { href: link(String(place)), data: { place } }, String(words), /** @type {Node | null} */ (more)))));
 }
 
-function frame(/** @type {Me} */ me, /** @type {HTMLElement} */ inboxCount, /** @type {HTMLElement} */ list) {
+function frame(/** @type {Me} */ me, /** @type {HTMLElement} */ list) {
   const who = me.owner || me.name;
   return [
     banner,
@@ -131,7 +159,7 @@ function frame(/** @type {Me} */ me, /** @type {HTMLElement} */ inboxCount, /** 
       h("div", { class: "side-head" },
         h("a", { class: "brand", href: "#/" }, h("img", { src: "page/icon.svg", alt: "" }), "holdfast"),
         me.scopes.includes("chat") ? h("a", { class: "button primary", href: "#/new" }, "New chat") : null),
-      places(inboxCount, me),
+      places(me),
       list,
       h("div", { class: "side-foot" },
         h("span", { class: "ellipsis muted", title: `version ${me.version}` }, plain(who)),
@@ -144,16 +172,41 @@ function frame(/** @type {Me} */ me, /** @type {HTMLElement} */ inboxCount, /** 
 /** @returns {Context} */
 function contextFor(/** @type {Me} */ me, /** @type {AbortSignal} */ signal) {
   return {
-    client, me, signal, say, try: (work, failed) => tryTo(work, failed, signal),
+    client, me, gate, signal, say, try: (work, failed) => tryTo(work, failed, signal),
     may: (scope) => me.scopes.includes(/** @type {any} */ (scope)),
     go: (hash) => { location.hash = hash; },
     changed: () => lookAgain(),
     connection: (state) => {
       if (signal.aborted) return;
-      connection = state;
-      showBanner();
+      clearTimeout(catchingUp);
+      if (state === "catching up" && connection !== "reconnecting") catchingUp = setTimeout(() => setConnection(state), CATCHING_UP_MS);
+      else setConnection(state);
+    },
+    title: (words) => {
+      if (!signal.aborted) showTitle(words);
+    },
+    waiting: (count, more) => {
+      waitingToldAt = Date.now();
+      showWaiting(count, more);
     },
   };
+}
+
+function setConnection(/** @type {ConnectionState} */ state) {
+  connection = state;
+  showBanner();
+}
+
+function showTitle(words = title) {
+  title = words;
+  document.title = `${waitingCount ? `(${waitingCount}) ` : ""}${title ? `${title} · ` : ""}holdfast`;
+}
+
+function showWaiting(/** @type {number} */ count, /** @type {boolean} */ more) {
+  waitingCount = count;
+  showTitle();
+  inboxCount.hidden = !count;
+  replace(inboxCount, `${count}${more ? "+" : ""}`, h("span", { class: "sr" }, " wait for an answer"));
 }
 
 async function showPlace(/** @type {Me} */ me) {
@@ -161,7 +214,9 @@ async function showPlace(/** @type {Me} */ me) {
   leaving.abort();
   leaving = new AbortController();
   shown?.close?.();
+  clearTimeout(catchingUp);
   connection = "live";
+  crowded = false;
   showBanner();
   const context = contextFor(me, leaving.signal);
   root.dataset.place = place.path.length ? "view" : "list";
@@ -178,7 +233,7 @@ async function showPlace(/** @type {Me} */ me) {
     if (context.signal.aborted) return;
     shown = { title: "Not loaded", element: broken(error) };
   }
-  document.title = shown.title ? `${shown.title} · holdfast` : "holdfast";
+  showTitle(shown.title);
   replace(main, shown.element);
 }
 
@@ -196,21 +251,19 @@ async function start() {
     replace(root, broken(error));
     return;
   }
-  const inboxCount = h("span", { class: "chip warn", hidden: true });
   const forever = new AbortController().signal;
   const list = chatList(contextFor(me, forever));
-  replace(root, ...frame(me, inboxCount, list.element));
+  replace(root, ...frame(me, list.element));
   const lookAtInbox = poll(INBOX_MS, async () => {
+    if (Date.now() - waitingToldAt < INBOX_MS) return; // the view has just looked
     const { calls, next } = await client.openCalls({ limit: 100 }).catch(lookAtSession);
     if (loggedOut) {
       loggedOut = null;
       showBanner();
     }
-    inboxCount.hidden = !calls.length;
-    replace(inboxCount, `${calls.length}${next ? "+" : ""}`, h("span", { class: "sr" }, " wait for an answer"));
-    document.dispatchEvent(new CustomEvent("inbox", { detail: calls }));
-  }, forever);
-  poll(HEALTH_MS, lookAtHealth, forever);
+    showWaiting(calls.length, next !== null);
+  }, forever, { hiddenMs: INBOX_HIDDEN_MS });
+  poll(HEALTH_MS, lookAtHealth, forever, { failedMs: HEALTH_AGAIN_MS });
   lookAgain = () => {
     list.look();
     lookAtInbox();

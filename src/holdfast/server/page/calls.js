@@ -31,6 +31,12 @@ function brief(/** @type {string} */ text) {
   }
 }
 
+/** Of an edit: what it changes is shown as a difference. */
+function pathOf(/** @type {string} */ text) {
+  const { path } = JSON.parse(text);
+  return typeof path === "string" ? path : "";
+}
+
 function pretty(/** @type {string} */ text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
@@ -96,8 +102,8 @@ export class CallCard {
   _showArguments() {
     const given = this.call.arguments;
     this._shownArguments = given;
-    this._brief.textContent = plain(brief(given).slice(0, 200));
     const edit = difference(this.call.name, given);
+    this._brief.textContent = plain((edit ? pathOf(given) : brief(given)).slice(0, 200));
     replace(this._arguments, edit ?? (given && given !== "{}" ? longText(pretty(given)) : null));
   }
 

@@ -6,6 +6,7 @@ import { ChildrenView } from "./children.js";
 import { composer } from "./composer.js";
 import { asked, button, h, replace } from "./dom.js";
 import { History } from "./history.js";
+import { menu } from "./menu.js";
 import { textOf } from "./message.js";
 import { QueueView } from "./queue.js";
 import { link } from "./router.js";
@@ -53,9 +54,10 @@ class ChatView {
     this._queue = new QueueView(context, this._chat, (words) => this._composer?.fill(words));
     this._children = new ChildrenView(context, this._chat);
     this._composer = context.may("chat") ? composer(context, {
-      draft: id, label: "Your message", placeholder: "Write a message",
+      draft: id, agent: () => this._known?.agent ?? null, label: "Your message", placeholder: "Write a message",
       send: async (content, mode) => {
         await this._chat.send(content, { mode });
+        void this._queue.look().catch(() => {}); // the stream tells it, too, when it has its turn
         this._toEnd();
         context.changed();
       },
@@ -101,18 +103,24 @@ class ChatView {
     const local = { ...this._context, signal: reading.signal };
     const actions = this._messageActions();
     const history = new History(local, this._chat, actions, this._scroller);
-    const begin = once(() => {
-      if (reading.signal.aborted) return;
-      if (live.first !== null && live.first > known.turn + 1) return void this.begin(); // turns came and went in between: no one shows them
+    const showHistory = once(() => {
       history.begin(known.messages);
       if (!known.messages && !known.turn) history.element.append(h("p", { class: "empty" }, "Nothing was said yet."));
       this._toEnd();
     });
+    const begin = () => {
+      if (reading.signal.aborted) return;
+      // Turns came and went in between, or the one that ran was over before the stream began: no one shows them.
+      const next = known.state === "idle" || known.state === "failed" ? known.turn + 1 : known.turn;
+      if (live.first !== null && live.first > next) return void this.begin();
+      showHistory();
+    };
     const live = this._live = new LiveTurns(local, this._chat, cards, actions, {
       shows: (id) => {
         history.leave(id);
         this._queue.took(id);
       },
+      folds: (upto) => history.leaveCompaction(upto),
       queue: () => void this._queue.look().catch(() => {}),
       renamed: (title) => this._showTitle(title),
       told: () => void this._lookAgain(),
@@ -135,11 +143,13 @@ class ChatView {
     const onconnection = (/** @type {import("./app.js").ConnectionState} */ state) => {
       this._context.connection(state);
       if (state !== "live") return;
+      this._heardAt = Date.now();
       begin();
       setTimeout(() => void live.settle().catch(() => {}), SETTLE_MS);
     };
     try {
-      const updates = this._chat.stream({ follow: true, render: "html", signal, onconnection, patience_ms: Infinity });
+      const { gate } = this._context;
+      const updates = this._chat.stream({ follow: true, render: "html", signal, gate, onconnection, patience_ms: Infinity });
       for await (const update of updates) {
         if (signal.aborted) return;
         this._heardAt = Date.now();
@@ -180,7 +190,7 @@ class ChatView {
     const name = plain(title);
     this._title.textContent = name;
     this._title.title = name;
-    document.title = `${name} · holdfast`;
+    this._context.title(name);
   }
 
   _showKnown(/** @type {ChatShown} */ chat) {
@@ -205,31 +215,15 @@ class ChatView {
   }
 
   _menu(/** @type {ChatShown} */ chat) {
-    const item = (/** @type {string} */ words, /** @type {() => unknown} */ run, kind = "") => button(words, () => {
-      menu.open = false;
-      summary.focus(); // a dialog gives the focus back to where it was
-      run();
-    }, `quiet ${kind}`);
-    const summary = h("summary", { class: "button quiet", "aria-label": "More" }, "⋯");
-    const menu = h("details", { class: "menu", on: {
-      keydown: (/** @type {KeyboardEvent} */ event) => {
-        if (event.key !== "Escape" || !menu.open) return;
-        menu.open = false;
-        summary.focus();
-      },
-      focusout: (/** @type {FocusEvent} */ event) => {
-        if (event.relatedTarget && !menu.contains(/** @type {Node} */ (event.relatedTarget))) menu.open = false;
-      },
-    } }, summary,
-      h("div", { class: "menu-items" },
-        item("Why is it where it is?", () => void this._askWhy(), "phone-only"),
-        h("a", { class: "button quiet phone-only", href: link("chats", chat.id, "timeline") }, "Timeline"),
-        item("Rename", () => this._rename()),
-        item("Fork", () => void this._fork(null)),
-        item("Summarise the older part", () => void this._context.try(this._chat.compact(), "It was not summarised")),
-        item(chat.archived ? "Bring back" : "Archive", () => void this._archive(!chat.archived)),
-        item("Delete", () => void this._delete(), "danger")));
-    return menu;
+    return menu((item) => [
+      item("Why is it where it is?", () => void this._askWhy(), "phone-only"),
+      h("a", { class: "button quiet phone-only", href: link("chats", chat.id, "timeline") }, "Timeline"),
+      item("Rename", () => this._rename()),
+      item("Fork", () => void this._fork(null)),
+      item("Summarise the older part", () => void this._context.try(this._chat.compact(), "It was not summarised")),
+      item(chat.archived ? "Bring back" : "Archive", () => void this._archive(!chat.archived)),
+      item("Delete", () => void this._delete(), "danger"),
+    ]);
   }
 
   _showFacts(/** @type {number} */ tokens, /** @type {number} */ cost) {

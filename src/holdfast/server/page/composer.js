@@ -1,6 +1,7 @@
 /** Where people write: text that grows, files by button, drop and paste, a draft that outlives a reload. */
 
 import { button, h, replace } from "./dom.js";
+import { SlashMenu } from "./slash_menu.js";
 import { bytes, plain } from "./words.js";
 
 /** @typedef {import("./app.js").Context} Context */
@@ -13,11 +14,12 @@ const BYTES_MAX = 11_500_000; // of all files of a message: a request takes 16 M
 
 /**
  * @param {Context} context
- * @param {{ draft: string, label: string, placeholder: string, send: (content: any, mode: Mode) => Promise<unknown> }} options
+ * @param {{ draft: string, agent: () => string | null, label: string, placeholder: string, send: (content: any, mode: Mode) => Promise<unknown> }} options
  */
-export function composer(context, { draft, label, placeholder, send }) {
+export function composer(context, { draft, agent, label, placeholder, send }) {
   const stored = `holdfast.draft.${draft}`;
   const text = h("textarea", { class: "field", rows: 1, "aria-label": label, placeholder, data: { focus: "first" } });
+  const slash = new SlashMenu(context, text, agent);
   const input = h("input", { type: "file", multiple: true, class: "sr", tabindex: "-1", "aria-hidden": "true" });
   const files = h("ul", { class: "attachments", "aria-label": "Attached files" });
   const go = h("button", { class: "button primary", type: "submit" }, "Send");
@@ -100,6 +102,7 @@ export function composer(context, { draft, label, placeholder, send }) {
     grow();
   });
   text.addEventListener("keydown", (event) => {
+    if (slash.key(event)) return;
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     void submit("queue");
@@ -127,7 +130,7 @@ export function composer(context, { draft, label, placeholder, send }) {
       element.classList.remove("dropping");
       void attach(event.dataTransfer?.files ?? []);
     },
-  } }, files, text,
+  } }, files, slash.element, text,
   h("div", { class: "row composer-foot" }, button("Attach", () => input.click(), "quiet"), input,
     h("span", { class: "muted small hint" }, h("kbd", null, "Enter"), " sends, ", h("kbd", null, "Shift Enter"), " breaks the line"),
     h("span", { class: "grow" }), busyModes, extra, go));

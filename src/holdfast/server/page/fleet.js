@@ -16,10 +16,13 @@ const REASONS = {
   tools_overdue: "a tool runs beyond its deadline",
   store_failing: "the database fails",
   mcp_server_away: "a tool server is away",
+  mcp_server_needs_login: "a tool server wants a person to log in: holdfast mcp login",
   steps_missed: "a chat's steps come to nothing",
   tools_uncovered: "tools run without the cover that the settings ask for",
   scheduler_silent: "schedules are not looked at",
   chats_unreadable: "newer code wrote chats that this one cannot read",
+  processes_missing: "of its processes fewer can work than there should be",
+  process_silent: "one of its processes gives no answer",
   wake_stream_down: "it hears of changes by polling alone",
   writes_failing: "writes fail",
   wal_in_doubt: "the write-ahead log is in doubt",
@@ -32,7 +35,7 @@ export function reasonWords(/** @type {string} */ code) {
   return REASONS[code] ?? code.replaceAll("_", " ");
 }
 
-/** The workers of the process that answered. @returns {Figures[]} */
+/** The workers of the server that answered, of all its processes. @returns {Figures[]} */
 export function workersOf(/** @type {Figures} */ diagnosis) {
   return (diagnosis.apps ?? []).flatMap((/** @type {Figures} */ app) => app.workers ?? []);
 }

@@ -3,17 +3,41 @@
  * seen and emptied when it is far away. So a chat of 20,000 messages opens at once, at its end, and its scroll bar is true.
  */
 
+import { newCall } from "../client/holdfast.js";
 import { h, replace } from "./dom.js";
 import { ResponseView, userMessage } from "./message.js";
+import { when } from "./words.js";
 
 /** @typedef {import("./app.js").Context} Context */
 /** @typedef {import("../client/holdfast.js").Chat} Chat */
 /** @typedef {import("./calls.js").CallCard} CallCard */
+/** @typedef {import("../client/holdfast.js").Schemas["CompactionShown"]} Compaction */
 /** @typedef {import("../client/holdfast.js").Schemas["HistoryMessage"] & { html?: string }} HistoryMessage */
 
 const PAGE = 40; // positions
 const NEAR = "1200px 0px";
 const GUESS_PX = 90; // of a message that was not seen yet
+
+/**
+ * What is between two positions, with its HTML, in however many answers.
+ * @returns {Promise<{ messages: HistoryMessage[], compactions: Compaction[] }>}
+ */
+export async function historyOf(/** @type {Chat} */ chat, /** @type {number} */ start, /** @type {number} */ end, /** @type {AbortSignal} */ signal) {
+  const found = { messages: /** @type {HistoryMessage[]} */ ([]), compactions: /** @type {Compaction[]} */ ([]) };
+  while (start < end) {
+    const { messages, next, compactions } = await chat.messages({ start, limit: end - start, render: "html", signal });
+    found.messages.push(.../** @type {HistoryMessage[]} */ (messages));
+    found.compactions.push(...compactions);
+    if (next === null) break;
+    start = next;
+  }
+  return found;
+}
+
+/** What a model was given in place of what stands before it. */
+export function compactionFold(/** @type {string} */ words, /** @type {{ summary: string, upto: number }} */ { summary, upto }) {
+  return h("details", { class: "compaction", data: { upto } }, h("summary", null, words), h("div", { class: "words", dir: "auto" }, summary));
+}
 
 /** One page: its place in the history, and whether it is filled. */
 class HistoryPage {
@@ -47,6 +71,8 @@ export class History {
     this._results = new Map();
     /** @type {Set<string>} messages that the live part shows */
     this._elsewhere = new Set();
+    /** @type {Set<number>} and compactions, by where they end */
+    this._foldedElsewhere = new Set();
     this._length = 0;
     this._observer = new IntersectionObserver((seen) => this._moved(seen), { root: scroller, rootMargin: NEAR });
     context.signal.addEventListener("abort", () => this._observer.disconnect());
@@ -72,6 +98,12 @@ export class History {
     this.element.querySelector(`[data-id="${CSS.escape(id)}"]`)?.remove();
   }
 
+  /** A compaction that ends there is shown below. */
+  leaveCompaction(/** @type {number} */ upto) {
+    this._foldedElsewhere.add(upto);
+    this.element.querySelector(`.compaction[data-upto="${upto}"]`)?.remove();
+  }
+
   _moved(/** @type {IntersectionObserverEntry[]} */ seen) {
     for (const { target, isIntersecting } of seen) {
       const page = this._pages.get(target);
@@ -86,10 +118,10 @@ export class History {
     if (page.filled || page.busy) return;
     page.busy = true;
     try {
-      const messages = await this._read(page.start, page.end);
+      const { messages, compactions } = await this._read(page.start, page.end);
       for (const message of await this._resultsBehind(page, messages)) this._finish(page, message);
       if (!page.near || this._context.signal.aborted) return;
-      replace(page.element, this._elements(page, messages));
+      replace(page.element, this._elements(page, messages, compactions));
       page.element.style.minHeight = "";
       page.element.removeAttribute("aria-busy");
       page.filled = true;
@@ -106,20 +138,12 @@ export class History {
   async _resultsBehind(/** @type {HistoryPage} */ page, /** @type {HistoryMessage[]} */ messages) {
     const open = new Set(messages.flatMap(({ parts }) => parts.flatMap((part) => (part.kind === "tool_call" ? [part.call_id] : []))));
     for (const { parts } of messages) for (const part of parts) if (part.kind === "tool_result") open.delete(part.call_id);
-    const behind = open.size && page.end < this._length ? await this._read(page.end, Math.min(this._length, page.end + open.size)) : [];
+    const behind = open.size && page.end < this._length ? (await this._read(page.end, Math.min(this._length, page.end + open.size))).messages : [];
     return behind.filter(({ role }) => role === "tool");
   }
 
-  async _read(/** @type {number} */ start, /** @type {number} */ end) {
-    /** @type {HistoryMessage[]} */
-    const found = [];
-    while (start < end) {
-      const answer = await this._chat.messages({ start, limit: end - start, render: "html", signal: this._context.signal });
-      found.push(.../** @type {HistoryMessage[]} */ (answer.messages));
-      if (answer.next === null || answer.next === undefined) break;
-      start = answer.next;
-    }
-    return found;
+  _read(/** @type {number} */ start, /** @type {number} */ end) {
+    return historyOf(this._chat, start, end, this._context.signal);
   }
 
   /** Far away: its height stays. Not while somebody is in it, by keyboard or with a selection. */
@@ -132,15 +156,21 @@ export class History {
     page.filled = false;
   }
 
-  _elements(/** @type {HistoryPage} */ page, /** @type {HistoryMessage[]} */ messages) {
+  _elements(/** @type {HistoryPage} */ page, /** @type {HistoryMessage[]} */ messages, /** @type {Compaction[]} */ compactions) {
     /** @type {Node[]} */
     const made = [];
+    const folds = compactions.filter(({ upto }) => !this._foldedElsewhere.has(upto));
+    const fold = (/** @type {number} */ pos) => {
+      while (folds.length && folds[0].upto <= pos) made.push(pastCompaction(/** @type {Compaction} */ (folds.shift())));
+    };
     for (const message of messages) {
+      fold(message.pos);
       if (message.role === "tool") this._finish(page, message);
       else if (this._elsewhere.has(message.id)) continue;
       else if (message.role === "user") made.push(userMessage(this._chat, message, this._actions));
       else if (message.role === "assistant") made.push(this._response(message));
     }
+    fold(page.end);
     return made;
   }
 
@@ -149,7 +179,7 @@ export class History {
     view.commit(message, message.html ?? null);
     for (const part of message.parts) {
       if (part.kind !== "tool_call") continue;
-      const card = view.card(pastCall(part.call_id, part.name, part.arguments ?? ""));
+      const card = view.card(newCall(part.call_id, part.name, { arguments: part.arguments ?? "" }));
       const result = this._results.get(part.call_id);
       if (result) card.finish(result.part, null, result.at);
     }
@@ -167,10 +197,6 @@ export class History {
   }
 }
 
-/** A call of the past, before its result is known. @returns {import("../client/holdfast.js").CallView} */
-function pastCall(/** @type {string} */ id, /** @type {string} */ name, /** @type {string} */ given) {
-  return {
-    id, name, arguments: given, state: "planned", chat_id: null, external: null, question: null, child_id: null, expires_at: null, by: null,
-    began_at: null, ended_at: null, result: null, error: false, files: [], progress: "", kind: null,
-  };
+function pastCompaction(/** @type {Compaction} */ one) {
+  return compactionFold(`What is above was summarised for the model, ${when(one.created_at)}`, one);
 }

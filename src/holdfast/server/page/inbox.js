@@ -69,6 +69,7 @@ class Inbox {
       const page = await this._context.client.openCalls({ kind, limit: this._limit, signal: this._context.signal });
       if ((this._kind || undefined) !== kind) return;
       this._show(page.calls, page.next !== null);
+      if (!kind) this._context.waiting(page.calls.length, page.next !== null);
     } catch (error) {
       if (this._context.signal.aborted) return;
       if (!this._items.size) replace(this._state, failed(error));

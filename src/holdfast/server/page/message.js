@@ -25,9 +25,16 @@ export function userMessage(
     h("div", { class: "bubble" },
       message.synthetic ? h("p", { class: "muted small" }, by) : null,
       words.length > INLINE_CHARS ? longText(words) : words ? h("div", { class: "words", dir: "auto" }, words) : null,
+      expansions(message),
       pictures(chat, files)),
     h("div", { class: "message-foot" }, at ? h("time", { class: "muted small", datetime: new Date(at).toISOString(), title: clock(at) }, when(at)) : null,
       copyButton(() => words), actions.user?.(message) ?? []));
+}
+
+/** What a slash command stood for when the message was accepted: the model read it with the message. */
+function expansions(/** @type {Message} */ message) {
+  return message.parts.flatMap((part) => part.kind === "expansion"
+    ? [h("details", { class: "expansion" }, h("summary", { class: "muted small" }, `${plain(part.source)} ${plain(part.name)}, as the model read it`), longText(part.text))] : []);
 }
 
 export function textOf(/** @type {Message} */ message) {

@@ -54,7 +54,7 @@ function parts(/** @type {Context} */ context, /** @type {Agent[]} */ agents) {
   picker.addEventListener("change", tell);
   tell();
   const written = composer(context, {
-    draft: "new", label: "Your message", placeholder: "What should it do?",
+    draft: "new", agent: () => picker.value, label: "Your message", placeholder: "What should it do?",
     send: async (content) => {
       const chat = await context.client.create(picker.value, content);
       context.changed();
@@ -62,7 +62,7 @@ function parts(/** @type {Context} */ context, /** @type {Agent[]} */ agents) {
     },
   });
   return [
-    h("h1", null, "What should be done?"),
+    h("div", { class: "row" }, h("a", { class: "button quiet menu-button", href: "#/" }, "Menu"), h("h1", null, "What should be done?")),
     h("div", { class: "row picker" }, h("label", { for: "agent" }, "Agent"), picker),
     about,
     written.element,

@@ -1,15 +1,17 @@
-/** Looks again and again, while somebody looks at the page. */
+/** Looks again and again, while somebody looks at the page; where it is asked to, also when nobody does, seldom. */
 
 const SLOWEST_MS = 30_000;
 
 /**
- * Looks now, then every `ms` while the page is visible; at once when it is shown again. Where looking fails, it looks less often.
+ * Looks now, then every `ms` while the page is visible, and every `hiddenMs`, if given, while it is not; at once when it is shown
+ * again. Where looking fails, it looks less often, or every `failedMs`.
  * Returns a function that looks at once.
  * @param {number} ms
  * @param {() => Promise<unknown>} look
  * @param {AbortSignal} signal
+ * @param {{ hiddenMs?: number, failedMs?: number }} [options]
  */
-export function poll(ms, look, signal) {
+export function poll(ms, look, signal, { hiddenMs, failedMs } = {}) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
   let failures = 0;
@@ -35,7 +37,10 @@ export function poll(ms, look, signal) {
     if (again) {
       again = false;
       void now();
-    } else if (!document.hidden) timer = setTimeout(now, Math.min(ms * 2 ** failures, Math.max(ms, SLOWEST_MS)));
+      return;
+    }
+    const next = document.hidden ? hiddenMs : failures && failedMs ? failedMs : Math.min(ms * 2 ** failures, Math.max(ms, SLOWEST_MS));
+    if (next !== undefined) timer = setTimeout(now, next);
   }
 
   document.addEventListener("visibilitychange", () => document.hidden || void now(), { signal });

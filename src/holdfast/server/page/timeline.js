@@ -112,7 +112,7 @@ class TimelineView {
     const upto = this._model.entries.length + LOADED_MAX;
     this._full = false;
     const onconnection = (/** @type {string} */ state) => this._connected(state);
-    for await (const { cursor, entry } of this._chat.journal({ ...from, follow: true, deltas: true, onconnection, signal })) {
+    for await (const { cursor, entry } of this._chat.journal({ ...from, follow: true, deltas: true, gate: this._context.gate, onconnection, signal, patience_ms: Infinity })) {
       this._model.take(entry, cursor);
       if (entry.at) this._skew = Math.max(this._skew, entry.at - Date.now());
       if (this._model.entries.length >= upto) {

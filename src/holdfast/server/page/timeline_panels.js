@@ -40,7 +40,7 @@ export function spanPanel(/** @type {{ span: Span, entries: Entry[], chatId: str
       h("a", { class: "button quiet", href: linkOf(chatId, entries[0]?.cursor ?? "") }, "Link to this"),
     ),
     h("p", {}, plain(span.words)),
-    h("dl", { class: "facts" },
+    h("dl", { class: "span-facts" },
       h("dt", {}, "began"), h("dd", {}, after(span.from, origin)),
       h("dt", {}, span.until === null ? "for" : "took"), h("dd", {}, lasting((span.until ?? now) - span.from)),
       ...(worker ? [h("dt", {}, "worker"), h("dd", { class: "mono" }, plain(worker))] : []),
@@ -70,6 +70,7 @@ function textOf(/** @type {any} */ message) {
     if (part.kind === "text") return part.text;
     if (part.kind === "tool_call") return `→ ${part.name}(${part.arguments})`;
     if (part.kind === "tool_result") return `${part.name} = ${part.content}`;
+    if (part.kind === "expansion") return `/${part.name} stands for: ${part.text}`;
     return `[${part.kind}]`;
   }).join("\n");
 }

@@ -1,7 +1,9 @@
 /** The turns that are seen while they happen: updates of the client's stream become messages, cards and words. */
 
+import { newCall } from "../client/holdfast.js";
 import { askingCard } from "./asking.js";
 import { button, h, replace } from "./dom.js";
+import { compactionFold, historyOf } from "./history.js";
 import { ResponseView, userMessage } from "./message.js";
 import { causeWords, count, duration, money, plain } from "./words.js";
 
@@ -12,7 +14,8 @@ import { causeWords, count, duration, money, plain } from "./words.js";
 /** @typedef {import("./calls.js").CallCard} CallCard */
 
 const STATUS_MS = 250;
-const SETTLED_MAX = 100; // messages, from the end, whose HTML is read where it did not come
+const SETTLED_PAGE = 100; // messages whose HTML is read at once, where it did not come
+const SETTLED_MAX = 1000; // of them, from the end of the chat
 /** @type {Record<string, string>} */
 const COMPACTED = { asked: "as somebody asked", near_limit: "near the model's limit", too_long: "it had become too long" };
 
@@ -20,6 +23,7 @@ const COMPACTED = { asked: "as somebody asked", near_limit: "near the model's li
  * What else a view has to do when something happens.
  * @typedef {object} Needs
  * @property {(id: string) => void} shows a message is shown here
+ * @property {(upto: number) => void} folds a compaction is shown here
  * @property {() => void} queue the queue changed
  * @property {(title: string) => void} renamed
  * @property {() => void} told what is known of the chat changed elsewhere
@@ -111,16 +115,20 @@ export class LiveTurns {
     } else if (!this._over.has(attempt)) this._open().block(attempt, block ?? 0, html);
   }
 
-  /** What was committed while the connection was broken may have come without its HTML: that is read then. */
+  /** What was committed while there was no connection may have come without its HTML: that is read then, from the end. */
   async settle() {
-    if (![...this._responses.values()].some((view) => !view.committed)) return;
+    const open = new Map([...this._responses].filter(([, view]) => !view.committed));
+    if (!open.size) return;
     const { signal } = this._context;
     const { messages: length } = await this._chat.read({ signal });
-    const start = Math.max(0, length - SETTLED_MAX);
-    const { messages } = await this._chat.messages({ start, limit: SETTLED_MAX, render: "html", signal });
-    for (const { id, html } of messages) {
-      const view = this._responses.get(id);
-      if (view && !view.committed && html !== undefined) view.whole(html);
+    const first = Math.max(0, length - SETTLED_MAX);
+    for (let end = length; open.size && end > first; end -= SETTLED_PAGE) {
+      const { messages } = await historyOf(this._chat, Math.max(first, end - SETTLED_PAGE), end, signal);
+      for (const { id, html } of messages) {
+        const view = open.get(id);
+        open.delete(id);
+        if (view && !view.committed && html !== undefined) view.whole(html);
+      }
     }
   }
 
@@ -130,7 +138,7 @@ export class LiveTurns {
     this._responses.set(message.id, view);
     this._needs.shows(message.id);
     for (const part of message.parts) {
-      if (part.kind === "tool_call" && !this._cards.has(part.call_id)) view.card({ ...blankCall(part.call_id, part.name), arguments: part.arguments ?? "" });
+      if (part.kind === "tool_call" && !this._cards.has(part.call_id)) view.card(newCall(part.call_id, part.name, { arguments: part.arguments ?? "" }));
     }
     this._response = null;
     this._retrying = null;
@@ -227,7 +235,10 @@ export class LiveTurns {
       case "chat.renamed": this._needs.renamed(entry.title); break;
       case "chat.archived": case "chat.agent": this._needs.told(); break;
       case "history.cut": this._needs.cut(); break;
-      case "compacted": this._add(compaction(entry)); break;
+      case "compacted":
+        this._needs.folds(entry.upto);
+        this._add(compaction(entry));
+        break;
       case "compaction.failed": this._add(h("p", { class: "event" }, `No summary could be made: ${plain(entry.error)}`)); break;
       case "chat.repaired": this._add(h("p", { class: "event" }, `The chat was brought back into line (${plain(entry.reason)}).`)); break;
       case "chat.retried": this._add(h("p", { class: "event" }, "Tried again.")); break;
@@ -250,14 +261,5 @@ export class LiveTurns {
 
 function compaction(/** @type {any} */ entry) {
   const words = entry.trimmed ? "The older part was left out for the model" : "The older part was summarised for the model";
-  return h("details", { class: "compaction" }, h("summary", null, `${words} (${COMPACTED[entry.why ?? "asked"] ?? ""})`),
-    h("div", { class: "words", dir: "auto" }, entry.summary));
-}
-
-/** @returns {import("../client/holdfast.js").CallView} */
-function blankCall(/** @type {string} */ id, /** @type {string} */ name) {
-  return {
-    id, name, arguments: "", state: "planned", chat_id: null, external: null, question: null, child_id: null, expires_at: null, by: null,
-    began_at: null, ended_at: null, result: null, error: false, files: [], progress: "", kind: null,
-  };
+  return compactionFold(`${words} (${COMPACTED[entry.why ?? "asked"] ?? ""})`, entry);
 }

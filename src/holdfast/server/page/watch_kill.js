@@ -8,9 +8,9 @@
 const CHAT = /chat_[0-9a-z]+/;
 
 /** The chat that will lose its worker: the tool says it first. @returns {Promise<string>} its id */
-export async function victimOf(/** @type {Context} */ { client, signal }, /** @type {string} */ agent) {
+export async function victimOf(/** @type {Context} */ { client, gate, signal }, /** @type {string} */ agent) {
   const chat = await client.create(agent, "Kill a worker in the middle of its tools.", { signal });
-  for await (const update of chat.stream({ signal })) {
+  for await (const update of chat.stream({ gate, signal })) {
     if (update.kind === "CallProgress") {
       const found = CHAT.exec(update.text);
       if (found) return found[0];
