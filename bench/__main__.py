@@ -13,17 +13,21 @@ import psycopg
 
 from bench.chats import PATIENT, WORKER, Lane, lanes, question, register
 from bench.cycles import postgres_cycles, sqlite_cycles
-from bench.figures import Figures, interleaved, rate
+from bench.figures import Figures, interleaved, keep_on_disk, rate
 from bench.handover import handover
 from bench.hostile import hostile
 from bench.large import large
 from bench.long_chats import long_chats
 from bench.many import many
+from bench.memory import memory
+from bench.million import million
 from bench.models import models
 from bench.page import page
+from bench.processes import processes
 from bench.raw import RawLanes, RawPostgres, RawPostgresLanes, RawSqlite, prepared, raw_rate, raw_sqlite_groups
 from bench.schedules import schedules
 from bench.server import server
+from bench.surface import surface
 from bench.tenants import tenants
 from bench.turns import turn_bytes
 from bench.way import way
@@ -221,21 +225,27 @@ PARTS: dict[str, Callable[[Figures], Coroutine[None, None, None]]] = {
     "turn-bytes": turn_bytes,
     "long-chats": long_chats,
     "many": many,
+    "million": million,
+    "memory": memory,
     "schedules": schedules,
     "page": page,
+    "processes": processes,
     "tenants": tenants,
     "large": large,
     "handover": handover,
     "server": server,
+    "surface": surface,
     "hostile": hostile,
     "way": way,
 }
 
 
-LONG = ("many", "schedules", "page", "tenants", "large", "hostile")  # measured when asked for
+# Measured when asked for.
+LONG = ("many", "million", "memory", "schedules", "page", "processes", "tenants", "large", "hostile", "surface")
 
 
 def main() -> None:
+    keep_on_disk()
     parts = sys.argv[1:] or ["import", *(name for name in PARTS if name not in LONG)]
     figures = Figures()
     if "import" in parts:

@@ -11,6 +11,13 @@ from pathlib import Path
 Async = Callable[[], Awaitable[object]]
 
 
+def keep_on_disk() -> None:
+    """Databases of a bench are on a disk: tests keep theirs in memory where there is enough of it. What is in this
+    folder outlives a restart of the machine, so it is on one.
+    """
+    os.environ.setdefault("TMPDIR", "/var/tmp")
+
+
 class Figures:
     """Collects figures with their aims, prints them as they come, and writes them where BENCH_OUT says."""
 

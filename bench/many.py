@@ -53,7 +53,7 @@ async def many(figures: Figures) -> None:
 
 async def _measure(figures: Figures, store: Store, url: str, name: str) -> None:
     line = register(store, WORKER)
-    await _two_models(store)
+    await two_models(store)
     _copy(url, "resting", CHATS - WAITING)
     _copy(url, "waiting", WAITING)
     sql(url, "ANALYZE")
@@ -117,7 +117,7 @@ async def _median(run: Callable[[], Awaitable[object]], rounds: int) -> float:
     return statistics.median(times)
 
 
-async def _two_models(store: Store) -> None:
+async def two_models(store: Store) -> None:
     for id in ("resting", "waiting"):
         message = Message(id=f"user-{id}", role=Role.USER, parts=(Text(text="What is the weather in Bern today?"),))
         await store.create_chat(NewChat(id=id, agent="agent", message=message, title="The weather"))

@@ -1,7 +1,7 @@
 """The page in a real browser: `make bench BENCH_ARGS=page`.
 
 How soon a chat of 20,000 messages is painted and can be used, what a page holds after as many words as a model says
-in an hour, and what many tabs cost the server.
+in an hour, and what twenty tabs of open chats cost the server and the browser.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from bench.figures import Figures
 from tests.page import program
 from tests.page.conftest import begin_chat
 from tests.page.test_long_chat import long_chat
-from tests.support.browser import NONE, browser, find
+from tests.support.browser import NONE, browser, find, tabbed_browser
 from tests.support.servers import ServerProcess, server
 
 MESSAGES = int(os.environ.get("BENCH_PAGE_MESSAGES", "20000"))
 TURNS = int(os.environ.get("BENCH_PAGE_TURNS", "90"))  # of 2,000 words each: 50 words a second for an hour
-TABS = 5  # a browser gives a server six connections over HTTP/1.1, and each tab that is seen holds one
+TABS = int(os.environ.get("BENCH_PAGE_TABS", "20"))
 IDLE_S = 30.0
 WAIT_MS = 120_000
 
@@ -43,7 +43,7 @@ async def page(figures: Figures) -> None:
             async with browser(found) as made:
                 await _long(figures, made, live, await long_chat(url, MESSAGES))
                 await _hour(figures, made, live)
-                await _tabs(figures, made, live)
+            await _tabs(figures, found, live)
 
 
 async def _entered(made: Browser, live: ServerProcess) -> Page:
@@ -95,7 +95,7 @@ async def _hour(figures: Figures, made: Browser, live: ServerProcess) -> None:
     await page.context.close()
 
 
-def _browser() -> list[Any]:
+def _of_browser() -> list[Any]:
     return [process for process in psutil.Process().children(recursive=True) if "chrom" in process.name()]
 
 
@@ -104,16 +104,40 @@ def _cpu_s(processes: list[Any]) -> float:
     return float(sum(each.user + each.system for each in times))
 
 
-async def _tabs(figures: Figures, made: Browser, live: ServerProcess) -> None:
-    first = await _entered(made, live)
-    chat_id = await begin_chat(first, "echo", "hello")
-    for _ in range(TABS - 1):
-        tab = await first.context.new_page()
-        await tab.goto(f"{live.url}/#/chats/{chat_id}")
-        await expect(tab.get_by_text("You said: hello")).to_be_visible()
-    served_s, shown_s = _cpu_s([psutil.Process(live.process.pid)]), _cpu_s(_browser())
+async def _tabs(figures: Figures, chromium: str, live: ServerProcess) -> None:
+    """Open chats in tabs as a person has them: one in front. At rest, and while the chat in front is being told."""
+    async with tabbed_browser(chromium) as context:
+        context.set_default_timeout(WAIT_MS)
+        first = context.pages[0]
+        await live.log_in(first)
+        for n in range(TABS):
+            tab = first if n == 0 else await context.new_page()
+            await tab.bring_to_front()
+            await tab.goto(f"{live.url}/#/new")
+            await begin_chat(tab, "echo", f"hello {n}")
+            await expect(tab.get_by_text(f"You said: hello {n}")).to_be_visible()
+        await _measured(figures, live, "at rest")
+        stories = asyncio.ensure_future(_stories(tab, live))
+        await _measured(figures, live, "while the one in front streams 33 words a second")
+        stories.cancel()
+        memory = sum(process.memory_info().rss for process in _of_browser()) / 1e6
+        figures.add(
+            f"page: resident memory of a browser with {TABS} tabs, what it shares counted often", memory, "MB"
+        )
+
+
+async def _stories(tab: Page, live: ServerProcess) -> None:
+    """One after the other."""
+    while True:
+        await tab.goto(f"{live.url}/#/new")
+        await begin_chat(tab, "storyteller", "Tell me.")
+        await expect(tab.locator(".chat-head .chip")).to_have_text("at rest")
+
+
+async def _measured(figures: Figures, live: ServerProcess, how: str) -> None:
+    server_process = [psutil.Process(live.process.pid)]
+    served_s, shown_s = _cpu_s(server_process), _cpu_s(_of_browser())
     await asyncio.sleep(IDLE_S)
-    served_s, shown_s = _cpu_s([psutil.Process(live.process.pid)]) - served_s, _cpu_s(_browser()) - shown_s
-    figures.add(f"page: server's CPU with {TABS} tabs that rest, all seen", served_s / IDLE_S * 100, "% of a core")
-    figures.add("page: the browser's, all of its processes", shown_s / IDLE_S * 100, "% of a core")
-    await first.context.close()
+    served_s, shown_s = _cpu_s(server_process) - served_s, _cpu_s(_of_browser()) - shown_s
+    figures.add(f"page: server's CPU with {TABS} tabs of open chats, {how}", served_s / IDLE_S * 100, "% of a core")
+    figures.add(f"page: the browser's, all of its processes, {how}", shown_s / IDLE_S * 100, "% of a core")

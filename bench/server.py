@@ -70,11 +70,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[Server]:
+def serving(program: str = "bench.server", url: str | None = None) -> Iterator[Server]:
+    """A server process on a database, or on a file of its own."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.server", f"sqlite:///{folder}/bench.db", str(home)],
+            [sys.executable, "-m", program, url or f"sqlite:///{folder}/bench.db", str(home)],
             cwd=Path(__file__).resolve().parents[1],
             stderr=subprocess.PIPE,
             text=True,
