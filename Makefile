@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List these targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
 setup: $(VENV)/.ready ## Make .venv with the locked dependencies and holdfast itself
@@ -98,6 +98,16 @@ reference: setup ## Write docs/reference, docs/openapi.json and the table of set
 .PHONY: pictures
 pictures: browser ## Make the pictures of the page in docs/pictures anew
 	@$(BIN)/python -m tests.page.screenshots
+
+# Restate, DBOS, LangGraph and others, each in an environment of its own: PEERS_ARGS="--rounds 1 Restate"
+PEERS_ARGS ?=
+.PHONY: bench-peers
+bench-peers: setup ## Measure the same load on what users would pick instead, end with one table
+	@$(BIN)/python -m bench.peers $(PEERS_ARGS)
+
+.PHONY: benchmarks
+benchmarks: setup ## Write docs/benchmarks.md and its pictures from what bench-peers and the bench of a million have kept
+	@$(BIN)/python -m bench.benchmarks
 
 .PHONY: bench
 bench: setup ## Measure (BENCH_OUT=file keeps the figures)

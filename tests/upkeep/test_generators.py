@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.server import budgets, schedules, tokens, views, webhooks
+from holdfast.server import budgets, memory, schedules, tokens, views, webhooks
 from tests.support.client_tools import (
     NODE,
     OPENAPI_PYTHON,
@@ -54,7 +54,7 @@ def test_openapi_python_client_makes_a_client_without_a_warning(tmp_path: Path) 
     assert re.search(r"^    agent: str$", sent, re.MULTILINE)
     assert "    owner: str | Unset = UNSET" in sent
     history = next(made.rglob("models/history_message.py")).read_text(encoding="utf-8")
-    assert "parts: list[File | Reasoning | Text | ToolCall | ToolResult]" in history
+    assert "parts: list[Expansion | File | Reasoning | Text | ToolCall | ToolResult]" in history
     assert next(made.rglob("models/turn_ended.py")).exists()
 
 
@@ -66,7 +66,7 @@ def requests() -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(requests()))
 def test_no_field_of_a_request_is_required_that_has_a_default(name: str) -> None:
     """And none says `default`: openapi-typescript takes such a field for one that has to be there."""
-    home = next(module for module in (views, tokens, schedules, webhooks, budgets) if hasattr(module, name))
+    home = next(module for module in (views, tokens, schedules, webhooks, budgets, memory) if hasattr(module, name))
     schema, model = requests()[name], getattr(home, name)
     needed = {name for name, field in model.model_fields.items() if field.is_required()}
     assert set(schema.get("required", ())) == needed

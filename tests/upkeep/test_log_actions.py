@@ -1,12 +1,16 @@
 """Every log line has an action that stays what it is, and docs/operating.md says what each means."""
 
 import ast
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from holdfast.server.audit import AUDITED, Answered, BudgetChange, TokenChange
+from fastapi.routing import APIRoute
+
+from holdfast.server.audit import AUDITED, FIELDS, Answered, BudgetChange, TokenChange
+from holdfast.server.http import ROUTERS
 from holdfast.store.incidents import FAILED_OVER, WENT_BACK
 from holdfast.worker.outcomes import BodyEnd
 
@@ -78,3 +82,13 @@ def test_every_line_of_the_log_has_an_action() -> None:
     assert bare_lines("log.info('without')\nlog.info('with', extra=about)") == [1]
     found = {path: bare_lines(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
     assert {str(path): lines for path, lines in found.items() if lines} == {}
+
+
+def test_what_an_audit_line_says_of_its_route_is_no_field_that_a_record_of_the_log_has() -> None:
+    """Logging refuses such a field, and the request would fail after it was carried out."""
+    taken = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+    audited = [route for router in ROUTERS for route in router.routes if getattr(route, "name", "") in AUDITED]
+    assert len(audited) >= len(AUDITED)
+    for route in audited:
+        assert isinstance(route, APIRoute)
+        assert not {FIELDS.get(name, name) for name in route.param_convertors} & taken, route.path
