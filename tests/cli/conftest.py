@@ -19,7 +19,7 @@ from tests.support.forks import Fork, fork_command, run_command
 from tests.support.programs import ROOT
 
 APP = "tests.cli.desk:app"
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 class Done(NamedTuple):

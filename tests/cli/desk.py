@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast import Agent, App, ToolContext, tool
+from holdfast import Agent, App, Memory, ToolContext, tool
 from holdfast.testing import Call, Fail, Finish, Say, ScriptedModel
 from holdfast.tools.outside import ask_user, client_tool
 
@@ -67,6 +67,10 @@ AGENTS = [
     Agent("asks", ScriptedModel([Call(name="ask_user", arguments={"question": "Which colour?"})], "Thank you."),
           tools=[ask_user()]),
     Agent("client", ScriptedModel([Call(name="open_page")], "Opened."), tools=[client_tool("open_page")]),
+    Agent("remembers", ScriptedModel(
+        Call(name="memory", arguments={"action": "remember", "text": "Ada likes tea \x1b[31mgreen."}),
+        Call(name="memory", arguments={"action": "add", "block": "notes", "text": "Short answers."}), after="echo"),
+        memory=Memory(episodes=False)),
     Agent("fails", ScriptedModel([Fail(status=400, message="no such thing")])),
     Agent("evil", ScriptedModel(EVIL)),
     Agent("runs-out", ScriptedModel([Say(text="It is"), Finish(reason="length")])),

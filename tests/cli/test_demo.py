@@ -10,9 +10,8 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.cli.commands.demo import WAIT_S
 from holdfast.cli.commands.demo_verdict import Evidence, judge, timeline
-from holdfast.cli.commands.demo_worker import RERUN_S, Ledger, takes_s
+from holdfast.cli.commands.demo_worker import RERUN_S, WAIT_S, Ledger, takes_s
 from holdfast.core.codec import encode
 from holdfast.core.journal import MessageAdded, TurnEnded
 from holdfast.core.records import (

@@ -162,9 +162,9 @@ def test_a_childs_end_answers_no_call_that_waits_for_somebody_else() -> None:
     assert (of_parent(story).state, story.call("a").state, story.call("b").state) == ("waiting", "done", "external")
 
 
-def test_an_empty_answer_is_an_answer() -> None:
+def test_an_empty_answer_is_an_answer_and_said_to_be_one() -> None:
     story = of_parent(of_child(parked()).says("said", SIGNED).finishes())
-    assert (story.result("a").content, story.result("a").error) == ("", False)
+    assert (story.result("a").content, story.result("a").error) == ("It ended, and said nothing.", False)
 
 
 def test_an_answer_that_was_lost_is_said_to_be_lost_and_is_not_an_empty_one() -> None:

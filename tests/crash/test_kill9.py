@@ -67,7 +67,12 @@ OF_LARGE_CHATS = {"import.before", "import.slice", "import.after", "fork.slice",
 OF_BUDGETS = {"draw.before", "draw.after", "fold.before", "fold.after"}
 # Of schedules, which it has none of either: test_schedules.py of tests/crash.
 OF_SCHEDULES = {"schedule.before", "schedule.chat", "schedule.after"}
-POINTS = set(faults.POINTS) - OF_COMMANDS - OF_LARGE_CHATS - OF_BUDGETS - OF_SCHEDULES
+# Of memory: test_memory.py of tests/crash.
+OF_MEMORY = {"memory.before", "memory.written", "memory.after"}
+# Of logins to MCP servers: tests/tools/test_mcp_logins.py.
+OF_LOGINS = {"mcp.refreshed"}
+OF_OTHERS = OF_COMMANDS | OF_LARGE_CHATS | OF_BUDGETS | OF_SCHEDULES | OF_MEMORY | OF_LOGINS
+POINTS = set(faults.POINTS) - OF_OTHERS
 
 STEPS_PER_POINT = 5
 STEPS_PER_POINT_IN_A_TRANSACTION = 3  # wherever it is left, there is nothing of it

@@ -28,6 +28,7 @@ from tests.support.looptime import LoopTime
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import TcpProxy
 from tests.support.rows import difference, read_rows
+from tests.support.scale import FULL
 from tests.support.scenario import STEPS, Run, Step, step_named
 from tests.support.waiting import until
 
@@ -122,8 +123,10 @@ def die(server: PostgresServer, death: Death) -> None:
         server.stop("immediate")
 
 
-@pytest.mark.parametrize("death", ["immediate", "kill9"])
-@pytest.mark.parametrize("deadline_s", [8.0, 0.9])
+@pytest.mark.parametrize(
+    ("deadline_s", "death"),
+    [(8.0, "immediate"), (0.9, "kill9"), *([(8.0, "kill9"), (0.9, "immediate")] if FULL else [])],
+)
 async def test_a_server_that_dies_under_load_loses_nothing_and_nothing_happens_twice(
     postgres_server: PostgresServer,
     postgres_url: str,

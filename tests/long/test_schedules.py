@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ from tests.support.wall_clock import WallClock
 
 SECONDS = int(os.environ.get("HOLDFAST_TEST_SCHEDULES_S", "600"))
 WORKERS = 5
+LEAVE_S_MAX = 240.0  # beside a load of 30 it took a minute to start, and to notice that it is to leave
 STEPS_S = (-20, -5, 5, 30)  # by which the clock is set
 pytestmark = pytest.mark.timeout(SECONDS + 280)
 
@@ -57,13 +59,14 @@ class LiveWorker:
     """A process of its own from the start: a clock that is moved has to be there when Python is loaded."""
 
     def __init__(self, place: Place) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  as long as this worker
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.promises.scheduled", place.url],
             cwd=ROOT,
             env={**os.environ, **place.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
         )
 
     def send(self, number: signal.Signals) -> None:
@@ -75,7 +78,14 @@ class LiveWorker:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
-        self.process.wait(60)
+        try:
+            self.process.wait(LEAVE_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGUSR1)  # its stacks
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+            self._said.seek(0)
+            pytest.fail(f"a worker did not drain within {LEAVE_S_MAX:g} s:\n{self._said.read()[-20_000:].decode()}")
 
     def __enter__(self) -> Self:
         return self
@@ -86,6 +96,7 @@ class LiveWorker:
         self.send(signal.SIGCONT)
         self.send(signal.SIGKILL)
         self.process.wait(30)
+        self._said.close()
         if self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()

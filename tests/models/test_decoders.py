@@ -32,6 +32,7 @@ from holdfast.models.wires.mapping import count_of
 from tests.models.conftest import asking
 from tests.models.judges import THEIRS, ours
 from tests.support.chat_server import ChatServer, Data, Reply, Step
+from tests.support.scale import scaled
 from tests.support.speakers import Anthropic, Call, Gemini, Responses, Speaker
 
 SPEAKERS: dict[str, type[Speaker]] = {"anthropic": Anthropic, "responses": Responses, "gemini": Gemini}
@@ -74,7 +75,7 @@ def streams(draw: st.DrawFn, speaker: Speaker) -> tuple[Step, ...]:
 
 
 @WIRES
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(10, 50), deadline=None)
 @given(data=st.data())
 def test_the_sdk_makes_the_same_of_any_documented_stream(wire: str, data: st.DataObject) -> None:
     speaker = SPEAKERS[wire]()

@@ -14,6 +14,7 @@ from msgspec import Raw
 from holdfast.core.history import make_valid
 from holdfast.core.records import (
     Cause,
+    Expansion,
     File,
     Message,
     Reasoning,
@@ -180,6 +181,19 @@ def test_images_and_inline_files_are_sent_as_parts() -> None:
             ],
         }
     ]
+
+
+def test_what_a_slash_command_stands_for_is_said_after_what_was_typed() -> None:
+    """As one text: many servers that speak this wire take no list of parts."""
+    part = Expansion(name="review", source="skill", text="Look for races.")
+    message = Message(id="u", role=Role.USER, parts=(Text(text="/review it"), part))
+    content = sent(Request(messages=[message]))["messages"][0]["content"]
+    assert content == "/review it\n\nLook for races."
+    shown = msgspec.structs.replace(
+        message, parts=(*message.parts, File(media_type="image/png", uri="https://example.org/x.png"))
+    )
+    content = sent(Request(messages=[shown]))["messages"][0]["content"]
+    assert [block["type"] for block in content] == ["text", "text", "image_url"]
 
 
 def test_a_file_this_wire_cannot_carry_is_an_error_that_says_so() -> None:

@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from holdfast.core.history import make_valid
-from holdfast.core.records import Cause, File, Message, Reasoning, Role, Synthetic, Text, ToolCall, ToolResult
+from holdfast.core.records import (
+    Cause,
+    Expansion,
+    File,
+    Message,
+    Reasoning,
+    Role,
+    Synthetic,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.errors import ProviderError
 from holdfast.models.base import OutputSpec, Request, Settings, ToolSpec
 from holdfast.models.wires import anthropic, gemini, openai_chat, openai_responses
@@ -511,6 +522,16 @@ def test_images_and_files_are_sent_as_each_provider_takes_them() -> None:
         {"fileData": {"mimeType": "image/png", "fileUri": "https://example.org/x.png"}},
         {"inlineData": {"mimeType": "text/markdown", "data": base64.b64encode(b"# Hi").decode()}},
     ]
+
+
+def test_what_a_slash_command_stands_for_is_said_after_what_was_typed() -> None:
+    asked = user("/review it", Expansion(name="review", source="skill", text="Look for races."))
+    content = ANTHROPIC(asked)["messages"][0]["content"]
+    assert [block["text"] for block in content] == ["/review it", "Look for races."]
+    content = RESPONSES(asked)["input"][0]["content"]
+    assert [block["text"] for block in content] == ["/review it", "Look for races."]
+    parts = GEMINI(asked)["contents"][0]["parts"]
+    assert parts == [{"text": "/review it"}, {"text": "Look for races."}]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,17 @@ is, and drains when its input ends.
 """
 
 import asyncio
+import signal
 import sys
 
 from holdfast import Agent, App, StoreOptions
 from holdfast.testing import ScriptedModel
+from holdfast.worker import stacks
 
 
 async def main(url: str) -> None:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, stacks.write, loop)
     agent = Agent("echo", ScriptedModel(after="echo"))
     app = App(url, [agent], options=StoreOptions(lease_ttl_ms=3_000), poll_s=0.5, grace_s=1.0)
     async with app.worker():

@@ -271,6 +271,9 @@ async def test_agents_workers_health_and_metrics_tell_what_is_there_and_there_is
 ) -> None:
     agents = {agent["name"]: agent for agent in (await client.get("/api/agents")).json()["agents"]}
     assert agents["payer"]["tools"] == ["pay"]
+    assert (await client.get("/api/agents/payer/slash-commands")).json() == {"slash_commands": []}
+    missing = await client.get("/api/agents/nobody/slash-commands")
+    assert (missing.status_code, missing.json()["code"]) == (400, "unknown_agent")
     (worker,) = (await client.get("/api/workers")).json()["workers"]
     assert (worker["lease_ttl_ms"], worker["lease_ended"]) == (30_000, None)
     health = await client.get("/health")
@@ -321,6 +324,7 @@ async def test_who_uses_a_wrong_method_learns_the_right_ones(client: httpx.Async
         ("/api/chats", "GET, POST"),
         ("/api/chats/x", "DELETE, GET, PATCH"),
         ("/health", "GET, HEAD"),
+        ("/api/openapi.json", "GET, HEAD"),
     ):
         answer = await client.request("OPTIONS", path)
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)

@@ -85,7 +85,7 @@ async def test_two_servers_of_one_host_leave_each_other_logged_in(live: ServerPr
         pytest.skip(NONE)
     with server(f"sqlite:///{tmp_path}/chats.db", tmp_path / "home") as second:
         async with browser(program) as made:
-            page = await made.new_page()
+            page = await made.new_page(reduced_motion="reduce")
             for one in (live, second):
                 await one.log_in(page)
                 await expect(page.get_by_role("link", name="Operations")).to_be_visible()

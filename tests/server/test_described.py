@@ -10,6 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.specs.openapi import checks
 
+from tests.support.scale import scaled
 from tests.support.servers import ServerProcess, server
 from tests.upkeep.test_openapi import described
 
@@ -40,7 +41,7 @@ schema = schemathesis.openapi.from_dict(described())
 
 @schema.parametrize()
 @settings(
-    max_examples=10,
+    max_examples=scaled(5, 40),
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),

@@ -1,21 +1,29 @@
 """Feeds: one look at the store and one encoding for all readers of a chat, and no reader's place is ever guessed."""
 
 import asyncio
+import gc
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from holdfast import Agent, App
 from holdfast.core import commands as cmd
 from holdfast.errors import NotFound, WrongCursor
 from holdfast.server import feeds as feeds_module
+from holdfast.server import frames as frames_module
 from holdfast.server import shared_pages
 from holdfast.server.feeds import FeedReader, Feeds
 from holdfast.server.frames import Frame
+from holdfast.server.http import http_app
 from holdfast.server.shared_pages import IN_HAND_BYTES_MAX
 from holdfast.store import open_store
 from holdfast.store.contract import Store
-from holdfast.store.records import PAGE_BYTES, StoreOptions
+from holdfast.store.records import PAGE_BYTES, Item, StoreOptions
+from holdfast.testing import ScriptedModel
+from tests.server.test_intruders import Reader
 from tests.support.chats import new_chat, user
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import until
@@ -73,11 +81,70 @@ async def test_readers_at_the_same_place_share_the_very_same_bytes(store: Store)
     await rename(store, "one")
     frames = [(await take(reader, 1))[0] for reader in readers]
     assert len({id(frame.data) for frame in frames}) == 1
+
+
+async def test_what_readers_get_together_is_encoded_once_and_joined_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encodings: Counter[str] = Counter()
+    encoded = frames_module.encoded
+
+    def counted(item: Item) -> bytes:
+        encodings[item.cursor] += 1
+        return encoded(item)
+
+    await store.create_chat(new_chat(None, id="c1"))
+    feeds = Feeds(store)
+    readers = await joined(store, feeds, 10)
+    monkeypatch.setattr(frames_module, "encoded", counted)
+    await rename(store, "one", "two")
+    feed = readers[0]._feed
+    assert feed is not None
+    await until(lambda: feed.end >= 2, WAIT_S)
+    async with asyncio.timeout(WAIT_S):
+        pieces = [list((await reader.next()).pieces()) for reader in readers]
+    assert pieces == [pieces[0]] * 10
+    assert len({id(piece) for (piece,) in pieces}) == 1
+    assert list(encodings.values()) == [1, 1]
     for reader in readers:
         reader.close()
     assert {name: value for name, value in feeds.figures().items() if value} == {
         "pages_in_hand_bytes_max": IN_HAND_BYTES_MAX
     }
+
+
+async def test_what_a_feed_has_dropped_it_does_not_hold(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds_module, "RING_BYTES", 10_000)
+    await store.create_chat(new_chat(None, id="c1"))
+    feeds = Feeds(store)
+    (reader,) = await joined(store, feeds, 1)
+    feed = reader._feed
+    assert feed is not None
+    await rename(store, "one")
+    await take(reader, 1)
+    await store.submit("c1", cmd.Send(message=user("k" * 20_000, id="m1")))
+    await until(lambda: feed.bytes == 0, WAIT_S)
+    assert feed._last is None
+    reader.close()
+
+
+@pytest.mark.parametrize("query", ["follow=true", "follow=true&whole_turn=true&live=true&render=html"])
+async def test_readers_that_wait_hold_nothing_of_what_they_were_told(
+    store_url: str, tmp_path: Path, query: str
+) -> None:
+    """A large message was held by each of them for as long as nothing else happened, and by no figure."""
+    size = 300_000
+    async with App(store_url, [Agent("a", ScriptedModel("Done."))], home=str(tmp_path)) as app, app.worker():
+        chat = await app.create("a", "k" * size)
+        await chat.turn()
+        api = http_app(app, token="t" * 40)
+        readers = [Reader(api, f"/api/chats/{chat.id}/events", "t" * 40, query) for _ in range(3)]
+        for reader in readers:
+            await reader.until("event: turn.ended")
+        await until(lambda: not [one for one in gc.get_objects() if type(one) is Frame and one.bytes > size], WAIT_S)
+        for reader in readers:
+            reader.answer.cancel()
+        await asyncio.wait([reader.answer for reader in readers])
 
 
 async def test_a_reader_ahead_of_the_feed_does_not_join_it(store: Store) -> None:

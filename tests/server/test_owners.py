@@ -85,7 +85,8 @@ async def house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
         told = (await app.store.deliveries.page(hook.id))[-1]
         file = kept_files.digest_of(picture)
         ids = (chat.id, queued.answer.message_id, call.id, kept.id, rule.id, "bob", file, schedule.id)
-        bobs = Ids(*ids, hook.id, told.notice_id)
+        fact = await app.memory.add(SECRET, owner="bob", agent="payer", by=SECRET)
+        bobs = Ids(*ids, hook.id, told.notice_id, fact.id)
         never = Ids(*map(_never, bobs))._replace(owner="kim")  # which is no part of a word in an answer
         yield House(app, api, bobs, never)
 
@@ -155,8 +156,9 @@ async def state_of(house: House) -> list[Any]:
     rule = await house.app.store.kept_rules.read(house.bobs.rule)
     schedule = await house.app.schedules.get(house.bobs.schedule)
     hook = await house.app.store.webhooks.read(house.bobs.webhook)
+    fact = await house.app.memory.get(house.bobs.memory)
     calls, queue = snapshot.open_calls, snapshot.queue
-    return [replace(snapshot.chat, updated_at=0), calls, queue, token, rule, schedule, hook]
+    return [replace(snapshot.chat, updated_at=0), calls, queue, token, rule, schedule, hook, fact]
 
 
 async def test_the_walk_asks_for_what_is_there(house: House) -> None:

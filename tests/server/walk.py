@@ -35,6 +35,7 @@ class Ids(NamedTuple):
     schedule: str = "sched_0"
     webhook: str = "hook_0"
     event: str = "evt_0"
+    memory: str = "mem_0"
 
     def in_path(self) -> dict[str, str]:
         """What each parameter of a path is. One that is not here has to be thought about first."""
@@ -48,6 +49,7 @@ class Ids(NamedTuple):
             "digest": self.file,
             "webhook_id": self.webhook,
             "event_id": self.event,
+            "memory_id": self.memory,
             "link": "hfa_0",
             "response_id": f"resp_1_{self.chat}",
             "conversation_id": f"conv_{self.chat}",

@@ -37,6 +37,7 @@ VERBS: dict[str, Callable[[Store, str], Awaitable[object]]] = {
     "wait_journal": lambda store, id: store.wait_journal(id, None, 0.1),
     "read_history": lambda store, id: store.read_history(id),
     "read_compaction": lambda store, id: store.read_compaction(id),
+    "read_compactions": lambda store, id: store.read_compactions(id, start=0, end=10),
     "read_deltas": lambda store, id: store.read_deltas(id, 1),
     "locate_message": lambda store, id: store.locate_message(id, "m1"),
     "locate_message_by": lambda store, id: store.locate_message("c1", id),
@@ -46,7 +47,7 @@ VERBS: dict[str, Callable[[Store, str], Awaitable[object]]] = {
     "claim_for": lambda store, id: store.claim_chats(id, {"agent": 1}, 1),
 }
 # These say what they found, which is nothing.
-EMPTY = {"read_history", "read_compaction", "read_deltas", "list_chats_of"}
+EMPTY = {"read_history", "read_compaction", "read_compactions", "read_deltas", "list_chats_of"}
 
 
 @pytest.mark.parametrize("kind", NO_IDS)

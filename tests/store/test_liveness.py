@@ -3,21 +3,27 @@
 The store itself never brings a chat into these states; an administrator's UPDATE, a bug or a bad disk may.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+import psycopg
 import pytest
 
 from holdfast.core import commands as cmd
 from holdfast.core.journal import ChatRepaired
 from holdfast.core.records import External, Failure, LeaseEnd, NewChat, State
+from holdfast.errors import StoreCorrupt, StoreTimeout
+from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.liveness import REASONS, UNDER_DEAD_LEASE, liveness_query
-from holdfast.store.records import Violation
+from holdfast.store.records import StoreOptions, Violation
 from holdfast.store.rows import CHAT_COLUMNS
+from holdfast.store.survey import EVERYTHING, Survey
 from holdfast.system.clock import FakeClock
 from tests.support import invariants
-from tests.support.behind import sql
+from tests.support.behind import path_of, sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, user
 
 Before = Callable[[Store, Hand, str], Awaitable[None]]
@@ -236,9 +242,9 @@ async def test_a_worker_that_dies_while_somebody_sweeps_is_expired_by_the_next_s
 
         async def dies_just_after(*_: object) -> dict[str, int]:
             await store.recovery.end_lease(hand.name, LeaseEnd.DIED)
-            return {}
+            return {"another one": 0}  # so that the sweep looks again
 
-        patch.setattr(store, "expire_workers", dies_just_after)
+        patch.setattr(store.recovery, "expire_seen", dies_just_after)
         assert await store.sweep() == {}
     assert (await store.read_chat("c1")).chat.worker == hand.name
     assert await store.sweep() == {}
@@ -259,8 +265,13 @@ async def test_a_sweeper_that_acts_on_an_old_list_takes_no_chat_from_a_worker_th
     async def old_list(_waiting: list[str], _queued: list[str]) -> list[Violation]:
         return [Violation(chat_id="c1", state=State.RUNNING, reason=reason)]
 
+    async def seen_when_it_was_so(_: int) -> Survey:
+        return EVERYTHING
+
     monkeypatch.setattr(store.recovery, "find_violations_among", old_list)
-    await store.sweep()
+    with monkeypatch.context() as patch:
+        patch.setattr(store.recovery, "survey", seen_when_it_was_so)
+        await store.sweep()
     assert (await store.read_chat("c1")).chat.worker == hand.name
     await hand.end_turn("still mine")
     hand.close()
@@ -353,3 +364,40 @@ async def test_looking_for_the_stranded_reads_no_chat_that_rests(store: Store, s
     assert "chats_unwatched" in "\n".join(steps)
     assert whole == []
     assert await store.find_violations() == []
+
+
+@contextmanager
+def unreadable(url: str, table: str) -> Iterator[None]:
+    """A table that no answer comes from: its page is damaged, or an administrator has locked it."""
+    if not url.startswith("sqlite"):
+        with psycopg.connect(url) as foreign:
+            foreign.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            yield
+        return
+    ((page,),) = sql(url, "SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,))
+    ((size,),) = sql(url, "PRAGMA page_size")
+    sql(url, "PRAGMA wal_checkpoint(TRUNCATE)")
+    with Path(path_of(url)).open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    yield
+
+
+async def test_a_table_that_cannot_be_read_keeps_no_chat_under_a_dead_worker(
+    store_url: str, clock: FakeClock
+) -> None:
+    """A sweep looks at everything in one statement; where that has no answer, at each thing by itself."""
+    async with open_store(store_url, StoreOptions(clock=clock)) as store:
+        lost = Hand(store)
+        await held(store, lost, "c1")
+        await store.recovery.end_lease(lost.name, LeaseEnd.DIED)
+        lost.close()
+    hasty = StoreOptions(clock=clock, deadline_s=1.0 if store_url.startswith("postgres") else 8.0)
+    with unreadable(store_url, "unused_files"):
+        async with open_store(store_url, hasty) as store:
+            for _ in range(10):  # a slow machine may take a sweep more
+                with pytest.raises((StoreTimeout, StoreCorrupt)):
+                    await store.sweep()
+                if (await store.read_chat("c1")).chat.worker is None:
+                    return
+    pytest.fail("it is held by the dead")

@@ -149,6 +149,11 @@ async def test_of_the_summaries_the_newest_stays_and_an_edit_or_fork_before_it_w
         await hand.take("c1")
         await hand.commit(cmd.FinishCompaction(by=hand.by, upto=upto, summary=f"s{n}"), cmd.FinishTurn(by=hand.by))
         clock.advance(10 * DAY_MS)
+    summaries = [one.summary for one in await store.read_compactions("c1", start=0, end=100)]
+    assert summaries == ["s1", "s2", "s3"]
+    # Behind `start`, up to `end`: who reads one stretch after the other sees each once. Of too many, the last ones.
+    assert [one.upto for one in await store.read_compactions("c1", start=2, end=4)] == [4]
+    assert [one.upto for one in await store.read_compactions("c1", start=0, end=100, limit=2)] == [4, 6]
     # The first is covered for twenty days, the second for ten.
     assert await prune(store, Retention(compactions_days=15)) == {"compactions": 1}
     assert await prune(store, Retention(compactions_days=5)) == {"compactions": 1}

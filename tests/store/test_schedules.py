@@ -16,35 +16,17 @@ from holdfast.core.schedules import (
     Occurrence,
     OccurrenceState,
     Once,
-    ScheduleRecord,
     ScheduleState,
 )
 from holdfast.errors import ConfigError, InvalidInput, LimitReached, NotFound, RefusedError
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions
-from holdfast.store.schedule_records import Attended, NewSchedule
+from holdfast.store.schedule_records import Attended
 from holdfast.system.clock import FakeClock
 from holdfast.transfer import delete_owner
 from tests.support.chats import Hand, call, history, user
-
-MINUTE = 60_000
-HOUR = 60 * MINUTE
-
-
-def new(name: str = "often", **fields: Any) -> NewSchedule:
-    given: dict[str, Any] = {"agent": "agent", "message": "go", "timing": Every(ms=MINUTE)} | fields
-    return NewSchedule(name=name, **given)
-
-
-async def made(store: Store, name: str = "often", **fields: Any) -> ScheduleRecord:
-    return await store.schedules.create(new(name, **fields))
-
-
-async def attend(store: Store, schedule_id: str) -> Attended:
-    done = await store.schedules.attend(schedule_id)
-    assert done is not None
-    return done
+from tests.support.schedules import HOUR, MINUTE, attend, made, new
 
 
 async def minute_passes(store: Store, clock: FakeClock, schedule_id: str, minutes: int = 1) -> Attended:

@@ -10,21 +10,15 @@ import pytest
 
 from holdfast import faults
 from holdfast.core.limits import Limits
-from holdfast.core.schedules import Every, OccurrenceState, ScheduleRecord
+from holdfast.core.schedules import OccurrenceState
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.postgres.connection import ServerConnection
 from holdfast.store.records import StoreOptions
-from holdfast.store.schedule_records import Attended, NewSchedule
+from holdfast.store.schedule_records import Attended
 from holdfast.system.clock import FakeClock
 from tests.support.chats import Hand
-
-MINUTE = 60_000
-
-
-async def made(store: Store, name: str, **fields: Any) -> ScheduleRecord:
-    given: dict[str, Any] = {"agent": "agent", "message": "go", "timing": Every(ms=MINUTE)} | fields
-    return await store.schedules.create(NewSchedule(name=name, **given))
+from tests.support.schedules import MINUTE, made
 
 
 async def several(store: Store, count: int, **fields: Any) -> list[str]:

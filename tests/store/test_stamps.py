@@ -15,6 +15,7 @@ from holdfast.store.contract import Store
 from holdfast.store.cursor import Cursor
 from holdfast.store.records import DeltaBatch
 from holdfast.system.clock import FakeClock
+from tests.support.asked import asking
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, new_chat, texts, told, unique, user
 from tests.support.leases import silence
@@ -245,6 +246,20 @@ async def test_a_place_that_our_own_code_names_by_number_becomes_a_readers_place
     assert (await store.read_journal("c1", page.cursor)).items == ()
     await store.submit("c1", cmd.Rename(title="new"))
     assert len((await store.read_journal("c1", page.cursor)).items) == 1
+
+
+async def test_a_chat_that_did_not_move_is_followed_by_two_numbers_and_one_that_did_is_read(
+    store: Store, store_url: str, hand: Hand
+) -> None:
+    known = await hand.take("c1")
+    with asking(store) as asked:
+        assert await store.follow_chat(known) is known
+    assert asked.count == 1
+    await store.submit("c1", cmd.Rename(title="another title"))
+    moved = await store.follow_chat(known)
+    assert moved.chat.title == "another title"
+    sql(store_url, "UPDATE chats SET version = version + 1, title = 'by older code' WHERE id = 'c1'")
+    assert (await store.follow_chat(moved)).chat.title == "by older code"
 
 
 # --- lines without their chat -------------------------------------------------------------------------------------

@@ -13,18 +13,19 @@ import psutil  # type: ignore[import-untyped]
 import psycopg
 import pytest
 
+from holdfast.core import commands as cmd
 from holdfast.core.deadlines import WAKE_DEADLINES
 from holdfast.core.wake import WakeState
 from holdfast.errors import DrainFailed, StoreClosed, StoreGone
 from holdfast.store import open_store
 from holdfast.store.contract import Store
-from holdfast.store.notify.bell import WORK
+from holdfast.store.notify.bell import WORK, rest_topic
 from holdfast.store.notify.wake_stream import Source, Wake, WakeStream
 from holdfast.store.postgres.address import DatabaseAddress
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.connection import Connector
 from holdfast.store.postgres.wakes import PostgresWakes, PostgresWakeStream
-from holdfast.store.records import StoreOptions
+from holdfast.store.records import StoreOptions, WorkerInfo
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.store.sqlite.wakes import SqliteWakes
 from holdfast.system.clock import SystemClock
@@ -210,13 +211,34 @@ def wakes_of(store: SqliteStore, open_reader: Callable[[], apsw.Connection] | No
     return SqliteWakes(store.path, open_reader or store._transactor.open_reader, 0.001, lambda: True)
 
 
-async def test_what_another_connection_wrote_is_heard_and_named(sqlite: SqliteStore) -> None:
+async def test_what_another_connection_wrote_is_heard_and_named_and_workers_hear_of_work_alone(
+    sqlite: SqliteStore,
+) -> None:
+    """Where each commit of a sibling made a worker look for work, two busy ones claimed in vain 27 times a second."""
     async with listening(wakes_of(sqlite)) as life:
         await life.proven()
         await sqlite.create_chat(new_chat(None, id="c1"))
-        await until(lambda: life.heard[1:] == [Wake(topics=(WORK, "c1"))])
+        await until(lambda: life.heard[1:] == [Wake(topics=("c1", rest_topic("c1")))])
         await sqlite.create_chat(new_chat(None, id="c2"))
-        await until(lambda: life.heard[2:] == [Wake(topics=(WORK, "c2"))])
+        await until(lambda: life.heard[2:] == [Wake(topics=("c2", rest_topic("c2")))])
+
+
+async def test_workers_are_told_of_a_chat_that_is_due_and_not_of_one_that_a_worker_drives(
+    sqlite: SqliteStore,
+) -> None:
+    """A worker that is told asks in a write transaction, and would after each of its own commits."""
+    line = sqlite.lease_line()
+    line.register(WorkerInfo(worker="w", host="", pid=0))
+    async with listening(wakes_of(sqlite)) as life:
+        await life.proven()
+        await sqlite.create_chat(new_chat("hello", id="c1"))
+        await until(lambda: life.heard[1:] == [Wake(topics=(WORK, "c1"))])
+        (held,) = await sqlite.claim_chats("w", {"agent": 1}, 1)
+        by = cmd.Writer("w", held.chat.fence, held.chat.epoch)
+        await sqlite.commit(held, (cmd.Note(by=by, topic="progress", text="on"),), "commit_1")
+        await until(lambda: len(life.heard) > 2)
+        assert {wake.topics for wake in life.heard[2:]} == {("c1",)}
+    line.close()
 
 
 async def test_when_the_newest_chat_was_deleted_everything_is_rung(sqlite: SqliteStore) -> None:
@@ -228,7 +250,7 @@ async def test_when_the_newest_chat_was_deleted_everything_is_rung(sqlite: Sqlit
         await sqlite.delete_chat("c2")
         await until(lambda: life.heard == [Wake(), Wake()])
         await sqlite.create_chat(new_chat(None, id="c3"))
-        await until(lambda: life.heard[2:] == [Wake(topics=(WORK, "c3"))])
+        await until(lambda: life.heard[2:] == [Wake(topics=("c3", rest_topic("c3")))])
 
 
 async def test_a_file_that_was_replaced_is_noticed_by_the_ping(sqlite: SqliteStore) -> None:

@@ -96,6 +96,13 @@ async def test_an_owner_has_so_many_and_others_have_theirs(store: Store) -> None
     assert len({hook.id for hook in (*first, *rest)}) == WEBHOOKS_MAX + 2
 
 
+async def test_an_owner_that_makes_many_at_once_gets_no_more_than_the_limit(store: Store) -> None:
+    asked = (made(store, owner="ada") for _ in range(2 * WEBHOOKS_MAX))
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert len(await store.webhooks.page(owner="ada")) == WEBHOOKS_MAX
+    assert sum(isinstance(answer, LimitReached) for answer in answers) == WEBHOOKS_MAX
+
+
 async def test_what_is_changed_stays_changed_and_what_is_not_there_is_said_so(store: Store) -> None:
     hook = await made(store)
     changed = await store.webhooks.change(

@@ -11,7 +11,8 @@ from holdfast import App
 from holdfast.errors import StoreError, StoreFull
 from holdfast.health.checks import judge
 from holdfast.server.http import http_app
-from holdfast.server.serve import Serving, listen, url_of
+from holdfast.server.listening import listen, url_of
+from holdfast.server.serve import Serving
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from msgspec import Struct
 
 from tests.support.chat_server import Reply, Step, body_of
 from tests.support.speakers import Call, Speaker
+from tests.support.threaded_server import QuietHandler, serving
 
 
 class Answer(Struct, frozen=True):
@@ -66,9 +66,7 @@ def results_in(body: Any) -> list[str]:
 def providing(speaker: Speaker, choose: Choice) -> Iterator[Provider]:
     provider = Provider(speaker, choose)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             provider.headers.append(self.headers)
             body = provider.respond(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -78,15 +76,5 @@ def providing(speaker: Speaker, choose: Choice) -> Iterator[Provider]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        provider.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield provider
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as provider.url:
+        yield provider

@@ -36,6 +36,13 @@ TABLES = {
     "reservations": ("chat_id", "chat"),
     "usage_totals": ("owner", "usage of"),
     "budgets": ("owner", "budget of"),
+    "memory_blocks": ("id", "memory block"),
+    "memory_versions": ("block_id", "memory block"),
+    "memory_lines": ("block_id", "memory block"),
+    "memories": ("id", "memory"),
+    "memory_writes": ("chat_id", "chat"),
+    "memory_chats": ("chat_id", "chat"),
+    "memory_passages": ("chat_id", "chat"),
 }
 NOT_COMPARED = {"meta", "unused_files"}  # the second: what the next sweep looks at
 DRAWN = {"life", "stamp", "claim_stamp", "line_stamp", "named", "noted"}  # at random, or by who came by
@@ -98,7 +105,7 @@ def _stable(table: str, row: dict[str, Any]) -> dict[str, Any]:
 
 def _tables(url: str, select: Any) -> list[str]:
     if url.startswith("sqlite"):
-        query = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+        query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'memory_index*'"
     else:
         query = "SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public'"
     return [row["name"] for row in select(query)]

@@ -38,6 +38,12 @@ def picture() -> ToolOutput:
 
 
 @tool(isolation="process")
+def poster(size: int) -> ToolOutput:
+    """As large a file as one may be, in one line of an answer."""
+    return ToolOutput(text="a poster", files=(File(media_type="image/png", uri="data:," + "p" * size, name="p.png"),))
+
+
+@tool(isolation="process")
 async def move(to: Point, at: datetime.datetime, tags: list[str] | None = None) -> dict[str, object]:
     """Typed arguments, on an event loop."""
     await asyncio.sleep(0)
@@ -58,6 +64,35 @@ def facts(context: ToolContext) -> dict[str, object]:
         "owner": context.owner,
         "metadata": context.metadata,
     }
+
+
+@tool(isolation="process")
+async def keeper(context: ToolContext) -> list[object]:
+    """Keeps two things at once, asks what is left, and is refused once."""
+    found = dict(context.kept)
+    await asyncio.gather(context.keep("session", "é\n1"), context.keep("place", "there"))
+    left = await context.budget_left()
+    try:
+        await context.keep("no", "x" * 2_000)
+    except ToolFailed as refused:
+        return [found, dict(context.kept), left.tokens, left.cost, str(refused)]
+    return []
+
+
+@tool(isolation="process")
+async def curious(context: ToolContext, how: str) -> str:
+    """Asks more than it may, or what cannot be answered, or hears no answer."""
+    if how == "flood":
+        await asyncio.gather(*(context.keep(f"k{n}", "x") for n in range(10_000)))
+    if how == "unknown":
+        await context.ear.ask("money")  # type: ignore[attr-defined]
+    if how == "impatient":
+        for n in range(20):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await context.keep(f"k{n}", "x")
+        await context.keep("last", "word")
+    return "done"
 
 
 @tool(isolation="process", deadline_s=600)

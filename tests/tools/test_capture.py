@@ -84,3 +84,15 @@ def _write(fd: int) -> None:
     while rest:
         rest = rest[os.write(fd, rest) :]
     os.close(fd)
+
+
+async def test_a_pipe_whose_other_end_is_closed_is_read_to_its_end_and_closed_once() -> None:
+    ours, theirs = os.pipe()
+    said: list[bytes] = []
+    reader = PipeReader(ours, None, said.append)
+    os.write(theirs, b"last words")
+    os.close(theirs)
+    reader.close()  # comes to the end of the pipe before the loop has looked at it
+    reader.close()
+    assert said == [b"last words"]
+    assert await reader.ended(30.0)

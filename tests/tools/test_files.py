@@ -269,6 +269,8 @@ class Guard:
     def add(self, pgid: int) -> None:
         child = psutil.Process(pgid)
         assert os.getpgid(pgid) == pgid
+        while not child.environ():  # between its exec and the environment that comes with it
+            os.sched_yield()
         assert set(child.environ()) <= {"PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", *self.environment}
         assert child.environ()["HOLDFAST_TEST_MARK"] == "mine"
         self.groups.append((pgid, "added"))

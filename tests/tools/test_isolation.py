@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -12,10 +13,16 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from holdfast.core.records import Cause, File
-from holdfast.errors import ConfigError
-from holdfast.tools.base import Tool, tool
+from holdfast.agent import Agent, AgentLimits
+from holdfast.app import App
+from holdfast.core.budgets import BudgetLeft
+from holdfast.core.records import Cause, File, ToolResult
+from holdfast.errors import ConfigError, ToolFailed
+from holdfast.models.scripted import Call as ModelCall
+from holdfast.models.scripted import ScriptedModel
+from holdfast.tools.base import FILES_BYTES_MAX, Tool, tool
 from holdfast.tools.context import ToolContext
+from holdfast.tools.isolation.process import Isolated
 from holdfast.worker.guard import Guard
 from holdfast.worker.tool_body import Body, Returned, SyncPool
 from tests.support.deaths import Mortal
@@ -79,6 +86,43 @@ async def test_files_come_along(call: Caller) -> None:
     assert returned.files == (File(media_type="image/png", uri="data:,é", name="c.png"),)
 
 
+async def test_a_file_of_megabytes_arrives_at_the_cost_of_its_bytes(call: Caller) -> None:
+    """It comes in pieces of a pipe, in one line. Each byte was looked at again with every piece behind it."""
+    size = FILES_BYTES_MAX - 100
+    returned = await call(isolates.poster, size=size)
+    assert returned.content == "a poster"
+    assert [len(file.uri) for file in returned.files] == [len("data:,") + size]
+
+
+async def test_where_no_descriptor_is_left_a_call_keeps_none(call: Caller) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = _open_descriptors()
+    for left in range(1, 6):  # fewer than the pipes of a call need
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_free_from(left), limits[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                await _run_here(call)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert _open_descriptors() == before
+
+
+def _open_descriptors() -> list[int]:
+    return sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+
+
+def _free_from(count: int) -> int:
+    """The limit at which so many more can be opened."""
+    used = _open_descriptors()
+    free = [fd for fd in range(max(used) + 10) if fd not in used]
+    return free[count - 1] + 1
+
+
+async def _run_here(call: Caller) -> None:
+    made = Isolated(isolates.where.function, None, 1_000, (), None)
+    await made.run({"note": ""}, call.body(isolates.where).context)
+
+
 async def test_the_facts_of_the_call_are_known_and_progress_and_spending_are_passed_on(call: Caller) -> None:
     body = call.body(isolates.facts)
     returned = await body.run("{}", call.pool.run)
@@ -92,6 +136,57 @@ async def test_the_facts_of_the_call_are_known_and_progress_and_spending_are_pas
         "metadata": {"colour": "red"},
     }
     assert call.progress == ["half way", "nearly there"]
+
+
+class Worker:
+    """What a worker does for a body: it keeps up to 1,000 characters, and knows what is left."""
+
+    def __init__(self) -> None:
+        self.kept = {"before": "yes"}
+
+    async def keep(self, key: str, text: str) -> None:
+        await asyncio.sleep(0)
+        if len(text) > 1_000:
+            raise ToolFailed("too long")
+        self.kept[key] = text
+
+    async def budget_left(self) -> BudgetLeft:
+        return BudgetLeft(tokens=7, cost=None)
+
+    async def run(self, call: Caller, made: Tool, **arguments: str) -> Returned:
+        body = call.body(made)
+        context = body.context
+        context._kept, context._keep, context._budget_left = (lambda: self.kept), self.keep, self.budget_left
+        returned = await body.run(json.dumps(arguments), call.pool.run)
+        assert returned is not None
+        return returned
+
+
+async def test_what_a_body_keeps_the_worker_keeps_and_it_knows_what_is_left_of_the_budget(call: Caller) -> None:
+    """It was kept in the process, and went with it."""
+    worker = Worker()
+    returned = await worker.run(call, isolates.keeper)
+    kept = {"before": "yes", "session": "é\n1", "place": "there"}
+    assert worker.kept == kept
+    assert json.loads(returned.content) == [{"before": "yes"}, kept, 7, None, "too long"]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("flood", "The tool's process asked what cannot be answered, or too much at once."),
+        ("unknown", "a tool's process asks for nothing like 'money'"),
+        ("impatient", "done"),
+    ],
+)
+async def test_a_body_that_asks_too_much_or_does_not_wait_holds_up_only_itself(
+    call: Caller, how: str, words: str
+) -> None:
+    worker = Worker()
+    returned = await worker.run(call, isolates.curious, how=how)
+    assert returned.content == words
+    assert (returned.error, returned.unknown) == (how != "impatient", how == "flood")
+    assert worker.kept.get("last") == ("word" if how == "impatient" else None)
 
 
 @pytest.mark.parametrize(
@@ -236,3 +331,17 @@ def test_a_function_of_the_script_that_runs_is_found_and_one_typed_in_is_not(tmp
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert "ConfigError" in done.stderr
     assert "interactive session" in done.stderr
+
+
+async def test_what_a_body_kept_is_found_by_the_next_process_of_the_chat(store_url: str) -> None:
+    model = ScriptedModel([ModelCall(name="keeper")], [ModelCall(name="keeper")], "Done.")
+    app = App(store_url, [Agent("a", model, tools=[isolates.keeper], limits=AgentLimits(tokens=1_000_000))])
+    async with app, app.worker():
+        chat = await app.create("a", "go")
+        assert await chat.text() == "Done."
+        results = [part for one in await chat.messages() for part in one.parts if isinstance(part, ToolResult)]
+    first, second = (json.loads(result.content) for result in results)
+    kept = {"session": "é\n1", "place": "there"}
+    assert [first[0], first[1], second[0], second[1]] == [{}, kept, kept, kept]
+    assert second[2] < 1_000_000, "what is left of the turn's budget"
+    assert "up to 1,000 characters" in second[4]

@@ -16,7 +16,7 @@ from holdfast.hooks import Ask, Hook
 from holdfast.mcp_servers import McpServer
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.system.sandbox import Sandbox
-from holdfast.tools.base import tool
+from holdfast.tools.base import ToolOutput, tool
 from holdfast.tools.context import ToolContext
 from holdfast.tools.files.tools import file_tools
 from holdfast.tools.mcp.tools import Listed, tools_of
@@ -184,8 +184,8 @@ async def test_a_tool_that_says_what_it_does_is_judged_by_that(store_url: str, t
 
 
 def test_a_tool_of_a_server_is_a_call_by_the_names_of_both() -> None:
-    async def run(*_: Any) -> str:
-        return ""
+    async def run(*_: Any) -> ToolOutput:
+        return ToolOutput()
 
     found = tools_of(McpServer("github", command="x"), [Listed(name="get_issue", read_only=True)], run)
     assert found["github_get_issue"].acts_of({}) == [CallTool(server="github", tool="get_issue")]

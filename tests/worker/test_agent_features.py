@@ -175,6 +175,70 @@ async def test_a_tool_learns_what_is_left_of_every_budget_that_binds_it(store_ur
     assert [tokens for tokens, _ in told] == [None] * 3
 
 
+async def test_calls_of_a_tool_that_run_at_once_are_told_an_even_share_of_what_is_left(store_url: str) -> None:
+    told: list[float | None] = []
+    together = asyncio.Barrier(3)
+
+    @tool(replay="pure")
+    async def research(context: ToolContext) -> str:
+        """Ask a model of its own."""
+        left = await context.budget_left()
+        told.append(left.cost)
+        await together.wait()
+        context.spent(cost=1.0)
+        return "found"
+
+    @tool(replay="pure")
+    async def other() -> str:
+        """Spends nothing."""
+        return "nothing"
+
+    @tool(replay="pure")
+    async def alone(context: ToolContext) -> str:
+        """The same, and no other of its kind."""
+        told.append((await context.budget_left()).cost)
+        return "found"
+
+    model = ScriptedModel([*[Call(name="research")] * 3, Call(name="other")], [Call(name="alone")], "Done.")
+    agent = Agent("a", model, tools=[research, other, alone], limits=AgentLimits(cost=6.0))
+    async with running(store_url, agent, models=priced({model.name: Price(input=0, output=0)})) as (app, _):
+        assert await rested(await app.create("a", "go")) is State.IDLE
+    assert told == [2.0, 2.0, 2.0, 3.0]
+
+
+async def test_what_calls_have_spent_is_off_what_they_are_told_before_they_end(store_url: str) -> None:
+    told: dict[str, list[float | None]] = {"one": [], "two": [], "other": []}
+    together = asyncio.Barrier(3)
+
+    async def ask(who: str, context: ToolContext) -> None:
+        told[who].append((await context.budget_left()).cost)
+        await together.wait()
+
+    @tool(replay="pure")
+    async def research(who: str, context: ToolContext) -> str:
+        """Spends all that it is told."""
+        await ask(who, context)
+        context.spent(cost=told[who][-1] or 0.0)
+        await together.wait()
+        await ask(who, context)
+        return "found"
+
+    @tool(replay="pure")
+    async def other(context: ToolContext) -> str:
+        """Another one, which runs beside them."""
+        await ask("other", context)
+        await together.wait()
+        await ask("other", context)
+        return "nothing"
+
+    calls = [Call(name="research", arguments={"who": who}) for who in ("one", "two")]
+    model = ScriptedModel([*calls, Call(name="other")], "Done.")
+    agent = Agent("a", model, tools=[research, other], limits=AgentLimits(cost=6.0))
+    async with running(store_url, agent, models=priced({model.name: Price(input=0, output=0)})) as (app, _):
+        assert await rested(await app.create("a", "go")) is State.IDLE
+    assert told == {"one": [3.0, 0.0], "two": [3.0, 0.0], "other": [6.0, 0.0]}
+
+
 async def test_what_a_tool_says_it_spent_is_a_figure_that_a_store_can_hold() -> None:
     context = ToolContext()
     for wrong in ({"tokens": -1}, {"cost": float("nan")}, {"cost": -0.1}):

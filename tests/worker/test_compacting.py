@@ -33,6 +33,7 @@ from holdfast.worker.worker import Worker
 from tests.support.counting import CountingModel, tokens_in
 from tests.support.fixtures import FailingStore
 from tests.support.programs import Program
+from tests.support.scale import FULL
 from tests.support.turns import QUICK, WAIT_S, entries, rested
 from tests.support.waiting import until
 from tests.worker import coding_task, summing
@@ -457,7 +458,11 @@ WAYS = ("near_limit", "too_long", "asked")
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("store_url", "way"),
+    [*(("sqlite", way) for way in WAYS), *(("postgres", way) for way in (WAYS if FULL else WAYS[:1]))],
+    indirect=["store_url"],
+)
 async def test_without_a_summary_the_turn_goes_on_and_says_so(
     store_url: str, way: str, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

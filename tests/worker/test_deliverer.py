@@ -352,6 +352,27 @@ async def test_what_waits_for_an_endpoint_is_bounded_and_what_is_too_much_can_be
     assert await store.deliveries.page(other.id) == []
 
 
+async def test_a_look_bounds_what_waits_where_it_counts_very_much(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = Receiver()
+    await receiver.start()
+    hook, _ = await endpoint(store, receiver)
+    await receiver.stop()
+    await turns_end(store, 6)
+    monkeypatch.setattr(module, "PENDING_MAX", 4)
+    sender = deliverer_of(store)
+    await sender._look()
+    assert sender.figures()["shed"] == 0, "so few are not even looked at"
+    await sender.close()
+    monkeypatch.setattr(module, "COUNTED_MAX", 6)
+    other = deliverer_of(store)
+    await other._look()
+    await other.close()
+    assert other.figures()["shed"] == 2
+    assert [one.state for one in await store.deliveries.page(hook.id)].count("pending") == 4
+
+
 async def test_what_waits_and_for_how_long_is_counted_of_endpoints_that_are_told(
     store: Store, clock: FakeClock
 ) -> None:

@@ -29,7 +29,7 @@ from tests.worker.plans import Act, Plan, plans
 from tests.worker.world import Tamper, World
 
 NewUrl = Callable[[Path], str]
-PLANS = {"sqlite": scaled(8, 60), "postgres": scaled(4, 30)}
+PLANS = {"sqlite": scaled(7, 60), "postgres": scaled(3, 30)}
 
 
 @pytest.fixture(params=list(PLANS))

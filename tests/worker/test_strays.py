@@ -10,7 +10,7 @@ from holdfast import faults
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.core import commands as cmd
-from holdfast.core.records import State
+from holdfast.core.records import Snapshot, State
 from holdfast.models.scripted import Call, Hold, Say, ScriptedModel
 from holdfast.redaction import Secrets
 from holdfast.store.contract import Store
@@ -193,15 +193,15 @@ async def test_a_runner_whose_look_failed_in_a_way_nobody_foresaw_still_hears_of
     async with app, app.worker(poll_s=0.1):
         chat = await app.create("a", "go")
         await model.reached("here")
-        real, failed = app.store.read_chat, asyncio.Event()
+        real, failed = app.store.follow_chat, asyncio.Event()
 
-        async def read_chat(chat_id: str) -> Any:
+        async def follow_chat(known: Snapshot) -> Snapshot:
             if not failed.is_set():
                 failed.set()
                 raise RuntimeError("nobody foresaw this")
-            return await real(chat_id)
+            return await real(known)
 
-        monkeypatch.setattr(app.store, "read_chat", read_chat)
+        monkeypatch.setattr(app.store, "follow_chat", follow_chat)
         await failed.wait()
         await chat.stop()
         assert await rested(chat) is State.IDLE
