@@ -160,6 +160,7 @@ async def _archive(keys: Keys) -> None:
     await expect(keys.page.locator(".facts")).to_contain_text("archived")
     await keys.menu("Bring back")
     await expect(keys.page.locator(".facts")).not_to_contain_text("archived")
+    await expect(keys.page.locator("summary[aria-label=More]")).to_be_focused()
 
 
 async def _attach(keys: Keys) -> None:
@@ -302,6 +303,8 @@ ACTIONS: dict[str, Callable[[Keys], Awaitable[None]]] = {
 
 async def test_every_action_works_by_keyboard_alone(page: Page, live: ServerProcess) -> None:
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    # From the beginning: a browser that is asked for it only just before may open the chooser of its own instead.
+    page.on("filechooser", lambda _: None)
     keys = Keys(page, live)
     for action, act in ACTIONS.items():
         try:

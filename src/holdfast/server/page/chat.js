@@ -48,6 +48,8 @@ class ChatView {
     this._chip = h("span", { class: "chip", role: "status" });
     this._facts = h("span", { class: "muted small facts" });
     this._actions = h("div", { class: "row actions" });
+    /** @type {HTMLElement | null} */
+    this._filing = null;
     this._why = h("p", { class: "notice why", role: "status", hidden: true });
     this._scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Messages" });
     this._newer = button("↓ Newest", () => this._toEnd(), "newer", { hidden: true });
@@ -199,12 +201,17 @@ class ChatView {
     this._showState(chat.state);
     this._queue.show(chat.queue);
     this._showFacts(chat.turn_tokens, chat.turn_cost);
-    const may = this._context.may("chat");
+    if (!this._actions.hasChildNodes()) this._fillActions(chat);
+    if (this._filing) this._filing.textContent = chat.archived ? "Bring back" : "Archive";
+  }
+
+  /** Once: who is in the menu by keyboard stays there when the chat is looked at again. */
+  _fillActions(/** @type {ChatShown} */ chat) {
     replace(this._actions,
       button("Why?", () => void this._askWhy(), "quiet", { title: "What it does or waits for" }),
       h("a", { class: "button quiet", href: link("chats", chat.id, "timeline") }, "Timeline"),
       chat.parent_id ? h("a", { class: "button quiet", href: link("chats", chat.parent_id) }, "Parent") : null,
-      may ? this._menu(chat) : null);
+      this._context.may("chat") ? this._menu(chat) : null);
   }
 
   /** Without a title, a chat is called by the words that it began with. */
@@ -221,7 +228,7 @@ class ChatView {
       item("Rename", () => this._rename()),
       item("Fork", () => void this._fork(null)),
       item("Summarise the older part", () => void this._context.try(this._chat.compact(), "It was not summarised")),
-      item(chat.archived ? "Bring back" : "Archive", () => void this._archive(!chat.archived)),
+      this._filing = item("", () => void this._archive(!this._known?.archived)),
       item("Delete", () => void this._delete(), "danger"),
     ]);
   }
