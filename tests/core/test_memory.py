@@ -11,7 +11,17 @@ from holdfast.core import memory
 from holdfast.core.apply import create
 from holdfast.core.memory import Append, EditLimits, Insert, Misfit, Replace, Rewrite, edited, may_show, passages
 from holdfast.core.records import Expansion, Message, NewChat, Role, Text, attempt_id
-from holdfast.core.search_terms import QUERY_TERMS_MAX, SCOPE_MARK, is_prefix, query_terms, scope_terms, terms_of
+from holdfast.core.search_terms import (
+    QUERY_TERMS_MAX,
+    SCOPE_MARK,
+    agent_term,
+    chat_term,
+    is_prefix,
+    kind_term,
+    owner_key,
+    query_terms,
+    terms_of,
+)
 from tests.support.story import Story, assistant, user
 
 LIMITS = EditLimits()
@@ -75,8 +85,10 @@ def test_a_word_of_a_query_finds_longer_ones_and_one_character_of_an_unspaced_sc
     assert [is_prefix(term) for term in ("re", "ref", "日", "日本")] == [False, True, True, False]
 
 
-def test_scopes_of_two_owners_or_agents_are_never_the_same() -> None:
-    assert len({*scope_terms("a", "bc"), *scope_terms("ab", "c"), *scope_terms("", "abc")}) == 6
+def test_what_the_terms_of_two_owners_agents_kinds_or_chats_begin_with_is_never_the_same() -> None:
+    names = ("", "a", "ab", "a§", "§a", "\ud800")
+    assert len({made(name) for made in (owner_key, agent_term, chat_term, kind_term) for name in names}) == 24
+    assert len({len(owner_key(name)) for name in names}) == 1, "no key is the beginning of another"
 
 
 # --- when a chat is tainted ---------------------------------------------------------------------------------------

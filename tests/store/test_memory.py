@@ -351,6 +351,19 @@ async def test_memory_is_of_one_owner_and_one_agent(store: Store) -> None:
 # --- search ---------------------------------------------------------------------------------------------------------
 
 
+async def test_the_index_has_no_term_that_two_owners_share(store: Store, store_url: str) -> None:
+    """So what a search reads, and how it ranks what it finds, is the same however much others have."""
+    for owner in ("ada", "bob"):
+        await remember(store, await chat(store, owner=owner), "The shop opens at nine")
+    if store_url.startswith("sqlite"):
+        sql(store_url, "CREATE VIRTUAL TABLE words USING fts5vocab('memory_index', 'row')")
+        shared = sql(store_url, "SELECT term FROM words WHERE doc > 1")
+    else:
+        shared = sql(store_url, "SELECT word FROM ts_stat('SELECT terms FROM memory_passages') WHERE ndoc > 1")
+    assert shared == []
+    assert await found(store, "sho") == ["The shop opens at nine"]
+
+
 async def test_no_query_is_malformed(store: Store) -> None:
     talk = await chat(store)
     await remember(store, talk, 'what\'s "it" that user-name wants NEAR Bern? 日本語の本 x:y')

@@ -4,6 +4,9 @@ A term is a word, folded: case, compatibility forms and the accents of Latin, Gr
 difference. Scripts that put no spaces between words give every two neighbouring characters as a term, so a word of
 two characters is found, which three at a time would miss. A query has no operators: quotes, brackets, `*` and `-` are
 no letters and are left out, and `NEAR` is a word, so no query can be malformed.
+
+An index holds the terms of each owner apart, because each begins with its owner's key: what a search costs, how often
+a word is taken to occur and which words the beginning of one stands for follow from what that owner has alone.
 """
 
 import unicodedata
@@ -49,9 +52,14 @@ def is_prefix(term: str) -> bool:
     return len(term) == 1 if _is_unspaced(term[0]) else len(term) >= PREFIX_CHARS_MIN
 
 
-def scope_terms(owner: str, agent: str) -> tuple[str, str]:
-    """What every passage of an owner, and of an agent of that owner, has: a search reads no others."""
-    return _scope("o", owner), _scope("a", owner, agent)
+def owner_key(owner: str) -> str:
+    """What every term of an owner begins with in an index. A short digest: rows are still asked whose they are."""
+    return f"{_digest(owner, 5)}{SCOPE_MARK}"
+
+
+def agent_term(agent: str) -> str:
+    """What every passage of an agent has."""
+    return f"{SCOPE_MARK}a{_digest(agent, 10)}"
 
 
 def kind_term(kind: str) -> str:
@@ -61,12 +69,11 @@ def kind_term(kind: str) -> str:
 
 def chat_term(chat_id: str) -> str:
     """What every message of a chat has: a search leaves those of the asking chat out."""
-    return _scope("t", chat_id)
+    return f"{SCOPE_MARK}t{_digest(chat_id, 10)}"
 
 
-def _scope(kind: str, *names: str) -> str:
-    digest = blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
-    return f"{SCOPE_MARK}{kind}{digest}"
+def _digest(name: str, size: int) -> str:
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
 def _folded(text: str) -> str:

@@ -29,7 +29,7 @@ from holdfast.core.memory import (
     Source,
 )
 from holdfast.core.records import ChatRecord, Frozen
-from holdfast.core.search_terms import CLEAN, chat_term, kind_term, query_terms, scope_terms, terms_of
+from holdfast.core.search_terms import CLEAN, agent_term, chat_term, kind_term, owner_key, query_terms, terms_of
 from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError
 from holdfast.faults import reach
 from holdfast.ids import new_id
@@ -320,13 +320,14 @@ class Memories:
 
     def _passage(self, scope: dict[str, Any], values: dict[str, Any], tainted: bool, text: str) -> dict[str, Any]:
         own = (
-            *scope_terms(scope["owner"], scope["agent"]),
+            agent_term(scope["agent"]),
             kind_term(values["kind"]),
             *(() if tainted else (CLEAN,)),
             *((chat_term(scope["chat_id"]),) if values["kind"] == "message" else ()),
         )
-        terms = (*own, *terms_of(text))
-        return {**scope, **values, "tainted": int(tainted), "text": text, "terms": " ".join(terms)}
+        key = owner_key(scope["owner"])
+        terms = " ".join(f"{key}{term}" for term in (*own, *terms_of(text)))
+        return {**scope, **values, "tainted": int(tainted), "text": text, "terms": terms}
 
     def _propose(self, id: str, chat: ChatRecord, source: Source, name: str, edit: Edit, now: int) -> Steps[str]:
         of = {"owner": chat.owner, "agent": chat.agent}
@@ -547,14 +548,17 @@ class Memories:
         terms = query_terms(query)
         if not terms:
             return Found(passages=())
-        both = scope_terms(owner, agent or "")
-        scope = both[0] if agent is None else both[1]
         limit = max(1, min(limit, core.FOUND_MAX))
         values = {"owner": owner, "agent": agent, "kinds": _listed(kinds), "but": but}
-        scopes = (scope, *(kind_term(kind) for kind in kinds if len(kinds) == 1), *(() if outside else (CLEAN,)))
+        scopes = [
+            *(() if agent is None else (agent_term(agent),)),
+            *(kind_term(kind) for kind in kinds if len(kinds) == 1),
+        ]
+        shown = [*scopes, *(() if outside else (CLEAN,))]
         without = chat_term(but) if but else ""
-        every = self._sql.matched(scopes, terms, every=True, without=without)
-        some = self._sql.matched(scopes, terms, every=False, without=without)
+        key = owner_key(owner)
+        every = self._sql.matched(key, shown, terms, every=True, without=without)
+        some = self._sql.matched(key, shown, terms, every=False, without=without)
         asked = values | {"outside": int(outside), "limit": limit}
         rows = await self._runner.named_rows(self._sql.search, match=every, **asked)
         if len(rows) < limit and len(terms) > 1:
@@ -563,7 +567,7 @@ class Memories:
             rows = [*rows, *(row for row in more if row not in seen)][:limit]
         left_out = 0
         if not outside:
-            whole = self._sql.matched(scopes[:-1], terms, every=True, without=without)
+            whole = self._sql.matched(key, scopes, terms, every=True, without=without)
             counted = await self._runner.named_rows(self._sql.count_outside, match=whole, limit=COUNTED_MAX, **values)
             left_out = counted[0][0]
         return Found(passages=tuple(passage_of(row) for row in rows), outside=left_out)

@@ -48,19 +48,25 @@ def passage_of(row: Sequence[Any]) -> Passage:
     )
 
 
-def matched_by_fts5(scopes: Sequence[str], terms: Sequence[str], *, every: bool, without: str = "") -> str:
-    """Terms hold letters and digits only, so nothing in them can be an operator or end its quotes. `without`: a term
-    that what is found does not have.
+def matched_by_fts5(
+    owner: str, scopes: Sequence[str], terms: Sequence[str], *, every: bool, without: str = ""
+) -> str:
+    """`owner`: its key, with which every term begins. Terms hold letters and digits only, so nothing in them can be
+    an operator or end its quotes. `without`: a term that what is found does not have.
     """
-    words = [f'"{term}"*' if is_prefix(term) else f'"{term}"' for term in terms]
-    found = " AND ".join((*(f'"{scope}"' for scope in scopes), f"({(' AND ' if every else ' OR ').join(words)})"))
-    return f'({found}) NOT "{without}"' if without else found
+    words = [f'"{owner}{term}"*' if is_prefix(term) else f'"{owner}{term}"' for term in terms]
+    looked_for = f"({(' AND ' if every else ' OR ').join(words)})"
+    found = " AND ".join((*(f'"{owner}{scope}"' for scope in scopes), looked_for))
+    return f'({found}) NOT "{owner}{without}"' if without else found
 
 
-def matched_by_tsquery(scopes: Sequence[str], terms: Sequence[str], *, every: bool, without: str = "") -> str:
-    words = [f"'{term}':*" if is_prefix(term) else f"'{term}'" for term in terms]
-    found = " & ".join((*(f"'{scope}'" for scope in scopes), f"({(' & ' if every else ' | ').join(words)})"))
-    return f"{found} & !'{without}'" if without else found
+def matched_by_tsquery(
+    owner: str, scopes: Sequence[str], terms: Sequence[str], *, every: bool, without: str = ""
+) -> str:
+    words = [f"'{owner}{term}':*" if is_prefix(term) else f"'{owner}{term}'" for term in terms]
+    looked_for = f"({(' & ' if every else ' | ').join(words)})"
+    found = " & ".join((*(f"'{owner}{scope}'" for scope in scopes), looked_for))
+    return f"{found} & !'{owner}{without}'" if without else found
 
 
 # A chat's rows go in slices: what is left of one that is deleted is nobody's any more.
