@@ -21,7 +21,7 @@ from bench.figures import Figures
 from bench.many import columns, numbers_to, two_models
 from holdfast.core import commands as cmd
 from holdfast.core.records import Message, Role, Snapshot, State, Text, attempt_id
-from holdfast.core.search_terms import scope_terms
+from holdfast.core.search_terms import owner_key
 from holdfast.errors import StoreTimeout
 from holdfast.store import open_store
 from holdfast.store.contract import Store
@@ -236,7 +236,7 @@ async def fill(url: str, chats: int) -> None:
         words = Piece(pos=0, role="user", ref="m0", at=0, tainted=False, text="What was the weather in town?")
         await store.memory.index(chat, [words], was=0, upto=1)
         line.close()
-    _keep_scopes(url, owners(chats))
+    _keep_keys(url, owners(chats))
     for model, copies in (("resting", resting(chats)), ("waiting", chats - resting(chats))):
         for table, column in (("chats", "id"), ("calls", "chat_id"), ("journal", "chat_id"), *_PASSAGES[model]):
             for first in range(1, copies + 1, AT_A_TIME):
@@ -248,25 +248,23 @@ async def fill(url: str, chats: int) -> None:
 _PASSAGES = {"resting": (("memory_passages", "chat_id"),), "waiting": ()}
 # As a database is that got its chats one by one: what SQLite wrote is in its file, and PostgreSQL has vacuumed.
 _SETTLED = {
-    "sqlite": ("DROP TABLE scopes", "PRAGMA wal_checkpoint(TRUNCATE)"),
-    "postgresql": ("DROP TABLE scopes", "VACUUM ANALYZE"),
+    "sqlite": ("DROP TABLE keys", "PRAGMA wal_checkpoint(TRUNCATE)"),
+    "postgresql": ("DROP TABLE keys", "VACUUM ANALYZE"),
 }
 
 
-def _keep_scopes(url: str, how_many: int) -> None:
-    """What the index of passages has of each owner."""
-    sql(url, "CREATE TABLE scopes (n INTEGER PRIMARY KEY, of_owner TEXT, of_agent TEXT)")
+def _keep_keys(url: str, how_many: int) -> None:
+    """What each owner's terms begin with in the index of passages."""
+    sql(url, "CREATE TABLE keys (n INTEGER PRIMARY KEY, of_owner TEXT)")
     for first in range(0, how_many, 1_000):
-        of_each = [(n, *scope_terms(f"owner-{n}", "agent")) for n in range(first, min(first + 1_000, how_many))]
-        sql(url, f"INSERT INTO scopes VALUES {', '.join(map(str, of_each))}")
+        of_each = [(n, owner_key(f"owner-{n}")) for n in range(first, min(first + 1_000, how_many))]
+        sql(url, f"INSERT INTO keys VALUES {', '.join(map(str, of_each))}")
 
 
 def _copy(url: str, table: str, column: str, model: str, first: int, last: int, how_many_owners: int) -> None:
     owner = f"numbers.n % {how_many_owners}"
-    old = scope_terms("", "agent")
     town = f"'town' || CAST(100 + numbers.n / {how_many_owners} AS TEXT)"
-    terms = f"replace(replace(CAST(model.terms AS TEXT), '{old[0]}', of_owner), '{old[1]}', of_agent)"
-    terms = f"replace({terms}, 'town', {town})"
+    terms = f"replace(replace(CAST(model.terms AS TEXT), '{owner_key('')}', of_owner), 'town', {town})"
     told = {
         column: f"'{model}-' || CAST(numbers.n AS TEXT)",
         "owner": f"'owner-' || CAST({owner} AS TEXT)",
@@ -279,5 +277,5 @@ def _copy(url: str, table: str, column: str, model: str, first: int, last: int, 
         url,
         f"INSERT INTO {table} ({', '.join(names)}) SELECT {values} "
         f"FROM (SELECT * FROM {table} WHERE {column} = '{model}') AS model, "
-        f"(SELECT n + {first - 1} AS n FROM {numbers}) AS numbers JOIN scopes ON scopes.n = {owner}",
+        f"(SELECT n + {first - 1} AS n FROM {numbers}) AS numbers JOIN keys ON keys.n = {owner}",
     )

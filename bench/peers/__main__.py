@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import msgspec
 
@@ -41,25 +42,33 @@ def main() -> int:
         return 2
     for each in (signal.SIGINT, signal.SIGTERM):  # either ends all that was started, in the background, too
         signal.signal(each, signal.default_int_handler)
-    try:
-        kept = run(peers, asked.rounds, SMALL if asked.small else Scale(), streaming=not asked.names)
-    except KeyboardInterrupt:
-        print("stopped: what was started has ended, and there is no table", file=sys.stderr)
-        return 130
-    made = f"{kept.conditions}\n\n{table(kept)}\n\n{streams(kept)}\n\n{aims(kept)}"
-    print(f"\n{made}")
+    whole = not asked.names and not asked.small  # all of them, in earnest
     BUILD.mkdir(parents=True, exist_ok=True)
-    (BUILD / "table.md").write_text(f"{made}\n")
-    if not asked.names and not asked.small:  # all of them, in earnest
-        (BUILD / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+    made = ""
+    try:
+        for kept in run(peers, asked.rounds, SMALL if asked.small else Scale(), streaming=not asked.names):
+            made = f"{kept.conditions}\n\n{table(kept)}\n\n{streams(kept)}\n\n{aims(kept)}"
+            (BUILD / "table.md").write_text(f"{made}\n")
+            if whole:
+                (BUILD / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+    except KeyboardInterrupt:
+        so_far = f"so far: {BUILD / 'table.md'}" if made else "there is no table"
+        print(f"stopped: what was started has ended; {so_far}", file=sys.stderr)
+        return 130
+    print(f"\n{made}")
+    if whole:
         print("\n`make benchmarks` writes docs/benchmarks.md from this")
     return 0
 
 
-def run(peers: list[Peer], rounds: int, scale: Scale, *, streaming: bool) -> Kept:
-    """In turns, so that a noisy minute hits all of them."""
+def run(peers: list[Peer], rounds: int, scale: Scale, *, streaming: bool) -> Iterator[Kept]:
+    """In turns, so that a noisy minute hits all of them.
+
+    Gives what there is after each round: what fails later does not lose it.
+    """
     found: dict[str, list[Measured]] = {peer.name: [] for peer in peers}
     streamed: dict[str, list[Streamed]] = {}
+    versions = {peer.name: version_of(peer.lock) for peer in peers if peer.lock is not None}
     with PostgresServer() as server:
         if streaming:
             print("  streams", flush=True)
@@ -75,8 +84,7 @@ def run(peers: list[Peer], rounds: int, scale: Scale, *, streaming: bool) -> Kep
                 said = f"; {measured.why_not}" if measured.why_not else ""
                 took = f"{time.monotonic() - began:.0f} s"
                 print(f"  round {number + 1} of {rounds}: {peer.name} ({took}){said}", flush=True)
-    versions = {peer.name: version_of(peer.lock) for peer in peers if peer.lock is not None}
-    return Kept(conditions=conditions(rounds), versions=versions, peers=found, streaming=streamed)
+            yield Kept(conditions=conditions(number + 1), versions=versions, peers=found, streaming=streamed)
 
 
 def conditions(rounds: int) -> str:

@@ -61,6 +61,7 @@ class BudgetLeft(Frozen):
     cost: float | None = None
 
     def less(self, tokens: int, cost: float) -> "BudgetLeft":
+        """What is left when so much more is spent."""
         return BudgetLeft(
             tokens=None if self.tokens is None else max(0, self.tokens - tokens),
             cost=None if self.cost is None else max(0.0, self.cost - cost),

@@ -151,24 +151,22 @@ class _Answers:
         self._context = context
         self._questions = questions
         self._line_max = line_max
-        self._begun: list[bytes] = []  # of a line whose end is still to come
-        self._begun_bytes = 0
+        self._begun = bytearray()  # of a line whose end is still to come
         self.files: list[File] = []
         self._story: dict[str, str] = {}  # what its process tells of the exception behind an error
         self.final: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.final.add_done_callback(lambda final: final.cancelled() or final.exception())
 
     def hear(self, data: bytes) -> None:
-        """A line is joined once, when its end is there: a file is megabytes in one, and comes in small pieces."""
+        """Each byte is looked at once: a file is megabytes in one line, and comes in small pieces."""
         *ends, rest = data.split(b"\n")
         for end in ends:
-            line = b"".join((*self._begun, end))
-            self._begun, self._begun_bytes = [], 0
+            line = bytes(self._begun + end)
+            self._begun.clear()
             self._take(line)
-        self._begun.append(rest)
-        self._begun_bytes += len(rest)
-        if self._begun_bytes > self._line_max:
-            self._begun, self._begun_bytes = [], 0
+        self._begun += rest
+        if len(self._begun) > self._line_max:
+            self._begun.clear()
             self._fail(OutcomeUnknown("The tool's process said more than it may."))
 
     def _take(self, line: bytes) -> None:
