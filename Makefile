@@ -36,10 +36,10 @@ run: $(if $(wildcard $(VENV)/.locked),$(VENV)/.ready,$(VENV)/.runnable) ## Serve
 
 # Four at once for two cores: tests of processes, deadlines and streams wait for a third of their time, and with three
 # a core was idle for a quarter of the run.
-THE_CHECK = $(MAKE) --no-print-directory check
+AGAIN = $(MAKE) --no-print-directory
 .PHONY: test
-test: browser tools ## Check, and run the tests beside it (PYTEST_ARGS="-k name -x")
-	@$(BIN)/python -m tests.support.beside $(THE_CHECK) -- \
+test: setup ## Check, and run the tests beside it (PYTEST_ARGS="-k name -x")
+	@$(BIN)/python -m tests.support.beside $(AGAIN) check -- $(AGAIN) browser tools -- \
 		$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
 # Four at once for two cores: these tests wait for more than half of their time. One seed of several, a quarter of the

@@ -92,13 +92,15 @@ class Intruder:
                 self.read[f"by the environment of {pid}"] = "HOLDFAST_TRUSTED"
 
     def _by_descriptors(self, pid: int) -> None:
+        """What processes of tools have open of holdfast's code, while they load it, is for everybody."""
         with suppress(OSError):
             for fd in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
                 with suppress(OSError):
-                    if "holdfast" in os.readlink(f"/proc/{pid}/fd/{fd}"):  # noqa: PTH115
-                        file = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
-                        self.read[f"by a descriptor of {pid}"] = os.read(file, 100).decode(errors="replace")
-                        os.close(file)
+                    file = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
+                    if "holdfast" in file and not file.endswith((".py", ".pyc", ".so")):
+                        opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+                        self.read[f"{file} of {pid}"] = os.read(opened, 100).decode(errors="replace")
+                        os.close(opened)
 
     def by_debugging(self) -> None:
         """One that is being debugged stands still until it is let go."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.support.selection import OF_ANY_STORE
 from tests.support.tallies import FIGURE, TALLY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,7 @@ STORM_S = 60
 SOAK_MINUTES = 2
 
 
-# Whose tests do less in `make test`: they ask `tests/support/scale.py` how much.
+# Whose tests do less in `make test`, or nothing: they ask `tests/support/scale.py` how much, or are marked `long`.
 SCALED = [
     "tests/core/test_trees.py",
     "tests/crash/test_postgres_server.py",
@@ -34,17 +35,24 @@ SCALED = [
     "tests/fleet/test_wal_bound.py",
     "tests/javascript/test_kills.py",
     "tests/models/test_decoders.py",
+    "tests/models/test_local.py",
+    "tests/page/test_access.py",
+    "tests/page/test_keyboard.py",
     "tests/page/test_tabs.py",
+    "tests/powercut/test_sqlite_store.py",
     "tests/promises/test_08_one_writer.py",
     "tests/promises/test_10_a_reader_never_loses_its_place.py",
+    "tests/promises/test_12_a_schedules_occurrence_fires_once.py",
     "tests/server/test_described.py",
     "tests/store/test_bad_input.py",
+    "tests/store/test_budget_attacks.py",
     "tests/store/test_migrations.py",
     "tests/store/test_side_by_side.py",
     "tests/store/test_wake_sources.py",
     "tests/tools/test_browse.py",
     "tests/tools/test_every_tool.py",
     "tests/tools/test_mcp.py",
+    "tests/upkeep/test_make_run.py",
     "tests/worker/test_bills.py",
     "tests/worker/test_compacting.py",
     "tests/worker/test_long_chat.py",
@@ -83,6 +91,7 @@ def all_groups() -> list[Group]:
         Group("mutants", program=["tests.mutation"]),
         Group("explore", drawn, environment={"HOLDFAST_TEST_FULL": "1"}),
         Group("full-size", SCALED, environment={"HOLDFAST_TEST_FULL": "1"}),
+        Group("on-postgresql", [*OF_ANY_STORE, "-k", "postgres", "-n2"], environment={"HOLDFAST_TEST_FULL": "1"}),
         Group("crash-matrix", ["tests/crash/test_kill9.py", "-n2"], environment={"HOLDFAST_CRASH_MATRIX": "full"}),
         Group("storm", ["tests/chaos/test_fleet.py"], environment={"HOLDFAST_SOAK_STORM_S": str(STORM_S)}),
         Group("soak", program=["bench.soak", str(SOAK_MINUTES), plot]),

@@ -29,6 +29,7 @@ from holdfast.models.resolve import Models
 from tests.models.conftest import asking
 from tests.support.deaths import Mortal
 from tests.support.programs import Program
+from tests.support.scale import FULL
 from tests.support.turns import QUICK, entries
 from tests.support.waiting import until
 
@@ -110,6 +111,13 @@ def wire(request: pytest.FixtureRequest) -> str:
     return found
 
 
+@pytest.fixture(params=WIRES if FULL else [*WIRES][:1])
+def a_wire(request: pytest.FixtureRequest) -> str:
+    """For what the server is put to, whatever it is asked by: one in `make test`, each in `make long`."""
+    found: str = request.param
+    return found
+
+
 @pytest.fixture
 def cut_file(tmp_path: Path) -> Path:
     """The beginning of a model file, as an interrupted download leaves it."""
@@ -161,8 +169,10 @@ async def test_health_shows_the_server_and_nobody_its_key(app: App) -> None:
     assert psutil.Process(pid).nice() > psutil.Process().nice(), "the loop that serves the chats comes first"
 
 
-async def test_a_stop_in_the_middle_of_an_answer_keeps_what_was_said_and_frees_the_slot(app: App, wire: str) -> None:
-    chat = await app.create(f"{wire}-endless", "Tell a long story.")
+async def test_a_stop_in_the_middle_of_an_answer_keeps_what_was_said_and_frees_the_slot(
+    app: App, a_wire: str
+) -> None:
+    chat = await app.create(f"{a_wire}-endless", "Tell a long story.")
     await streaming(chat)
     await chat.stop()
     assert await chat.wait(BOUND_S) is State.IDLE
@@ -170,17 +180,17 @@ async def test_a_stop_in_the_middle_of_an_answer_keeps_what_was_said_and_frees_t
     assert answer.stopped is Cause.USER
     assert answer.text
     await until(lambda: server_of(app).figures()["calls"] == 0)
-    others = [await app.create(f"{wire}-brief", "Say hello.") for _ in range(SLOTS)]
+    others = [await app.create(f"{a_wire}-brief", "Say hello.") for _ in range(SLOTS)]
     assert all([await other.text() for other in others])
 
 
 async def test_a_server_killed_in_the_middle_of_an_answer_costs_an_attempt_and_the_turn_goes_on(
-    app: App, wire: str
+    app: App, a_wire: str
 ) -> None:
-    brief = await app.create(f"{wire}-brief", "Say hello.")
+    brief = await app.create(f"{a_wire}-brief", "Say hello.")
     await brief.text()
     old, starts = pid_of(app), server_of(app).starts
-    chat = await app.create(f"{wire}-cut-off", "Tell a long story.")
+    chat = await app.create(f"{a_wire}-cut-off", "Tell a long story.")
     await streaming(chat)
     with Mortal(old) as server:
         os.kill(old, signal.SIGKILL)
@@ -194,8 +204,8 @@ async def test_a_server_killed_in_the_middle_of_an_answer_costs_an_attempt_and_t
     assert psutil.pid_exists(pid_of(app))
 
 
-async def test_eight_chats_at_once_are_all_answered(app: App, wire: str) -> None:
-    chats = [await app.create(f"{wire}-brief", f"Say something about the number {n}.") for n in range(8)]
+async def test_eight_chats_at_once_are_all_answered(app: App, a_wire: str) -> None:
+    chats = [await app.create(f"{a_wire}-brief", f"Say something about the number {n}.") for n in range(8)]
     assert all([await chat.text() for chat in chats])
     lost = [entry for chat in chats for entry in await entries(chat) if isinstance(entry, AttemptFailed)]
     assert lost == []

@@ -301,6 +301,7 @@ ACTIONS: dict[str, Callable[[Keys], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.long
 async def test_every_action_works_by_keyboard_alone(page: Page, live: ServerProcess) -> None:
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     # From the beginning: a browser that is asked for it only just before may open the chooser of its own instead.

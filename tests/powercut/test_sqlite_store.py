@@ -62,6 +62,7 @@ async def test_no_power_cut_loses_an_acknowledged_write(
     assert verdicts.keys() == {"ok"}, verdicts
 
 
+@pytest.mark.long
 async def test_with_fewer_syncs_the_same_judge_finds_what_is_lost(
     disk: PowerCutVFS, tmp_path: Path, references: dict[str, Reference]
 ) -> None:

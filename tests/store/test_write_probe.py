@@ -43,7 +43,7 @@ async def test_a_server_without_a_worker_is_unhealthy_while_no_write_works_and_w
 ) -> None:
     """SQLite: a process that is frozen with the write lock. PostgreSQL: a server that has gone silent."""
     clock = FakeClock()
-    app = App(failing_store.url, options=StoreOptions(clock=clock, deadline_s=0.5))
+    app = App(failing_store.url, options=StoreOptions(clock=clock, deadline_s=failing_store.deadline_s))
     async with serving_without_a_worker(app) as client:
         pulse = app.store.pulse
         await until(lambda: pulse.age_s is not None)
@@ -93,7 +93,7 @@ async def test_the_log_says_when_writes_work_again(caplog: pytest.LogCaptureFixt
 async def test_a_synchronous_standby_that_is_gone_is_told_though_reads_answer(
     postgres_server: PostgresServer, postgres_url: str, clock: FakeClock
 ) -> None:
-    options = StoreOptions(clock=clock, deadline_s=0.5)
+    options = StoreOptions(clock=clock, deadline_s=2.0)
     async with open_store(postgres_url, options) as store:
         await store.pulse.beat()
         assert store.pulse.failing_s == 0
@@ -136,7 +136,7 @@ async def test_a_clients_write_that_fails_makes_us_look_at_once(
     failing_store: FailingStore, clock: FakeClock
 ) -> None:
     """And not when the next proof is due: it never is, for the clock stands still."""
-    async with open_store(failing_store.url, StoreOptions(clock=clock, deadline_s=0.5)) as store:
+    async with open_store(failing_store.url, StoreOptions(clock=clock, deadline_s=failing_store.deadline_s)) as store:
         keeping = asyncio.create_task(store.pulse.run_forever())
         await until(lambda: store.pulse.age_s is not None)
         with failing_store.outage():

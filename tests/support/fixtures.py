@@ -80,11 +80,14 @@ def postgres_proxy_url(postgres_url: str, postgres_server: PostgresServer, postg
 
 
 class FailingStore(NamedTuple):
-    """`with outage():` nothing can be written through `url`. What a test looks at, it reads through `steady_url`."""
+    """`with outage():` nothing can be written through `url`. What a test looks at, it reads through `steady_url`.
+    `deadline_s`: short for an outage, and enough to connect on a busy machine.
+    """
 
     url: str
     steady_url: str
     outage: Callable[[], AbstractContextManager[None]]
+    deadline_s: float = 2.0
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -1,4 +1,6 @@
-"""How much of something a test does: a little in `make test`, all of it in `make long`."""
+"""How much of something a test does: a little in `make test`, all of it in `make long`. What it does not do at all in
+`make test` is marked `long`: see `tests/support/selection.py`.
+"""
 
 import os
 

@@ -1,18 +1,28 @@
 """Which tests run, and in which order. `tests/conftest.py` names this module.
 
-`tests/long` is collected only if it is named. `pytest --quick` runs what needs no server, no browser and no kill, and
+`tests/long` is collected only if it is named, and two kinds of tests are left to `make long`: those that are marked
+`long`, and, in rooms whose subject is not the store, most of those that ran on SQLite and would run on PostgreSQL
+again. `pytest --quick` runs what needs no server, no browser and no kill, and
 no list says which tests these are. A test is left out if it asks for a fixture of PostgreSQL; if it, a fixture that
 it asks for or a function of `tests` that either calls uses what starts processes or ends them; if it is one of
 those that `make test` begins with; or if it repeats, with another seed, what ran with the first.
 """
 
 import gc
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
+
+from tests.support import scale
+
+# Rooms whose subject is not the store. There a test of both stores runs on SQLite, and one in so many of them on
+# PostgreSQL, too: which, its name decides. The rooms of stores, promises, crashes and fleets run all of them.
+OF_ANY_STORE = ("tests/cli/", "tests/server/", "tests/skills/", "tests/tools/", "tests/worker/")
+ONE_IN = 3
 
 # What takes longest goes first. At the end of a run the workers take work from each other, test by test; a test of
 # half a minute that is left for the end would keep one of them busy and the others idle.
@@ -53,13 +63,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
-    if not config.getoption("--quick"):
-        return
-    known: dict[Any, bool] = {}
-    slow = [item for item in items if not is_quick(item, known)]
-    config.hook.pytest_deselected(items=slow)
-    gone = set(slow)
+    named = {argument for argument in config.args if "::" in argument}
+    if not scale.FULL and not named:
+        leave_out(config, items, [item for item in items if is_left_to_make_long(item)])
+    if config.getoption("--quick"):
+        known: dict[Any, bool] = {}
+        leave_out(config, items, [item for item in items if not is_quick(item, known)])
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], some: list[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=some)
+    gone = set(some)
     items[:] = [item for item in items if item not in gone]
+
+
+def is_left_to_make_long(item: pytest.Item) -> bool:
+    if item.get_closest_marker("long") is not None:
+        return True
+    if not item.nodeid.startswith(OF_ANY_STORE) or "postgres" not in parameters(item):
+        return False
+    return zlib.crc32(item.nodeid.encode()) % ONE_IN != 0
+
+
+def parameters(item: pytest.Item) -> list[object]:
+    return [*item.callspec.params.values()] if isinstance(item, pytest.Function) and hasattr(item, "callspec") else []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,9 +110,7 @@ def is_quick(item: pytest.Item, known: dict[Any, bool]) -> bool:
         return False
     if any("postgres" in name for name in item.fixturenames):
         return False
-    if hasattr(item, "callspec") and (
-        "postgres" in item.callspec.params.values() or item.callspec.indices.get("seed")
-    ):
+    if "postgres" in parameters(item) or (hasattr(item, "callspec") and item.callspec.indices.get("seed")):
         return False
     definitions = item._fixtureinfo.name2fixturedefs
     fixtures = [each.func for name in item.fixturenames for each in definitions.get(name, ())]

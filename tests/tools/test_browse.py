@@ -359,6 +359,7 @@ async def test_a_call_that_is_cancelled_in_the_middle_leaves_nothing(
 
 
 @needs_browser
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_of_many_chats_at_once_a_bounded_number_has_a_browser_and_the_others_wait(
     served: BrowsedSite, keeper: Guard

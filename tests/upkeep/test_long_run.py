@@ -1,15 +1,17 @@
 """`make long` and what it collects: a folder that no other run touches, and a table that hides no failure."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.long import __main__ as long_run
-from tests.long.__main__ import ROOT, Group, Outcome, main, run, table
+from tests.long.__main__ import ROOT, SCALED, Group, Outcome, main, run, table
 
 TESTS = """
 def test_good(figures, tell):
@@ -39,6 +41,36 @@ def test_what_is_long_by_nature_is_collected_only_if_it_is_named(tmp_path: Path)
     long, short = "tests/long/test_long.py::test_it", "tests/short/test_short.py::test_it"
     assert collected(tmp_path, "tests") == [short]
     assert collected(tmp_path, long) == [long]
+
+
+def test_what_is_left_to_make_long_is_in_a_group_of_it() -> None:
+    mine = Path(__file__).relative_to(ROOT).as_posix()
+    less = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r"pytest\.mark\.long\b|from tests\.support\.scale import", path.read_text(encoding="utf-8"))
+    ]
+    assert sorted({*less} - {*SCALED, mine}) == []
+
+
+def test_in_rooms_of_any_store_some_run_on_postgresql_and_what_is_marked_long_runs_when_it_is_named(
+    tmp_path: Path,
+) -> None:
+    both = "import pytest\n@pytest.mark.parametrize('store', ['sqlite', 'postgres'])\n"
+    both += "@pytest.mark.parametrize('n', range(30))\n"
+    for room in ("tools", "store"):
+        (tmp_path / "tests" / room).mkdir(parents=True)
+        (tmp_path / "tests" / room / f"test_{room}.py").write_text(f"{both}def test_it(n, store): pass")
+    (tmp_path / "tests" / "store" / "test_long.py").write_text(
+        "import pytest\n@pytest.mark.long\ndef test_it(): pass"
+    )
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: it takes long\n")
+    found = Counter((name.split("/")[1], "postgres" in name) for name in collected(tmp_path, "tests"))
+    assert found["tools", False] == found["store", False] == found["store", True] == 30
+    assert 0 < found["tools", True] < 20
+    assert collected(tmp_path, "tests/store/test_long.py") == []
+    assert len(collected(tmp_path, "tests/store/test_long.py::test_it")) == 1
 
 
 def test_the_table_shows_what_every_group_showed_and_names_what_failed(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def make(clone: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=clone, env=environ, timeout=110, check=False, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_each_package_is_a_line_as_it_is_installed(clone: Path) -> None:
     done = make(clone)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
 """The description of the HTTP API is a file that clients are generated from: it changes when we mean it to."""
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from holdfast.server.http import http_app
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 
 
+@functools.cache  # it takes half a second
 def described() -> dict[str, Any]:
     return http_app(App("sqlite:///never-opened.db"), token="x" * 32).openapi()
 

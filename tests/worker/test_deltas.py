@@ -62,7 +62,10 @@ async def test_a_flush_that_failed_is_sent_again_under_its_numbers_before_anythi
     failing_store: FailingStore,
 ) -> None:
     """And as it was: it may be stored, though we were not told, and a row that is stored never changes."""
-    failing, app = App(failing_store.url, options=StoreOptions(deadline_s=0.5)), App(failing_store.steady_url)
+    failing, app = (
+        App(failing_store.url, options=StoreOptions(deadline_s=failing_store.deadline_s)),
+        App(failing_store.steady_url),
+    )
     async with app, failing:
         it = await streaming(app.store, DeltaFlusher(failing.store))
         it.say("one ")
@@ -79,7 +82,7 @@ async def test_a_flush_that_failed_is_sent_again_under_its_numbers_before_anythi
 async def test_a_stop_and_a_crash_after_a_failed_flush_commit_no_answer_with_words_missing(
     failing_store: FailingStore,
 ) -> None:
-    failing = App(failing_store.url, options=StoreOptions(deadline_s=0.5))
+    failing = App(failing_store.url, options=StoreOptions(deadline_s=failing_store.deadline_s))
     app = App(failing_store.steady_url, agents=[Agent("agent", ScriptedModel())])
     async with app, failing:
         it = await streaming(app.store, DeltaFlusher(failing.store))
