@@ -4,6 +4,7 @@ and what waits for others' chats goes alone.
 
 import asyncio
 from collections import Counter
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -53,25 +54,27 @@ async def test_the_round_trips_of_a_firing_are_shared(
         pytest.skip("there are no round trips to a file")
     asked = 0
     execute = ServerConnection.execute
+    ours = ContextVar("ours", default=False)  # the sender of hints, which began before, asks for itself
 
     async def counted(self: ServerConnection, *given: Any, **more: Any) -> Any:
         nonlocal asked
-        asked += 1
+        asked += ours.get()
         return await execute(self, *given, **more)
 
     ids, hand = await several(store, 20), Hand(store)
     clock.advance(MINUTE)
+    ours.set(True)
     monkeypatch.setattr(ServerConnection, "execute", counted)
     done = await attend(store, ids)
     firing, asked = asked, 0
     assert sum(len(one.fired) for one in done.values()) == 20
-    assert firing <= 8
+    assert 0 < firing <= 6
     for snapshot in await hand.claim():
         hand.snapshot = snapshot
         await hand.end_turn()
     asked = 0
     assert sum(len(one.ended) for one in (await attend(store, ids)).values()) == 20
-    assert asked <= 6
+    assert 0 < asked <= 6
 
 
 async def test_workers_that_come_at_once_fire_each_of_several_once(

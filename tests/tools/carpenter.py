@@ -30,7 +30,7 @@ GOOD_RUN: list[Written] = [
     [say("I run the test first. "), Call(name="shell", arguments={"command": RUN})],
     [
         say("It subtracts. "),
-        Call(name="edit_file", arguments={"path": "till.py", "old": "left - right", "new": "left + right"}),
+        Call(name="edit_file", arguments={"path": "till.py", "old": "left - 1 * right", "new": "left + right"}),
     ],
     [Call(name="shell", arguments={"command": RUN})],
     [say("It passes. "), Call(name="shell", arguments={"command": COMMIT})],

@@ -108,7 +108,7 @@ def test_where_nothing_is_set_tools_do_what_they_were_given_for_and_a_shell_asks
     assert book.is_empty
     for act in (Read(path="a"), Write(path="a"), Reach(address="x.org:443"), CallTool(tool="t")):
         assert book.judge([act], Whereabouts()).ruling == "allow"
-    for outside in (Read(path="../a"), Write(path="/a"), Run(argv=("ls",)), Run(argv=())):
+    for outside in (Read(path="../a-folder-beside"), Write(path="/a"), Run(argv=("ls",)), Run(argv=())):
         assert book.judge([outside], Whereabouts()).ruling == "ask"
 
 

@@ -13,8 +13,9 @@ from tests.support.programs import Program
 from tests.support.turns import entries, said
 from tests.tools.carpenter import agent
 
+# The mended till has another length: Python takes cached bytecode for that of a file of the same second and length.
 FILES = {
-    "till.py": "def total(left, right):\n    return left - right\n",
+    "till.py": "def total(left, right):\n    return left - 1 * right\n",
     "test_till.py": "open('runs', 'a').write('x')\nfrom till import total\nassert total(2, 3) == 5\n",
     ".gitignore": "runs\n__pycache__\n",
 }
