@@ -1,7 +1,8 @@
 """The page in a real browser: `make bench BENCH_ARGS=page`.
 
 How soon a chat of 20,000 messages is painted and can be used, what a page holds after as many words as a model says
-in an hour, and what twenty tabs of open chats cost the server and the browser.
+in an hour, what it holds while it streams (BENCH_PAGE_STREAM_S=3600 for a whole hour), and what twenty tabs of open
+chats cost the server and the browser.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from tests.support.servers import ServerProcess, server
 MESSAGES = int(os.environ.get("BENCH_PAGE_MESSAGES", "20000"))
 TURNS = int(os.environ.get("BENCH_PAGE_TURNS", "90"))  # of 2,000 words each: 50 words a second for an hour
 TABS = int(os.environ.get("BENCH_PAGE_TABS", "20"))
+STREAM_S = float(os.environ.get("BENCH_PAGE_STREAM_S", "60"))
 IDLE_S = 30.0
 WAIT_MS = 120_000
 
@@ -43,6 +45,7 @@ async def page(figures: Figures) -> None:
             async with browser(found) as made:
                 await _long(figures, made, live, await long_chat(url, MESSAGES))
                 await _hour(figures, made, live)
+                await _streaming(figures, made, live)
             await _tabs(figures, found, live)
 
 
@@ -92,6 +95,29 @@ async def _hour(figures: Figures, made: Browser, live: ServerProcess) -> None:
             await expect(page.locator(".message.user").last).to_contain_text(f"Go on, {turn}.")
     figures.add("page: heap after 5 turns of 2,000 words", heaps[0], "MB")
     figures.add(f"page: heap after {TURNS} of them, an hour's words", heaps[1], "MB", at_most=heaps[0] + 40)
+    await page.context.close()
+
+
+async def _streaming(figures: Figures, made: Browser, live: ServerProcess) -> None:
+    """One chat, one answer of 33 words a second after the other; its heap after the first and after the last."""
+    page = await _entered(made, live)
+    session = await page.context.new_cdp_session(page)
+    await begin_chat(page, "storyteller", "Tell me.")
+    began = time.monotonic()
+    heaps, answers = list[float](), 1
+    while True:
+        await expect(page.locator(".chat-head .chip")).to_have_text("at rest")
+        heaps.append(await _heap_mb(session))
+        if time.monotonic() - began >= STREAM_S and len(heaps) > 1:
+            break
+        answers += 1
+        await page.get_by_label("Your message").fill(f"Go on, {answers}.")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".message.user").last).to_contain_text(f"Go on, {answers}.")
+    minutes = (time.monotonic() - began) / 60
+    title = f"page: heap after {minutes:.0f} minutes of streaming"
+    note = f"{heaps[0]:.1f} MB after the first of {answers} answers, at most {max(heaps):.1f}"
+    figures.add(title, heaps[-1], "MB", at_most=heaps[0] + 40, note=note)
     await page.context.close()
 
 

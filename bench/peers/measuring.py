@@ -22,7 +22,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     short: int = 50
     long: int = 500
     chats: int = 200
-    cycles_each: int = 5
+    cycles_each: int = 20
     at_once: int = 32
 
 
