@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -71,6 +74,38 @@ async def test_what_a_group_takes_is_told_with_what_its_processes_share(guard: G
     await eventually(takes_it)
     assert await child.memory_bytes() < 2 * (96 << 20), "what two of them share counts once"
     await child.end()
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open("/", os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere a program tells of processes, which none can be begun for"
+)
+async def test_where_no_descriptor_is_left_what_is_deaf_to_term_is_killed_and_nothing_is_taken_for_gone(
+    guard: Guard, tmp_path: Path
+) -> None:
+    """The look at all processes failed, or showed none: what ran was never killed, or left behind as gone."""
+    there = tmp_path / "there"
+    deaf = f"trap '' TERM; setsid sh -c 'trap \"\" TERM; touch {there}; sleep 1000' & wait"
+    child = processes.start(spec(["sh", "-c", deaf]), children=guard)
+    await until(there.exists)
+    with no_more_files():
+        assert await child.memory_bytes() == 0
+        ending = asyncio.ensure_future(child.end())
+        await child.exited()
+        assert not await ending, "what is left of it was not seen"
+    assert await child.end()
+    assert child.returncode == -signal.SIGKILL
 
 
 async def test_what_a_command_leaves_behind_ends_with_it(guard: Guard) -> None:

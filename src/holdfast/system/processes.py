@@ -162,17 +162,18 @@ class Child:
 
     async def memory_bytes(self) -> int:
         """What its group takes, as of now: what each process has for itself, and what they share, once, as far as one
-        of them has it. Linux tells; elsewhere it is nothing.
+        of them has it. Linux tells; elsewhere it is nothing, and so is what there is no descriptor to look at.
         """
         if sys.platform != "linux":
             return 0
         own = shared = 0
-        for count, seen in enumerate(glance()):
-            if seen.pgid == self.pid and not seen.dead:
-                anonymous, shmem = _resident_bytes(seen.pid)
-                own, shared = own + anonymous, max(shared, shmem)
-            if count % LOOK_CHUNK == LOOK_CHUNK - 1:
-                await asyncio.sleep(0)
+        with suppress(OSError):
+            for count, seen in enumerate(glance()):
+                if seen.pgid == self.pid and not seen.dead:
+                    anonymous, shmem = _resident_bytes(seen.pid)
+                    own, shared = own + anonymous, max(shared, shmem)
+                if count % LOOK_CHUNK == LOOK_CHUNK - 1:
+                    await asyncio.sleep(0)
         return own + shared
 
     def stand_still(self) -> None:
@@ -229,23 +230,30 @@ class Child:
             self._children.remove(self.pid)
 
     async def _signal_all(self, signum: signal.Signals) -> bool:
-        """One look at the processes of this host; whether any of them is ours and lives."""
+        """One look at the processes of this host; whether any of them is ours and lives. A look for which there is no
+        descriptor proves no end, and the group hears the signal all the same.
+        """
         group, escapees = False, []
-        for count, seen in enumerate(glance()):
-            if not seen.dead and seen.start >= self._start:
-                if seen.pgid == self.pid:
-                    group = True
-                elif seen.carries(self._mark):
-                    escapees.append(seen.pid)
-            if count % LOOK_CHUNK == LOOK_CHUNK - 1:
-                await asyncio.sleep(0)
-        if group:
+        blind = not _is_descriptor_free()
+        try:
+            for count, seen in enumerate(glance()):
+                if not seen.dead and seen.start >= self._start:
+                    if seen.pgid == self.pid:
+                        group = True
+                    elif seen.carries(self._mark):
+                        escapees.append(seen.pid)
+                if count % LOOK_CHUNK == LOOK_CHUNK - 1:
+                    await asyncio.sleep(0)
+        except OSError:
+            blind = True
+        blind = blind or not _is_descriptor_free()
+        if group or (blind and self._process.returncode is None):
             self._signal_group(signum)
         for pid in escapees:
             if signum == signal.SIGKILL or pid not in self._asked:
                 self._asked.add(pid)
                 send(pid, signum, self._mark)
-        return group or bool(escapees)
+        return group or bool(escapees) or blind
 
     def _signal_group(self, signum: signal.Signals) -> None:
         """Safe while the leader is not reaped: until then the number is no other process's."""
@@ -254,6 +262,14 @@ class Child:
             with suppress(OSError):  # just gone
                 os.killpg(self.pid, signum)
                 os.killpg(self.pid, signal.SIGCONT)  # one that was stopped hears of it, too
+
+
+def _is_descriptor_free() -> bool:
+    try:
+        os.close(os.open("/", os.O_RDONLY))
+    except OSError:
+        return False
+    return True
 
 
 def _resident_bytes(pid: int) -> tuple[int, int]:
