@@ -43,7 +43,7 @@ def table(kept: Kept) -> str:
 
 
 def _cell(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+    return "–" if value is None or value < 0 else format(value, form)
 
 
 def streams(kept: Kept) -> str:
@@ -110,13 +110,15 @@ def legend() -> str:
     return "\n".join(
         (
             "- *ms a cycle*: of one chat alone, so many cycles long; its first and its last 50 cycles by themselves.",
-            "- *cycles/s*: of 200 chats with 32 at once.",
-            "- *CPU*: of the program and of its server, for a cycle of the long chat. *MiB*: at most, of both.",
-            "- *KiB* and *syncs*: what both ask of the operating system, by `strace`, for a cycle.",
+            "- *cycles/s*: of 200 chats of 20 cycles with 32 at once.",
+            "- *CPU*: of the program and of its server, for a cycle; what it takes to start is in it.",
+            "- *MiB*: at most, of both.",
+            "- *KiB* and *syncs*: what both ask of the operating system, by `strace`, for a cycle: the difference "
+            "between two runs, one twice as long.",
             "- *recovery*: from `kill -9` in the middle of a tool until the chat goes on; *twice*: what was begun "
             "again after the kill.",
-            "- A dash: there is nothing to measure. The raw limit recovers nothing, several processes recover as one "
-            "does, and where going on is up to the program there is no time to take.",
+            "- A dash: there is nothing to measure, or it is lost in the noise. The raw limit recovers nothing, "
+            "several processes recover as one does, and a program that has to go on by itself has no time to take.",
         )
     )
 

@@ -49,7 +49,7 @@ async def main() -> None:
         async with app.worker(chats_max=max(work.at_once, 1)):
             if work.option == "worker":
                 await asyncio.Event().wait()
-            while len(await app.store.list_workers()) < work.processes:  # what it takes to start is told apart
+            while len(await app.store.list_workers()) < work.processes:  # noqa: ASYNC110  of other processes
                 await asyncio.sleep(0.01)
             await work.drive(lambda chat: one(app, chat))
     finally:
