@@ -46,7 +46,7 @@ async def main() -> None:
         for _ in range(work.processes - 1 if work.option != "worker" else 0)
     ]
     try:
-        async with app.worker(chats_max=max(work.at_once, 1)):
+        async with app.worker(chats_max=-(-work.at_once // work.processes)):  # else the first to look takes all
             if work.option == "worker":
                 await asyncio.Event().wait()
             while len(await app.store.list_workers()) < work.processes:  # noqa: ASYNC110  of other processes
